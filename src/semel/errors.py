@@ -1,0 +1,77 @@
+"""The errors of semel, and what each one says about the events it names.
+
+```
+SemelError
+├── ConfigurationError        the pipeline as written cannot keep its promise; before any event moves
+│   └── MissingExtra          an optional dependency is not installed (the message is the pip line)
+├── DeliveryError             what a sink says about a chunk - sink authors raise these
+│   ├── NotDelivered          nothing arrived; trying again is safe (retry_after_s)
+│   ├── Rejected              nothing arrived, and nothing ever will
+│   └── OutcomeUnknown        it may have arrived - and any foreign exception means this
+├── LedgerError
+│   ├── LedgerUnavailable     the store cannot be reached, or its reply was lost
+│   ├── Fenced                a later attempt or run has it
+│   └── Diverged              a replay produced other content under a recorded identity
+└── HeldInDoubt               a person has to say what happened first (policy `stop`)
+```
+
+Every error survives pickling, because it travels from an executor to the driver.
+"""
+
+from __future__ import annotations
+
+
+class SemelError(Exception):
+    """Anything semel says on purpose. The message names what it is about and what to do next."""
+
+
+class ConfigurationError(SemelError):
+    """The pipeline as written cannot keep its promise; raised before any event moves."""
+
+
+class MissingExtra(ConfigurationError):
+    """An optional dependency is not installed; the message is the pip line."""
+
+
+class DeliveryError(SemelError):
+    """What a sink says about a chunk. Sink authors raise its three kinds."""
+
+
+class NotDelivered(DeliveryError):
+    """Nothing arrived; trying again is safe, after `retry_after_s` where the destination said so."""
+
+    def __init__(self, message: str = "", retry_after_s: float | None = None) -> None:
+        super().__init__(message, retry_after_s)
+        self.message = message
+        self.retry_after_s = retry_after_s
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class Rejected(DeliveryError):
+    """Nothing arrived, and nothing ever will: the event itself is at fault."""
+
+
+class OutcomeUnknown(DeliveryError):
+    """It may have arrived. Any foreign exception out of a sink means this."""
+
+
+class LedgerError(SemelError):
+    """What the ledger says."""
+
+
+class LedgerUnavailable(LedgerError):
+    """The store cannot be reached, or its reply was lost: the commit may or may not have happened."""
+
+
+class Fenced(LedgerError):
+    """A later attempt or run has it; this one stops and changes nothing more."""
+
+
+class Diverged(LedgerError):
+    """A replay produced other content under a recorded identity."""
+
+
+class HeldInDoubt(SemelError):
+    """A person has to say what happened first."""
