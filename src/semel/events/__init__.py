@@ -1,0 +1,34 @@
+"""What is delivered: events on columns, with ids, order and digests, cut into chunks."""
+
+from __future__ import annotations
+
+from semel.events.chunks import Chunk
+from semel.events.digests import Digest, digest
+from semel.events.identity import Counter, Given, Identity, Position, Stamper
+from semel.events.ids import Attempt, EntityID, Event, EventID, Minibatch
+from semel.events.intervals import EntityIds, IdSet
+from semel.events.order import bucket, cuts, order_columns, sort
+from semel.events.rows import Rows
+
+__all__ = [
+    "Attempt",
+    "Chunk",
+    "Counter",
+    "Digest",
+    "EntityID",
+    "EntityIds",
+    "Event",
+    "EventID",
+    "Given",
+    "IdSet",
+    "Identity",
+    "Minibatch",
+    "Position",
+    "Rows",
+    "Stamper",
+    "bucket",
+    "cuts",
+    "digest",
+    "order_columns",
+    "sort",
+]

@@ -1,7 +1,8 @@
 """The names of things: which event, which minibatch, which attempt.
 
 - An event id is an integer, a text, or a tuple of those; ids of one pipeline are all of one shape.
-- Attempts are totally ordered: a later run fences an earlier one, then Spark's own task attempt id decides.
+- Attempts are totally ordered: a later run fences an earlier one, then Spark's own task attempt id
+  decides.
 """
 
 from __future__ import annotations

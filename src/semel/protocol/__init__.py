@@ -1,0 +1,25 @@
+"""What to do: states, capabilities and the RESUME table. It decides and never acts; read it first."""
+
+from semel.protocol.capabilities import Capability, OnDoubt, OnReject
+from semel.protocol.resume import DOUBT, IMPOSSIBLE, RESUME, Action, DoubtRule, Remedy, Rule
+from semel.protocol.sequence import Outstanding, outstanding
+from semel.protocol.states import Found, ParkedState, PartitionState, SpanState
+
+__all__ = [
+    "DOUBT",
+    "IMPOSSIBLE",
+    "RESUME",
+    "Action",
+    "Capability",
+    "DoubtRule",
+    "Found",
+    "OnDoubt",
+    "OnReject",
+    "Outstanding",
+    "ParkedState",
+    "PartitionState",
+    "Remedy",
+    "Rule",
+    "SpanState",
+    "outstanding",
+]

@@ -1,0 +1,47 @@
+# One command for a person and for CI. Every target makes .venv by itself; nothing changed, nothing installed.
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+# The build backend is pinned too: pip reads the first name before 25.3, the second from then on.
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help check test simulate bench-spine format clean
+
+help: ## print the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+$(INSTALLED): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[postgres,dev]'
+	@touch $@
+
+check: $(INSTALLED) ## format, lint, types, the direction of imports, the tidy test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/test_tidy.py
+
+test: $(INSTALLED) ## every test, on two processes
+	$(BIN)/python -m pytest -n 2
+
+simulate: $(INSTALLED) ## the real protocol on a simulated store, sink and clock
+	$(BIN)/semel simulate
+
+bench-spine: $(INSTALLED) ## measure the spine on this machine
+	$(BIN)/python -m semel.bench.spine
+
+format: $(INSTALLED) ## write the format and what ruff can mend by itself
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+clean: ## remove caches and built files (.venv stays)
+	rm -rf dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,57 @@
+"""What one attempt is told: which minibatch, which partition, and where they stand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from semel.ledger.partitions import Claimant
+from semel.sinks import Target
+
+if TYPE_CHECKING:
+    from semel.events import Attempt, Identity
+    from semel.ledger.minibatches import Opening
+    from semel.ledger.processes import Process
+    from semel.sinks import Sink
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One partition of one open minibatch, for one attempt.
+
+    Attributes:
+        task: Spark's partitionId.
+        source: the source's own identity (Kafka's topic id), where it has one.
+        order: whether the events of an entity wait for each other, where an entity is named.
+        accept_gap: go on although the input does not continue where the ledger stands.
+        waited: whether the driver has waited out every attempt of the runs before this one.
+    """
+
+    pipeline: str
+    opening: Opening
+    identity: Identity
+    partition: str
+    attempt: Attempt
+    process: Process
+    task: int
+    source: str | None = None
+    order: bool = True
+    accept_gap: bool = False
+    waited: bool = False
+
+    def claimant(self, sink: Sink) -> Claimant:
+        """Say who claims, and how long it may act on that."""
+        return Claimant(self.attempt, self.process, self.task, sink.lease_s, sink.deadline_s)
+
+    def target(self, sink: Sink) -> Target:
+        """Say where a session works."""
+        return Target(
+            self.pipeline, sink.name, self.opening.row.minibatch, self.partition, self.attempt
+        )
+
+    def place(self, sink: Sink) -> str:
+        """Name the place in words, for messages."""
+        return (
+            f"pipeline {self.pipeline!r}, sink {sink.name!r}, minibatch "
+            f"{self.opening.row.minibatch}, partition {self.partition}"
+        )

@@ -1,0 +1,71 @@
+"""Calling a destination: what is tried again, for how long, and what each outcome is called.
+
+An error nobody classified is unknown. Opening a connection has no effect, so any error there can be tried again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from semel.errors import DeliveryError, Fenced, NotDelivered, OutcomeUnknown, SemelError
+from semel.sinks import DELIVERED, Receipt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from semel.delivery.surroundings import Surroundings
+    from semel.sinks import AnySession, Retry, Sink, Target
+
+
+def outcome(call: Callable[[], Receipt | None]) -> Receipt | DeliveryError:
+    """Make one call and say what came of it; only `Fenced` and errors of semel's own pass through."""
+    try:
+        receipt = call()
+    except DeliveryError as error:
+        return error
+    except SemelError:
+        raise
+    except Exception as error:  # noqa: BLE001 - an error nobody classified is unknown
+        return OutcomeUnknown(f"{type(error).__name__}: {error}")
+    return DELIVERED if receipt is None else receipt
+
+
+def call_patiently(
+    call: Callable[[], Receipt | None],
+    retry: Retry,
+    around: Surroundings,
+    before_each: Callable[[], None] = lambda: None,
+) -> Receipt | DeliveryError:
+    """Call, and call again while nothing arrived, until the sink's patience is at its end."""
+    result: Receipt | DeliveryError = NotDelivered("not tried")
+    for pause in [0.0, *retry.pauses(around.random)]:
+        if pause:
+            asked = result.retry_after_s if isinstance(result, NotDelivered) else None
+            around.clock.sleep(max(pause, asked or 0.0))
+        before_each()
+        result = outcome(call)
+        if not isinstance(result, NotDelivered):
+            return result
+    return result
+
+
+def open_session(sink: Sink, target: Target, around: Surroundings) -> AnySession:
+    """Open a session, patiently. Raises `NotDelivered` when the destination cannot be reached."""
+    last: Exception | None = None
+    for pause in [0.0, *sink.retry.pauses(around.random)]:
+        if pause:
+            around.clock.sleep(pause)
+        try:
+            return sink.open(target)
+        except (Fenced, NotDelivered) as error:
+            if isinstance(error, Fenced):
+                raise
+            last = error
+        except SemelError:
+            raise
+        except Exception as error:  # noqa: BLE001 - nothing is sent by connecting
+            last = error
+    raise NotDelivered(
+        f"pipeline {target.pipeline!r}, sink {target.sink!r}, partition {target.partition}: the destination "
+        f"could not be reached ({last}). Nothing was sent; see that it runs, then restart the query"
+    ) from last

@@ -1,0 +1,360 @@
+"""The way to TRANSACTIONAL and SEQUENCED destinations: no intents, because the destination tells what is done.
+
+Always true:
+- fence first, then ask: whoever finds the partition pending takes the progress row or the log's epoch before it
+  looks at how far they are;
+- an event is parked before progress or C passes it;
+- an outcome that is not known is asked for, never assumed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from semel.delivery import counting
+from semel.delivery.calls import call_patiently, open_session
+from semel.delivery.parks import parked_row
+from semel.errors import (
+    ConfigurationError,
+    DeliveryError,
+    Diverged,
+    Fenced,
+    NotDelivered,
+    Rejected,
+)
+from semel.events import EntityIds, Given, IdSet
+from semel.ledger.parked import HeadMoved, parking, read_parked
+from semel.protocol import (
+    RESUME,
+    Action,
+    Found,
+    ParkedState,
+    outstanding,
+)
+from semel.sinks import Progress, Receipt, Tail
+
+if TYPE_CHECKING:
+    from semel.delivery.lane import Lane
+    from semel.events import Rows
+    from semel.sinks import SequencedSession, TransactionalSession
+
+ASK_MAX = 20
+"""How often an outcome is asked for before the task gives up."""
+
+
+@dataclass(slots=True)
+class Done:
+    """How far the destination says we are, and how that can be checked against the replay."""
+
+    events: int = 0
+    digest_at: tuple[int, str] | None = None
+    sort_key: list[object] | None = None
+    rejected: dict[int, str] = field(default_factory=dict)
+
+
+class FencedWay:
+    """Delivers chunks whose progress the destination keeps, one transaction or append at a time."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._session: TransactionalSession | SequencedSession | None = None
+        self._found: Found | None = None
+        self._done = Done()
+        self._parked: set[int] = set()
+
+    def wants(self) -> int:
+        """A chunk; while skipping, up to where the destination stands or a digest can be compared."""
+        lane = self._lane
+        if self._found is Found.COMPLETE:
+            return counting.wants(lane)
+        stops = [self._done.events]
+        if self._done.digest_at is not None:
+            stops.append(self._done.digest_at[0])
+        ahead = [stop - lane.position for stop in stops if stop > lane.position]
+        return min([lane.sink.chunk_rows, *ahead])
+
+    def step(self, rows: Rows) -> int:
+        """Claim, skip or deliver, as what was found says."""
+        lane = self._lane
+        if self._found is None:
+            self._claim()
+            return 0
+        if self._found is Found.COMPLETE:
+            if not counting.goes_on(lane, rows):
+                return counting.count(lane, rows)
+            self._found = Found.PENDING
+            self._resume()
+            return 0
+        self._compare(rows)
+        if lane.position < self._done.events:
+            self._park_rejected(rows)
+            lane.figures.suppressed += len(rows)
+        else:
+            self._deliver(rows)
+        return len(rows)
+
+    def finish(self) -> None:
+        """See that the replay covers what the destination says is done."""
+        if self._found is not Found.COMPLETE and self._lane.position < self._done.events:
+            self._lane.short = True
+
+    def close(self) -> None:
+        """Give the session back."""
+        if self._session is not None:
+            session, self._session = self._session, None
+            session.close()
+
+    # -- claim and resume
+
+    def _claim(self) -> None:
+        lane = self._lane
+        location = lane.sink.locate(lane.assignment.target(lane.sink))
+        self._found = lane.holding.claim(None, location=location)
+        rule = RESUME[self._found, lane.sink.capability]
+        if rule.action is Action.DELIVER:
+            lane.look_at_heads(Found.NEW)
+            if lane.sink.last_opener_wins:
+                self._ask()
+        elif rule.action in (Action.ASK_PROGRESS, Action.ASK_TAIL):
+            self._resume()
+
+    def _resume(self) -> None:
+        """Fence, then ask; and read what was parked, because progress may not have passed it yet."""
+        lane = self._lane
+        lane.look_at_heads(Found.PENDING)
+        minibatch = lane.assignment.opening.row.minibatch
+        for _, row, _ in read_parked(lane.scribe, lane.sink.name, minibatch=minibatch):
+            if row.partition == lane.assignment.partition:
+                self._parked.add(row.position)
+        self._ask()
+
+    def _ask(self) -> None:
+        """Take the row or the epoch anew, and learn how far we are."""
+        lane = self._lane
+        told = self._take_over()
+        self._done = self._from_tail(told) if isinstance(told, Tail) else self._from_row(told)
+        row = lane.holding.row
+        if row is not None and row.done > self._done.events:
+            self._done.events = row.done
+
+    def _take_over(self) -> Progress | Tail | None:
+        """Open a session and fence with it; trying again is safe, because fencing has no other effect."""
+        lane = self._lane
+        last: Exception | None = None
+        for pause in [0.0, *lane.sink.retry.pauses(lane.around.random)]:
+            if pause:
+                lane.around.clock.sleep(pause)
+            self.close()
+            self._open()
+            try:
+                return self._opened.take_over()
+            except (Fenced, ConfigurationError):
+                raise
+            except Exception as error:  # noqa: BLE001 - nothing is sent by asking
+                last = error
+        raise NotDelivered(
+            f"{lane.assignment.place(lane.sink)}: the destination does not say what is done ({last}). Nothing "
+            "was sent; see that it runs, then restart the query"
+        ) from last
+
+    def _open(self) -> None:
+        target = self._lane.assignment.target(self._lane.sink)
+        session = open_session(self._lane.sink, target, self._lane.around)
+        self._session = cast("TransactionalSession | SequencedSession", session)
+
+    @property
+    def _opened(self) -> TransactionalSession | SequencedSession:
+        if self._session is None:
+            self._open()
+        return cast("TransactionalSession | SequencedSession", self._session)
+
+    def _from_row(self, told: Progress | None) -> Done:
+        minibatch = self._lane.assignment.opening.row.minibatch
+        if told is None or told.minibatch != minibatch:
+            return Done()
+        digest_at = (told.done, told.digest) if told.done else None
+        return Done(told.done, digest_at, rejected=told.rejected)
+
+    def _from_tail(self, tail: Tail) -> Done:
+        lane = self._lane
+        compared = outstanding(lane.last_osn_before, tail.osn)
+        if compared.gone:
+            raise Diverged(
+                f"{lane.assignment.place(lane.sink)}: the ledger has {lane.last_osn_before} as the last output "
+                f"sequence number of the minibatch before, and the destination has only {tail.osn}: "
+                f"{compared.gone} acknowledged events are gone from it, or it is another one. Restore it, or "
+                "start under a new name"
+            )
+        minibatch = lane.assignment.opening.row.minibatch
+        stamp = tail.stamp
+        digest_at = (stamp.done, stamp.digest) if stamp and stamp.minibatch == minibatch else None
+        key = tail.sort_key if compared.suppressed else None
+        return Done(compared.suppressed, digest_at, key)
+
+    def _compare(self, rows: Rows) -> None:
+        """The replay must be what was delivered, as far as the destination can tell."""
+        lane, done = self._lane, self._done
+        stop = lane.position + len(rows)
+        if done.digest_at is not None and done.digest_at[0] == stop:
+            running = lane.running_after(rows, len(rows))
+            if running != done.digest_at[1]:
+                recorded, found = f"digest {done.digest_at[1]}", f"digest {running}"
+                raise lane.diverged(stop, recorded, found, rows)
+        if done.sort_key is not None and done.events == stop:
+            found_key = rows.sort_key(len(rows) - 1)
+            if found_key != done.sort_key:
+                recorded, found = f"sort key {done.sort_key}", f"sort key {found_key}"
+                raise lane.diverged(stop, recorded, found, rows)
+
+    def _park_rejected(self, rows: Rows) -> None:
+        """Park what the destination refused in its last script, before the next chunk starts."""
+        refused = {
+            at: self._done.rejected[position]
+            for at, position in enumerate(rows.positions.tolist())
+            if position in self._done.rejected and position not in self._parked
+        }
+        self._park(rows, refused)
+
+    # -- deliver
+
+    def _deliver(self, rows: Rows) -> None:
+        """Park the followers of blocked entities, then send the rest."""
+        self._park_followers(rows)
+        self._send(rows, self._lane.position, self._lane.position + len(rows))
+
+    def _send(self, rows: Rows, start: int, stop: int) -> None:
+        """Send the range [start, stop); split it while the destination rejects it, ask while it is unknown."""
+        lane = self._lane
+        for _ in range(ASK_MAX):
+            chosen = rows.slice(start - lane.position, stop - lane.position)
+            if self._parked:
+                chosen = chosen.take(~np.isin(chosen.positions, list(self._parked)))
+            if not len(chosen):
+                return
+            result = self._call(rows, chosen, start, stop)
+            if isinstance(result, Receipt):
+                lane.figures.delivered += len(chosen) - len(result.failures)
+                lane.unknown_in_a_row = 0
+                self._park(chosen, {at: str(why) for at, why in result.failures.items()})
+                return
+            if isinstance(result, Rejected):
+                self._isolate(rows, chosen, start, stop, result)
+                return
+            if isinstance(result, NotDelivered):
+                raise result
+            self._ask_again(result)
+            start = max(start, self._done.events)
+        raise NotDelivered(
+            f"{lane.assignment.place(lane.sink)}: {ASK_MAX} times in a row the destination's answer was lost. "
+            "Nothing is in doubt; see that it runs, then restart the query"
+        )
+
+    def _call(
+        self, rows: Rows, chosen: Rows, start: int, stop: int
+    ) -> Receipt | DeliveryError | Fenced:
+        """Make one transaction or append of the range, with the progress it leaves."""
+        lane, session = self._lane, self._opened
+        progress = self._progress(rows, start, stop)
+        chunk = lane.chunk(chosen, start, stop)
+        try:
+            return call_patiently(
+                lambda: session.deliver_with(chunk, progress), lane.sink.retry, lane.around
+            )
+        except Fenced as fenced:
+            lane.holding.check()
+            return fenced
+
+    def _progress(self, rows: Rows, start: int, stop: int) -> Progress:
+        """Say what is done once the range [start, stop) is: what was parked counts."""
+        lane = self._lane
+        count = stop - lane.position
+        opening = lane.assignment.opening
+        return Progress(
+            minibatch=opening.row.minibatch,
+            attempt=lane.assignment.attempt,
+            done=stop,
+            osn=lane.last_osn_before + stop,
+            digest=lane.running_after(rows, count),
+            sort_key=rows.sort_key(count - 1),
+            ids=self._ids(rows.slice(start - lane.position, count)),
+        )
+
+    def _ids(self, rows: Rows) -> EntityIds:
+        """The ids of a chunk, for given identity: position has its offset, a counter never needs them."""
+        identity = self._lane.assignment.identity
+        if not isinstance(identity, Given):
+            return EntityIds.EMPTY
+        if identity.increasing:
+            return EntityIds.of(
+                {scope: IdSet.of([last]) for scope, last in rows.last_ids().items()}
+            )
+        return rows.id_sets()
+
+    def _ask_again(self, result: DeliveryError | Fenced) -> None:
+        """An unknown outcome, or an epoch lost to a waking zombie: fence anew and ask what is done."""
+        lane = self._lane
+        if not isinstance(result, Fenced):
+            lane.around.clock.sleep(lane.sink.retry.first_s)
+        lane.holding.check()
+        try:
+            self._ask()
+        except Fenced:
+            lane.holding.check()
+
+    def _isolate(self, rows: Rows, chosen: Rows, start: int, stop: int, why: Rejected) -> None:
+        """Halve the range until the rejected event stands alone, and park it."""
+        if len(chosen) == 1:
+            self._park(chosen, {0: str(why)})
+            return
+        middle = int(chosen.positions[len(chosen) // 2])
+        self._send(rows, start, middle)
+        self._park_followers(rows.slice(middle - self._lane.position, stop - self._lane.position))
+        self._send(rows, middle, stop)
+
+    # -- parking
+
+    def _park(self, rows: Rows, refused: dict[int, str]) -> None:
+        """Park dead letters, before progress passes them."""
+        while refused:
+            lane = self._lane
+            made = [
+                parked_row(lane, rows, at, ParkedState.REJECTED, why) for at, why in refused.items()
+            ]
+            parks = parking(lane.assignment.pipeline, lane.sink.name, made, lane.heads)
+            lane.limit_parks(parks)
+            try:
+                lane.holding.write(parks=parks)
+            except HeadMoved:
+                lane.reread_heads()
+                continue
+            lane.parked(parks)
+            self._parked.update(row.position for row in made)
+            return
+
+    def _park_followers(self, rows: Rows) -> None:
+        """Park the events whose entity waits, a chunk at a time; deliver live those whose head is gone."""
+        lane = self._lane
+        while True:
+            waiting = [
+                at
+                for at in np.flatnonzero(lane.blocked(rows)).tolist()
+                if int(rows.positions[at]) not in self._parked
+            ]
+            if not waiting:
+                return
+            made = [
+                parked_row(lane, rows, at, ParkedState.WAITING, "an event of its entity is parked")
+                for at in waiting
+            ]
+            parks = parking(lane.assignment.pipeline, lane.sink.name, made, lane.heads)
+            lane.limit_parks(parks)
+            try:
+                lane.holding.write(parks=parks)
+            except HeadMoved:
+                lane.reread_heads()
+                continue
+            lane.parked(parks)
+            self._parked.update(row.position for row in made)

@@ -1,0 +1,285 @@
+"""A lane: one partition on its way to one sink. It buffers, counts and digests; a way does the rest.
+
+Always true:
+- rows enter in the partition's order and leave it in that order, each counted and digested once;
+- nothing is written for a partition without events;
+- the end of the input proves nothing: what was recorded and did not come is reported as short, not as done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from semel.errors import Diverged, HeldInDoubt
+from semel.events import Chunk, Digest, Rows
+from semel.events.chunks import escaped
+from semel.ledger.parked import read_heads, read_parked
+from semel.ledger.partitions import Holding
+from semel.ledger.reports import Report
+from semel.protocol import Found, OnDoubt, ParkedState
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
+    from numpy.typing import NDArray
+
+    from semel.delivery.assignment import Assignment
+    from semel.delivery.surroundings import Surroundings
+    from semel.delivery.watermarks import Watermark
+    from semel.ledger.parked import Entity, Heads, Parks
+    from semel.ledger.scribe import Scribe
+    from semel.sinks import Sink
+
+    Mask = NDArray[np.bool_]
+
+UNKNOWN_MAX = 10
+
+
+@dataclass(slots=True)
+class Figures:
+    """What a lane did."""
+
+    delivered: int = 0
+    suppressed: int = 0
+    parked: int = 0
+    doubted: int = 0
+    skipped: int = 0
+
+
+class Way(Protocol):
+    """How the events of a lane reach a destination of one kind."""
+
+    def wants(self) -> int:
+        """How many rows the next step takes."""
+
+    def step(self, rows: Rows) -> int:
+        """Take the next rows (fewer than wanted only at the end of the input); say how many are done with."""
+
+    def finish(self) -> None:
+        """The input has ended."""
+
+    def close(self) -> None:
+        """Give the session back, also after an error."""
+
+
+@dataclass
+class Lane:
+    """One partition of one minibatch for one sink, as one attempt sees it. Runs on an executor."""
+
+    assignment: Assignment
+    sink: Sink
+    scribe: Scribe
+    around: Surroundings
+    watermark: Watermark
+    figures: Figures = field(default_factory=Figures)
+    heads: Heads = field(default_factory=dict)
+    position: int = 0
+    short: bool = False
+    unknown_in_a_row: int = 0
+    parked_rows: int | None = None
+    _buffer: list[Rows] = field(default_factory=list)
+    _buffered: int = 0
+    _entered: int = 0
+    _digest: Digest | None = None
+    _ends: list[list[Any]] = field(default_factory=list)
+    way: Way = field(init=False)
+    holding: Holding = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.holding = Holding(
+            self.scribe,
+            self.assignment.opening,
+            self.sink.name,
+            self.assignment.partition,
+            self.assignment.claimant(self.sink),
+        )
+
+    # -- rows in, rows out
+
+    def push(self, rows: Rows) -> None:
+        """Take the next rows of the partition's order."""
+        handled = self.watermark.handled(rows)
+        if handled.any():
+            self.figures.skipped += int(handled.sum())
+            rows = rows.take(~handled)
+        if not len(rows):
+            return
+        self.watermark.observe(rows)
+        rows = rows.renumber(self._entered)
+        if self._digest is None:
+            self._digest = Digest(rows.batch.schema)
+        if not self._ends:
+            self._ends.append(rows.sort_key(0))
+        self._ends[1:] = [rows.sort_key(len(rows) - 1)]
+        self._entered += len(rows)
+        self._buffer.append(rows)
+        self._buffered += len(rows)
+        while self._buffered and self._buffered >= self.way.wants():
+            self._step()
+
+    def finish(self) -> Report | None:
+        """The input has ended: deliver what is buffered and report; None for a partition without events."""
+        while self._buffered:
+            self._step()
+        if not self._entered or self._digest is None:
+            return None
+        self.way.finish()
+        row = self.holding.row
+        if row is None:
+            raise AssertionError("events came, so the partition was claimed")
+        entry = self.watermark.entry()
+        return Report(
+            sink=self.sink.name,
+            partition=self.assignment.partition,
+            attempt=self.assignment.attempt,
+            count=self._entered,
+            digest=self._digest.hexdigest(),
+            osn=row.osn + self._entered,
+            first=self._ends[0],
+            last=self._ends[1],
+            short=self.short,
+            mark=self.watermark.mark(),
+            entries=() if entry is None else (entry,),
+            delivered=self.figures.delivered,
+            suppressed=self.figures.suppressed,
+            parked=self.figures.parked,
+            doubted=self.figures.doubted,
+            skipped=self.figures.skipped,
+        )
+
+    def _step(self) -> None:
+        """Let the way take what it wants, and let go of what it is done with."""
+        wanted = self.way.wants()
+        if len(self._buffer[0]) < min(wanted, self._buffered):
+            self._buffer = [Rows.concat(self._buffer)]
+        rows = self._buffer[0]
+        done = self.way.step(rows.slice(0, wanted) if wanted < len(rows) else rows)
+        if done:
+            if self._digest is None:
+                raise AssertionError("rows came, so there is a digest")
+            self._digest.update(rows.batch.slice(0, done))
+            self.position += done
+            self._buffered -= done
+            if done < len(rows):
+                self._buffer[0] = rows.slice(done, len(rows))
+            else:
+                self._buffer.pop(0)
+
+    # -- what ways ask of a lane
+
+    @property
+    def last_osn_before(self) -> int:
+        """L: the OSN of the event at position p is L + p + 1."""
+        row = self.holding.row
+        if row is not None:
+            return row.osn
+        return self.assignment.opening.standing(self.sink.name, self.assignment.partition).osn
+
+    def running_after(self, rows: Rows, count: int) -> str:
+        """Give the digest of the partition up to and with the first `count` of `rows`, which come next."""
+        if self._digest is None:
+            raise AssertionError("rows came, so there is a digest")
+        copy = self._digest.copy()
+        if count:
+            copy.update(rows.batch.slice(0, count))
+        return copy.hexdigest()
+
+    def chunk(self, rows: Rows, start: int, stop: int) -> Chunk:
+        """Make the chunk of the range [start, stop), of which `rows` are to be sent."""
+        target = self.assignment
+        minibatch = target.opening.row.minibatch
+        names = f"{escaped(target.pipeline)}/{escaped(self.sink.name)}/"
+        return Chunk(
+            rows,
+            start,
+            stop,
+            key=f"{names}{minibatch}/{escaped(target.partition)}/{start}-{stop}",
+            osn_base=self.last_osn_before + 1,
+            prefix=names,
+        )
+
+    def diverged(self, stop: int, recorded: object, found: object, rows: Rows) -> Diverged:
+        """Say that a replay produced other content than what was delivered."""
+        named = ", ".join(f"{rows.id(at)} of {rows.scope(at)!r}" for at in range(min(3, len(rows))))
+        return Diverged(
+            f"{self.assignment.place(self.sink)}: events [{self.position}, {stop}) of the order were recorded "
+            f"with {recorded}, and the replay gives {found} (from event {named} on). The query does not give "
+            "the same rows for the same input. Nothing was repeated; look at the query, then say `semel "
+            f"resolve {self.assignment.pipeline}/{self.assignment.opening.row.minibatch} "
+            "as-recorded|as-replayed --reason ...`"
+        )
+
+    def look_at_heads(self, found: Found | None) -> None:
+        """Read which entities are blocked: always when pending, when `open` says so for a new partition."""
+        blocked = self.sink.name in self.assignment.opening.row.blocked
+        if found is not Found.PENDING and not blocked:
+            return
+        self.heads.clear()
+        self.heads.update(read_heads(self.scribe, self.sink.name))
+        if self.sink.on_doubt is OnDoubt.STOP:
+            self._stop_if_held()
+
+    def _stop_if_held(self) -> None:
+        held = [
+            row
+            for _, row, _ in read_parked(self.scribe, self.sink.name)
+            if row.state is ParkedState.HELD
+        ]
+        if held:
+            raise HeldInDoubt(
+                f"{self.assignment.place(self.sink)}: {len(held)} events are in doubt, the first is event "
+                f"{held[0].event} of {held[0].entity!r}. Look at the destination, then say `semel resolve "
+                "EVENT delivered|resend|discard --reason ...` for each and start the query again"
+            )
+
+    def blocked(self, rows: Rows, besides: AbstractSet[Entity] = frozenset()) -> Mask:
+        """Mark the rows whose entity waits for an event before them."""
+        entities = {*self.heads, *besides}
+        if not entities or not self.ordered(rows):
+            return np.zeros(len(rows), dtype=bool)
+        mask = rows.of_entities({entity for entity, _ in entities})
+        for at in np.flatnonzero(mask).tolist():
+            mask[at] = (rows.entity(at), rows.scope(at)) in entities
+        return mask
+
+    def ordered(self, rows: Rows) -> bool:
+        """Whether the events of an entity wait for each other."""
+        return rows.ordered and self.assignment.order and len(rows) > 0
+
+    def reread_heads(self) -> None:
+        """Look at the heads again, because one of them is not as it was."""
+        self.heads.clear()
+        self.heads.update(read_heads(self.scribe, self.sink.name))
+
+    def count_unknown(self, why: object) -> None:
+        """Take note of an unknown outcome; too many in a row stop the pipeline."""
+        self.unknown_in_a_row += 1
+        if self.unknown_in_a_row > UNKNOWN_MAX:
+            raise HeldInDoubt(
+                f"{self.assignment.place(self.sink)}: {UNKNOWN_MAX} outcomes in a row were unknown, the last "
+                f"because of: {why}. A broken destination or function must not park a stream. Mend it, resolve "
+                "what `semel parked ls` shows, then start the query again"
+            )
+
+    def limit_parks(self, parks: Parks) -> None:
+        """See that no more gets parked than the sink allows."""
+        if not parks.rows:
+            return
+        if self.parked_rows is None:
+            standing = read_parked(self.scribe, self.sink.name)
+            self.parked_rows = sum(not row.state.final for _, row, _ in standing)
+        if self.parked_rows + len(parks.rows) > self.sink.park_limit:
+            raise HeldInDoubt(
+                f"{self.assignment.place(self.sink)}: {self.parked_rows} events are parked, and park_limit is "
+                f"{self.sink.park_limit}. Resolve what `semel parked ls` shows, then start the query again"
+            )
+
+    def parked(self, parks: Parks) -> None:
+        """Take note of what was parked, and of the heads that it left."""
+        parks.apply_to(self.heads)
+        self.figures.parked += len(parks.rows)
+        if self.parked_rows is not None:
+            self.parked_rows += len(parks.rows)

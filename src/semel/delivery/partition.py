@@ -1,0 +1,82 @@
+"""Delivering one partition of one minibatch: one pass over its rows feeds every sink. Runs on an executor."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from semel.delivery.fenced import FencedWay
+from semel.delivery.intents import IntentWay
+from semel.delivery.lane import Lane
+from semel.delivery.surroundings import Surroundings
+from semel.delivery.watermarks import watermark
+from semel.delivery.whole import WholeWay
+from semel.events import Counter
+from semel.ledger.journal import COUNTERS, Journal, State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import pyarrow as pa
+
+    from semel.delivery.assignment import Assignment
+    from semel.delivery.lane import Way
+    from semel.ledger.reports import Report
+    from semel.ledger.scribe import Scribe
+    from semel.sinks import Sink
+
+
+def way_of(lane: Lane) -> Way:
+    """Choose how the events of a lane reach its destination."""
+    if lane.sink.whole:
+        return WholeWay(lane)
+    if lane.sink.capability.records_intents:
+        return IntentWay(lane)
+    return FencedWay(lane)
+
+
+@dataclass
+class PartitionDelivery:
+    """Takes the batches of one partition, in its order, and delivers them to every sink."""
+
+    assignment: Assignment
+    sinks: Sequence[Sink]
+    scribe: Scribe
+    journal: Journal
+    around: Surroundings = field(default_factory=Surroundings)
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> list[Report]:
+        """Deliver everything and report, one report for each sink that had events.
+
+        Raises `Fenced` when another attempt has the partition; its task must not succeed.
+        """
+        base = self._counters()
+        stamper = self.assignment.identity.stamper(self.assignment.partition, last=base.values)
+        with contextlib.ExitStack() as stack:
+            lanes = [self._lane(sink, stack) for sink in self.sinks]
+            for batch in batches:
+                rows = stamper.stamp(batch)
+                for lane in lanes:
+                    lane.push(rows)
+            reports = [report for lane in lanes if (report := lane.finish()) is not None]
+        counted = stamper.state()
+        if not counted:
+            return reports
+        serial = self.assignment.opening.row.serial
+        entry = self.journal.entry(COUNTERS, self.assignment.partition, serial, base, dict(counted))
+        return [replace(report, entries=(*report.entries, entry)) for report in reports]
+
+    def _lane(self, sink: Sink, stack: contextlib.ExitStack) -> Lane:
+        mark = watermark(self.assignment, sink, self.journal)
+        lane = Lane(self.assignment, sink, self.scribe, self.around, mark)
+        lane.way = way_of(lane)
+        stack.callback(lane.way.close)
+        return lane
+
+    def _counters(self) -> State:
+        """Give the counters as the minibatch before left them."""
+        if not isinstance(self.assignment.identity, Counter):
+            return State()
+        serial = self.assignment.opening.row.serial
+        return self.journal.restore(COUNTERS, self.assignment.partition, before=serial)

@@ -1,0 +1,22 @@
+"""What a delivery takes from the world around it: time, chance, and who is still alive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random, SystemRandom
+from typing import TYPE_CHECKING
+
+from semel.ledger.clock import Clock, SystemClock
+from semel.ledger.processes import Process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Time, chance, and whether a process is known to be gone. The simulator brings its own."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    random: Random = field(default_factory=SystemRandom)
+    gone: Callable[[Process], bool] = Process.gone

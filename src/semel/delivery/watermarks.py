@@ -1,0 +1,232 @@
+"""Watermarks: which events of a partition were handled in minibatches before this one.
+
+Within a generation Spark never gives an event twice, so only a lost checkpoint makes a watermark hold anything
+back. Always true:
+- what is skipped was delivered, parked or resolved under the same identity;
+- input that does not continue where the ledger stands is never taken for new.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from semel.errors import Diverged
+from semel.events import EntityIds, Given, Position, digest
+from semel.ledger.journal import Journal, Operator, watermark_of
+from semel.ledger.sequences import Mark
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from semel.delivery.assignment import Assignment
+    from semel.events import EventID, Rows
+    from semel.ledger.journal import Entry
+    from semel.sinks import Sink
+
+
+class Watermark(Protocol):
+    """What one sink has handled of one partition before this minibatch."""
+
+    def handled(self, rows: Rows) -> NDArray[np.bool_]:
+        """Mark the rows that are not to be delivered again."""
+
+    def observe(self, rows: Rows) -> None:
+        """Take note of rows that belong to this minibatch."""
+
+    def mark(self) -> Mark | None:
+        """Give the position watermark after this minibatch."""
+
+    def entry(self) -> Entry | None:
+        """Give what goes into the journal with this minibatch."""
+
+
+def watermark(assignment: Assignment, sink: Sink, journal: Journal) -> Watermark:
+    """Choose the watermark that the identity has."""
+    identity = assignment.identity
+    if isinstance(identity, Position):
+        return _ByPosition(assignment, sink)
+    if isinstance(identity, Given):
+        if identity.increasing:
+            return _ByMaximum(assignment, sink, journal)
+        return _BySet(assignment, sink, journal)
+    return _Nothing()
+
+
+class _Nothing:
+    """Counter identity: a lost checkpoint is refused, so there is nothing to remember."""
+
+    def handled(self, rows: Rows) -> NDArray[np.bool_]:
+        return np.zeros(len(rows), dtype=bool)
+
+    def observe(self, rows: Rows) -> None:
+        del rows
+
+    def mark(self) -> Mark | None:
+        return None
+
+    def entry(self) -> Entry | None:
+        return None
+
+
+class _ByPosition:
+    """All up to x, and a set above it, per source partition."""
+
+    def __init__(self, assignment: Assignment, sink: Sink) -> None:
+        self._assignment = assignment
+        self._place = assignment.place(sink)
+        self._before = assignment.opening.standing(sink.name, assignment.partition).mark
+        self._last: tuple[EventID, str] | None = None
+        self._looked = False
+
+    def handled(self, rows: Rows) -> NDArray[np.bool_]:
+        before = self._before
+        if before is None or before.upto is None or not len(rows):
+            return np.zeros(len(rows), dtype=bool)
+        if not self._looked:
+            self._looked = True
+            self._compare_start(rows, before)
+        scope = rows.scope(0)
+        mask = rows.at_most({scope: before.upto})
+        self._compare_content(rows, mask, before)
+        if before.above:
+            mask = mask | rows.contained_in(EntityIds.of({scope: before.above}))
+        return mask
+
+    def _compare_start(self, rows: Rows, before: Mark) -> None:
+        """A topic made anew, and a gap, both look like a re-read: they stop the pipeline unless told."""
+        source = self._assignment.source
+        if source is not None and before.source is not None and source != before.source:
+            raise Diverged(
+                f"{self._place}: the source is {source}, but what was delivered came from {before.source}: a "
+                "topic made anew starts its offsets anew. Start under a new name"
+            )
+        first, upto = _offset(rows.id(0)), _offset(before.upto or 0)
+        fresh = before.generation < self._assignment.opening.row.minibatch.generation
+        if fresh and first > upto + 1 and not self._assignment.accept_gap:
+            topic, _, number = self._assignment.partition.rpartition("/")
+            where = json.dumps({topic: {number: upto + 1}})
+            raise Diverged(
+                f"{self._place}: the checkpoint was lost, and Spark goes on at offset {first} although the "
+                f"ledger stands at {upto}: {first - upto - 1} events would be left out. Start with "
+                f".option('startingOffsets', '{where}'), or say that the gap is meant"
+            )
+
+    def _compare_content(self, rows: Rows, mask: NDArray[np.bool_], before: Mark) -> None:
+        """The event at the watermark is met again in a re-read: it must be the same one."""
+        if before.digest is None or not mask.any():
+            return
+        at = int(np.flatnonzero(mask)[-1])
+        if rows.id(at) == before.upto:
+            found = digest(rows.batch.slice(at, 1))
+            if found != before.digest:
+                raise Diverged(
+                    f"{self._place}: event {before.upto} was delivered with digest {before.digest} and comes "
+                    f"again with {found}: this is another source, or it was changed. Start under a new name"
+                )
+
+    def observe(self, rows: Rows) -> None:
+        if len(rows):
+            at = len(rows) - 1
+            self._last = (rows.id(at), digest(rows.batch.slice(at, 1)))
+
+    def mark(self) -> Mark | None:
+        if self._last is None:
+            return self._before
+        upto, content = self._last
+        generation = self._assignment.opening.row.minibatch.generation
+        return Mark(upto, content, self._assignment.source, generation=generation)
+
+    def entry(self) -> Entry | None:
+        return None
+
+
+class _Journaled:
+    """A watermark of given ids: journaled as one delta per partition and minibatch."""
+
+    def __init__(self, assignment: Assignment, sink: Sink, journal: Journal) -> None:
+        self._assignment = assignment
+        self._place = assignment.place(sink)
+        self._journal = journal
+        self._operator: Operator = watermark_of(sink.name)
+        self._generation = assignment.opening.row.minibatch.generation
+        self._serial = assignment.opening.row.serial
+
+    def mark(self) -> Mark | None:
+        return None
+
+
+class _ByMaximum(_Journaled):
+    """Ids that only increase: a maximum per entity, with the generation it was reached in."""
+
+    def __init__(self, assignment: Assignment, sink: Sink, journal: Journal) -> None:
+        super().__init__(assignment, sink, journal)
+        self._state = journal.restore(self._operator, assignment.partition, before=self._serial)
+        self._older: dict[str, EventID] = {}
+        self._same: dict[str, EventID] = {}
+        for scope, (last, generation) in self._state.values.items():
+            known = self._same if generation == self._generation else self._older
+            known[scope] = tuple(last) if isinstance(last, list) else last
+        self._reached: dict[str, EventID] = {}
+
+    def handled(self, rows: Rows) -> NDArray[np.bool_]:
+        again = rows.at_most(self._same)
+        if again.any():
+            at = int(np.flatnonzero(again)[0])
+            raise Diverged(
+                f"{self._place}: event {rows.id(at)} of {rows.scope(at)!r} comes after event "
+                f"{self._same[rows.scope(at)]}, but the ids were declared increasing. Take increasing=True "
+                "away, under a new name; nothing was sent of this chunk"
+            )
+        return rows.at_most(self._older)
+
+    def observe(self, rows: Rows) -> None:
+        self._reached.update(rows.last_ids())
+
+    def entry(self) -> Entry | None:
+        if not self._reached:
+            return None
+        delta: dict[str, Any] = {
+            scope: [list(last) if isinstance(last, tuple) else last, self._generation]
+            for scope, last in self._reached.items()
+        }
+        return self._journal.entry(
+            self._operator, self._assignment.partition, self._serial, self._state, delta
+        )
+
+
+class _BySet(_Journaled):
+    """Other ids: the sets of the minibatches that are remembered, looked at only after a lost checkpoint."""
+
+    def __init__(self, assignment: Assignment, sink: Sink, journal: Journal) -> None:
+        super().__init__(assignment, sink, journal)
+        self._operator = replace(self._operator, folds=False)
+        self._ids = EntityIds.EMPTY
+        self._known = EntityIds.EMPTY
+        if self._generation > 1:
+            state = journal.restore(self._operator, assignment.partition, before=self._serial)
+            for ids in state.values.values():
+                self._known = self._known | EntityIds.from_json(ids)
+
+    def handled(self, rows: Rows) -> NDArray[np.bool_]:
+        if not self._known:
+            return np.zeros(len(rows), dtype=bool)
+        return rows.contained_in(self._known)
+
+    def observe(self, rows: Rows) -> None:
+        self._ids = self._ids | rows.id_sets()
+
+    def entry(self) -> Entry | None:
+        if not self._ids:
+            return None
+        delta = {str(self._serial): self._ids.to_json()}
+        return self._journal.append(self._operator, self._assignment.partition, self._serial, delta)
+
+
+def _offset(event: EventID) -> int:
+    """The offset in a position: the id itself, or the first of its parts."""
+    offset = event[0] if isinstance(event, tuple) else event
+    return int(offset)

@@ -1,0 +1,79 @@
+"""The way to a place that is overwritten (a part file): one chunk per partition, from its first event, always.
+
+The place belongs to this partition and minibatch alone; it stands in the ledger before anything is written, and a
+replay replaces whatever an earlier attempt left there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from semel.delivery import counting
+from semel.delivery.calls import open_session
+from semel.errors import DeliveryError, NotDelivered, SemelError
+from semel.protocol import Found
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from semel.delivery.lane import Lane
+    from semel.events import Rows
+    from semel.sinks import WholeSession
+
+
+class WholeWay:
+    """Writes a partition aside and puts it in its place at the end of the input."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._session: WholeSession | None = None
+        self._found: Found | None = None
+
+    def wants(self) -> int:
+        """Whatever there is."""
+        if self._found is Found.COMPLETE:
+            return counting.wants(self._lane)
+        return self._lane.sink.chunk_rows
+
+    def step(self, rows: Rows) -> int:
+        """Claim first; then write, also what an earlier attempt wrote."""
+        lane = self._lane
+        if self._found is None:
+            location = lane.sink.locate(lane.assignment.target(lane.sink))
+            self._found = lane.holding.claim(None, location=location)
+            return 0
+        if self._found is Found.COMPLETE:
+            return counting.count(lane, rows)
+        start = lane.position
+        chunk = lane.chunk(rows, start, start + len(rows))
+        if self._session is None:
+            target = lane.assignment.target(lane.sink)
+            self._session = cast("WholeSession", open_session(lane.sink, target, lane.around))
+        self._or_nothing(lambda: cast("WholeSession", self._session).write(chunk))
+        lane.figures.delivered += len(rows)
+        return len(rows)
+
+    def finish(self) -> None:
+        """Put it in its place, if this attempt still has the partition."""
+        if self._session is not None:
+            self._lane.holding.check()
+            self._or_nothing(self._session.finish)
+
+    def close(self) -> None:
+        """Give up what was not finished."""
+        if self._session is not None:
+            session, self._session = self._session, None
+            session.close()
+
+    def _or_nothing(self, call: Callable[[], None]) -> None:
+        """A place that was not written whole counts for nothing: the next attempt writes it anew."""
+        try:
+            call()
+        except (DeliveryError, SemelError):
+            raise
+        except Exception as error:
+            lane = self._lane
+            raise NotDelivered(
+                f"{lane.assignment.place(lane.sink)}: the place could not be written ({error}). What is there "
+                "does not count; see that the destination can be written, then restart the query"
+            ) from error

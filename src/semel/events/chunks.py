@@ -1,0 +1,88 @@
+"""A chunk: the events of one call, one transaction or one window.
+
+- A chunk is a range [start, stop) of its partition's order; parked rows are missing from it.
+- The OSN of the event at position p is `osn_base + p`, whatever the chunk and whatever is missing.
+- An event's key is its prefix, scope and id: the same on every replay, and never another event's.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from semel.events.ids import Event
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from semel.events.ids import EventID
+    from semel.events.rows import Rows
+
+_UNSAFE = re.compile("[%/,\x00-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunk:
+    """Rows that are delivered together, and the keys and numbers they carry."""
+
+    rows: Rows
+    start: int
+    stop: int
+    key: str
+    osn_base: int
+    prefix: str
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def osns(self) -> NDArray[np.int64]:
+        """The output sequence number of each row."""
+        return self.rows.positions + self.osn_base
+
+    def event_key(self, row: int) -> str:
+        """The stable key of one row's event."""
+        return f"{self.prefix}{escaped(self.rows.scope(row))}/{id_text(self.rows.id(row))}"
+
+    def event(self, row: int) -> Event:
+        """One row as a sink that takes rows sees it."""
+        return Event(
+            entity=self.rows.entity(row),
+            id=self.rows.id(row),
+            osn=self.osn_base + int(self.rows.positions[row]),
+            key=self.event_key(row),
+            value=self.rows.value(row),
+        )
+
+    def events(self) -> Iterator[Event]:
+        """Every row as a sink that takes rows sees it."""
+        rows = self.rows
+        present, _ = rows.scopes.distinct()
+        texts = rows.scopes.texts
+        starts = {code: f"{self.prefix}{escaped(texts[code])}/" for code in present.tolist()}
+        columns = zip(
+            rows.scopes.codes.tolist(),
+            rows.all_ids(),
+            self.osns().tolist(),
+            rows.values(),
+            strict=True,
+        )
+        for row, (code, id_, osn, value) in enumerate(columns):
+            yield Event(rows.entity(row), id_, osn, starts[code] + id_text(id_), value)
+
+
+def escaped(text: str) -> str:
+    """The text with what separates, what escapes and what cannot be seen written as %XX."""
+    return _UNSAFE.sub(lambda found: f"%{ord(found[0]):02X}", text)
+
+
+def id_text(id: EventID) -> str:  # noqa: A002 - the word of the design
+    """An id as part of a key: 7 for the integer, =7 for the text, 7,=a for the tuple."""
+    if isinstance(id, int):
+        return str(id)
+    if isinstance(id, str):
+        return "=" + escaped(id)
+    return ",".join(map(id_text, id)) + ("," if len(id) == 1 else "")

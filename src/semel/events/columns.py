@@ -1,0 +1,238 @@
+"""What a column says about identity and order: its path, text form, ids and place in a sort.
+
+- An id is an int64 or a text; whatever else a column holds becomes one of them without loss,
+  or is refused.
+- A refusal names the column, what is wrong with it, and what to do.
+- Nothing here looks at a row in Python.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+SIGN = np.int64(0x7FFF_FFFF_FFFF_FFFF)
+
+
+def column(batch: pa.RecordBatch, path: str) -> pa.Array:
+    """The column at `path`: its name, or a dotted path into structs such as `window.start`."""
+    found = [at for at, name in enumerate(batch.schema.names) if name == path]
+    if len(found) > 1:
+        raise ConfigurationError(f"column {path!r} is there {len(found)} times; rename one of them")
+    if found:
+        return _decoded(batch.column(found[0]))
+    outer, _, inner = path.rpartition(".")
+    if not outer:
+        raise ConfigurationError(
+            f"there is no column {path!r}; the query gives {', '.join(batch.schema.names)}"
+        )
+    parent = column(batch, outer)
+    if not pa.types.is_struct(parent.type) or parent.type.get_field_index(inner) < 0:
+        raise ConfigurationError(
+            f"there is no field {inner!r} in {outer!r}, which is {parent.type}"
+        )
+    return _decoded(pc.struct_field(parent, parent.type.get_field_index(inner)))
+
+
+def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with Arrow's views as plain strings and binaries, which Arrow can also filter."""
+    types = [_without_views(kind) for kind in batch.schema.types]
+    if types == batch.schema.types:
+        return batch
+    schema = pa.schema(
+        [field.with_type(kind) for field, kind in zip(batch.schema, types, strict=True)]
+    )
+    return batch.cast(schema)
+
+
+def require_values(array: pa.Array, path: str, partition: str, role: str) -> None:
+    """Refuse a null where an event needs a value to be itself."""
+    if array.null_count:
+        row = pc.index(array.is_null(), True).as_py()
+        raise ConfigurationError(
+            f"{role} column {path!r} is null (row {row} of a batch of partition {partition!r}); "
+            f"filter such rows out, or coalesce({path}, ...) before delivering"
+        )
+
+
+def texts(array: pa.Array, path: str) -> pa.Array:
+    """The text form of an entity: a string, an integer or a boolean."""
+    kind = array.type
+    if is_text(kind):
+        return array if pa.types.is_string(kind) else array.cast(pa.string())
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
+        return array.cast(pa.string())
+    raise ConfigurationError(
+        f"entity column {path!r} is {kind}; an entity is a string, an integer or a boolean: "
+        f"cast({path} as string)"
+    )
+
+
+def ids(array: pa.Array, path: str) -> pa.Array:
+    """The event ids in a column, as int64 or string."""
+    kind = array.type
+    try:
+        if pa.types.is_null(kind) or pa.types.is_integer(kind):
+            return array.cast(pa.int64())
+        if pa.types.is_decimal(kind) and kind.scale == 0:
+            return array.cast(pa.int64())
+        if pa.types.is_timestamp(kind):
+            return array.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
+        if pa.types.is_date(kind):
+            return array.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
+    except pa.ArrowInvalid as error:
+        raise ConfigurationError(
+            f"event id column {path!r} holds a {kind} that does not fit a 64-bit id ({error}); "
+            f"cast({path} as string)"
+        ) from error
+    if is_text(kind):
+        return array if pa.types.is_string(kind) else array.cast(pa.string())
+    if pa.types.is_floating(kind):
+        raise ConfigurationError(
+            f"event id column {path!r} is {kind}; two floats may be meant to be the same and "
+            f"differ: use an integer or cast({path} as string)"
+        )
+    raise ConfigurationError(
+        f"event id column {path!r} is {kind}; an id is an integer, a text, a date or a timestamp: "
+        f"cast({path} as string)"
+    )
+
+
+def sortable(array: pa.Array, path: str) -> pa.Array:
+    """The column as something Arrow compares in the partition's order; nulls stay."""
+    kind = array.type
+    types = pa.types
+    if types.is_floating(kind):
+        return ordered_floats(array)
+    if types.is_uint64(kind) or types.is_decimal(kind):
+        return array
+    if types.is_date32(kind) or types.is_time32(kind):
+        return array.cast(pa.int32()).cast(pa.int64())
+    if is_text(kind) or is_bytes(kind):
+        return array.cast(pa.string() if is_text(kind) else pa.binary())
+    timed = types.is_temporal(kind) and not types.is_interval(kind)
+    if timed or types.is_integer(kind) or types.is_boolean(kind) or types.is_null(kind):
+        return array.cast(pa.int64())
+    raise ConfigurationError(
+        f"column {path!r} is {kind}, which has no order; name a field of it, or "
+        f"cast({path} as string)"
+    )
+
+
+def ordered_floats(array: pa.Array) -> pa.Array:
+    """Floats as int64 in Spark's order: -0.0 is 0.0, NaN is the greatest."""
+    valid = None if array.null_count == 0 else array.is_null().to_numpy(zero_copy_only=False)
+    values = array.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False) + 0.0
+    values[np.isnan(values)] = np.nan
+    bits = values.view(np.int64)
+    return pa.array(bits ^ ((bits >> np.int64(63)) & SIGN), mask=valid)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a type is one of Arrow's strings."""
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    )
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    """Whether a type is one of Arrow's binaries."""
+    return bool(
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_binary_view(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    )
+
+
+def plain(value: Any) -> Any:
+    """A value of a sort key as JSON has it, in the same order as the values of its column."""
+    if isinstance(value, Decimal):
+        sign, digits, _ = value.as_tuple()
+        return (-1 if sign else 1) * int("".join(map(str, digits)) or "0")
+    if isinstance(value, bytes):
+        return value.hex()
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """How each row stands to the one before it."""
+
+    rises: NDArray[np.bool_]
+    same: NDArray[np.bool_]
+
+    @property
+    def falls(self) -> NDArray[np.bool_]:
+        """The rows that stand before their predecessor."""
+        return ~(self.rises | self.same)
+
+
+def steps(columns: Sequence[pa.Array]) -> Steps:
+    """Compare every row but the first with the one before it, column by column, nulls first."""
+    count = max(len(columns[0]) - 1, 0)
+    rises = np.zeros(count, np.bool_)
+    same = np.ones(count, np.bool_)
+    for array in columns:
+        before, after = array.slice(0, count), array.slice(1)
+        less, equal = _mask(pc.less(before, after)), _mask(pc.equal(before, after))
+        if array.null_count:
+            empty_before, empty_after = _mask(before.is_null()), _mask(after.is_null())
+            less |= empty_before & ~empty_after
+            equal |= empty_before & empty_after
+        rises |= same & less
+        same &= equal
+    return Steps(rises, same)
+
+
+def after(carried: Sequence[pa.Array] | None, columns: Sequence[pa.Array]) -> list[pa.Array]:
+    """The columns with the row that came before this batch in front of them."""
+    if carried is None:
+        return list(columns)
+    return [pa.concat_arrays([row, rest]) for row, rest in zip(carried, columns, strict=True)]
+
+
+def copied(array: pa.Array, row: int) -> pa.Array:
+    """One row of an array, without holding on to the rest of it."""
+    return array.take(pa.array([row], pa.int64()))
+
+
+def _mask(array: pa.Array) -> NDArray[np.bool_]:
+    made: NDArray[np.bool_] = array.fill_null(False).to_numpy(zero_copy_only=False)
+    return made if made.flags.writeable else made.copy()
+
+
+def _without_views(kind: pa.DataType) -> pa.DataType:
+    types = pa.types
+    if types.is_string_view(kind):
+        return pa.large_string()
+    if types.is_binary_view(kind):
+        return pa.large_binary()
+    inner = [kind.field(at) for at in range(kind.num_fields)] if types.is_nested(kind) else []
+    made = [each.with_type(_without_views(each.type)) for each in inner]
+    if made == inner:
+        return kind
+    rebuild = {
+        pa.lib.Type_STRUCT: lambda: pa.struct(made),
+        pa.lib.Type_LIST: lambda: pa.list_(made[0]),
+        pa.lib.Type_LARGE_LIST: lambda: pa.large_list(made[0]),
+        pa.lib.Type_FIXED_SIZE_LIST: lambda: pa.list_(made[0], kind.list_size),
+        pa.lib.Type_MAP: lambda: pa.map_(made[0].type.field(0), made[0].type.field(1)),
+    }
+    return rebuild[kind.id]() if kind.id in rebuild else kind
+
+
+def _decoded(array: pa.Array) -> pa.Array:
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array

@@ -1,0 +1,24 @@
+"""Identity: what makes an event the same event. One of three, chosen by the user.
+
+- `Position`: the source gives it. `Given`: columns are it. `Counter`: semel assigns it.
+- A description is frozen and travels; its stamper is made on the executor, one per partition and
+  attempt.
+"""
+
+from __future__ import annotations
+
+from semel.events.counter import Counter, CounterStamper
+from semel.events.given import Given, GivenStamper
+from semel.events.position import Position, PositionStamper
+from semel.events.stamper import Identity, Stamper
+
+__all__ = [
+    "Counter",
+    "CounterStamper",
+    "Given",
+    "GivenStamper",
+    "Identity",
+    "Position",
+    "PositionStamper",
+    "Stamper",
+]

@@ -1,0 +1,178 @@
+"""A run of events in their partition's order, as columns.
+
+- Every row has a scope and an id; the scope is the text within which the id is unique.
+- `positions` are places in the partition's order: contiguous as stamped, with gaps after `take`.
+- A slice copies nothing. A row becomes a Python object only where somebody asks for its value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pyarrow as pa
+
+from semel.events import columns, sets
+from semel.events.labels import Labels
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from numpy.typing import NDArray
+
+    from semel.events.ids import EntityID, EventID
+    from semel.events.intervals import EntityIds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Events of one partition: the user's columns, and who each row is.
+
+    `ids` is one array per part of the id, int64 or string. `order` is the partition's sort key,
+    one array per part; where it is empty, (scope, id) is the key.
+    """
+
+    batch: pa.RecordBatch
+    positions: NDArray[np.int64]
+    scopes: Labels
+    entities: Labels | None
+    ids: tuple[pa.Array, ...]
+    order: tuple[pa.Array, ...] = ()
+
+    @classmethod
+    def concat(cls, runs: Sequence[Rows]) -> Rows:
+        """One run after the other; they come from one stamper."""
+        if not runs:
+            raise ValueError("there are no rows to put together")
+        if len(runs) == 1:
+            return runs[0]
+        scopes = Labels.concat([run.scopes for run in runs])
+        entities: Labels | None = scopes
+        if any(run.entities is not run.scopes for run in runs):
+            named = [run.entities for run in runs if run.entities is not None]
+            entities = Labels.concat(named) if named else None
+        return cls(
+            _concat_batches([run.batch for run in runs]),
+            np.concatenate([run.positions for run in runs]),
+            scopes,
+            entities,
+            _concat_parts([run.ids for run in runs]),
+            _concat_parts([run.order for run in runs]),
+        )
+
+    def __len__(self) -> int:
+        return int(self.batch.num_rows)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether there is an entity to order by."""
+        return self.entities is not None
+
+    def slice(self, start: int, stop: int) -> Rows:
+        """The rows [start, stop), counted from the first of these; nothing is copied."""
+        stop = min(stop, len(self))
+        count = max(stop - start, 0)
+        scopes = self.scopes.slice(start, start + count)
+        return Rows(
+            self.batch.slice(start, count),
+            self.positions[start : start + count],
+            scopes,
+            self._entities(scopes, lambda labels: labels.slice(start, start + count)),
+            tuple(part.slice(start, count) for part in self.ids),
+            tuple(part.slice(start, count) for part in self.order),
+        )
+
+    def take(self, mask: NDArray[np.bool_]) -> Rows:
+        """The rows where the mask is true; they keep their positions."""
+        if mask.all():
+            return self
+        chosen = pa.array(mask)
+        scopes = self.scopes.take(mask)
+        return Rows(
+            self.batch.filter(chosen),
+            self.positions[mask],
+            scopes,
+            self._entities(scopes, lambda labels: labels.take(mask)),
+            tuple(part.filter(chosen) for part in self.ids),
+            tuple(part.filter(chosen) for part in self.order),
+        )
+
+    def renumber(self, start: int) -> Rows:
+        """The same rows at the positions start, start + 1, ..."""
+        return replace(self, positions=np.arange(start, start + len(self), dtype=np.int64))
+
+    def scope(self, row: int) -> str:
+        """The text within which the row's id is unique."""
+        return self.scopes[row]
+
+    def entity(self, row: int) -> EntityID:
+        """The row's entity; its scope where no entity is named."""
+        return (self.scopes if self.entities is None else self.entities)[row]
+
+    def id(self, row: int) -> EventID:
+        """The row's event id."""
+        parts = tuple(part[row].as_py() for part in self.ids)
+        return cast("EventID", parts[0] if len(parts) == 1 else parts)
+
+    def sort_key(self, row: int) -> list[Any]:
+        """The row's place among all rows of its partition, as JSON that compares like the order."""
+        if self.order:
+            return [columns.plain(part[row].as_py()) for part in self.order]
+        return [self.scope(row), *(part[row].as_py() for part in self.ids)]
+
+    def id_sets(self) -> EntityIds:
+        """The ids of these rows by scope."""
+        return sets.id_sets(self.scopes, self.ids)
+
+    def last_ids(self) -> dict[str, EventID]:
+        """The greatest id of each scope among these rows."""
+        return sets.last_ids(self.scopes, self.ids)
+
+    def contained_in(self, ids: EntityIds) -> NDArray[np.bool_]:
+        """The rows whose id is in `ids`."""
+        return sets.contained_in(self.scopes, self.ids, ids)
+
+    def at_most(self, last: Mapping[str, EventID]) -> NDArray[np.bool_]:
+        """The rows whose id is not greater than `last` has it for their scope."""
+        return sets.at_most(self.scopes, self.ids, last)
+
+    def of_entities(self, entities: AbstractSet[str]) -> NDArray[np.bool_]:
+        """The rows of these entities."""
+        return (self.scopes if self.entities is None else self.entities).where(
+            entities.__contains__
+        )
+
+    def value(self, row: int) -> dict[str, Any]:
+        """The user's columns of one row, as Python has them."""
+        names, arrays = self.batch.schema.names, self.batch.columns
+        return {name: array[row].as_py() for name, array in zip(names, arrays, strict=True)}
+
+    def values(self) -> list[dict[str, Any]]:
+        """The user's columns of every row, as Python has them."""
+        return cast("list[dict[str, Any]]", self.batch.to_pylist())
+
+    def all_ids(self) -> list[EventID]:
+        """The event id of every row."""
+        parts = [part.to_pylist() for part in self.ids]
+        return parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
+
+    def _entities(self, scopes: Labels, cut: Any) -> Labels | None:
+        if self.entities is self.scopes:
+            return scopes
+        return None if self.entities is None else cast("Labels", cut(self.entities))
+
+
+def _concat_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    schema = batches[0].schema
+    if not schema.names:
+        return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    arrays = [
+        pa.concat_arrays([batch.column(at) for batch in batches]) for at in range(len(schema))
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _concat_parts(runs: list[tuple[pa.Array, ...]]) -> tuple[pa.Array, ...]:
+    return tuple(pa.concat_arrays(list(parts)) for parts in zip(*runs, strict=True))

@@ -1,0 +1,21 @@
+"""The versions of the rules that decide which event is which.
+
+- A rule is never edited: a changed one gets the next number, and a pipeline's ledger names the ones
+  it began with.
+"""
+
+from __future__ import annotations
+
+DIGEST = 1
+"""How content is hashed (`digests`): xxh3_128; streams of nulls, lengths and values."""
+
+ORDER = 1
+"""How the rows of a partition are ordered (`order`): nulls first, text by bytes, NaN last."""
+
+BUCKET = 1
+"""How an entity finds its partition (`order.bucket`): XXH64 of its text form, modulo N."""
+
+
+def versions() -> dict[str, int]:
+    """The rules in force, as an identity describes them to the ledger."""
+    return {"bucket": BUCKET, "digest": DIGEST, "order": ORDER}

@@ -1,0 +1,61 @@
+"""What every way of identity promises: a stamper per partition, which turns batches into rows.
+
+- A stamper is fed a partition's batches in the partition's order, once, and numbers events from 0.
+- Fed the same rows it gives the same rows, wherever the borders of the batches lie.
+- It runs on an executor, for one attempt, and is thrown away with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+
+    from semel.events.rows import Rows
+
+
+class Stamper(Protocol):
+    """The identity of a partition's events, batch after batch."""
+
+    repeats: int
+    """How many rows were dropped as the same event again."""
+
+    def stamp(self, batch: pa.RecordBatch) -> Rows:
+        """The next rows of the partition. Raises ConfigurationError or Diverged."""
+        ...
+
+    def state(self) -> dict[str, int]:
+        """The last id assigned to each entity of this partition so far, where ids are assigned."""
+        ...
+
+
+class Identity(Protocol):
+    """What makes an event the same event: `Position`, `Given` or `Counter`."""
+
+    kind: ClassVar[str]
+    survives_lost_checkpoint: ClassVar[bool]
+
+    def describe(self) -> dict[str, Any]:
+        """What may not change under a pipeline, as JSON."""
+        ...
+
+    def columns(self) -> list[str]:
+        """The columns it looks at, as dotted paths."""
+        ...
+
+    def stamper(self, partition: str, *, last: Mapping[str, int] | None = None) -> Stamper:
+        """A stamper for one partition of one minibatch."""
+        ...
+
+
+def names(value: str | tuple[str, ...] | list[str]) -> tuple[str, ...]:
+    """One column name or several, as a tuple."""
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def once(*paths: str | None) -> list[str]:
+    """Column paths without those left out, each at its first place only."""
+    return list(dict.fromkeys(path for path in paths if path))

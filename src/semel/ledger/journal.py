@@ -1,0 +1,218 @@
+"""Log-based state: named operators keep state per partition as deltas, with a full snapshot now and then.
+
+Always true:
+- a row's number is the serial of the minibatch it was written with, so it is written once, with `complete`;
+- the state as of a number is the newest full snapshot up to it with the later deltas up to it on top;
+- compaction keeps every number from the newest full snapshot that is two minibatches old, so that at least two
+  points can be restored, and every minibatch that is not swept can be replayed;
+- a cache holds only what was read from the store, and rows that came since are read on top of it: a stale one
+  costs a longer look, never a wrong state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from semel.ledger import payloads
+from semel.ledger.keys import key, prefix
+from semel.ledger.store import Delete, Put
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from semel.ledger.scribe import Scribe
+    from semel.ledger.store import Key, Update
+
+TABLE = "journal"
+SMALLEST_FULL = 4_096
+"""Deltas of fewer bytes than this are never folded into a full snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A named part of the state. Journaled: deltas and now and then a full snapshot; else always full.
+
+    Deltas that are not to be folded (`folds=False`) stay as they are until they are pruned by their age.
+    """
+
+    name: str
+    journaled: bool = True
+    folds: bool = True
+
+
+COUNTERS = Operator("counters")
+
+
+def watermark_of(sink: str) -> Operator:
+    """Give the operator that keeps the watermarks of given ids of one sink."""
+    return Operator(f"watermark:{sink}")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One snapshot of one operator in one partition: the changes since the last one, or everything."""
+
+    operator: str
+    partition: str
+    number: int
+    full: bool
+    state: dict[str, Any]
+    at: float
+    drop: tuple[int, ...] = ()
+
+    def dump(self) -> str:
+        """Give the payload."""
+        return payloads.dump(
+            {"number": self.number, "full": self.full, "state": self.state, "at": self.at}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The state of an operator in a partition as of a number.
+
+    Attributes:
+        number: of the newest row it was made from, 0 when there is none.
+        numbers: of every row that stands, with whether it is full and how long it is.
+    """
+
+    values: dict[str, Any] = field(default_factory=dict)
+    number: int = 0
+    numbers: tuple[tuple[int, bool, int], ...] = ()
+
+    def bytes_of_full(self) -> int:
+        """How long the newest full snapshot is, 0 when there is none."""
+        return next((size for _, full, size in reversed(self.numbers) if full), 0)
+
+    def bytes_since_full(self) -> int:
+        """How long the deltas since the newest full snapshot are together."""
+        total = 0
+        for _, full, size in reversed(self.numbers):
+            if full:
+                break
+            total += size
+        return total
+
+
+@dataclass(slots=True)
+class Figures:
+    """How many snapshots were created and loaded, full and journaled, how long and how large."""
+
+    full_created: int = 0
+    journal_created: int = 0
+    full_loaded: int = 0
+    journal_loaded: int = 0
+    bytes_created: int = 0
+    bytes_loaded: int = 0
+    seconds_loading: float = 0.0
+
+
+class Journal:
+    """Reads and extends the journal of one pipeline: get, add, clean."""
+
+    def __init__(self, scribe: Scribe) -> None:
+        self._scribe = scribe
+        self._cache: dict[tuple[str, str], State] = {}
+        self.figures = Figures()
+
+    def restore(self, operator: Operator, partition: str, *, before: int) -> State:
+        """Give the state as of the newest number below `before`: what the minibatch `before` starts from."""
+        began = self._scribe.clock.monotonic()
+        cached = self._cache.get((operator.name, partition), State())
+        if cached.number >= before:
+            cached = State()
+        rows = self._rows(operator.name, partition, cached.number)
+        state = self._fold(cached, [row for row in rows if row[0] < before])
+        self.figures.seconds_loading += self._scribe.clock.monotonic() - began
+        self._cache[operator.name, partition] = state
+        return state
+
+    def entry(
+        self, operator: Operator, partition: str, number: int, base: State, delta: dict[str, Any]
+    ) -> Entry:
+        """Make the next row after `base`: a delta, or a full snapshot when the deltas have outgrown it.
+
+        A value of None in `delta` removes the name. Nothing is written here: the row goes with `complete`.
+        """
+        after = _applied(base.values, delta)
+        at = self._scribe.clock.wall()
+        full = not operator.journaled
+        if operator.journaled:
+            full = base.bytes_since_full() > max(SMALLEST_FULL, base.bytes_of_full())
+        drop = _droppable(base.numbers, number) if full else ()
+        state = {name: value for name, value in after.items() if value is not None}
+        entry = Entry(operator.name, partition, number, full, state if full else delta, at, drop)
+        size = len(entry.dump())
+        self.figures.bytes_created += size
+        if full:
+            self.figures.full_created += 1
+        else:
+            self.figures.journal_created += 1
+        return entry
+
+    def append(
+        self, operator: Operator, partition: str, number: int, delta: dict[str, Any]
+    ) -> Entry:
+        """Make a row of an operator that is never folded, without reading what stands there."""
+        entry = Entry(operator.name, partition, number, False, delta, self._scribe.clock.wall())
+        self.figures.journal_created += 1
+        self.figures.bytes_created += len(entry.dump())
+        return entry
+
+    def forget_cache(self) -> None:
+        """Drop what is cached, as a process that was just started would have it."""
+        self._cache.clear()
+
+    def _rows(self, operator: str, partition: str, after: int) -> list[tuple[int, str]]:
+        start = prefix(self._scribe.pipeline, operator, partition)
+        since = key(TABLE, self._scribe.pipeline, operator, partition, after).key if after else ""
+        found = self._scribe.scan(TABLE, start, after=since)
+        return [(payloads.load(text)["number"], text) for _, text in found]
+
+    def _fold(self, base: State, rows: Iterable[tuple[int, str]]) -> State:
+        values = base.values
+        numbers = list(base.numbers)
+        for number, text in rows:
+            row = payloads.load(text)
+            self.figures.bytes_loaded += len(text)
+            if row["full"]:
+                self.figures.full_loaded += 1
+                values = dict(row["state"])
+            else:
+                self.figures.journal_loaded += 1
+                values = _applied(values, row["state"])
+            numbers.append((number, row["full"], len(text)))
+        kept = {name: value for name, value in values.items() if value is not None}
+        return State(kept, numbers[-1][0] if numbers else 0, _recent(numbers))
+
+
+def updates(pipeline: str, entries: Iterable[Entry]) -> list[Update]:
+    """Give the updates that write entries and drop what they replace, for the commit of `complete`."""
+    made: list[Update] = []
+    for entry in entries:
+        made.append(Put(_key(pipeline, entry, entry.number), entry.dump()))
+        made.extend(Delete(_key(pipeline, entry, number)) for number in entry.drop)
+    return made
+
+
+def _key(pipeline: str, entry: Entry, number: int) -> Key:
+    return key(TABLE, pipeline, entry.operator, entry.partition, number)
+
+
+def _applied(values: dict[str, Any], delta: dict[str, Any]) -> dict[str, Any]:
+    return {**values, **delta}
+
+
+def _recent(numbers: list[tuple[int, bool, int]]) -> tuple[tuple[int, bool, int], ...]:
+    """Leave out what compaction has dropped long ago, so that a process that runs for ever stays small."""
+    fulls = [at for at, (_, full, _) in enumerate(numbers) if full]
+    return tuple(numbers[fulls[-4] :] if len(fulls) >= 4 else numbers)
+
+
+def _droppable(numbers: tuple[tuple[int, bool, int], ...], number: int) -> tuple[int, ...]:
+    """Name the rows older than the newest full snapshot that is at least two minibatches older than `number`."""
+    anchors = [row for row, full, _ in numbers if full and row <= number - 2]
+    if not anchors:
+        return ()
+    return tuple(row for row, _, _ in numbers if row < anchors[-1])

@@ -1,0 +1,257 @@
+"""Opening and completing minibatches: the two commits of the driver.
+
+Always true:
+- the first open of a run fences every run before it, because every write of theirs requires the old row;
+- complete happens once, from reports that Spark handed to the driver, and from the very attempts that hold the
+  partitions; afterwards no task can act on the minibatch;
+- rows of a minibatch are swept when the next but one opens, in the same commit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from semel.errors import ConfigurationError, Diverged, Fenced
+from semel.events.ids import Minibatch
+from semel.ledger import journal, sequences
+from semel.ledger.keys import key, prefix
+from semel.ledger.rows import OpenRow, StreamRow
+from semel.ledger.sequences import Standing
+from semel.ledger.store import Absent, Conflict, Equals, Put, Sweep
+from semel.protocol import PartitionState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from semel.ledger.reports import Report
+    from semel.ledger.scribe import Scribe
+    from semel.ledger.store import Requirement, Update
+
+OPEN = "open"
+STREAMS = "streams"
+EVENTS = "events"
+HEADS = "heads"
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """An open minibatch, as it travels from the driver to its tasks.
+
+    Attributes:
+        standings: where each partition of each sink stands before this minibatch.
+        first_of_run: whether this is the run's first: a run before it may have left something.
+        new_generation: whether the checkpoint was lost or replaced just now.
+    """
+
+    row: OpenRow
+    text: str
+    standings: Mapping[str, Mapping[str, Standing]] = field(default_factory=dict)
+    first_of_run: bool = False
+    new_generation: bool = False
+
+    def standing(self, sink: str, partition: str) -> Standing:
+        """Give where a partition stands before this minibatch; a partition never seen starts from nothing."""
+        return self.standings.get(sink, {}).get(partition, Standing())
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the driver wants to open: Spark's query id and batch id, and the shape of the pipeline."""
+
+    query: str
+    batch: int
+    sinks: tuple[str, ...]
+    partitions: int | None = None
+    survives_lost_checkpoint: bool = True
+
+
+class Minibatches:
+    """Opens and completes the minibatches of one pipeline, for one run. Runs on the driver."""
+
+    def __init__(self, scribe: Scribe, run: int) -> None:
+        self._scribe = scribe
+        self._run = run
+        self._open = key(OPEN, scribe.pipeline)
+
+    def open(self, wish: Wish) -> Opening:
+        """Open a minibatch; a run's first open fences the run before it.
+
+        Raises `Fenced` when a later run has the pipeline, `ConfigurationError` when the identity cannot
+        survive a lost checkpoint, `Diverged` when Spark went on past a minibatch that is not complete.
+        """
+        while True:
+            text = self._scribe.read_one(self._open)
+            before = None if text is None else OpenRow.load(text)
+            row = self._next(before, wish)
+            opening = Opening(
+                row,
+                row.dump(),
+                {sink: sequences.standings(self._scribe, sink, row.serial) for sink in wish.sinks},
+                first_of_run=before is None or before.run != self._run,
+                new_generation=before is not None
+                and before.minibatch.generation != row.minibatch.generation,
+            )
+            if text == opening.text:
+                return opening
+            requirement = Absent(self._open) if text is None else Equals(self._open, text)
+            sweeps = _swept(self._scribe.pipeline, before, row, wish.sinks)
+            try:
+                self._scribe.commit([requirement], [Put(self._open, opening.text), *sweeps])
+            except Conflict:
+                continue
+            return opening
+
+    def complete(self, opening: Opening, reports: Sequence[Report], sinks: Iterable[str]) -> None:
+        """Turn every pending partition complete, advance L, write watermarks and drop locations, in one commit.
+
+        Raises `Fenced` when a later run or attempt has it, `Diverged` when the reports do not cover what is
+        recorded. May be repeated after a lost reply.
+        """
+        requirements: list[Requirement] = [Equals(self._open, opening.text)]
+        done = replace(opening.row, complete=True).dump()
+        updates: list[Update] = [Put(self._open, done)]
+        by_place = {(report.sink, report.partition): report for report in reports}
+        for sink in sinks:
+            start = prefix(self._scribe.pipeline, sink, *_parts(opening.row.minibatch))
+            for row_key, text in self._scribe.scan(STREAMS, start):
+                row = StreamRow.load(text)
+                report = self._matching(
+                    opening, sink, row, by_place.pop((sink, row.partition), None)
+                )
+                if row.state is PartitionState.COMPLETE:
+                    continue
+                requirements.append(Equals(row_key, text))
+                updates.append(Put(row_key, _completed(row, report).dump()))
+                updates.append(self._advanced(opening, sink, row, report))
+                updates.extend(journal.updates(self._scribe.pipeline, report.entries))
+        if by_place:
+            raise self._fenced(opening, f"no row is left of partition {next(iter(by_place))[1]}")
+        try:
+            self._scribe.commit(requirements, updates)
+        except Conflict:
+            if self._scribe.read_one(self._open) != done:
+                raise self._fenced(
+                    opening, "its row or one of its partitions changed hands"
+                ) from None
+
+    def _next(self, before: OpenRow | None, wish: Wish) -> OpenRow:
+        """Decide which minibatch Spark's batch is: the same again, the next, or the first of a generation."""
+        blocked = tuple(
+            sink
+            for sink in wish.sinks
+            if self._scribe.scan(HEADS, prefix(self._scribe.pipeline, sink), limit=1)
+        )
+        row = OpenRow(
+            run=self._run,
+            minibatch=Minibatch(1, wish.batch),
+            serial=1,
+            query=wish.query,
+            partitions=wish.partitions,
+            blocked=blocked,
+        )
+        if before is None:
+            return row
+        if before.run > self._run:
+            raise Fenced(
+                f"pipeline {self._scribe.pipeline!r}: run {self._run} was replaced by run {before.run}, "
+                f"which has minibatch {before.minibatch}; this one stops"
+            )
+        generation = before.minibatch.generation
+        step = wish.batch - before.minibatch.batch
+        if wish.query == before.query and step in (-1, 0, 1):
+            if step == 1 and not before.complete:
+                raise Diverged(
+                    f"pipeline {self._scribe.pipeline!r}: Spark goes on to batch {wish.batch}, but minibatch "
+                    f"{before.minibatch} is not complete in the ledger: was the checkpoint used by a query "
+                    "without semel, or the ledger restored from a copy? Start with the checkpoint of this ledger"
+                )
+            same = Minibatch(generation, wish.batch)
+            return replace(row, minibatch=same, serial=before.serial + step)
+        if not wish.survives_lost_checkpoint:
+            raise ConfigurationError(
+                f"pipeline {self._scribe.pipeline!r}: the checkpoint was lost or replaced (batch {wish.batch} "
+                f"does not follow {before.minibatch.batch}), and ids that semel counted cannot be told from "
+                "the ones delivered before. Restore the checkpoint, or start under a new name with input that "
+                "begins after what was delivered"
+            )
+        fresh = Minibatch(generation + 1, wish.batch)
+        return replace(row, minibatch=fresh, serial=before.serial + 1)
+
+    def _matching(
+        self, opening: Opening, sink: str, row: StreamRow, report: Report | None
+    ) -> Report:
+        """Give the report that belongs to a row, or say what does not fit."""
+        place = (
+            f"pipeline {self._scribe.pipeline!r}, sink {sink!r}, minibatch {opening.row.minibatch}, "
+            f"partition {row.partition}"
+        )
+        if report is None or report.short:
+            seen = (
+                "no task came for it"
+                if report is None
+                else f"a replay gave only {report.count} events"
+            )
+            raise Diverged(
+                f"{place}: an earlier attempt delivered from it, and {seen}. The query does not give the same "
+                "rows for the same input; nothing was repeated. Look at the query, then say "
+                f"`semel resolve {self._scribe.pipeline}/{opening.row.minibatch} as-recorded|as-replayed`"
+            )
+        if row.state is PartitionState.COMPLETE:
+            if (report.count, report.digest) != (row.count, row.digest):
+                raise Diverged(
+                    f"{place}: complete with {row.count} events and digest {row.digest}, but a replay gave "
+                    f"{report.count} events and digest {report.digest}; nothing was repeated. Look at the "
+                    f"query, then say `semel resolve {self._scribe.pipeline}/{opening.row.minibatch} "
+                    "as-recorded|as-replayed`"
+                )
+        elif report.attempt != row.attempt:
+            raise self._fenced(
+                opening,
+                f"attempt {row.attempt} took partition {row.partition} from {report.attempt}",
+            )
+        return report
+
+    def _advanced(self, opening: Opening, sink: str, row: StreamRow, report: Report) -> Put:
+        before = opening.standing(sink, row.partition)
+        after = Standing(report.osn, report.mark or before.mark)
+        return sequences.advance(
+            self._scribe, sink, row.partition, opening.row.serial, before, after
+        )
+
+    def _fenced(self, opening: Opening, why: str) -> Fenced:
+        return Fenced(
+            f"pipeline {self._scribe.pipeline!r}: minibatch {opening.row.minibatch} of run {self._run} cannot "
+            f"be completed: {why}. Nothing was changed; the later run or attempt goes on"
+        )
+
+
+def _parts(minibatch: Minibatch) -> tuple[int, int]:
+    return minibatch.generation, minibatch.batch
+
+
+def _completed(row: StreamRow, report: Report) -> StreamRow:
+    """Give the row as it stands when complete: what it held, and no location any more."""
+    return replace(
+        row,
+        state=PartitionState.COMPLETE,
+        count=report.count,
+        digest=report.digest,
+        first=report.first,
+        last=report.last,
+        location=None,
+    )
+
+
+def _swept(
+    pipeline: str, before: OpenRow | None, row: OpenRow, sinks: Iterable[str]
+) -> list[Update]:
+    """Sweep the next but one before a minibatch that opens as the next one of its generation."""
+    if before is None or row.serial <= before.serial:
+        return []
+    if row.minibatch.generation != before.minibatch.generation:
+        return []
+    old = (row.minibatch.generation, row.minibatch.batch - 2)
+    return [
+        Sweep(table, prefix(pipeline, sink, *old)) for sink in sinks for table in (STREAMS, EVENTS)
+    ]

@@ -1,0 +1,208 @@
+"""Parked events and heads: what is kept out of the way of the stream, and who has to wait for it.
+
+Always true:
+- an event is parked at most once for its minibatch: the key decides;
+- while an event blocks its entity there is a head, and only the partition of the entity makes one while it runs;
+- parking behind, draining and unblocking all require the head as they saw it, so none misses another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from semel.errors import ConfigurationError, LedgerError
+from semel.ledger.keys import event as event_part
+from semel.ledger.keys import key, prefix
+from semel.ledger.rows import HeadRow, ParkedRow
+from semel.ledger.store import Absent, Conflict, Equals, Put
+from semel.protocol import ParkedState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from semel.events.ids import EventID, Minibatch
+    from semel.ledger.scribe import Scribe
+    from semel.ledger.store import Key, Requirement, Update
+
+PARKED = "parked"
+HEADS = "heads"
+
+Entity = tuple[str, str]
+"""The ordering key and the scope of its ids: the entity twice, or entity and source partition."""
+
+Heads = dict[Entity, tuple[HeadRow, str]]
+"""The heads as they were last seen, with their text."""
+
+
+class HeadMoved(LedgerError):
+    """A head is not as it was when last seen; nothing was written. Never leaves the delivery."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parks:
+    """What a commit requires and writes to park events, and the heads it leaves."""
+
+    rows: tuple[ParkedRow, ...] = ()
+    requirements: tuple[Requirement, ...] = ()
+    updates: tuple[Update, ...] = ()
+    heads: tuple[tuple[Entity, HeadRow], ...] = ()
+
+    def stand(self, scribe: Scribe) -> bool:
+        """Say whether these events have been parked, whatever became of them since."""
+        keys = [update.key for update in self.updates if isinstance(update, Put)]
+        parked = [each for each in keys if each.table == PARKED]
+        return bool(parked) and len(scribe.read(*parked)) == len(parked)
+
+    def apply_to(self, heads: Heads) -> None:
+        """Remember the heads as the commit left them."""
+        for entity, head in self.heads:
+            heads[entity] = (head, head.dump())
+
+
+NOTHING = Parks()
+
+
+def parked_key(pipeline: str, sink: str, row: ParkedRow) -> Key:
+    """Name the row of a parked event."""
+    return key(
+        PARKED,
+        pipeline,
+        sink,
+        row.entity,
+        event_part(_event_of(row.entity, row.scope, row.event)),
+        row.minibatch.generation,
+        row.minibatch.batch,
+    )
+
+
+def _event_of(entity: str, scope: str, event: EventID) -> EventID:
+    """With position identity an ordering entity says nothing of the event: its source partition does."""
+    if entity == scope:
+        return event
+    return (scope, *event) if isinstance(event, tuple) else (scope, event)
+
+
+def head_key(pipeline: str, sink: str, entity: Entity) -> Key:
+    """Name the head of an entity."""
+    parts = (entity[0],) if entity[0] == entity[1] else entity
+    return key(HEADS, pipeline, sink, *parts)
+
+
+def parking(pipeline: str, sink: str, rows: Sequence[ParkedRow], heads: Heads) -> Parks:
+    """Make what a commit needs to park `rows`, given the heads as they were last seen."""
+    requirements: list[Requirement] = []
+    updates: list[Update] = []
+    waiting: dict[Entity, int] = {}
+    for row in rows:
+        row_key = parked_key(pipeline, sink, row)
+        requirements.append(Absent(row_key))
+        updates.append(Put(row_key, row.dump()))
+        if row.blocks:
+            entity = (row.entity, row.scope)
+            waiting[entity] = waiting.get(entity, 0) + (row.state is ParkedState.WAITING)
+    made: list[tuple[Entity, HeadRow]] = []
+    for entity, behind in waiting.items():
+        at = head_key(pipeline, sink, entity)
+        seen = heads.get(entity)
+        if seen is None:
+            head = HeadRow(entity[0], entity[1], 1, behind)
+            requirements.append(Absent(at))
+        else:
+            head = replace(seen[0], version=seen[0].version + 1, waiting=seen[0].waiting + behind)
+            requirements.append(Equals(at, seen[1]))
+        updates.append(Put(at, head.dump()))
+        made.append((entity, head))
+    return Parks(tuple(rows), tuple(requirements), tuple(updates), tuple(made))
+
+
+def read_heads(scribe: Scribe, sink: str) -> Heads:
+    """Give every blocked entity of a sink."""
+    found: Heads = {}
+    for _, text in scribe.scan(HEADS, prefix(scribe.pipeline, sink)):
+        head = HeadRow.load(text)
+        found[head.entity, head.scope] = (head, text)
+    return found
+
+
+def read_parked(
+    scribe: Scribe, sink: str, entity: str | None = None, minibatch: Minibatch | None = None
+) -> list[tuple[Key, ParkedRow, str]]:
+    """Give parked rows of a sink with their keys and texts, in the order in which they came."""
+    parts = (scribe.pipeline, sink) if entity is None else (scribe.pipeline, sink, entity)
+    rows = [
+        (row_key, ParkedRow.load(text), text)
+        for row_key, text in scribe.scan(PARKED, prefix(*parts))
+    ]
+    chosen = [row for row in rows if minibatch is None or row[1].minibatch == minibatch]
+    return sorted(chosen, key=lambda row: (row[1].minibatch, row[1].position))
+
+
+def resolve(
+    scribe: Scribe, sink: str, row_key: Key, decision: ParkedState, by: str, reason: str
+) -> ParkedRow:
+    """Record what a person says of a parked event: DELIVERED, DISCARDED, or RESEND.
+
+    May be repeated. Raises `ConfigurationError` when there is no such event or it cannot be resolved so.
+    """
+    while True:
+        text = scribe.read_one(row_key)
+        if text is None:
+            raise ConfigurationError(
+                f"pipeline {scribe.pipeline!r}, sink {sink!r}: nothing is parked at {row_key.key}; "
+                "`semel parked ls` shows what is"
+            )
+        row = ParkedRow.load(text)
+        if row.state is decision:
+            return row
+        _refuse(scribe.pipeline, row, decision)
+        done = replace(
+            row, state=decision, by=by, reason=reason, blocks=_still_blocks(row, decision)
+        )
+        entity = (row.entity, row.scope)
+        at = head_key(scribe.pipeline, sink, entity)
+        head_text = scribe.read_one(at)
+        requirements: list[Requirement] = [Equals(row_key, text)]
+        updates: list[Update] = [Put(row_key, done.dump())]
+        if head_text is not None:
+            head = HeadRow.load(head_text)
+            requirements.append(Equals(at, head_text))
+            updates.append(Put(at, replace(head, version=head.version + 1).dump()))
+        elif decision is ParkedState.RESEND:
+            requirements.append(Absent(at))
+            updates.append(Put(at, HeadRow(row.entity, row.scope, 1, 0).dump()))
+        try:
+            scribe.commit(requirements, updates, landed=lambda: scribe.stands(updates[:1]))
+        except Conflict:
+            continue
+        return done
+
+
+def _still_blocks(row: ParkedRow, decision: ParkedState) -> bool:
+    """An event that is to be sent again holds its followers back until it is."""
+    return decision is ParkedState.RESEND or (row.blocks and not decision.final)
+
+
+def _refuse(pipeline: str, row: ParkedRow, decision: ParkedState) -> None:
+    """Say why a parked event cannot be resolved this way."""
+    name = f"pipeline {pipeline!r}: event {row.event} of {row.entity!r}"
+    if row.state not in (ParkedState.HELD, ParkedState.REJECTED):
+        raise ConfigurationError(
+            f"{name} is {row.state.value}: only what is held or rejected waits for a decision"
+        )
+    if decision is ParkedState.RESEND and row.value is None:
+        raise ConfigurationError(
+            f"{name} was in doubt when the checkpoint was lost, and has not come again yet: it cannot be "
+            "sent before it does. Say `delivered` or `discard`, or wait for it"
+        )
+
+
+def next_of(
+    rows: Iterable[tuple[Key, ParkedRow, str]], entity: Entity
+) -> tuple[Key, ParkedRow, str] | None:
+    """Give the first parked event of an entity that is not final and that anybody waits for or asked for."""
+    for item in rows:
+        row = item[1]
+        if (row.entity, row.scope) == entity and row.blocks and not row.state.final:
+            return item
+    return None

@@ -1,0 +1,335 @@
+"""One attempt's hold on one partition: claim, begin, settle. Every write requires `open` and its own attempt.
+
+Always true:
+- the row in `streams` is durable before the first effect, and a span in `events` before its first chunk is sent;
+- whoever claims a partition that is not complete takes it over, and no earlier attempt can write any more;
+- each commit requires what it changes, so a twin of it that arrives late meets a `Conflict`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from semel.errors import ConfigurationError, Fenced
+from semel.events import EntityIds
+from semel.ledger.keys import key, prefix
+from semel.ledger.minibatches import EVENTS, OPEN, STREAMS
+from semel.ledger.parked import NOTHING, HeadMoved
+from semel.ledger.rows import SpanRow, StreamRow
+from semel.ledger.store import Absent, Conflict, Delete, Equals, Put
+from semel.protocol import Found, PartitionState, SpanState
+
+if TYPE_CHECKING:
+    from semel.events.ids import Attempt
+    from semel.ledger.minibatches import Opening
+    from semel.ledger.parked import Parks
+    from semel.ledger.processes import Process
+    from semel.ledger.scribe import Scribe
+    from semel.ledger.store import Key, Requirement, Update
+
+MERGE_EVERY = 16
+"""Settled spans stand as rows of their own until so many can be told as one."""
+MERGED_BYTES_MAX = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """Who claims: the attempt, its process, and Spark's partitionId of its task."""
+
+    attempt: Attempt
+    process: Process
+    task: int
+    lease_s: float
+    deadline_s: float
+
+
+@dataclass(slots=True)
+class Holding:
+    """The hold of one attempt on one partition of one sink, from its claim to its report.
+
+    Attributes:
+        asked_at: on the own monotonic clock, just before the ledger was last asked: a lease counts from there.
+        predecessor: the row as it was before this attempt took it over.
+    """
+
+    scribe: Scribe
+    opening: Opening
+    sink: str
+    partition: str
+    who: Claimant
+    asked_at: float = 0.0
+    predecessor: StreamRow | None = None
+    row: StreamRow | None = None
+    _text: str = ""
+    _last: tuple[SpanRow, str] | None = None
+    _settled: list[tuple[SpanRow, str]] = field(default_factory=list)
+
+    # -- claim
+
+    def claim(
+        self, first: SpanRow | None, parks: Parks = NOTHING, location: str | None = None
+    ) -> Found:
+        """Insert the row with the first span, or find what stands there and take it over.
+
+        NEW only if this very attempt inserted the row. Raises `Fenced` when a later attempt or run has it.
+        """
+        standing = self.opening.standing(self.sink, self.partition)
+        fresh = StreamRow(
+            partition=self.partition,
+            state=PartitionState.PENDING,
+            attempt=self.who.attempt,
+            process=self.who.process,
+            task=self.who.task,
+            osn=standing.osn,
+            lease_s=self.who.lease_s,
+            deadline_s=self.who.deadline_s,
+            at=self.scribe.clock.wall(),
+            location=location,
+        )
+        put = Put(self._row_key, fresh.dump())
+        updates: list[Update] = [put, *parks.updates]
+        if first is not None:
+            updates.append(Put(self._span_key(first.number), first.dump()))
+        self.asked_at = self.scribe.clock.monotonic()
+        try:
+            self.scribe.commit(
+                [self._open_stands, Absent(self._row_key), *parks.requirements],
+                updates,
+                landed=lambda: self.scribe.stands([put]),
+            )
+        except Conflict:
+            return self._take_over()
+        self.row, self._text = fresh, put.payload
+        if first is not None:
+            self._last = (first, first.dump())
+        return Found.NEW
+
+    def _take_over(self) -> Found:
+        """Find what stands there: complete, or pending and from now on ours."""
+        while True:
+            self.asked_at = self.scribe.clock.monotonic()
+            rows = self.scribe.read(self._open_key, self._row_key)
+            if rows.get(self._open_key) != self.opening.text:
+                raise self._fenced("the driver has gone on")
+            text = rows.get(self._row_key)
+            if text is None:
+                raise HeadMoved
+            found = StreamRow.load(text)
+            if found.state is PartitionState.COMPLETE:
+                self.row, self._text = found, text
+                return Found.COMPLETE
+            self._refuse_two_tasks(found)
+            if found.attempt > self.who.attempt:
+                raise self._fenced(f"attempt {found.attempt} has it")
+            if self._seize(found, text):
+                return Found.PENDING
+
+    def _seize(self, found: StreamRow, text: str) -> bool:
+        """Write this attempt into a pending row; False when somebody else was faster."""
+        taken = replace(
+            found,
+            attempt=self.who.attempt,
+            process=self.who.process,
+            task=self.who.task,
+            lease_s=self.who.lease_s,
+            deadline_s=self.who.deadline_s,
+            at=self.scribe.clock.wall(),
+            taken=True,
+            waited=False,
+        )
+        payload = taken.dump()
+        if payload != text:
+            try:
+                self.scribe.commit(
+                    [self._open_stands, Equals(self._row_key, text)], [Put(self._row_key, payload)]
+                )
+            except Conflict:
+                return False
+        self.predecessor, self.row, self._text = found, taken, payload
+        return True
+
+    def spans(self) -> list[SpanRow]:
+        """Give the recorded spans of a partition that was found pending, in their order."""
+        rows = self.scribe.scan(EVENTS, prefix(*self._parts))
+        found = [(SpanRow.load(text), text) for _, text in rows]
+        if found:
+            self._last = found[-1]
+            self._settled = [item for item in found if item[0].state is SpanState.SETTLED]
+        return [span for span, _ in found]
+
+    def reopen(self, done: int) -> None:
+        """Put a complete row back to pending because events beyond its range came (position identity)."""
+        if self.row is None:
+            raise AssertionError("reopen comes after claim")
+        again = replace(
+            self.row,
+            state=PartitionState.PENDING,
+            attempt=self.who.attempt,
+            process=self.who.process,
+            task=self.who.task,
+            at=self.scribe.clock.wall(),
+            taken=True,
+            waited=True,
+            done=done,
+        )
+        self.asked_at = self.scribe.clock.monotonic()
+        put = Put(self._row_key, again.dump())
+        try:
+            self.scribe.commit([self._open_stands, Equals(self._row_key, self._text)], [put])
+        except Conflict:
+            raise self._fenced("another attempt put it back to pending first") from None
+        self.row, self._text = again, put.payload
+
+    # -- begin and settle
+
+    def write(
+        self,
+        *,
+        settled: SpanRow | None = None,
+        intended: SpanRow | None = None,
+        withdrawn: bool = False,
+        parks: Parks = NOTHING,
+    ) -> None:
+        """Settle (or withdraw) the last span, record the next one, and park, in one commit.
+
+        Raises `Fenced` when the partition changed hands, `HeadMoved` when only a head did: then nothing was
+        written, and the caller looks at the heads again.
+        """
+        requirements: list[Requirement] = [self._open_stands, Equals(self._row_key, self._text)]
+        updates: list[Update] = list(parks.updates)
+        row, row_text = self.row, self._text
+        if self._last is not None:
+            requirements.append(Equals(self._span_key(self._last[0].number), self._last[1]))
+        elif intended is not None and row is not None:
+            row = replace(row, waited=True, at=self.scribe.clock.wall())
+            row_text = row.dump()
+            updates.append(Put(self._row_key, row_text))
+        proof: list[Update] = []
+        if settled is not None:
+            proof.append(Put(self._span_key(settled.number), settled.dump()))
+        elif withdrawn and self._last is not None:
+            updates.append(Delete(self._span_key(self._last[0].number)))
+        if intended is not None:
+            requirements.append(Absent(self._span_key(intended.number)))
+            proof.append(Put(self._span_key(intended.number), intended.dump()))
+        merged = self._merge()
+        asked_at = self.scribe.clock.monotonic()
+        try:
+            self.scribe.commit(
+                [*requirements, *parks.requirements],
+                [*updates, *proof, *(merged[1] if merged else [])],
+                landed=lambda: self.scribe.stands(proof) if proof else parks.stand(self.scribe),
+            )
+        except Conflict:
+            raise self._why(parks) from None
+        self.asked_at = asked_at
+        self.row, self._text = row, row_text
+        if merged:
+            self._settled = [merged[0]]
+        if settled is not None:
+            self._last = (settled, settled.dump())
+            self._settled.append(self._last)
+        elif withdrawn:
+            self._last = self._settled[-1] if self._settled else None
+        if intended is not None:
+            self._last = (intended, intended.dump())
+
+    def check(self) -> None:
+        """Ask the ledger whether this attempt still has the partition: a new lease, or `Fenced`."""
+        asked_at = self.scribe.clock.monotonic()
+        rows = self.scribe.read(self._open_key, self._row_key)
+        if rows.get(self._open_key) != self.opening.text:
+            raise self._fenced("the driver has gone on")
+        if rows.get(self._row_key) != self._text:
+            raise self._fenced("another attempt has it")
+        self.asked_at = asked_at
+
+    @property
+    def next_span(self) -> int:
+        """The number of the next span."""
+        return 0 if self._last is None else self._last[0].number + 1
+
+    def _merge(self) -> tuple[tuple[SpanRow, str], list[Update]] | None:
+        """Tell many settled neighbours as one row, as long as it stays small."""
+        if len(self._settled) < MERGE_EVERY:
+            return None
+        head, tail = self._settled[0][0], self._settled[1:]
+        if len(self._settled[0][1]) > MERGED_BYTES_MAX // 2:
+            head, tail = tail[0][0], tail[1:]
+        ids, handled = EntityIds.EMPTY, head.handled
+        for span, _ in [(head, ""), *tail]:
+            handled = handled | span.handled
+            for chunk_ids in span.ids:
+                ids = ids | chunk_ids
+        last = tail[-1][0]
+        one = replace(
+            head,
+            chunks=((head.start, last.stop),),
+            ids=(ids,),
+            handled=handled,
+            running=last.running,
+            attempt=last.attempt,
+            at=last.at,
+            osn=(head.osn[0], last.osn[1]),
+        )
+        text = one.dump()
+        gone: list[Update] = [Delete(self._span_key(span.number)) for span, _ in tail]
+        return (one, text), [Put(self._span_key(one.number), text), *gone]
+
+    # -- what went wrong
+
+    def _why(self, parks: Parks) -> Fenced | HeadMoved:
+        """Tell a lost partition from a moved head."""
+        rows = self.scribe.read(self._open_key, self._row_key)
+        if rows.get(self._open_key) != self.opening.text:
+            return self._fenced("the driver has gone on")
+        if rows.get(self._row_key) != self._text:
+            return self._fenced("another attempt has it")
+        if parks.requirements:
+            return HeadMoved()
+        return self._fenced("its spans were written by somebody else")
+
+    def _fenced(self, why: str) -> Fenced:
+        return Fenced(
+            f"pipeline {self.scribe.pipeline!r}, sink {self.sink!r}, minibatch "
+            f"{self.opening.row.minibatch}, partition {self.partition}: attempt {self.who.attempt} stops, "
+            f"because {why}. Nothing is to be done: the other one delivers the rest"
+        )
+
+    def _refuse_two_tasks(self, found: StreamRow) -> None:
+        """A partition belongs to one task; two of one run would each deliver a part of it under one order."""
+        if found.attempt.run == self.who.attempt.run and found.task != self.who.task:
+            raise ConfigurationError(
+                f"pipeline {self.scribe.pipeline!r}, sink {self.sink!r}, partition {self.partition}: its rows "
+                f"are in two tasks of Spark ({found.task} and {self.who.task}). Leave out `minPartitions`, "
+                "`maxRecordsPerPartition` and `repartition` between the source and semel.deliver"
+            )
+
+    # -- keys
+
+    @property
+    def _parts(self) -> tuple[str | int, ...]:
+        minibatch = self.opening.row.minibatch
+        return (
+            self.scribe.pipeline,
+            self.sink,
+            minibatch.generation,
+            minibatch.batch,
+            self.partition,
+        )
+
+    @property
+    def _open_key(self) -> Key:
+        return key(OPEN, self.scribe.pipeline)
+
+    @property
+    def _open_stands(self) -> Equals:
+        return Equals(self._open_key, self.opening.text)
+
+    @property
+    def _row_key(self) -> Key:
+        return key(STREAMS, *self._parts)
+
+    def _span_key(self, number: int) -> Key:
+        return key(EVENTS, *self._parts, number)

@@ -1,0 +1,141 @@
+"""Payloads of rows: canonical JSON, which a person can read and a store can compare.
+
+Always true of a payload:
+- equal values make equal text: keys are sorted, separators compact;
+- it is text that every store takes: NUL and lone surrogates are written as escapes, and all other
+  characters as they are;
+- what is put in comes out: over `EXPANDED_BYTES_MAX` it is compressed, and `load` expands it again.
+
+Compressors differ between machines: let `Equals` require the text that was read, not a new one.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+import zlib
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+EXPANDED_BYTES_MAX = 64 * 1024
+
+_COMPRESSED = "z"
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+
+
+def dump(value: Mapping[str, Any]) -> str:
+    """Write a payload. What JSON has no word for is a ValueError or TypeError: `encode_value`."""
+    text = _json(value)
+    # A value that looks like a compressed one is compressed too, so that `load` never has to guess.
+    if len(text) * 4 <= EXPANDED_BYTES_MAX and value.keys() != {_COMPRESSED}:
+        return text
+    content = text.encode()
+    if len(content) <= EXPANDED_BYTES_MAX and value.keys() != {_COMPRESSED}:
+        return text
+    return _json({_COMPRESSED: base64.b64encode(zlib.compress(content, 6)).decode("ascii")})
+
+
+def load(text: str) -> dict[str, Any]:
+    """Read a payload that `dump` wrote, expanded."""
+    value = json.loads(text)
+    if value.keys() == {_COMPRESSED}:
+        value = json.loads(zlib.decompress(base64.b64decode(value[_COMPRESSED])))
+    return cast("dict[str, Any]", value)
+
+
+def encode_value(value: Any) -> Any:
+    """Turn the value of a column into what JSON can hold; only the name of a time zone is lost.
+
+    What JSON has no word for becomes an object of one key that starts with `$`. Raises TypeError
+    for a type that no column has.
+    """
+    if value is None or isinstance(value, (str, bool)):
+        return value
+    if isinstance(value, int):
+        return int(value) if -(2**63) <= value < 2**63 else {"$int": str(value)}
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {"$float": repr(float(value))}
+    if isinstance(value, list):
+        return [encode_value(each) for each in value]
+    for kind, tag, encode in _ENCODERS:
+        if isinstance(value, kind):
+            return {tag: encode(value)} if tag else encode(value)
+    raise TypeError(f"a value of type {type(value).__name__} has no form in the ledger")
+
+
+def decode_value(value: Any) -> Any:
+    """Turn what `encode_value` gave back into the value."""
+    if isinstance(value, list):
+        return [decode_value(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if _is_tagged(value):
+        [(tag, content)] = value.items()
+        return _DECODERS[tag](content)
+    return {name: decode_value(each) for name, each in value.items()}
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    text = json.dumps(
+        dict(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _is_tagged(value: dict[Any, Any]) -> bool:
+    return len(value) == 1 and str(next(iter(value))).startswith("$")
+
+
+def _encode_dict(value: dict[Any, Any]) -> dict[str, Any]:
+    if _is_tagged(value) or not all(isinstance(name, str) for name in value):
+        return {"$map": [[encode_value(name), encode_value(each)] for name, each in value.items()]}
+    return {name: encode_value(each) for name, each in value.items()}
+
+
+def _encode_datetime(value: datetime | time) -> list[Any] | str:
+    if getattr(value, "nanosecond", 0):
+        raise TypeError("nanoseconds have no form in the ledger; make it microseconds")
+    return [value.isoformat(), value.fold] if value.fold else value.isoformat()
+
+
+def _decode_datetime(content: Any) -> datetime:
+    if isinstance(content, str):
+        return datetime.fromisoformat(content)
+    return datetime.fromisoformat(content[0]).replace(fold=content[1])
+
+
+def _decode_time(content: Any) -> time:
+    if isinstance(content, str):
+        return time.fromisoformat(content)
+    return time.fromisoformat(content[0]).replace(fold=content[1])
+
+
+_ENCODERS: list[tuple[type | tuple[type, ...], str, Callable[[Any], Any]]] = [
+    (dict, "", _encode_dict),  # tags itself where it has to
+    ((bytes, bytearray, memoryview), "$bytes", lambda v: base64.b64encode(v).decode("ascii")),
+    (Decimal, "$decimal", str),
+    (datetime, "$datetime", _encode_datetime),  # before date, which it is a kind of
+    (date, "$date", date.isoformat),
+    (time, "$time", _encode_datetime),
+    (timedelta, "$timedelta", lambda v: [v.days, v.seconds, v.microseconds]),
+    (tuple, "$tuple", lambda v: [encode_value(each) for each in v]),
+]
+
+_DECODERS: dict[str, Callable[[Any], Any]] = {
+    "$map": lambda v: {decode_value(name): decode_value(each) for name, each in v},
+    "$int": int,
+    "$float": float,
+    "$bytes": base64.b64decode,
+    "$decimal": Decimal,
+    "$datetime": _decode_datetime,
+    "$date": date.fromisoformat,
+    "$time": _decode_time,
+    "$timedelta": lambda v: timedelta(*v),
+    "$tuple": lambda v: tuple(decode_value(each) for each in v),
+}

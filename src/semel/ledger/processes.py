@@ -1,0 +1,63 @@
+"""Who holds a row: a process named so well that its end can be known for sure.
+
+A process id comes back after a while; together with the boot id and the start time it does not.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process of one machine since one boot."""
+
+    host: str
+    boot: str
+    pid: int
+    start: str
+
+    @classmethod
+    def here(cls) -> Process:
+        """Name this process."""
+        pid = os.getpid()
+        return cls(socket.gethostname(), _boot_id(), pid, _start_of(pid) or "")
+
+    def gone(self) -> bool:
+        """Say whether the process has surely ended; False also when nobody can know from here."""
+        if not self.boot or not self.start or self.boot != _boot_id():
+            return False
+        return _start_of(self.pid) != self.start
+
+    def to_json(self) -> dict[str, Any]:
+        """Give it as a JSON object."""
+        return {"host": self.host, "boot": self.boot, "pid": self.pid, "start": self.start}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Process:
+        """Read it back."""
+        return cls(value["host"], value["boot"], value["pid"], value["start"])
+
+
+def _boot_id() -> str:
+    """Tell the boots of machines apart; empty where the system does not say."""
+    try:
+        return _BOOT.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _start_of(pid: int) -> str | None:
+    """Give the start time of a process in clock ticks since boot; None when it does not run."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else fields[19]

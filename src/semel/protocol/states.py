@@ -1,0 +1,62 @@
+"""The states that rows of the ledger can be in, and what an attempt can find when it comes."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class PartitionState(StrEnum):
+    """The state of a row of `streams`."""
+
+    PENDING = "pending"
+    COMPLETE = "complete"
+
+
+class SpanState(StrEnum):
+    """The state of a row of `events`."""
+
+    INTENDED = "intended"  # recorded before its first effect
+    SETTLED = "settled"  # every event of it is delivered, parked or dropped by policy
+
+
+class ParkedState(StrEnum):
+    """The state of a row of `parked`. The last five are final."""
+
+    HELD = "held"  # in doubt; a person decides
+    REJECTED = "rejected"  # a dead letter
+    WAITING = "waiting"  # behind an event of its entity
+    RESEND = "resend"  # a person asked for it, nobody has claimed it
+    SENDING = "sending"  # somebody claimed it and may be sending
+    DELIVERED = "delivered"
+    DISCARDED = "discarded"
+    SKIPPED = "skipped"  # in doubt, and policy `skip` dropped it
+    RESENT = "resent"  # in doubt, and policy `resend` sent it again
+    LATE = "late"  # a replaced attempt's call ended so late that it may have arrived twice
+
+    @property
+    def final(self) -> bool:
+        """Whether nothing will ever happen to the event any more."""
+        return self in _FINAL
+
+
+_FINAL = frozenset(
+    {
+        ParkedState.DELIVERED,
+        ParkedState.DISCARDED,
+        ParkedState.SKIPPED,
+        ParkedState.RESENT,
+        ParkedState.LATE,
+    }
+)
+
+
+class Found(StrEnum):
+    """What an attempt finds: of the partition as a whole, or of one recorded span of it."""
+
+    NEW = "new"  # this very attempt inserted the row
+    COMPLETE = "complete"
+    PENDING = "pending"  # everything else: an earlier attempt came this far or further
+    SETTLED = "settled"  # a span of a pending partition
+    INTENDED = "intended"  # a span of a pending partition
+    EXPIRED = "expired"  # intended longer ago than the destination remembers keys
+    UNRECORDED = "unrecorded"  # events of a pending partition beyond its last recorded span

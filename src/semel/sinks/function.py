@@ -1,0 +1,161 @@
+"""A Python function as a sink: one event, or one Arrow batch, at a call (OPAQUE).
+
+Nothing is known of what the function does, so nothing is assumed: an exception that is not `NotDelivered`
+or `Rejected` means that the event may have arrived.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, overload
+
+from semel.errors import ConfigurationError, DeliveryError, NotDelivered, OutcomeUnknown
+from semel.protocol import Capability, OnDoubt, OnReject
+from semel.sinks.sink import DELIVERED, Receipt, Session, Sink, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from semel.events import Chunk
+
+
+@dataclass(frozen=True, kw_only=True)
+class Function(Sink):
+    """Calls `function` with each event, or with each Arrow batch of up to `window` events.
+
+    `window` is how many events may be in doubt at once after a crash; one is the safest.
+    """
+
+    function: Callable[..., object]
+    window: int = 1
+    batches: bool = False
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise ConfigurationError(f"sink {self.name!r}: {self.function!r} cannot be called")
+        if self.window < 1:
+            raise ConfigurationError(
+                f"sink {self.name!r}: window={self.window} - the window is at least one event"
+            )
+        if (self.on_doubt is OnDoubt.PROBE) != (self.probe is not None):
+            raise ConfigurationError(
+                f"sink {self.name!r}: on_doubt='probe' and a probe function go together; "
+                "pass on_doubt=your_function"
+            )
+        object.__setattr__(self, "chunk_rows", self.window)
+        object.__setattr__(self, "span_chunks", 1)
+
+    @property
+    def capability(self) -> Capability:
+        """OPAQUE: a function says nothing of what it does."""
+        return Capability.OPAQUE
+
+    def open(self, target: Target) -> Session:
+        """Nothing to connect to: the function brings its own connections."""
+        del target
+        return _Batches(self.function) if self.batches else _Events(self.function)
+
+    def __call__(self, *arguments: Any, **options: Any) -> object:
+        """Call the function itself, as if it were not decorated."""
+        return self.function(*arguments, **options)
+
+
+@dataclass(slots=True)
+class _Events:
+    """Calls the function once for each event, in order, and stops at the first that fails."""
+
+    function: Callable[..., object]
+
+    def deliver(self, chunk: Chunk) -> Receipt:
+        for place, event in enumerate(chunk.events()):
+            failure = _failure(self.function, event)
+            if failure is not None:
+                untried = NotDelivered("not tried: an event before it failed")
+                rest = dict.fromkeys(range(place + 1, len(chunk)), untried)
+                return Receipt({place: failure, **rest})
+        return DELIVERED
+
+    def close(self) -> None:
+        return
+
+
+@dataclass(slots=True)
+class _Batches:
+    """Calls the function with the chunk's Arrow batch."""
+
+    function: Callable[..., object]
+
+    def deliver(self, chunk: Chunk) -> Receipt:
+        failure = _failure(self.function, chunk.rows.batch)
+        if failure is not None:
+            raise failure
+        return DELIVERED
+
+    def close(self) -> None:
+        return
+
+
+def _failure(function: Callable[..., object], argument: object) -> DeliveryError | None:
+    """Call the function and classify what it raises; what nobody classified is unknown."""
+    try:
+        function(argument)
+    except DeliveryError as error:
+        return error
+    except Exception as error:  # noqa: BLE001 - an error nobody classified is unknown
+        return OutcomeUnknown(f"{type(error).__name__}: {error}")
+    return None
+
+
+@overload
+def sink(function: Callable[..., object], /) -> Function: ...
+
+
+@overload
+def sink(
+    *,
+    window: int = 1,
+    on_doubt: str | Callable[..., bool | None] = "hold",
+    on_reject: str = "park",
+    batches: bool = False,
+    name: str | None = None,
+    **settings: Any,
+) -> Callable[[Callable[..., object]], Function]: ...
+
+
+def sink(
+    function: Callable[..., object] | None = None,
+    /,
+    **settings: Any,
+) -> Function | Callable[[Callable[..., object]], Function]:
+    """Make a sink of a function: `@semel.sink` or `@semel.sink(window=1, on_doubt="hold")`.
+
+    `on_doubt` is `hold`, `resend`, `skip`, `stop`, or a function that takes the event and says whether it
+    arrived (True, False, or None when it cannot tell). With `batches=True` the function takes an Arrow batch.
+    """
+    if function is None:
+        return partial(_make, settings)
+    return _make(settings, function)
+
+
+def _make(settings: dict[str, Any], function: Callable[..., object]) -> Function:
+    """Build the sink from the decorator's settings; words become the protocol's values."""
+    chosen = dict(settings)
+    name = chosen.pop("name", None) or getattr(function, "__name__", type(function).__name__)
+    doubt = chosen.pop("on_doubt", OnDoubt.HOLD)
+    if callable(doubt):
+        chosen["probe"] = doubt
+        doubt = OnDoubt.PROBE
+    try:
+        return Function(
+            name=name,
+            function=function,
+            on_doubt=OnDoubt(doubt),
+            on_reject=OnReject(chosen.pop("on_reject", OnReject.PARK)),
+            **chosen,
+        )
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"sink {name!r}: {error}; on_doubt is hold, resend, skip, stop or a function, "
+            "on_reject is park or block"
+        ) from None

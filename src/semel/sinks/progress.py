@@ -1,0 +1,86 @@
+"""What a destination keeps of ours: a progress row (TRANSACTIONAL), or the tail of its log (SEQUENCED).
+
+One progress row stands in the destination for each (pipeline, sink, partition). It names the attempt that
+may write, how much of the minibatch's order is done, and enough to be mapped without the minibatch's rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from semel.events import EntityIds
+from semel.events.ids import Attempt, Minibatch
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an attempt came with a partition, as the destination committed it.
+
+    Attributes:
+        done: events of the order that are delivered or parked, counted from its start.
+        sort_key: of the last done event; with position identity that is its offset.
+        digest: of the partition so far.
+        ids: of the done events of this minibatch, for given identity: what a new generation needs.
+        rejected: positions of the last chunk that the destination refused and that are to be parked
+            before the next one starts, with the reason (where one script does both).
+    """
+
+    minibatch: Minibatch
+    attempt: Attempt
+    done: int = 0
+    osn: int = 0
+    digest: str = ""
+    sort_key: list[Any] | None = None
+    ids: EntityIds = field(default=EntityIds.EMPTY)
+    rejected: dict[int, str] = field(default_factory=dict)
+
+    def taken_by(self, minibatch: Minibatch, attempt: Attempt) -> Progress:
+        """Give the row as `attempt` leaves it when it takes over: a new minibatch starts from nothing."""
+        if minibatch == self.minibatch:
+            return replace(self, attempt=attempt)
+        return Progress(minibatch=minibatch, attempt=attempt, osn=self.osn)
+
+    def to_json(self) -> dict[str, Any]:
+        """Give it as a JSON object."""
+        return {
+            "minibatch": [self.minibatch.generation, self.minibatch.batch],
+            "attempt": [self.attempt.run, self.attempt.task],
+            "done": self.done,
+            "osn": self.osn,
+            "digest": self.digest,
+            "sort_key": self.sort_key,
+            "ids": self.ids.to_json(),
+            "rejected": {str(place): why for place, why in self.rejected.items()},
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Progress:
+        """Read it back."""
+        return cls(
+            minibatch=Minibatch(*value["minibatch"]),
+            attempt=Attempt(*value["attempt"]),
+            done=value["done"],
+            osn=value["osn"],
+            digest=value["digest"],
+            sort_key=value["sort_key"],
+            ids=EntityIds.from_json(value["ids"]),
+            rejected={int(place): why for place, why in value["rejected"].items()},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The end of a destination's log: C, and the sort key and minibatch of the event that carries it.
+
+    Attributes:
+        osn: the highest OSN in the log, 0 when it is empty.
+        stamp: the progress that the last whole chunk of the log was delivered with.
+        resent: the number of the last resend that stands in the log, 0 when there is none.
+    """
+
+    osn: int = 0
+    minibatch: Minibatch | None = None
+    sort_key: list[Any] | None = None
+    stamp: Progress | None = None
+    resent: int = 0

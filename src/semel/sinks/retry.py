@@ -1,0 +1,28 @@
+"""How long to try again what was surely not delivered: exponential backoff with jitter, up to a limit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from random import Random
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Wait `first_s`, then twice as long each time up to `most_s`, until `for_s` have passed in all."""
+
+    first_s: float = 0.1
+    most_s: float = 10.0
+    for_s: float = 60.0
+
+    def pauses(self, random: Random) -> Iterator[float]:
+        """Give the pauses, each drawn from [half, whole] of its step, until they add up to `for_s`."""
+        spent, step = 0.0, self.first_s
+        while spent < self.for_s:
+            pause = min(step * (0.5 + random.random() / 2), self.for_s - spent)
+            yield pause
+            spent += pause
+            step = min(step * 2, self.most_s)

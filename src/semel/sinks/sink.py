@@ -1,0 +1,187 @@
+"""A sink describes a destination; a session is one open connection to it, on an executor.
+
+Always true:
+- a sink is frozen and picklable: it travels from the driver to every executor, a session never does;
+- a session is used by one thread, for one partition at a time, one chunk at a time;
+- what a session raises says what happened to the *whole* chunk: `NotDelivered`, `Rejected` (nothing of it
+  arrived) or `OutcomeUnknown`; any foreign exception means unknown. A `Receipt` tells of single events.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from semel.events.ids import Attempt, Minibatch
+from semel.protocol import Capability, OnDoubt, OnReject
+from semel.sinks.retry import Retry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from semel.errors import DeliveryError
+    from semel.events import Chunk, EntityIds, Event
+    from semel.sinks.progress import Progress, Tail
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a session works, and for whom: one attempt at one partition of one minibatch."""
+
+    pipeline: str
+    sink: str
+    minibatch: Minibatch
+    partition: str
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What became of the events of a chunk: all delivered, but for `failures` (by place in the chunk).
+
+    An event after a failure that was not even tried is listed as `NotDelivered`.
+    """
+
+    failures: Mapping[int, DeliveryError] = field(default_factory=dict)
+    response: str | None = None
+
+
+DELIVERED = Receipt()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sink(ABC):
+    """A destination described. A new one subclasses this, states its capability and opens sessions.
+
+    Attributes:
+        name: the namespace of this sink in the ledger; it may not change under a pipeline.
+        chunk_rows: the events of one call or transaction, at most. For OPAQUE this is the `window`.
+        span_chunks: how many chunks may be sent before the next word to the ledger.
+        on_doubt: what becomes of an event that may have arrived.
+        on_reject: whether the entity of a dead letter goes on or waits.
+        probe: asks whether an event arrived (None: it cannot tell), for `on_doubt="probe"`.
+        lease_s: how long an attempt may act on what the ledger last told it.
+        deadline_s: how long one call may take, the destination's own delay included.
+        remembers_s: how long the destination absorbs a repeat (REPEATABLE).
+        keyed_by_event: whether the key it absorbs by is the event's (REPEATABLE); else it is the chunk's.
+        retry: how often and for how long `NotDelivered` is tried again.
+        park_limit: how many events may stand parked before the pipeline stops.
+        whole: one chunk per partition, written to a place of its own from its first event, always.
+        last_opener_wins: opening a session fences the one before, at the destination (Kafka).
+    """
+
+    name: str
+    chunk_rows: int = 1_000
+    span_chunks: int = 8
+    on_doubt: OnDoubt = OnDoubt.HOLD
+    on_reject: OnReject = OnReject.PARK
+    probe: Callable[[Event], bool | None] | None = None
+    lease_s: float = 10.0
+    deadline_s: float = 30.0
+    remembers_s: float = 86_400.0
+    keyed_by_event: bool = True
+    retry: Retry = field(default_factory=Retry)
+    park_limit: int = 10_000
+    whole: bool = False
+    last_opener_wins: bool = False
+
+    @property
+    @abstractmethod
+    def capability(self) -> Capability:
+        """What the destination can do. Claimed here, proved by the contract suite."""
+
+    @abstractmethod
+    def open(self, target: Target) -> AnySession:
+        """Connect, on the executor. Raises `NotDelivered` when the destination cannot be reached."""
+
+    def locate(self, target: Target) -> str | None:
+        """Name the destination's place for exactly this partition of this minibatch, where it has one."""
+        del target
+        return None
+
+    def describe(self) -> dict[str, object]:
+        """Say what may not change under a pipeline."""
+        return {"capability": self.capability.value}
+
+
+@runtime_checkable
+class Session(Protocol):
+    """One open connection (REPEATABLE, OPAQUE): it delivers chunks."""
+
+    def deliver(self, chunk: Chunk) -> Receipt:
+        """Deliver the chunk. Runs on an executor, at most once at a time."""
+
+    def close(self) -> None:
+        """Give the connection back. Never raises for a connection that is already gone."""
+
+
+@runtime_checkable
+class ProbingSession(Session, Protocol):
+    """A session whose destination can be asked whether a chunk arrived (PROBING)."""
+
+    def arrived(self, key: str) -> bool:
+        """Say whether the chunk with this key arrived; only asked when no call can be in flight."""
+
+
+@runtime_checkable
+class TransactionalSession(Protocol):
+    """A session whose destination commits our progress row together with the effect (TRANSACTIONAL)."""
+
+    def take_over(self) -> Progress | None:
+        """Write this attempt into the progress row, whatever stands there, and tell what stood there.
+
+        None when the partition has no row yet. Raises `Fenced` when a later attempt is named by it.
+        """
+
+    def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
+        """Lock the row, require an attempt and a minibatch not later than ours, move it, then the effect.
+
+        All in one transaction. Raises `Fenced` when a later attempt is named by the row.
+        """
+
+    def close(self) -> None:
+        """Roll back and give the connection back."""
+
+
+@runtime_checkable
+class SequencedSession(Protocol):
+    """A session whose destination tells its last OSN and refuses a replaced writer (SEQUENCED)."""
+
+    def take_over(self) -> Tail:
+        """Take the log's epoch for this attempt, so that earlier writers are refused; tell its tail.
+
+        Raises `Fenced` when a later attempt holds it.
+        """
+
+    def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
+        """Append the chunk's events in order, each with its OSN and sort key; the last carries `progress`.
+
+        Raises `Fenced` when a later attempt holds the log.
+        """
+
+    def deliver_again(self, chunk: Chunk, number: int) -> Receipt:
+        """Append a resend under its old OSN, as the log's resend `number` (see `Tail.resent`)."""
+
+    def delivered_ids(self, minibatch: Minibatch) -> EntityIds:
+        """Tell which events of the minibatch stand in the log; asked when a generation is closed."""
+
+    def close(self) -> None:
+        """Give the connection back."""
+
+
+@runtime_checkable
+class WholeSession(Protocol):
+    """A session that writes a partition to a place of its own, from its first event to its last."""
+
+    def write(self, chunk: Chunk) -> None:
+        """Take the next events, aside from the place itself."""
+
+    def finish(self) -> None:
+        """Put what was written in its place, over whatever stands there."""
+
+    def close(self) -> None:
+        """Give up what was not finished."""
+
+
+AnySession = Session | ProbingSession | TransactionalSession | SequencedSession | WholeSession

@@ -1,0 +1,367 @@
+"""What only the SQLite store can suffer: other processes, forks, full disks, odd files."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pwd
+import sqlite3
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from semel.errors import ConfigurationError, LedgerUnavailable
+from semel.ledger import payloads
+from semel.ledger.keys import key
+from semel.ledger.sqlite import SqliteStore
+from semel.ledger.store import Absent, Conflict, Equals, Put, Requirement
+
+A, B = key("t", "a"), key("t", "b")
+ONE, TWO = payloads.dump({"n": 1}), payloads.dump({"n": 2})
+
+spawn = multiprocessing.get_context("spawn")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SqliteStore]:
+    opened = SqliteStore(path)
+    yield opened
+    opened.close()
+
+
+def count_up(path: Path, turns: int) -> None:
+    store = SqliteStore(path)
+    for _ in range(turns):
+        while True:
+            before = store.read([A]).get(A)
+            n = payloads.load(before)["n"] if before else 0
+            required: Requirement = Equals(A, before) if before else Absent(A)
+            try:
+                store.commit([required], [Put(A, payloads.dump({"n": n + 1}))])
+                break
+            except Conflict:
+                continue
+    store.close()
+
+
+def skew(path: Path, mine: str, other: str, turns: int) -> None:
+    """In each turn require my row and write the other's; note that it passed."""
+    store = SqliteStore(path)
+    for turn in range(turns):
+        at, its = key("t", turn, mine), key("t", turn, other)
+        while at not in store.read([at]):
+            time.sleep(0)
+        try:
+            store.commit([Equals(at, ONE)], [Put(its, TWO), Put(key("passed", turn, mine), ONE)])
+        except Conflict:
+            store.commit([], [Put(key("refused", turn, mine), ONE)])
+    store.close()
+
+
+def in_processes(*acts: tuple[Callable[..., None], tuple[object, ...]]) -> None:
+    processes = [spawn.Process(target=act, args=arguments) for act, arguments in acts]
+    for each in processes:
+        each.start()
+    for each in processes:
+        each.join(60)
+        assert each.exitcode == 0
+
+
+def in_a_fork(act: Callable[[], None]) -> None:
+    """Do it in a forked child, and fail if it fails."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            act()
+        except BaseException as error:
+            os.write(2, repr(error).encode())
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def as_nobody(act: Callable[[], None]) -> None:
+    """Do it without root's rights, which no file mode stops."""
+    if os.getuid() != 0:
+        act()
+        return
+
+    def without_rights() -> None:
+        os.seteuid(pwd.getpwnam("nobody").pw_uid)
+        act()
+
+    in_a_fork(without_rights)
+
+
+def test_several_processes_lose_no_update(store: SqliteStore, path: Path) -> None:
+    in_processes(*[(count_up, (path, 100))] * 4)
+    assert store.read([A]) == {A: payloads.dump({"n": 400})}
+
+
+def test_processes_that_require_what_the_other_writes_never_both_pass(
+    store: SqliteStore, path: Path
+) -> None:
+    turns = 100
+
+    def lay_out() -> None:
+        for turn in range(turns):
+            store.commit([], [Put(key("t", turn, each), ONE) for each in "ab"])
+            time.sleep(0.002)
+
+    laying = threading.Timer(0.5, lay_out)
+    laying.start()
+    in_processes((skew, (path, "a", "b", turns)), (skew, (path, "b", "a", turns)))
+    laying.join()
+    passed = [found.key for found, _ in store.scan("passed", "")]
+    assert len(passed) == turns
+    assert len({each.rsplit("/", 1)[0] for each in passed}) == turns
+    assert len(list(store.scan("refused", ""))) == turns
+
+
+def test_who_is_killed_during_a_commit_leaves_the_ledger_usable(
+    store: SqliteStore, path: Path
+) -> None:
+    store.commit([], [Put(A, payloads.dump({"n": 0}))])
+    for _ in range(3):
+        victim = spawn.Process(target=count_up, args=(path, 10**9))
+        victim.start()
+        before = store.read([A])
+        while store.read([A]) == before:
+            time.sleep(0.001)
+        victim.kill()
+        victim.join()
+        store.commit([], [Put(B, ONE)])
+    assert store.read([B]) == {B: ONE}
+
+
+def test_a_child_opens_its_own_connection(store: SqliteStore) -> None:
+    store.commit([], [Put(A, ONE)])
+    parents = store._writer._connection
+
+    def child() -> None:
+        store.commit([Equals(A, ONE)], [Put(A, TWO)])
+        assert store._writer._connection is not parents
+        assert store.read([A]) == {A: TWO}
+        store.close()
+
+    in_a_fork(child)
+    assert store.read([A]) == {A: TWO}
+    store.commit([Equals(A, TWO)], [Put(A, ONE)])
+
+
+def test_a_child_forked_while_another_thread_commits_does_not_hang(store: SqliteStore) -> None:
+    store.commit([], [Put(A, ONE)])
+    with store._writer.lock, store._reader.lock:
+        forked = threading.Thread(
+            target=in_a_fork, args=(lambda: store.commit([], [Put(B, ONE)]),), daemon=True
+        )
+        forked.start()
+        forked.join(20)
+        assert not forked.is_alive()
+    assert store.read([B]) == {B: ONE}
+
+
+def test_a_ledger_that_stays_locked_is_unavailable_after_the_patience(path: Path) -> None:
+    store = SqliteStore(path, patience_s=0.3)
+    store.commit([], [Put(A, ONE)])
+    with sqlite3.connect(path, isolation_level=None) as other:
+        other.execute("BEGIN IMMEDIATE")
+        began = time.monotonic()
+        with pytest.raises(LedgerUnavailable, match="locked by another process"):
+            store.commit([], [Put(A, TWO)])
+        assert 0.3 <= time.monotonic() - began < 3
+        assert store.read([A]) == {A: ONE}
+        other.execute("ROLLBACK")
+    other.close()
+    store.commit([Equals(A, ONE)], [Put(A, TWO)])
+    store.close()
+
+
+def test_a_thread_waits_no_longer_than_the_patience_for_another(path: Path) -> None:
+    store = SqliteStore(path, patience_s=0.2)
+    store.commit([], [Put(A, ONE)])
+    with sqlite3.connect(path, isolation_level=None) as other:
+        other.execute("BEGIN IMMEDIATE")
+        errors: list[Exception] = []
+
+        def wait() -> None:
+            try:
+                store.commit([], [Put(A, TWO)])
+            except LedgerUnavailable as error:
+                errors.append(error)
+
+        began = time.monotonic()
+        threads = [threading.Thread(target=wait) for _ in range(4)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        assert len(errors) == 4
+        assert time.monotonic() - began < 2
+    other.close()
+    store.close()
+
+
+def test_a_commit_is_on_the_disk_when_it_returns(store: SqliteStore) -> None:
+    store.commit([], [Put(A, ONE)])
+    connection = store._writer._connection
+    assert connection is not None
+    assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+
+
+def test_the_table_has_three_columns_that_a_person_can_read(store: SqliteStore, path: Path) -> None:
+    store.commit([], [Put(A, ONE)])
+    with sqlite3.connect(path) as person:
+        assert person.execute("SELECT * FROM semel ORDER BY tbl, key").fetchall() == [
+            ("semel", "schema", '{"version":1}'),
+            ("t", "a", '{"n":1}'),
+        ]
+    person.close()
+
+
+def test_a_limit_on_its_size_makes_the_ledger_unavailable_and_keeps_it_whole(
+    store: SqliteStore,
+) -> None:
+    store.commit([], [Put(A, ONE)])
+    connection = store._writer._connection
+    assert connection is not None
+    connection.execute("PRAGMA max_page_count=3")
+    with pytest.raises(LedgerUnavailable, match="full"):
+        store.commit([Equals(A, ONE)], [Put(A, TWO), Put(B, "x" * 100_000)])
+    assert store.read([A, B]) == {A: ONE}
+    store.commit([Equals(A, ONE)], [Put(A, TWO)])
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k,mode=777", "tmpfs", str(disk)]
+    if os.getuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("cannot mount a small disk here")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_full_disk_is_said_and_room_is_enough_to_go_on(small_disk: Path) -> None:
+    store = SqliteStore(small_disk / "ledger.db")
+    store.commit([], [Put(A, ONE)])
+    with pytest.raises(LedgerUnavailable, match="full"):
+        for turn in range(1000):
+            store.commit([], [Put(key("t", turn), "x" * 10_000)])
+    whole = list(store.scan("t", ""))
+    assert all(len(payload) in {len(ONE), 10_000} for _, payload in whole)
+    subprocess.run(["mount", "-o", "remount,size=2m", str(small_disk)], check=True)
+    store.commit([Equals(A, ONE)], [Put(A, TWO)])
+    assert store.read([A]) == {A: TWO}
+    store.close()
+
+
+def test_a_read_only_file_is_a_matter_of_configuration(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    for each in tmp_path.parents:
+        if each.owner() == pwd.getpwuid(os.getuid()).pw_name and each != Path("/"):
+            each.chmod(each.stat().st_mode | 0o055)
+    path = tmp_path / "ledger.db"
+    store = SqliteStore(path)
+    store.commit([], [Put(A, ONE)])
+    store.close()
+    path.chmod(0o444)
+
+    def write() -> None:
+        with pytest.raises(ConfigurationError, match="writable"):
+            SqliteStore(path).commit([], [Put(A, TWO)])
+
+    as_nobody(write)
+
+
+def test_a_read_only_directory_is_a_matter_of_configuration(tmp_path: Path) -> None:
+    for each in tmp_path.parents:
+        if each.owner() == pwd.getpwuid(os.getuid()).pw_name and each != Path("/"):
+            each.chmod(each.stat().st_mode | 0o055)
+    tmp_path.chmod(0o555)
+
+    def write() -> None:
+        with pytest.raises(ConfigurationError, match="writable"):
+            SqliteStore(tmp_path / "ledger.db").commit([], [Put(A, TWO)])
+
+    as_nobody(write)
+    tmp_path.chmod(0o755)
+
+
+def test_a_missing_directory_is_a_matter_of_configuration(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="does not exist; create it"):
+        SqliteStore(tmp_path / "no" / "ledger.db").read([A])
+
+
+def test_a_directory_is_no_ledger(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be opened"):
+        SqliteStore(tmp_path).read([A])
+
+
+def test_a_file_of_another_kind_is_no_ledger(path: Path) -> None:
+    path.write_text("it is a text, and a rather long one, so that it could be a database" * 100)
+    with pytest.raises(ConfigurationError, match="not a SQLite database"):
+        SqliteStore(path).read([A])
+    assert path.read_text().startswith("it is a text")
+
+
+def test_a_database_with_another_table_of_that_name_is_no_ledger(path: Path) -> None:
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE semel (x)")
+    other.close()
+    with pytest.raises(ConfigurationError, match="not a ledger of this semel"):
+        SqliteStore(path).read([A])
+
+
+def test_a_newer_ledger_asks_for_a_newer_semel(store: SqliteStore, path: Path) -> None:
+    newer = payloads.dump({"version": 2})
+    store.commit([], [Put(key("semel", "schema"), newer)])
+    with pytest.raises(ConfigurationError, match="upgrade semel"):
+        SqliteStore(path).read([A])
+
+
+def test_a_ledger_that_is_removed_or_replaced_while_in_use_is_noticed(
+    store: SqliteStore, path: Path
+) -> None:
+    store.commit([], [Put(A, ONE)])
+    path.rename(path.with_suffix(".old"))
+    for _ in ("removed", "replaced"):
+        with pytest.raises(ConfigurationError, match="removed or replaced"):
+            store.commit([], [Put(A, TWO)])
+        path.touch()
+    path.unlink()
+    path.with_suffix(".old").rename(path)
+    store.commit([Equals(A, ONE)], [Put(A, TWO)])
+
+
+def test_an_error_that_nobody_classified_means_that_it_may_have_happened(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.commit([], [Put(A, ONE)])
+
+    class Failing(sqlite3.Connection):
+        def execute(self, *arguments: object) -> sqlite3.Cursor:
+            done = super().execute(*arguments)  # type: ignore[arg-type]
+            if arguments[0] == "COMMIT":
+                raise sqlite3.OperationalError("disk I/O error")
+            return done
+
+    store.close()
+    real = sqlite3.connect
+    with monkeypatch.context() as patched:
+        patched.setattr(sqlite3, "connect", lambda *a, **k: real(*a, factory=Failing, **k))
+        with pytest.raises(LedgerUnavailable, match="may have happened"):
+            store.commit([Equals(A, ONE)], [Put(A, TWO)])
+    assert store.read([A]) == {A: TWO}
+    store.commit([Equals(A, TWO)], [Put(A, ONE)])

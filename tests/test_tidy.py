@@ -1,0 +1,331 @@
+"""The style of src/semel, held by an ordinary unit test.
+
+- A rule is a row of a table: what is banned, where it is allowed, what to do instead.
+- A rule without a planted violation that it finds is itself a failure.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+SRC = Path(__file__).parent.parent / "src"
+
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 60
+
+BANNED_MODULES = {"utils", "common", "core", "base", "helpers", "types"}
+BANNED_CLASSES = re.compile(r"(Manager|Handler|Helper|Base|Impl)$")
+
+CLOCK = ("semel/*/clock.py",)
+BENCH = ("semel/bench/*",)
+FACES = ("semel/cli/*", "semel/bench/*")
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A name nobody may call or hand on, by its full path whatever it was imported as."""
+
+    pattern: str
+    instead: str
+    allowed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text no line may have, comments and strings included."""
+
+    pattern: str
+    instead: str
+    allowed: tuple[str, ...] = ()
+
+
+NAMES = (
+    Name(r"time\.(time|monotonic)(_ns)?", "take a Clock", CLOCK),
+    Name(r"time\.(perf_counter|process_time)(_ns)?", "take a Clock", CLOCK + BENCH),
+    Name(r"(time|asyncio)\.sleep", "take a Clock", CLOCK),
+    Name(r"datetime\.datetime\.(now|utcnow|today)", "take a Clock", CLOCK),
+    Name(r"datetime\.date\.today", "take a Clock", CLOCK),
+    Name(r"random\.(?!Random\b)\w+", "take a random.Random"),
+    Name(r"numpy\.random\.(?!Generator\b|default_rng\b)\w+", "take a numpy.random.Generator"),
+    Name(r"print", "return the text; the caller prints", FACES),
+)
+
+TEXTS = (
+    Text(r"\b(TODO|FIXME)\b", "do it now, or write it down where it will be read"),
+    Text(
+        r"\bif (not )?(\w+\.)*(testing|is_testing|under_test)\b",
+        "faults enter through the interfaces production uses",
+    ),
+)
+
+BUILTINS = {"print"}
+UNSEEDED = {"random.Random": "take a random.Random", "numpy.random.default_rng": "give the seed"}
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file: its path from src/, and its text."""
+
+    path: str
+    text: str = field(repr=False)
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, self.path)
+
+    @cached_property
+    def imported(self) -> dict[str, str]:
+        """The full path of every name an import binds, wherever in the file it stands."""
+        names: dict[str, str] = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    top = alias.name.partition(".")[0]
+                    names[alias.asname or top] = alias.name if alias.asname else top
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                for alias in node.names:
+                    names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+        return names
+
+    def full_name(self, node: ast.expr) -> str | None:
+        """Give `time.sleep` for whatever this file calls it; a builtin is its own name."""
+        if isinstance(node, ast.Attribute):
+            owner = self.full_name(node.value)
+            return f"{owner}.{node.attr}" if owner else None
+        if isinstance(node, ast.Name):
+            return self.imported.get(node.id, node.id if node.id in BUILTINS else None)
+        return None
+
+
+Finding = tuple[int, str]
+Checker = Callable[[Source], Iterator[Finding]]
+
+
+def is_allowed(source: Source, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(source.path, pattern) for pattern in patterns)
+
+
+def check_docstring(source: Source) -> Iterator[Finding]:
+    docstring = ast.get_docstring(source.tree)
+    if not docstring:
+        yield 1, "the file opens with no docstring: say in one sentence what it is"
+        return
+    sentence, _, rest = docstring.partition("\n")
+    if not sentence.endswith(".") or re.search(r"[.!?] +[A-Z]", sentence):
+        yield 1, "the docstring's first line is one sentence that ends with a period"
+    if PurePosixPath(source.path).match("semel/*/__init__.py") and rest.strip():
+        yield 1, "a room's docstring is one sentence; the rest belongs to its files or to docs/"
+
+
+def check_file_length(source: Source) -> Iterator[Finding]:
+    lines = len(source.text.splitlines())
+    if lines > FILE_LINES_MAX:
+        yield lines, f"{lines} lines, at most {FILE_LINES_MAX}: part the file by subject"
+
+
+def check_function_length(source: Source) -> Iterator[Finding]:
+    for node in ast.walk(source.tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        lines = line_count(node)
+        if ast.get_docstring(node) is not None:
+            lines -= line_count(node.body[0])
+        if lines > FUNCTION_LINES_MAX:
+            yield node.lineno, f"{node.name}: {lines} lines, at most {FUNCTION_LINES_MAX}"
+
+
+def line_count(node: ast.stmt) -> int:
+    assert node.end_lineno is not None
+    return node.end_lineno - node.lineno + 1
+
+
+def check_module_name(source: Source) -> Iterator[Finding]:
+    for name in PurePosixPath(source.path).with_suffix("").parts:
+        if name.strip("_") in BANNED_MODULES:
+            yield 1, f"`{name}` says nothing: name it for what it is about"
+
+
+def check_class_name(source: Source) -> Iterator[Finding]:
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.ClassDef) and (found := BANNED_CLASSES.search(node.name)):
+            yield node.lineno, f"{node.name}: a noun without `{found[0]}`"
+
+
+def check_bare_except(source: Source) -> Iterator[Finding]:
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.ExceptHandler) and node.type is None:
+            yield node.lineno, "bare except: name what is caught (a crash must stay a crash)"
+
+
+def check_pyspark(source: Source) -> Iterator[Finding]:
+    if is_allowed(source, ("semel/spark/*",)):
+        return
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            modules = [node.module]
+        else:
+            continue
+        if any(module.partition(".")[0] == "pyspark" for module in modules):
+            yield node.lineno, "pyspark is imported in semel/spark only"
+
+
+def check_seed(source: Source) -> Iterator[Finding]:
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Call) and not node.args and not node.keywords:
+            name = source.full_name(node.func)
+            if name in UNSEEDED:
+                yield node.lineno, f"{name}() has no seed: {UNSEEDED[name]}"
+
+
+def name_checker(rule: Name) -> Checker:
+    def check(source: Source) -> Iterator[Finding]:
+        if is_allowed(source, rule.allowed):
+            return
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.Attribute | ast.Name):
+                name = source.full_name(node)
+                if name and re.fullmatch(rule.pattern, name):
+                    yield node.lineno, f"{name}: {rule.instead}"
+
+    return check
+
+
+def text_checker(rule: Text) -> Checker:
+    def check(source: Source) -> Iterator[Finding]:
+        if is_allowed(source, rule.allowed):
+            return
+        for number, line in enumerate(source.text.splitlines(), 1):
+            if found := re.search(rule.pattern, line):
+                yield number, f"{found[0]}: {rule.instead}"
+
+    return check
+
+
+CHECKERS: dict[str, Checker] = {
+    "docstring": check_docstring,
+    "file length": check_file_length,
+    "function length": check_function_length,
+    "module name": check_module_name,
+    "class name": check_class_name,
+    "bare except": check_bare_except,
+    "pyspark": check_pyspark,
+    "seed": check_seed,
+    **{rule.pattern: name_checker(rule) for rule in NAMES},
+    **{rule.pattern: text_checker(rule) for rule in TEXTS},
+}
+
+
+@pytest.fixture(scope="module")
+def sources() -> list[Source]:
+    paths = sorted((SRC / "semel").rglob("*.py"))
+    return [Source(path.relative_to(SRC).as_posix(), path.read_text("utf-8")) for path in paths]
+
+
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_the_source_is_tidy(checker: str, sources: list[Source]) -> None:
+    assert sources
+    found = [
+        f"src/{source.path}:{line}: {message}"
+        for source in sources
+        for line, message in CHECKERS[checker](source)
+    ]
+    assert not found, "\n" + "\n".join(found)
+
+
+TIME, PERF, SLEEP, NOW, TODAY, RANDOM, NUMPY, PRINT = (rule.pattern for rule in NAMES)
+UNFINISHED, TESTING = (rule.pattern for rule in TEXTS)
+
+LONG = "    pass\n" * FUNCTION_LINES_MAX
+
+PLANTED = [
+    ("docstring", "semel/a.py", "x = 1\n"),
+    ("docstring", "semel/a.py", ""),
+    ("docstring", "semel/a.py", '"""No period"""\n'),
+    ("docstring", "semel/a.py", '"""One sentence. And another."""\n'),
+    ("docstring", "semel/a.py", '"""A sentence\nthat wraps."""\n'),
+    ("docstring", "semel/ledger/__init__.py", ""),
+    ("docstring", "semel/ledger/__init__.py", '"""What was done.\n\nAnd an essay.\n"""\n'),
+    ("file length", "semel/a.py", "x = 1\n" * (FILE_LINES_MAX + 1)),
+    ("function length", "semel/a.py", f"def long():\n{LONG}"),
+    ("function length", "semel/a.py", f"class A:\n  async def long():\n{LONG}"),
+    ("module name", "semel/utils.py", ""),
+    ("module name", "semel/ledger/_base.py", ""),
+    ("module name", "semel/common/__init__.py", ""),
+    ("class name", "semel/a.py", "class LedgerManager: ...\n"),
+    ("class name", "semel/a.py", "def f():\n    class SinkBase: ...\n"),
+    ("bare except", "semel/a.py", "try:\n    f()\nexcept:\n    g()\n"),
+    ("pyspark", "semel/delivery/a.py", "import pyspark.sql\n"),
+    ("pyspark", "semel/cli/a.py", "def f():\n    from pyspark.sql import Row\n"),
+    ("seed", "semel/a.py", "import random\nr = random.Random()\n"),
+    ("seed", "semel/a.py", "import numpy as np\nr = np.random.default_rng()\n"),
+    (TIME, "semel/ledger/a.py", "import time\nnow = time.time()\n"),
+    (TIME, "semel/ledger/a.py", "import time as t\nnow = t.monotonic_ns()\n"),
+    (TIME, "semel/ledger/a.py", "from time import monotonic as m\nnow = m()\n"),
+    (TIME, "semel/ledger/a.py", "import time\ndef f(clock=time.monotonic): ...\n"),
+    (TIME, "semel/bench/a.py", "import time\nnow = time.time()\n"),
+    (PERF, "semel/delivery/a.py", "import time\nnow = time.perf_counter()\n"),
+    (SLEEP, "semel/delivery/a.py", "from time import sleep\nsleep(1)\n"),
+    (SLEEP, "semel/delivery/a.py", "import asyncio\nasyncio.sleep(1)\n"),
+    (NOW, "semel/a.py", "import datetime\ndatetime.datetime.now()\n"),
+    (NOW, "semel/a.py", "from datetime import UTC, datetime\ndatetime.now(UTC)\n"),
+    (TODAY, "semel/a.py", "from datetime import date\ndate.today()\n"),
+    (RANDOM, "semel/a.py", "import random\nrandom.random()\n"),
+    (RANDOM, "semel/a.py", "from random import choice\nchoice([1])\n"),
+    (RANDOM, "semel/a.py", "import random\nrandom.SystemRandom()\n"),
+    (NUMPY, "semel/a.py", "import numpy as np\nnp.random.rand(3)\n"),
+    (PRINT, "semel/verify/a.py", "print('seed 1')\n"),
+    (UNFINISHED, "semel/a.py", "x = 1  # TODO: the rest\n"),
+    (UNFINISHED, "semel/a.py", '"""FIXME."""\n'),
+    (TESTING, "semel/a.py", "if testing:\n    pass\n"),
+    (TESTING, "semel/a.py", "if not self.is_testing:\n    pass\n"),
+]
+
+CLEAN = [
+    ("docstring", "semel/a.py", '"""One sentence, e.g. this.\n\nAnd more. Of it.\n"""\n'),
+    ("docstring", "semel/__init__.py", '"""One sentence.\n\nAnd more.\n"""\n'),
+    ("file length", "semel/a.py", "x = 1\n" * FILE_LINES_MAX),
+    ("function length", "semel/a.py", f'def f():\n    """A\n\n    B.\n    """\n{LONG[9:]}'),
+    ("module name", "semel/database.py", ""),
+    ("class name", "semel/a.py", "class Database: ...\n"),
+    ("bare except", "semel/a.py", "try:\n    f()\nexcept Exception:\n    g()\n"),
+    ("pyspark", "semel/spark/a.py", "import pyspark\n"),
+    ("pyspark", "semel/delivery/a.py", '"""The host is pyspark."""\nimport pysparkling\n'),
+    ("seed", "semel/a.py", "import random\nr = random.Random(1)\n"),
+    (TIME, "semel/delivery/clock.py", "import time\nnow = time.monotonic()\n"),
+    (TIME, "semel/a.py", '"""Never time.time()."""\ndef f(time):\n    return time.time()\n'),
+    (PERF, "semel/bench/a.py", "import time\nnow = time.perf_counter()\n"),
+    (SLEEP, "semel/a.py", "def f(clock):\n    clock.sleep(1)\n"),
+    (NOW, "semel/a.py", "from datetime import datetime\ndatetime.fromtimestamp(0)\n"),
+    (RANDOM, "semel/a.py", "import random\ndef f(r: random.Random):\n    return r.random()\n"),
+    (PRINT, "semel/cli/a.py", "print('seed 1')\n"),
+    (UNFINISHED, "semel/a.py", "TODOS = ()\n"),
+]
+
+
+@pytest.mark.parametrize(("checker", "path", "text"), PLANTED)
+def test_a_planted_violation_is_found(checker: str, path: str, text: str) -> None:
+    assert list(CHECKERS[checker](Source(path, text)))
+
+
+@pytest.mark.parametrize(("checker", "path", "text"), CLEAN)
+def test_what_is_allowed_is_left_alone(checker: str, path: str, text: str) -> None:
+    assert not list(CHECKERS[checker](Source(path, text)))
+
+
+def test_every_checker_has_a_planted_violation() -> None:
+    assert {checker for checker, _, _ in PLANTED} == CHECKERS.keys()
+
+
+def test_a_finding_names_what_to_do_instead() -> None:
+    source = Source("semel/a.py", "import time\n\nnow = time.time()\n")
+    assert list(CHECKERS[TIME](source)) == [(3, "time.time: take a Clock")]
