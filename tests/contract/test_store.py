@@ -377,7 +377,8 @@ def test_sixteen_threads_that_touch_the_same_rows_in_any_order_do_not_deadlock(
             new = [key("t", "new", turn, each) for each in mine.sample(range(3), 3)]
             began = time.monotonic()
             requirements = [Equals(each, ONE) for each in some[:2]]
-            updates = [*(Put(each, ONE) for each in [*some[2:], *new]), Delete(new[0])]
+            updates: list[Update] = [Put(each, ONE) for each in [*some[2:], *new]]
+            updates.append(Delete(new[0]))
             outcome(partial(store.commit, requirements, updates))
             slowest = max(slowest, time.monotonic() - began)
         return slowest

@@ -23,7 +23,7 @@ from semel.ledger.store import Absent, Conflict, Equals, Put, Requirement
 A, B = key("t", "a"), key("t", "b")
 ONE, TWO = payloads.dump({"n": 1}), payloads.dump({"n": 2})
 
-spawn = multiprocessing.get_context("spawn")
+forked = multiprocessing.get_context("fork")
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def skew(path: Path, mine: str, other: str, turns: int) -> None:
 
 
 def in_processes(*acts: tuple[Callable[..., None], tuple[object, ...]]) -> None:
-    processes = [spawn.Process(target=act, args=arguments) for act, arguments in acts]
+    processes = [forked.Process(target=act, args=args, daemon=True) for act, args in acts]
     for each in processes:
         each.start()
     for each in processes:
@@ -132,10 +132,11 @@ def test_who_is_killed_during_a_commit_leaves_the_ledger_usable(
 ) -> None:
     store.commit([], [Put(A, payloads.dump({"n": 0}))])
     for _ in range(3):
-        victim = spawn.Process(target=count_up, args=(path, 10**9))
+        victim = forked.Process(target=count_up, args=(path, 10**9), daemon=True)
         victim.start()
         before = store.read([A])
         while store.read([A]) == before:
+            assert victim.is_alive()
             time.sleep(0.001)
         victim.kill()
         victim.join()
@@ -161,12 +162,12 @@ def test_a_child_opens_its_own_connection(store: SqliteStore) -> None:
 def test_a_child_forked_while_another_thread_commits_does_not_hang(store: SqliteStore) -> None:
     store.commit([], [Put(A, ONE)])
     with store._writer.lock, store._reader.lock:
-        forked = threading.Thread(
+        forking = threading.Thread(
             target=in_a_fork, args=(lambda: store.commit([], [Put(B, ONE)]),), daemon=True
         )
-        forked.start()
-        forked.join(20)
-        assert not forked.is_alive()
+        forking.start()
+        forking.join(20)
+        assert not forking.is_alive()
     assert store.read([B]) == {B: ONE}
 
 
@@ -256,9 +257,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_is_said_and_room_is_enough_to_go_on(small_disk: Path) -> None:
     store = SqliteStore(small_disk / "ledger.db")
     store.commit([], [Put(A, ONE)])
-    with pytest.raises(LedgerUnavailable, match="full"):
+
+    def fill() -> None:
         for turn in range(1000):
             store.commit([], [Put(key("t", turn), "x" * 10_000)])
+
+    with pytest.raises(LedgerUnavailable, match="full"):
+        fill()
     whole = list(store.scan("t", ""))
     assert all(len(payload) in {len(ONE), 10_000} for _, payload in whole)
     subprocess.run(["mount", "-o", "remount,size=2m", str(small_disk)], check=True)

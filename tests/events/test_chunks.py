@@ -80,7 +80,7 @@ def test_two_events_never_share_a_key(one: tuple[str, EventID], other: tuple[str
     assert (keys[0] == keys[1]) == (one == other)
 
 
-@pytest.mark.rows("S5")
+@pytest.mark.rows("O5")
 def test_a_replay_in_other_batches_gives_the_same_keys_and_numbers() -> None:
     batch = pa.record_batch({"who": ["a", "b", "a"], "id": ["1", "1", "2"]})
     identity = Given("who", ("id",))

@@ -34,7 +34,6 @@ def stamp(
     return Rows.concat(runs), stamper.state()
 
 
-@pytest.mark.rows("S5")
 @pytest.mark.parametrize("seed", range(20))
 def test_a_replay_gives_every_event_the_same_id_wherever_its_batches_end(seed: int) -> None:
     dice = random.Random(seed)

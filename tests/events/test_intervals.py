@@ -63,7 +63,6 @@ def test_a_set_survives_json_and_pickle(pair: tuple[AbstractSet[Any], AbstractSe
     assert pickle.loads(pickle.dumps(ids)) == ids
 
 
-@pytest.mark.rows("S9")
 def test_a_run_of_ids_is_one_pair_however_long() -> None:
     ids = IdSet.from_intervals([[5, 10**30], [-(10**30), 4]])
     assert ids.to_json() == [[-(10**30), 10**30]]
@@ -115,7 +114,6 @@ def test_json_that_is_no_set_is_refused(value: Any) -> None:
         IdSet.from_json(value)
 
 
-@pytest.mark.rows("S9")
 @given(BY_SCOPE, BY_SCOPE)
 def test_ids_by_scope_are_a_set_of_pairs(mine: dict[str, Any], theirs: dict[str, Any]) -> None:
     left, right = EntityIds.of(mine), EntityIds.of(theirs)

@@ -7,9 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import xxhash
 
 from semel.errors import ConfigurationError
 from semel.events import Counter, Given, Position, bucket, cuts, digest, order_columns, sort
+from semel.events.order import SEED
 
 
 def test_an_entity_keeps_its_bucket_when_its_column_changes_type() -> None:
@@ -24,8 +26,16 @@ def test_an_entity_keeps_its_bucket_when_its_column_changes_type() -> None:
     )
 
 
-def test_a_bucket_is_the_one_that_spark_computes() -> None:
-    """pmod(xxhash64(x), 1000) of Spark 4; a changed rule moves every entity, so it is pinned."""
+def test_the_hash_is_the_one_in_the_documentation_of_spark() -> None:
+    """SELECT xxhash64('Spark', array(123), 2); each value is the seed of the next."""
+    word = xxhash.xxh64_intdigest(b"Spark", SEED)
+    for number in (123, 2):
+        word = xxhash.xxh64_intdigest(number.to_bytes(4, "little"), word)
+    assert word == 5602566077635097486
+
+
+def test_the_bucket_of_a_known_entity_never_changes() -> None:
+    """Pinned from this code: a changed rule moves every entity, and needs a new number."""
     texts = pa.array(["", "a", "42", "customer-1", "é", "x" * 100])
     assert bucket(texts, 1000).tolist() == [652, 716, 943, 74, 100, 591]
 

@@ -74,7 +74,6 @@ def test_a_position_that_repeats_is_refused_and_never_merged(edge: int) -> None:
         stamp(whole, edge)
 
 
-@pytest.mark.rows("O24")
 @pytest.mark.parametrize("edge", [0, 1, 2])
 def test_an_offset_that_goes_backwards_diverges(edge: int) -> None:
     whole = batch([4, 6, 5])

@@ -84,6 +84,7 @@ def test_parts_of_rows_answer_for_themselves(seed: int, kind: str) -> None:
     assert [whole.sort_key(at) for at in range(len(whole))] == [
         rows.sort_key(at) for at in range(len(rows))
     ]
+    assert Rows.concat([rows, chosen]).id_sets() == rows.id_sets()
     assert part.renumber(100).positions.tolist() == list(range(100, 100 + len(part)))
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from semel.delivery import counting
 from semel.delivery.calls import call_patiently, open_session
 from semel.delivery.parks import parked_row
+from semel.delivery.resending import Resending
 from semel.errors import (
     ConfigurationError,
     DeliveryError,
@@ -30,6 +31,7 @@ from semel.ledger.parked import HeadMoved, parking, read_parked
 from semel.protocol import (
     RESUME,
     Action,
+    Capability,
     Found,
     ParkedState,
     outstanding,
@@ -118,6 +120,7 @@ class FencedWay:
             lane.look_at_heads(Found.NEW)
             if lane.sink.last_opener_wins:
                 self._ask()
+            self._resend()
         elif rule.action in (Action.ASK_PROGRESS, Action.ASK_TAIL):
             self._resume()
 
@@ -130,6 +133,24 @@ class FencedWay:
             if row.partition == lane.assignment.partition:
                 self._parked.add(row.position)
         self._ask()
+        self._resend()
+
+    def _resend(self) -> None:
+        """A log has one writer: what is parked and free to go is appended here, before the own events."""
+        lane = self._lane
+        if lane.sink.capability is not Capability.SEQUENCED or not lane.heads:
+            return
+        session = cast("SequencedSession", self._opened)
+        resending = Resending(
+            lane.scribe,
+            lane.sink,
+            lane.assignment.process,
+            lane.around,
+            lane.assignment.partition,
+            session,
+        )
+        resending.drain()
+        lane.reread_heads()
 
     def _ask(self) -> None:
         """Take the row or the epoch anew, and learn how far we are."""

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from semel.delivery.expected import Expected
+from semel.delivery.parks import schema_text
 from semel.errors import Diverged, HeldInDoubt
 from semel.events import Chunk, Digest, Rows
 from semel.events.chunks import escaped
@@ -85,6 +87,7 @@ class Lane:
     _entered: int = 0
     _digest: Digest | None = None
     _ends: list[list[Any]] = field(default_factory=list)
+    _expected: Expected | None = None
     way: Way = field(init=False)
     holding: Holding = field(init=False)
 
@@ -104,6 +107,7 @@ class Lane:
         handled = self.watermark.handled(rows)
         if handled.any():
             self.figures.skipped += int(handled.sum())
+            self._fill(rows.take(handled))
             rows = rows.take(~handled)
         if not len(rows):
             return
@@ -119,6 +123,12 @@ class Lane:
         self._buffered += len(rows)
         while self._buffered and self._buffered >= self.way.wants():
             self._step()
+
+    def _fill(self, rows: Rows) -> None:
+        """Events that came before: some may be parked and wait for their payload."""
+        if self._expected is None:
+            self._expected = Expected(self.scribe, self.sink.name)
+        self._expected.fill(rows, schema_text(rows))
 
     def finish(self) -> Report | None:
         """The input has ended: deliver what is buffered and report; None for a partition without events."""

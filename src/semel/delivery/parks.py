@@ -34,5 +34,10 @@ def parked_row(lane: Lane, rows: Rows, at: int, state: ParkedState, why: str) ->
         blocks=blocks,
         doubted=state in (ParkedState.HELD, ParkedState.SKIPPED, ParkedState.RESENT),
         value=rows.value(at),
-        schema=base64.b64encode(rows.batch.schema.serialize().to_pybytes()).decode(),
+        schema=schema_text(rows),
     )
+
+
+def schema_text(rows: Rows) -> str:
+    """Write the schema of the rows down, so that a parked event can be made again just as it was."""
+    return base64.b64encode(rows.batch.schema.serialize().to_pybytes()).decode()

@@ -97,7 +97,6 @@ def at_most(scopes: Labels, parts: Parts, last: Mapping[str, EventID]) -> NDArra
     if not bounded:
         return np.zeros(len(scopes), np.bool_)
     _require_shape(shape(parts), map(shape_of, bounded))
-    holds = np.array([bound is not None for bound in bounds], np.bool_)[places]
     below = np.zeros(len(scopes), np.bool_)
     same = np.ones(len(scopes), np.bool_)
     for at, part in enumerate(parts):
@@ -110,7 +109,7 @@ def at_most(scopes: Labels, parts: Parts, last: Mapping[str, EventID]) -> NDArra
             less, equal = _mask(pc.less(part, bound)), _mask(pc.equal(part, bound))
         below |= same & less
         same &= equal
-    return holds & (below | same)
+    return below | same
 
 
 def _against_integers(

@@ -1,0 +1,279 @@
+"""Closing an older generation: after a lost checkpoint, what was done in its pending partitions goes into watermarks.
+
+Always true:
+- fence first, then ask: the ledger's row is ours, then the destination's, and only then is anybody asked;
+- an event that may have arrived is never left for a re-read to send, unless its key absorbs it or the policy says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from semel.delivery.calls import open_session
+from semel.events import Attempt, EntityIds, Given, IdSet, Position
+from semel.events.chunks import escaped
+from semel.ledger.generations import THE_DRIVER, Fold, close, leftovers
+from semel.ledger.journal import watermark_of
+from semel.ledger.parked import HeadMoved, parking, read_heads, read_parked
+from semel.ledger.rows import ParkedRow
+from semel.ledger.sequences import Mark, Standing
+from semel.protocol import DOUBT, Capability, ParkedState, Remedy, SpanState
+from semel.sinks import Tail, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from semel.delivery.surroundings import Surroundings
+    from semel.events import EventID, Identity
+    from semel.ledger.generations import Leftover
+    from semel.ledger.journal import Entry, Journal
+    from semel.ledger.minibatches import Opening
+    from semel.ledger.processes import Process
+    from semel.ledger.rows import SpanRow
+    from semel.ledger.scribe import Scribe
+    from semel.sinks import (
+        AnySession,
+        ProbingSession,
+        Progress,
+        SequencedSession,
+        Sink,
+        TransactionalSession,
+    )
+
+
+@dataclass(slots=True)
+class Handled:
+    """What is known of a partition that nobody will finish.
+
+    Attributes:
+        ids: delivered, parked or dropped by policy.
+        upto: with position identity, the last id up to which everything is handled.
+        doubtful: may have arrived, and nobody can be asked.
+    """
+
+    ids: EntityIds = field(default=EntityIds.EMPTY)
+    upto: EventID | None = None
+    osn: int = 0
+    doubtful: EntityIds = field(default=EntityIds.EMPTY)
+    span: SpanRow | None = None
+
+
+@dataclass
+class Closing:
+    """Closes what older generations of a pipeline left. Runs on the driver, before the first task of a run."""
+
+    scribe: Scribe
+    opening: Opening
+    sinks: Sequence[Sink]
+    identity: Identity
+    journal: Journal
+    process: Process
+    around: Surroundings
+
+    def run(self) -> int:
+        """Close every leftover; say how many there were."""
+        by_name = {sink.name: sink for sink in self.sinks}
+        found = leftovers(self.scribe, self.opening, by_name, self.process)
+        self._wait(found, by_name)
+        for leftover in found:
+            self._close(leftover, by_name[leftover.sink])
+        return len(found)
+
+    def _wait(self, found: Sequence[Leftover], sinks: dict[str, Sink]) -> None:
+        """Wait once for all, until no call of an older generation can be in flight where nobody fences it."""
+        longest = 0.0
+        for leftover in found:
+            sink = sinks[leftover.sink]
+            doubts = sink.capability is Capability.OPAQUE and DOUBT[sink.on_doubt].waits
+            if sink.capability is Capability.PROBING or doubts:
+                before = leftover.predecessor
+                gone = before.waited and self.around.gone(before.process)
+                longest = max(longest, before.deadline_s + (0.0 if gone else before.lease_s))
+        if longest:
+            self.around.clock.sleep(longest)
+
+    def _close(self, leftover: Leftover, sink: Sink) -> None:
+        handled = self._handled(leftover, sink)
+        while True:
+            doubts, resent = self._doubts(leftover, sink, handled)
+            kept = handled.ids | (handled.doubtful if not resent else EntityIds.EMPTY)
+            heads = read_heads(self.scribe, sink.name)
+            fold = Fold(
+                standing=self._standing(leftover, handled, kept),
+                entry=self._entry(leftover, sink, kept),
+                parks=parking(self.scribe.pipeline, sink.name, doubts, heads),
+            )
+            try:
+                close(self.scribe, self.opening, leftover, fold)
+            except HeadMoved:
+                continue
+            return
+
+    # -- what is done
+
+    def _handled(self, leftover: Leftover, sink: Sink) -> Handled:
+        """Ask the destination, then the ledger, what was handled."""
+        if sink.whole:
+            return Handled(osn=leftover.row.osn)
+        if sink.capability.records_intents:
+            handled = self._from_spans(leftover, sink)
+        else:
+            handled = self._from_destination(leftover, sink)
+        for _, row, _ in read_parked(self.scribe, sink.name, minibatch=leftover.minibatch):
+            if row.partition == leftover.row.partition:
+                handled.ids = handled.ids | EntityIds.of({row.scope: IdSet.of([row.event])})
+                handled.osn = max(handled.osn, row.osn)
+        return handled
+
+    def _from_destination(self, leftover: Leftover, sink: Sink) -> Handled:
+        """Take the progress row or the epoch, then ask."""
+        session = self._open(leftover, sink)
+        try:
+            told = cast("TransactionalSession | SequencedSession", session).take_over()
+            if isinstance(told, Tail):
+                ids = EntityIds.EMPTY
+                if isinstance(self.identity, Given):
+                    sequenced = cast("SequencedSession", session)
+                    ids = sequenced.delivered_ids(leftover.minibatch)
+                if told.minibatch != leftover.minibatch:
+                    return Handled(osn=max(told.osn, leftover.row.osn))
+                return Handled(ids, _id_of(told.sort_key), told.osn)
+            return self._from_row(leftover, told)
+        finally:
+            session.close()
+
+    def _from_row(self, leftover: Leftover, told: Progress | None) -> Handled:
+        if told is None or told.minibatch != leftover.minibatch or not told.done:
+            return Handled(osn=leftover.row.osn)
+        return Handled(told.ids, _id_of(told.sort_key), told.osn)
+
+    def _from_spans(self, leftover: Leftover, sink: Sink) -> Handled:
+        """Settled spans are handled; of an open one, what the destination or the key allows to say."""
+        handled = Handled(osn=leftover.row.osn)
+        for span in leftover.spans:
+            handled.osn = max(handled.osn, span.osn[1])
+            if span.state is SpanState.SETTLED:
+                for ids in span.ids:
+                    handled.ids = handled.ids | ids
+                handled.upto = _greatest(span.ids)
+                continue
+            handled.ids = handled.ids | span.handled
+            handled.span = span
+            self._open_span(leftover, sink, span, handled)
+        return handled
+
+    def _open_span(self, leftover: Leftover, sink: Sink, span: SpanRow, handled: Handled) -> None:
+        if sink.capability is Capability.PROBING:
+            session = cast("ProbingSession", self._open(leftover, sink))
+            try:
+                for (start, stop), ids in zip(span.chunks, span.ids, strict=True):
+                    if session.arrived(self._chunk_key(leftover, start, stop)):
+                        handled.ids = handled.ids | ids
+            finally:
+                session.close()
+            return
+        age = self.scribe.clock.wall() - span.at
+        absorbed = sink.keyed_by_event and age <= sink.remembers_s
+        if sink.capability is Capability.REPEATABLE and absorbed:
+            return
+        for ids in span.ids:
+            handled.doubtful = handled.doubtful | (ids - span.handled)
+
+    def _chunk_key(self, leftover: Leftover, start: int, stop: int) -> str:
+        names = f"{escaped(self.scribe.pipeline)}/{escaped(leftover.sink)}"
+        place = f"{leftover.minibatch}/{escaped(leftover.row.partition)}"
+        return f"{names}/{place}/{start}-{stop}"
+
+    def _open(self, leftover: Leftover, sink: Sink) -> AnySession:
+        attempt = Attempt(self.opening.row.run, THE_DRIVER)
+        target = Target(
+            self.scribe.pipeline, sink.name, leftover.minibatch, leftover.row.partition, attempt
+        )
+        return open_session(sink, target, self.around)
+
+    # -- what stays
+
+    def _doubts(
+        self, leftover: Leftover, sink: Sink, handled: Handled
+    ) -> tuple[list[ParkedRow], bool]:
+        """Park what is in doubt, without payload until it comes again; say whether it is to be sent then."""
+        remedy = DOUBT[sink.on_doubt].remedy
+        state = {Remedy.PASS: ParkedState.SKIPPED, Remedy.SEND: ParkedState.RESENT}.get(
+            remedy, ParkedState.HELD
+        )
+        ordered = not isinstance(self.identity, Position)
+        rows = [
+            ParkedRow(
+                entity=scope,
+                scope=scope,
+                event=event,
+                minibatch=leftover.minibatch,
+                partition=leftover.row.partition,
+                position=0 if handled.span is None else handled.span.start,
+                osn=0 if handled.span is None else handled.span.osn[0],
+                state=state,
+                why="the checkpoint was lost while it was being sent",
+                at=self.scribe.clock.wall(),
+                blocks=ordered and state is ParkedState.HELD,
+                doubted=True,
+            )
+            for scope, ids in handled.doubtful.items()
+            for event in ids
+        ]
+        return rows, state is ParkedState.RESENT
+
+    def _standing(self, leftover: Leftover, handled: Handled, kept: EntityIds) -> Standing:
+        before = self.opening.standing(leftover.sink, leftover.row.partition)
+        osn = max(before.osn, handled.osn)
+        if not isinstance(self.identity, Position):
+            return Standing(osn, before.mark)
+        mark = before.mark or Mark(generation=leftover.minibatch.generation)
+        above = mark.above
+        for _, ids in kept.items():
+            above = above | ids
+        if handled.upto is not None and (mark.upto is None or _after(handled.upto, mark.upto)):
+            mark = replace(mark, upto=handled.upto, digest=None)
+        if mark.upto is not None:
+            upto = mark.upto
+            above = IdSet.of(event for event in above if _after(event, upto))
+        return Standing(osn, replace(mark, above=above))
+
+    def _entry(self, leftover: Leftover, sink: Sink, kept: EntityIds) -> Entry | None:
+        if not isinstance(self.identity, Given) or not kept:
+            return None
+        operator, partition = watermark_of(sink.name), leftover.row.partition
+        number = self.opening.row.serial - 1
+        if not self.identity.increasing:
+            return self.journal.append(operator, partition, number, {str(number): kept.to_json()})
+        base = self.journal.restore(operator, partition, before=number)
+        delta: dict[str, Any] = {}
+        for scope, ids in kept.items():
+            last = ids.max()
+            delta[scope] = [
+                list(last) if isinstance(last, tuple) else last,
+                leftover.minibatch.generation,
+            ]
+        return self.journal.entry(operator, partition, number, base, delta)
+
+
+def _id_of(sort_key: list[Any] | None) -> EventID | None:
+    """With position identity the sort key is the id: an offset, or offset and ordinals."""
+    if not sort_key:
+        return None
+    return sort_key[0] if len(sort_key) == 1 else tuple(sort_key)
+
+
+def _greatest(sets: Sequence[EntityIds]) -> EventID | None:
+    """The greatest id of a settled span, with position identity (one scope)."""
+    found: EventID | None = None
+    for chunk in sets:
+        for _, ids in chunk.items():
+            last = ids.max()
+            found = last if found is None or _after(last, found) else found
+    return found
+
+
+def _after(one: EventID, other: EventID) -> bool:
+    """Whether an id comes after another of the same shape."""
+    return bool(cast("Any", one) > cast("Any", other))

@@ -1,0 +1,102 @@
+"""The driver's part of a pipeline, without Spark: it opens, completes, closes and drains. One for each run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from semel.delivery.closing import Closing
+from semel.delivery.resending import Resending
+from semel.delivery.surroundings import Surroundings
+from semel.ledger.journal import Journal
+from semel.ledger.minibatches import Minibatches, Wish
+from semel.ledger.owners import Owners
+from semel.ledger.pruning import Pruning
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from semel.events import Identity
+    from semel.ledger.minibatches import Opening
+    from semel.ledger.processes import Process
+    from semel.ledger.reports import Report
+    from semel.ledger.scribe import Scribe
+    from semel.sinks import Sink
+
+PRUNE_EVERY = 100
+"""How many minibatches pass between two looks for rows that have grown too old."""
+
+
+@dataclass
+class Driver:
+    """Runs the minibatches of one `start()` of a pipeline.
+
+    The steps of a minibatch: 1. drain what is parked and free to go; 2. open it, which fences the run before;
+    3. the first time, close what an older generation left; 4. the tasks deliver; 5. complete it.
+    """
+
+    scribe: Scribe
+    sinks: Sequence[Sink]
+    identity: Identity
+    process: Process
+    nonce: str
+    around: Surroundings = field(default_factory=Surroundings)
+    partitions: int | None = None
+    run: int = 0
+    waited: bool = False
+    _minibatches: Minibatches = field(init=False)
+    _journal: Journal = field(init=False)
+
+    def start(self) -> int:
+        """Register the run; it fences nobody before its first minibatch."""
+        self._journal = Journal(self.scribe)
+        self.run = Owners(self.scribe).register(self.describe(), self.process, self.nonce)
+        self._minibatches = Minibatches(self.scribe, self.run)
+        return self.run
+
+    def describe(self) -> dict[str, Any]:
+        """Say what may not change under the pipeline's name."""
+        return {
+            "identity": self.identity.describe(),
+            "partitions": self.partitions,
+            "sinks": {sink.name: sink.describe() for sink in self.sinks},
+        }
+
+    def begin(self, query: str, batch: int) -> Opening:
+        """Open a minibatch. Raises `Fenced`, `Diverged`, `ConfigurationError`."""
+        self.drain()
+        wish = Wish(
+            query,
+            batch,
+            tuple(sink.name for sink in self.sinks),
+            self.partitions,
+            self.identity.survives_lost_checkpoint,
+        )
+        opening = self._minibatches.open(wish)
+        if opening.first_of_run and self._close(opening):
+            opening = self._minibatches.open(wish)
+        if opening.row.serial % PRUNE_EVERY == 0:
+            Pruning(self.scribe).run([sink.name for sink in self.sinks])
+        return opening
+
+    def drain(self) -> int:
+        """Send parked events that are free to go; say how many."""
+        return sum(
+            Resending(self.scribe, sink, self.process, self.around).drain() for sink in self.sinks
+        )
+
+    def end(self, opening: Opening, reports: Sequence[Report]) -> None:
+        """Complete the minibatch from the reports that Spark handed over."""
+        self._minibatches.complete(opening, reports, [sink.name for sink in self.sinks])
+
+    def _close(self, opening: Opening) -> int:
+        closing = Closing(
+            self.scribe,
+            opening,
+            self.sinks,
+            self.identity,
+            self._journal,
+            self.process,
+            self.around,
+        )
+        return closing.run()

@@ -1,0 +1,335 @@
+"""Draining parked events: what a person wants sent again, and what waited behind it.
+
+Always true:
+- the parked events of an entity are sent in the order in which they came, one at a time;
+- nothing that may have been sent is sent, unless the destination absorbs, tells or refuses it, or a policy or a
+  person said so - and then not before the last call of whoever sent it first has ended.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import pyarrow as pa
+
+from semel.delivery.calls import call_patiently, open_session
+from semel.errors import DeliveryError, NotDelivered, OutcomeUnknown, Rejected
+from semel.events import Attempt, Chunk, Minibatch, Rows
+from semel.events.chunks import escaped
+from semel.events.labels import Labels
+from semel.ledger.parked import next_of, read_heads, read_parked
+from semel.ledger.resends import WHOLE_SINK, Claimed, Resends
+from semel.protocol import DOUBT, Capability, OnReject, ParkedState, Remedy
+from semel.sinks import DELIVERED, Progress, Receipt, Target
+
+if TYPE_CHECKING:
+    from semel.delivery.surroundings import Surroundings
+    from semel.ledger.parked import Entity
+    from semel.ledger.processes import Process
+    from semel.ledger.rows import ParkedRow
+    from semel.ledger.scribe import Scribe
+    from semel.ledger.store import Key
+    from semel.sinks import (
+        ProbingSession,
+        SequencedSession,
+        Session,
+        Sink,
+        TransactionalSession,
+    )
+
+    Item = tuple[Key, ParkedRow, str]
+
+
+@dataclass
+class Resending:
+    """Sends what is parked and free to go, for one sink. Run by the driver between minibatches, or by a person.
+
+    For SEQUENCED only the partition's own task may append: it gives its `partition` and its `session`.
+    """
+
+    scribe: Scribe
+    sink: Sink
+    process: Process
+    around: Surroundings
+    partition: str | None = None
+    session: SequencedSession | None = None
+
+    def __post_init__(self) -> None:
+        slot = WHOLE_SINK if self.partition is None else self.partition
+        self._resends = Resends(self.scribe, self.sink.name, self.process, slot)
+
+    def drain(self) -> int:
+        """Send what is free to go; say how many events were sent."""
+        if self.sink.capability is Capability.SEQUENCED and self.session is None:
+            return 0
+        sent = 0
+        for entity in read_heads(self.scribe, self.sink.name):
+            sent += self._drain(entity)
+        return sent
+
+    def _drain(self, entity: Entity) -> int:
+        """Send the parked events of one entity until one needs a person, then unblock it if none is left."""
+        sent = 0
+        while True:
+            heads = read_heads(self.scribe, self.sink.name)
+            if entity not in heads:
+                return sent
+            rows = read_parked(self.scribe, self.sink.name, entity[0])
+            if self.partition is not None and not self._ours(rows, entity):
+                return sent
+            item = next_of(rows, entity)
+            if item is None:
+                if self._resends.unblock(entity, heads[entity][1]):
+                    return sent
+            elif (
+                item[1].state in (ParkedState.HELD, ParkedState.REJECTED)
+                or item[1].value is None
+                or not self._send(item)
+            ):
+                return sent
+            else:
+                sent += 1
+
+    def _ours(self, rows: list[Item], entity: Entity) -> bool:
+        """Whether an entity belongs to the partition whose task this is."""
+        return all(
+            row.partition == self.partition
+            for _, row, _ in rows
+            if (row.entity, row.scope) == entity
+        )
+
+    # -- one event
+
+    def _send(self, item: Item) -> bool:
+        """Send one event, or find out what became of it; False when the draining has to stop here."""
+        claimed = self._claim(item)
+        if claimed is None:
+            return False
+        taken_over = claimed.was.state is ParkedState.SENDING
+        self._wait_before(claimed, taken_over=taken_over)
+        result = self._deliver(claimed, taken_over=taken_over)
+        if isinstance(result, NotDelivered):
+            again = ParkedState.RESEND if taken_over else claimed.was.state
+            self._resends.settle(claimed, again, str(result), blocks=True)
+            return False
+        if isinstance(result, Receipt):
+            self._resends.settle(claimed, ParkedState.DELIVERED, "sent", blocks=False)
+            return True
+        if isinstance(result, Rejected):
+            blocks = self.sink.on_reject is OnReject.BLOCK and claimed.was.blocks
+            self._resends.settle(claimed, ParkedState.REJECTED, str(result), blocks=blocks)
+            return not blocks
+        return self._doubt(claimed, result)
+
+    def _claim(self, item: Item) -> Claimed | None:
+        """Take the event; first free the slot from a sender that did not come to an end."""
+        slot = self._resends.slot()
+        if slot is not None and slot.current is not None:
+            if not self.around.gone(slot.process):
+                self.around.clock.sleep(self.sink.lease_s + self.sink.deadline_s)
+                if self._resends.slot() != slot:
+                    return None
+            stuck = self._resends.at(slot.current)
+            if stuck is not None and stuck[0] != item[0]:
+                return None if not self._send_stuck(stuck) else self._resends.claim(*item)
+            item = stuck or item
+        return self._resends.claim(*item)
+
+    def _send_stuck(self, item: Item) -> bool:
+        claimed = self._resends.claim(*item)
+        if claimed is None:
+            return False
+        self._wait_before(claimed, taken_over=True)
+        result = self._deliver(claimed, taken_over=True)
+        if isinstance(result, Receipt):
+            self._resends.settle(claimed, ParkedState.DELIVERED, "sent", blocks=False)
+            return True
+        self._resends.settle(claimed, ParkedState.RESEND, str(result), blocks=True)
+        return False
+
+    def _wait_before(self, claimed: Claimed, *, taken_over: bool) -> None:
+        """Let the calls of whoever had the event before come to an end, where the destination fences nobody."""
+        if self.sink.capability not in (Capability.PROBING, Capability.OPAQUE):
+            return
+        if taken_over:
+            self.around.clock.sleep(self.sink.deadline_s)
+        elif claimed.was.doubted:
+            since = self.scribe.clock.wall() - claimed.was.at
+            left = self.sink.lease_s + self.sink.deadline_s - since
+            if left > 0:
+                self.around.clock.sleep(left)
+
+    def _doubt(self, claimed: Claimed, why: DeliveryError) -> bool:
+        """Apply the policy to a resend whose outcome is unknown."""
+        match DOUBT[self.sink.on_doubt].remedy:
+            case Remedy.PASS:
+                self._resends.settle(claimed, ParkedState.SKIPPED, str(why), blocks=False)
+                return True
+            case Remedy.SEND:
+                self._resends.settle(claimed, ParkedState.RESEND, str(why), blocks=True)
+                return False
+            case _:
+                self._resends.settle(claimed, ParkedState.HELD, str(why), blocks=claimed.was.blocks)
+                return False
+
+    # -- by capability
+
+    def _deliver(self, claimed: Claimed, *, taken_over: bool) -> Receipt | DeliveryError:
+        """Send, or ask first where an earlier sender did not come to an end."""
+        if self.scribe.clock.monotonic() - claimed.asked_at > self.sink.lease_s and not (
+            self._resends.still_mine(claimed)
+        ):
+            return NotDelivered("a later sender has it")
+        match self.sink.capability:
+            case Capability.SEQUENCED:
+                return self._append(claimed)
+            case Capability.TRANSACTIONAL:
+                return self._transact(claimed)
+            case Capability.PROBING:
+                return self._probe(claimed, taken_over=taken_over)
+            case Capability.OPAQUE if taken_over:
+                return self._ask(claimed)
+            case _:
+                return self._call(claimed)
+
+    def _call(self, claimed: Claimed) -> Receipt | DeliveryError:
+        """OPAQUE: once. REPEATABLE: until the answer is known, because a repeat is absorbed."""
+        session = cast("Session", self._open(claimed))
+        chunk = self._chunk(claimed)
+        result: Receipt | DeliveryError = NotDelivered("not tried")
+        try:
+            for pause in [0.0, *self.sink.retry.pauses(self.around.random)]:
+                if pause:
+                    self.around.clock.sleep(pause)
+                result = _single(
+                    call_patiently(lambda: session.deliver(chunk), self.sink.retry, self.around)
+                )
+                unknown = isinstance(result, OutcomeUnknown)
+                if not unknown or self.sink.capability is Capability.OPAQUE:
+                    return result
+            return NotDelivered(f"the answer was lost again and again: {result}")
+        finally:
+            session.close()
+
+    def _ask(self, claimed: Claimed) -> Receipt | DeliveryError:
+        """OPAQUE, and an earlier sender did not come to an end: it may have arrived."""
+        if DOUBT[self.sink.on_doubt].remedy is Remedy.SEND:
+            return self._call(claimed)
+        if self.sink.probe is not None:
+            arrived = self.sink.probe(self._chunk(claimed).event(0))
+            if arrived is not None:
+                return DELIVERED if arrived else self._call(claimed)
+        return OutcomeUnknown("whoever sent it did not come to an end")
+
+    def _probe(self, claimed: Claimed, *, taken_over: bool) -> Receipt | DeliveryError:
+        """PROBING: ask for the key of the sender before, then send under a key of our own."""
+        session = cast("ProbingSession", self._open(claimed))
+        try:
+            earlier = range(claimed.first, claimed.token) if taken_over else ()
+            if any(session.arrived(self._chunk(claimed, token).key) for token in earlier):
+                return DELIVERED
+            chunk = self._chunk(claimed, claimed.token)
+            result = _single(
+                call_patiently(lambda: session.deliver(chunk), self.sink.retry, self.around)
+            )
+            if isinstance(result, OutcomeUnknown):
+                self.around.clock.sleep(self.sink.deadline_s)
+                return DELIVERED if session.arrived(chunk.key) else NotDelivered(str(result))
+            return result
+        finally:
+            session.close()
+
+    def _transact(self, claimed: Claimed) -> Receipt | DeliveryError:
+        """TRANSACTIONAL: a progress row of its own names the last event that was resent."""
+        name: list[object] = [claimed.key.key]
+        result: Receipt | DeliveryError = NotDelivered("not tried")
+        for _ in range(2):
+            session = cast("TransactionalSession", self._open(claimed))
+            try:
+                stood = session.take_over()
+                if stood is not None and stood.sort_key == name:
+                    return DELIVERED
+                progress = Progress(
+                    minibatch=Minibatch(claimed.token, 0),
+                    attempt=Attempt(claimed.token, 0),
+                    done=1,
+                    osn=claimed.row.osn,
+                    sort_key=name,
+                )
+                chunk = self._chunk(claimed)
+                result = _single(
+                    call_patiently(
+                        lambda: session.deliver_with(chunk, progress),
+                        self.sink.retry,
+                        self.around,
+                    )
+                )
+            finally:
+                session.close()
+            if not isinstance(result, OutcomeUnknown):
+                return result
+        return NotDelivered(f"the answer was lost again: {result}")
+
+    def _append(self, claimed: Claimed) -> Receipt | DeliveryError:
+        """SEQUENCED: the log says which resend was its last."""
+        session = cast("SequencedSession", self.session)
+        if session.take_over().resent >= claimed.first:
+            return DELIVERED
+        chunk = self._chunk(claimed)
+        result = _single(
+            call_patiently(
+                lambda: session.deliver_again(chunk, claimed.token), self.sink.retry, self.around
+            )
+        )
+        if isinstance(result, OutcomeUnknown):
+            arrived = session.take_over().resent >= claimed.first
+            return DELIVERED if arrived else NotDelivered(str(result))
+        return result
+
+    def _open(self, claimed: Claimed) -> object:
+        token = Attempt(claimed.token, 0)
+        minibatch = Minibatch(claimed.token, 0)
+        target = Target(self.scribe.pipeline, self.sink.name, minibatch, "~resend", token)
+        return open_session(self.sink, target, self.around)
+
+    def _chunk(self, claimed: Claimed, token: int | None = None) -> Chunk:
+        """Make the event again as it was when it was parked, under its old identity and OSN."""
+        row = claimed.row
+        names = f"{escaped(self.scribe.pipeline)}/{escaped(self.sink.name)}/"
+        chunk = Chunk(
+            rows=rows_of(row),
+            start=row.position,
+            stop=row.position + 1,
+            key="",
+            osn_base=row.osn - row.position,
+            prefix=names,
+        )
+        return replace(chunk, key=f"{chunk.event_key(0)}/resend/{token or claimed.token}")
+
+
+def rows_of(row: ParkedRow) -> Rows:
+    """Make rows of a parked event, with the schema it came with."""
+    if row.schema is None or row.value is None:
+        raise ValueError(f"event {row.event} of {row.entity!r} has no payload yet")
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(row.schema)))
+    batch = pa.RecordBatch.from_pylist([row.value], schema=schema)
+    parts = row.event if isinstance(row.event, tuple) else (row.event,)
+    scopes = Labels.one(row.scope, 1)
+    entities = scopes if row.entity == row.scope else Labels.one(row.entity, 1)
+    return Rows(
+        batch=batch,
+        positions=np.array([row.position], dtype=np.int64),
+        scopes=scopes,
+        entities=entities,
+        ids=tuple(pa.array([part]) for part in parts),
+    )
+
+
+def _single(result: Receipt | DeliveryError) -> Receipt | DeliveryError:
+    """Tell the outcome of a chunk of one event."""
+    if isinstance(result, Receipt) and result.failures:
+        return next(iter(result.failures.values()))
+    return result

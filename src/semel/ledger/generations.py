@@ -1,0 +1,146 @@
+"""What an older generation left behind: its pending partitions, and the commit that closes one of them.
+
+Always true: a partition is closed only after `open` was rewritten and its row taken over, so that nobody of the older
+generation can write any more; what was handled there goes into the watermarks in the commit that removes the row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from semel.errors import Fenced
+from semel.events.ids import Attempt, Minibatch
+from semel.ledger import journal, keys, sequences
+from semel.ledger.keys import key, prefix
+from semel.ledger.minibatches import EVENTS, OPEN, STREAMS
+from semel.ledger.parked import NOTHING, HeadMoved, Parks
+from semel.ledger.rows import SpanRow, StreamRow
+from semel.ledger.store import Conflict, Delete, Equals, Put, Sweep
+from semel.protocol import PartitionState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from semel.ledger.journal import Entry
+    from semel.ledger.minibatches import Opening
+    from semel.ledger.processes import Process
+    from semel.ledger.scribe import Scribe
+    from semel.ledger.sequences import Standing
+    from semel.ledger.store import Key
+
+THE_DRIVER = -1
+"""The task number of the driver itself: below every task of its run, above every run before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """A partition that an older generation left pending, in the hands of this run."""
+
+    sink: str
+    minibatch: Minibatch
+    key: Key
+    row: StreamRow
+    text: str
+    spans: tuple[SpanRow, ...]
+    predecessor: StreamRow
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """What a closed partition leaves: where it stands now, what is journaled and what is parked."""
+
+    standing: Standing
+    entry: Entry | None = None
+    parks: Parks = field(default=NOTHING)
+
+
+def leftovers(
+    scribe: Scribe, opening: Opening, sinks: Iterable[str], process: Process
+) -> list[Leftover]:
+    """Take over every partition that an older generation left pending; sweep what is complete."""
+    found: list[Leftover] = []
+    for sink in sinks:
+        for row_key, text in scribe.scan(STREAMS, prefix(scribe.pipeline, sink)):
+            parts = keys.split(row_key.key)
+            minibatch = Minibatch(keys.number_of(parts[2]), keys.number_of(parts[3]))
+            if minibatch.generation >= opening.row.minibatch.generation:
+                continue
+            row = StreamRow.load(text)
+            if row.state is PartitionState.COMPLETE:
+                _remove(scribe, opening, row_key, text)
+                continue
+            found.append(_taken(scribe, opening, sink, minibatch, row_key, text, process))
+    return found
+
+
+def _taken(
+    scribe: Scribe,
+    opening: Opening,
+    sink: str,
+    minibatch: Minibatch,
+    row_key: Key,
+    text: str,
+    process: Process,
+) -> Leftover:
+    """Write this run into the row, and only then look at what is recorded."""
+    before = StreamRow.load(text)
+    row = replace(
+        before,
+        attempt=Attempt(opening.row.run, THE_DRIVER),
+        process=process,
+        at=scribe.clock.wall(),
+        taken=True,
+        waited=False,
+    )
+    payload = row.dump()
+    if payload != text:
+        _commit(scribe, opening, [Equals(row_key, text)], [Put(row_key, payload)])
+    spans = tuple(SpanRow.load(span) for _, span in scribe.scan(EVENTS, row_key.key + "/"))
+    return Leftover(sink, minibatch, row_key, row, payload, spans, before)
+
+
+def close(scribe: Scribe, opening: Opening, leftover: Leftover, fold: Fold) -> None:
+    """Fold a partition into the watermarks and remove its rows. Raises `HeadMoved` when only a head did."""
+    serial = opening.row.serial - 1
+    before = opening.standing(leftover.sink, leftover.row.partition)
+    updates = [
+        Delete(leftover.key),
+        Sweep(EVENTS, leftover.key.key + "/"),
+        sequences.advance(
+            scribe, leftover.sink, leftover.row.partition, serial, before, fold.standing
+        ),
+        *journal.updates(scribe.pipeline, [] if fold.entry is None else [fold.entry]),
+        *fold.parks.updates,
+    ]
+    requirements = [Equals(leftover.key, leftover.text), *fold.parks.requirements]
+    _commit(scribe, opening, requirements, updates, gone=leftover.key)
+
+
+def _remove(scribe: Scribe, opening: Opening, row_key: Key, text: str) -> None:
+    updates = [Delete(row_key), Sweep(EVENTS, row_key.key + "/")]
+    _commit(scribe, opening, [Equals(row_key, text)], updates, gone=row_key)
+
+
+def _commit(
+    scribe: Scribe,
+    opening: Opening,
+    requirements: list[Equals],
+    updates: list[Put],
+    gone: Key | None = None,
+) -> None:
+    """Commit under `open`; tell a run that was replaced from a head that moved."""
+    open_key = key(OPEN, scribe.pipeline)
+    landed = None if gone is None else (lambda: scribe.read_one(gone) is None)
+    try:
+        scribe.commit([Equals(open_key, opening.text), *requirements], updates, landed)
+    except Conflict:
+        rows = scribe.read(open_key, requirements[0].key)
+        if rows.get(open_key) == opening.text and rows.get(requirements[0].key) == (
+            requirements[0].payload
+        ):
+            raise HeadMoved from None
+        raise Fenced(
+            f"pipeline {scribe.pipeline!r}: run {opening.row.run} was replaced while it closed what an older "
+            "generation had left; the later run does it"
+        ) from None

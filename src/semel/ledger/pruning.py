@@ -1,0 +1,61 @@
+"""Pruning: what is final and older than `remember` goes; every table of the ledger stops growing.
+
+Rows of minibatches are swept when the next but one opens, journals are compacted as they grow. What is left for here:
+parked events that are final, and remembered id sets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from semel.ledger import payloads
+from semel.ledger.journal import TABLE as JOURNAL
+from semel.ledger.journal import watermark_of
+from semel.ledger.keys import prefix
+from semel.ledger.parked import read_parked
+from semel.ledger.store import Conflict, Delete, Equals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from semel.ledger.scribe import Scribe
+    from semel.ledger.store import Key
+
+REMEMBER_S = 7 * 86_400.0
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """Removes what is older than `remember_s`. Runs on the driver, now and then."""
+
+    scribe: Scribe
+    remember_s: float = REMEMBER_S
+
+    def run(self, sinks: Iterable[str]) -> int:
+        """Remove old rows; say how many."""
+        old = self.scribe.clock.wall() - self.remember_s
+        removed = 0
+        for sink in sinks:
+            for row_key, row, text in read_parked(self.scribe, sink):
+                if row.state.final and row.at < old:
+                    removed += self._remove(row_key, text)
+            name = watermark_of(sink).name
+            for row_key, text in self.scribe.scan(JOURNAL, prefix(self.scribe.pipeline, name)):
+                row_ = payloads.load(text)
+                if row_["at"] < old and _is_set(row_):
+                    removed += self._remove(row_key, text)
+        return removed
+
+    def _remove(self, row_key: Key, text: str) -> int:
+        try:
+            self.scribe.commit([Equals(row_key, text)], [Delete(row_key)])
+        except Conflict:
+            return 0
+        return 1
+
+
+def _is_set(row: dict[str, object]) -> bool:
+    """Whether a journal row is a remembered set of one minibatch: its only name is its number."""
+    state = row["state"]
+    return isinstance(state, dict) and list(state) == [str(row["number"])]

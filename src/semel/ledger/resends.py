@@ -1,0 +1,171 @@
+"""Sending parked events: who may, one at a time for each sink, and what came of it.
+
+A resend is not fenced by `open` but by its parked row, its head and a slot. Always true:
+- one event of a slot is being sent at a time, and tokens of a slot only grow: a later one fences an earlier one;
+- an event leaves the parked state only in the commit that says what became of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from semel.errors import Fenced
+from semel.ledger import payloads
+from semel.ledger.keys import key
+from semel.ledger.owners import OWNERS
+from semel.ledger.parked import PARKED, Entity, head_key
+from semel.ledger.processes import Process
+from semel.ledger.rows import HeadRow, ParkedRow
+from semel.ledger.store import Absent, Conflict, Delete, Equals, Key, Put
+from semel.protocol import ParkedState
+
+if TYPE_CHECKING:
+    from semel.ledger.scribe import Scribe
+    from semel.ledger.store import Requirement, Update
+
+WHOLE_SINK = "~"
+"""The slot of a sink as a whole; for SEQUENCED every partition has one of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRow:
+    """Who sends which parked event of a sink right now, if anybody does.
+
+    `first` is the token under which `current` was first taken: any from there on may have sent it.
+    """
+
+    token: int
+    first: int
+    current: str | None
+    process: Process
+
+    def dump(self) -> str:
+        """Give the payload."""
+        return payloads.dump(
+            {
+                "token": self.token,
+                "first": self.first,
+                "current": self.current,
+                "process": self.process.to_json(),
+            }
+        )
+
+    @classmethod
+    def load(cls, text: str) -> SlotRow:
+        """Read it back."""
+        row = payloads.load(text)
+        return cls(row["token"], row["first"], row["current"], Process.from_json(row["process"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A parked event in the hands of one sender.
+
+    Attributes:
+        was: the row before; SENDING when an earlier sender did not come to an end.
+        first: the first token under which it may have been sent; the own one when nobody was before.
+    """
+
+    key: Key
+    was: ParkedRow
+    row: ParkedRow
+    token: int
+    first: int
+    slot_text: str
+    row_text: str
+    asked_at: float
+
+
+class Resends:
+    """Claims and settles parked events of one sink."""
+
+    def __init__(self, scribe: Scribe, sink: str, process: Process, slot: str = WHOLE_SINK) -> None:
+        self._scribe = scribe
+        self._sink = sink
+        self._process = process
+        self._slot = key(OWNERS, scribe.pipeline, "resend", sink, slot)
+
+    def slot(self) -> SlotRow | None:
+        """Tell who has the slot."""
+        text = self._scribe.read_one(self._slot)
+        return None if text is None else SlotRow.load(text)
+
+    def claim(self, row_key: Key, row: ParkedRow, text: str) -> Claimed | None:
+        """Take a parked event to send it; None when somebody else was faster or has the slot."""
+        asked_at = self._scribe.clock.monotonic()
+        slot_text = self._scribe.read_one(self._slot)
+        slot = None if slot_text is None else SlotRow.load(slot_text)
+        if slot is not None and slot.current not in (None, row_key.key):
+            return None
+        token = 1 if slot is None else slot.token + 1
+        first = token if slot is None or slot.current is None else slot.first
+        mine = SlotRow(token, first, row_key.key, self._process).dump()
+        sending = replace(row, state=ParkedState.SENDING, attempts=row.attempts + 1)
+        sending_text = sending.dump()
+        requirements: list[Requirement] = [
+            Equals(row_key, text),
+            Absent(self._slot) if slot_text is None else Equals(self._slot, slot_text),
+        ]
+        try:
+            self._scribe.commit(requirements, [Put(self._slot, mine), Put(row_key, sending_text)])
+        except Conflict:
+            return None
+        return Claimed(row_key, row, sending, token, first, mine, sending_text, asked_at)
+
+    def still_mine(self, claimed: Claimed) -> bool:
+        """Ask whether the slot is still in these hands."""
+        return self._scribe.read_one(self._slot) == claimed.slot_text
+
+    def settle(self, claimed: Claimed, state: ParkedState, why: str, *, blocks: bool) -> None:
+        """Record what came of it and free the slot. Raises `Fenced` when a later sender has it."""
+        row = replace(
+            claimed.row,
+            state=state,
+            why=why,
+            blocks=blocks,
+            doubted=claimed.row.doubted or state in (ParkedState.HELD, ParkedState.SKIPPED),
+            at=self._scribe.clock.wall(),
+        )
+        free = replace(SlotRow.load(claimed.slot_text), current=None).dump()
+        entity = (row.entity, row.scope)
+        done: list[Update] = [Put(claimed.key, row.dump()), Put(self._slot, free)]
+        while True:
+            at = head_key(self._scribe.pipeline, self._sink, entity)
+            head_text = self._scribe.read_one(at)
+            requirements: list[Requirement] = [
+                Equals(claimed.key, claimed.row_text),
+                Equals(self._slot, claimed.slot_text),
+            ]
+            updates = list(done)
+            if head_text is not None:
+                head = HeadRow.load(head_text)
+                left = head.waiting - (state.final and head.waiting > 0)
+                requirements.append(Equals(at, head_text))
+                bumped = replace(head, version=head.version + 1, waiting=left)
+                updates.append(Put(at, bumped.dump()))
+            try:
+                self._scribe.commit(requirements, updates, landed=lambda: self._scribe.stands(done))
+            except Conflict:
+                if self.still_mine(claimed):
+                    continue
+                raise Fenced(
+                    f"pipeline {self._scribe.pipeline!r}, sink {self._sink!r}: event {row.event} of "
+                    f"{row.entity!r} was taken over by a later sender, which says what became of it"
+                ) from None
+            return
+
+    def unblock(self, entity: Entity, head_text: str) -> bool:
+        """Remove a head behind which nothing waits; False when somebody parked behind it meanwhile."""
+        at = head_key(self._scribe.pipeline, self._sink, entity)
+        try:
+            self._scribe.commit([Equals(at, head_text)], [Delete(at)])
+        except Conflict:
+            return self._scribe.read_one(at) is None
+        return True
+
+    def at(self, key_text: str) -> tuple[Key, ParkedRow, str] | None:
+        """Give the parked row with this key."""
+        row_key = Key(PARKED, key_text)
+        text = self._scribe.read_one(row_key)
+        return None if text is None else (row_key, ParkedRow.load(text), text)
