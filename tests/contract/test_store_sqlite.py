@@ -7,6 +7,7 @@ import os
 import pwd
 import sqlite3
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -272,12 +273,16 @@ def test_a_full_disk_is_said_and_room_is_enough_to_go_on(small_disk: Path) -> No
     store.close()
 
 
-def test_a_read_only_file_is_a_matter_of_configuration(tmp_path: Path) -> None:
-    tmp_path.chmod(0o777)
-    for each in tmp_path.parents:
-        if each.owner() == pwd.getpwuid(os.getuid()).pw_name and each != Path("/"):
-            each.chmod(each.stat().st_mode | 0o055)
-    path = tmp_path / "ledger.db"
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """A directory that others can reach; pytest's own are private."""
+    with tempfile.TemporaryDirectory(prefix="semel-") as name:
+        Path(name).chmod(0o777)
+        yield Path(name)
+
+
+def test_a_read_only_file_is_a_matter_of_configuration(open_directory: Path) -> None:
+    path = open_directory / "ledger.db"
     store = SqliteStore(path)
     store.commit([], [Put(A, ONE)])
     store.close()
@@ -290,18 +295,24 @@ def test_a_read_only_file_is_a_matter_of_configuration(tmp_path: Path) -> None:
     as_nobody(write)
 
 
-def test_a_read_only_directory_is_a_matter_of_configuration(tmp_path: Path) -> None:
-    for each in tmp_path.parents:
-        if each.owner() == pwd.getpwuid(os.getuid()).pw_name and each != Path("/"):
-            each.chmod(each.stat().st_mode | 0o055)
-    tmp_path.chmod(0o555)
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_read_only_directory_is_a_matter_of_configuration(
+    open_directory: Path, exists: bool
+) -> None:
+    path = open_directory / "ledger.db"
+    if exists:
+        store = SqliteStore(path)
+        store.commit([], [Put(A, ONE)])
+        store.close()
+        path.chmod(0o666)
+    open_directory.chmod(0o555)
 
     def write() -> None:
         with pytest.raises(ConfigurationError, match="writable"):
-            SqliteStore(tmp_path / "ledger.db").commit([], [Put(A, TWO)])
+            SqliteStore(path).commit([], [Put(A, TWO)])
 
     as_nobody(write)
-    tmp_path.chmod(0o755)
+    open_directory.chmod(0o777)
 
 
 def test_a_missing_directory_is_a_matter_of_configuration(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""How fast it is: measurements that print, and never fail a test."""

@@ -230,8 +230,8 @@ class Closing:
             return Standing(osn, before.mark)
         mark = before.mark or Mark(generation=leftover.minibatch.generation)
         above = mark.above
-        for _, ids in kept.items():
-            above = above | ids
+        for scope in kept.scopes():
+            above = above | kept.get(scope)
         if handled.upto is not None and (mark.upto is None or _after(handled.upto, mark.upto)):
             mark = replace(mark, upto=handled.upto, digest=None)
         if mark.upto is not None:
@@ -268,8 +268,8 @@ def _greatest(sets: Sequence[EntityIds]) -> EventID | None:
     """The greatest id of a settled span, with position identity (one scope)."""
     found: EventID | None = None
     for chunk in sets:
-        for _, ids in chunk.items():
-            last = ids.max()
+        for scope in chunk.scopes():
+            last = chunk.get(scope).max()
             found = last if found is None or _after(last, found) else found
     return found
 

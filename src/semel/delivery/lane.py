@@ -87,6 +87,7 @@ class Lane:
     _entered: int = 0
     _digest: Digest | None = None
     _ends: list[list[Any]] = field(default_factory=list)
+    _ahead: tuple[int, Digest] | None = None
     _expected: Expected | None = None
     way: Way = field(init=False)
     holding: Holding = field(init=False)
@@ -168,15 +169,23 @@ class Lane:
         rows = self._buffer[0]
         done = self.way.step(rows.slice(0, wanted) if wanted < len(rows) else rows)
         if done:
-            if self._digest is None:
-                raise AssertionError("rows came, so there is a digest")
-            self._digest.update(rows.batch.slice(0, done))
+            self._advance_digest(rows, done)
             self.position += done
             self._buffered -= done
             if done < len(rows):
                 self._buffer[0] = rows.slice(done, len(rows))
             else:
                 self._buffer.pop(0)
+
+    def _advance_digest(self, rows: Rows, done: int) -> None:
+        """Digest what the way is done with, once: often it was digested already, to be recorded."""
+        if self._digest is None:
+            raise AssertionError("rows came, so there is a digest")
+        if self._ahead is not None and self._ahead[0] == done:
+            self._digest = self._ahead[1]
+        else:
+            self._digest.update(rows.batch.slice(0, done))
+        self._ahead = None
 
     # -- what ways ask of a lane
 
@@ -192,9 +201,11 @@ class Lane:
         """Give the digest of the partition up to and with the first `count` of `rows`, which come next."""
         if self._digest is None:
             raise AssertionError("rows came, so there is a digest")
+        if not count:
+            return self._digest.hexdigest()
         copy = self._digest.copy()
-        if count:
-            copy.update(rows.batch.slice(0, count))
+        copy.update(rows.batch.slice(0, count))
+        self._ahead = (count, copy)
         return copy.hexdigest()
 
     def chunk(self, rows: Rows, start: int, stop: int) -> Chunk:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -259,14 +260,8 @@ class Resending:
                     osn=claimed.row.osn,
                     sort_key=name,
                 )
-                chunk = self._chunk(claimed)
-                result = _single(
-                    call_patiently(
-                        lambda: session.deliver_with(chunk, progress),
-                        self.sink.retry,
-                        self.around,
-                    )
-                )
+                call = partial(session.deliver_with, self._chunk(claimed), progress)
+                result = _single(call_patiently(call, self.sink.retry, self.around))
             finally:
                 session.close()
             if not isinstance(result, OutcomeUnknown):

@@ -1,0 +1,7 @@
+"""What was done: the verbs by subject, the journal, and the store with its implementations."""
+
+from semel.ledger.reading import Ledger, Trace
+from semel.ledger.scribe import Scribe
+from semel.ledger.stores import open_store
+
+__all__ = ["Ledger", "Scribe", "Trace", "open_store"]

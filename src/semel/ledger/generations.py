@@ -20,14 +20,14 @@ from semel.ledger.store import Conflict, Delete, Equals, Put, Sweep
 from semel.protocol import PartitionState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from semel.ledger.journal import Entry
     from semel.ledger.minibatches import Opening
     from semel.ledger.processes import Process
     from semel.ledger.scribe import Scribe
     from semel.ledger.sequences import Standing
-    from semel.ledger.store import Key
+    from semel.ledger.store import Key, Requirement, Update
 
 THE_DRIVER = -1
 """The task number of the driver itself: below every task of its run, above every run before."""
@@ -104,7 +104,7 @@ def close(scribe: Scribe, opening: Opening, leftover: Leftover, fold: Fold) -> N
     """Fold a partition into the watermarks and remove its rows. Raises `HeadMoved` when only a head did."""
     serial = opening.row.serial - 1
     before = opening.standing(leftover.sink, leftover.row.partition)
-    updates = [
+    updates: list[Update] = [
         Delete(leftover.key),
         Sweep(EVENTS, leftover.key.key + "/"),
         sequences.advance(
@@ -113,20 +113,23 @@ def close(scribe: Scribe, opening: Opening, leftover: Leftover, fold: Fold) -> N
         *journal.updates(scribe.pipeline, [] if fold.entry is None else [fold.entry]),
         *fold.parks.updates,
     ]
-    requirements = [Equals(leftover.key, leftover.text), *fold.parks.requirements]
+    requirements: list[Requirement] = [
+        Equals(leftover.key, leftover.text),
+        *fold.parks.requirements,
+    ]
     _commit(scribe, opening, requirements, updates, gone=leftover.key)
 
 
 def _remove(scribe: Scribe, opening: Opening, row_key: Key, text: str) -> None:
-    updates = [Delete(row_key), Sweep(EVENTS, row_key.key + "/")]
+    updates: list[Update] = [Delete(row_key), Sweep(EVENTS, row_key.key + "/")]
     _commit(scribe, opening, [Equals(row_key, text)], updates, gone=row_key)
 
 
 def _commit(
     scribe: Scribe,
     opening: Opening,
-    requirements: list[Equals],
-    updates: list[Put],
+    requirements: Sequence[Requirement],
+    updates: Sequence[Update],
     gone: Key | None = None,
 ) -> None:
     """Commit under `open`; tell a run that was replaced from a head that moved."""
@@ -135,10 +138,10 @@ def _commit(
     try:
         scribe.commit([Equals(open_key, opening.text), *requirements], updates, landed)
     except Conflict:
-        rows = scribe.read(open_key, requirements[0].key)
-        if rows.get(open_key) == opening.text and rows.get(requirements[0].key) == (
-            requirements[0].payload
-        ):
+        held = [each for each in requirements[:1] if isinstance(each, Equals)]
+        rows = scribe.read(open_key, *(each.key for each in held))
+        ours = all(rows.get(each.key) == each.payload for each in held)
+        if ours and rows.get(open_key) == opening.text:
             raise HeadMoved from None
         raise Fenced(
             f"pipeline {scribe.pipeline!r}: run {opening.row.run} was replaced while it closed what an older "

@@ -9,6 +9,7 @@ Always true:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError, LedgerError
@@ -172,7 +173,7 @@ def resolve(
             requirements.append(Absent(at))
             updates.append(Put(at, HeadRow(row.entity, row.scope, 1, 0).dump()))
         try:
-            scribe.commit(requirements, updates, landed=lambda: scribe.stands(updates[:1]))
+            scribe.commit(requirements, updates, partial(scribe.stands, updates[:1]))
         except Conflict:
             continue
         return done

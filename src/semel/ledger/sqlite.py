@@ -284,6 +284,9 @@ def _told(error: sqlite3.Error, path: Path, patience_s: float) -> SemelError:
 
 
 def _writable(path: Path) -> bool:
-    if path.is_dir():
-        return False
-    return os.access(path if path.exists() else path.parent, os.R_OK | os.W_OK)
+    """Tell whether SQLite could write here: the file, and its log beside it."""
+    effective = os.access in os.supports_effective_ids
+    here = (path.parent, path) if path.exists() else (path.parent,)
+    return not path.is_dir() and all(
+        os.access(each, os.R_OK | os.W_OK, effective_ids=effective) for each in here
+    )

@@ -1,0 +1,1 @@
+"""Where it comes from: inbox, marker clock and ingress."""

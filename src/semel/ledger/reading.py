@@ -1,0 +1,227 @@
+"""Reading the ledger: what is running, how far it is, and what became of one event. It changes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from semel.events import EntityIds, Minibatch
+from semel.ledger import keys, payloads
+from semel.ledger.journal import Journal, watermark_of
+from semel.ledger.keys import prefix
+from semel.ledger.minibatches import EVENTS, OPEN, STREAMS
+from semel.ledger.owners import OWNERS, PIPELINES, OwnerRow
+from semel.ledger.parked import read_heads, read_parked
+from semel.ledger.rows import OpenRow, SpanRow, StreamRow
+from semel.ledger.scribe import Scribe
+from semel.ledger.sequences import TABLE as SEQUENCES
+from semel.ledger.sequences import SequenceRow
+from semel.ledger.store import Key
+from semel.ledger.stores import open_store
+from semel.protocol import ParkedState, PartitionState, SpanState
+
+if TYPE_CHECKING:
+    from semel.events import EventID
+    from semel.ledger.rows import ParkedRow
+    from semel.ledger.store import Store
+
+TABLES = (
+    PIPELINES,
+    OWNERS,
+    OPEN,
+    STREAMS,
+    EVENTS,
+    SEQUENCES,
+    "parked",
+    "heads",
+    "counters",
+    "markers",
+    "journal",
+)
+
+FOR_EVER = 2**62
+"""A number above every minibatch: the state as of now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What the ledger knows of one event at one sink.
+
+    `state` is delivered, in doubt, parked, discarded, pending or not seen; `pending` means that an attempt has its
+    partition and the destination, not the ledger, knows how far it came.
+    """
+
+    sink: str
+    state: str
+    minibatch: Minibatch | None = None
+    attempt: str | None = None
+    osn: tuple[int, int] | None = None
+    at: float | None = None
+    why: str | None = None
+
+
+_PARKED_AS = {
+    ParkedState.HELD: "in doubt",
+    ParkedState.REJECTED: "parked",
+    ParkedState.WAITING: "parked",
+    ParkedState.RESEND: "parked",
+    ParkedState.SENDING: "in doubt",
+    ParkedState.DELIVERED: "delivered",
+    ParkedState.DISCARDED: "discarded",
+    ParkedState.SKIPPED: "in doubt",
+}
+
+
+class Ledger:
+    """A ledger to look at: `Ledger("sqlite:///charges.db")`."""
+
+    def __init__(self, ledger: str | Store) -> None:
+        self._store = open_store(ledger) if isinstance(ledger, str) else ledger
+
+    def pipelines(self) -> list[str]:
+        """Name the pipelines that were ever registered."""
+        return [keys.text_of(found.key) for found, _ in self._store.scan(PIPELINES, "")]
+
+    def rows(self, table: str, start: str = "") -> list[tuple[str, dict[str, Any]]]:
+        """Give the rows of a table whose keys start with `start`, expanded."""
+        return [(row.key, payloads.load(text)) for row, text in self._store.scan(table, start)]
+
+    def sinks(self, pipeline: str) -> list[str]:
+        """Name the sinks of a pipeline."""
+        at = keys.key(PIPELINES, pipeline)
+        text = self._store.read([at]).get(at)
+        return [] if text is None else sorted(payloads.load(text).get("sinks", {}))
+
+    def parked(self, pipeline: str, sink: str | None = None) -> list[tuple[Key, ParkedRow]]:
+        """Give the parked events of a pipeline, in the order in which they came."""
+        scribe = Scribe(self._store, pipeline)
+        names = self.sinks(pipeline) if sink is None else [sink]
+        return [(at, row) for name in names for at, row, _ in read_parked(scribe, name)]
+
+    def summary(self, pipeline: str) -> dict[str, Any]:
+        """Say who runs a pipeline, which minibatch is open, and what is pending, parked and blocked."""
+        scribe = Scribe(self._store, pipeline)
+        owner_key, open_key = keys.key(OWNERS, pipeline), keys.key(OPEN, pipeline)
+        found = self._store.read([owner_key, open_key])
+        owner = OwnerRow.load(found[owner_key]) if owner_key in found else None
+        opened = OpenRow.load(found[open_key]) if open_key in found else None
+        return {
+            "pipeline": pipeline,
+            "run": None if owner is None else owner.run,
+            "beat_at": None if owner is None else owner.at,
+            "ended": None if owner is None else owner.ended,
+            "minibatch": None if opened is None else str(opened.minibatch),
+            "complete": None if opened is None else opened.complete,
+            "sinks": {
+                sink: {
+                    "partitions": dict(self._states(pipeline, sink)),
+                    "delivered": self._last_numbers(pipeline, sink),
+                    "parked": dict(
+                        Counter(row.state.value for _, row, _ in read_parked(scribe, sink))
+                    ),
+                    "blocked": len(read_heads(scribe, sink)),
+                }
+                for sink in self.sinks(pipeline)
+            },
+        }
+
+    def find(
+        self, pipeline: str, entity: str, event: EventID, sink: str | None = None
+    ) -> list[Trace]:
+        """Say what became of one event, at each sink. The entity is the source partition for positions."""
+        names = self.sinks(pipeline) if sink is None else [sink]
+        return [self._trace(Scribe(self._store, pipeline), name, entity, event) for name in names]
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._store.close()
+
+    # -- one event
+
+    def _trace(self, scribe: Scribe, sink: str, entity: str, event: EventID) -> Trace:
+        for _, row, _ in read_parked(scribe, sink):
+            if row.event == event and entity in (row.entity, row.scope):
+                state = _PARKED_AS.get(row.state)
+                if state is not None:
+                    osn = (row.osn, row.osn)
+                    return Trace(sink, state, row.minibatch, None, osn, row.at, row.why)
+        return (
+            self._in_spans(scribe, sink, entity, event)
+            or self._in_watermarks(scribe, sink, entity, event)
+            or self._in_pending(scribe, sink)
+            or Trace(sink, "not seen")
+        )
+
+    def _in_spans(self, scribe: Scribe, sink: str, entity: str, event: EventID) -> Trace | None:
+        for at, text in scribe.scan(EVENTS, prefix(scribe.pipeline, sink)):
+            span = SpanRow.load(text)
+            if not any(ids.contains(entity, event) for ids in span.ids):
+                continue
+            parts = keys.split(at.key)
+            stream_key = Key(STREAMS, at.key.rpartition("/")[0])
+            stream = scribe.read_one(stream_key)
+            complete = stream is not None and (
+                StreamRow.load(stream).state is PartitionState.COMPLETE
+            )
+            settled = complete or span.state is SpanState.SETTLED
+            return Trace(
+                sink,
+                "delivered" if settled else "in doubt",
+                _minibatch(parts),
+                str(span.attempt),
+                span.osn,
+                span.at,
+                None if settled else "an attempt is sending it, or ended while it was",
+            )
+        return None
+
+    def _in_watermarks(
+        self, scribe: Scribe, sink: str, entity: str, event: EventID
+    ) -> Trace | None:
+        for _, text in scribe.scan(SEQUENCES, prefix(scribe.pipeline, sink)):
+            row = SequenceRow.load(text)
+            mark = row.after.mark
+            if mark is not None and row.partition == entity:
+                reached = mark.upto is not None and _at_most(event, mark.upto)
+                if reached or event in mark.above:
+                    return Trace(sink, "delivered", why=f"position up to {mark.upto} is handled")
+            state = Journal(scribe).restore(watermark_of(sink), row.partition, before=FOR_EVER)
+            known = state.values.get(entity)
+            if isinstance(known, list) and _at_most(event, known[0]):
+                return Trace(sink, "delivered", why=f"ids up to {known[0]} are handled")
+            for ids in state.values.values():
+                if isinstance(ids, dict) and EntityIds.from_json(ids).contains(entity, event):
+                    return Trace(sink, "delivered", why="its id is remembered")
+        return None
+
+    def _in_pending(self, scribe: Scribe, sink: str) -> Trace | None:
+        for at, text in scribe.scan(STREAMS, prefix(scribe.pipeline, sink)):
+            row = StreamRow.load(text)
+            if row.state is PartitionState.PENDING:
+                return Trace(
+                    sink,
+                    "pending",
+                    _minibatch(keys.split(at.key)),
+                    str(row.attempt),
+                    at=row.at,
+                    why=f"partition {row.partition} is being delivered; the destination knows how far",
+                )
+        return None
+
+    def _states(self, pipeline: str, sink: str) -> Counter[str]:
+        rows = self._store.scan(STREAMS, prefix(pipeline, sink))
+        return Counter(StreamRow.load(text).state.value for _, text in rows)
+
+    def _last_numbers(self, pipeline: str, sink: str) -> int:
+        rows = self._store.scan(SEQUENCES, prefix(pipeline, sink))
+        return sum(SequenceRow.load(text).after.osn for _, text in rows)
+
+
+def _minibatch(parts: tuple[str, ...]) -> Minibatch:
+    return Minibatch(keys.number_of(parts[2]), keys.number_of(parts[3]))
+
+
+def _at_most(event: EventID, last: Any) -> bool:
+    found = tuple(last) if isinstance(last, list) else last
+    return type(event) is type(found) and bool(event <= found)  # type: ignore[operator]

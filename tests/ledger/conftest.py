@@ -1,0 +1,17 @@
+"""One pipeline in one SQLite file, for each test of the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ledger.doubles import World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    opened = World(tmp_path / "ledger.db")
+    yield opened
+    opened.close()

@@ -1,0 +1,211 @@
+"""Who runs a pipeline: run numbers, what may not change under a name, and the heartbeat."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from ledger.doubles import DESCRIPTION, ELSEWHERE, SINK, World
+from semel.errors import ConfigurationError, Fenced
+from semel.ledger import payloads
+from semel.ledger.keys import key
+from semel.ledger.owners import OwnerRow
+from semel.ledger.processes import Process
+
+LEASE_S = 10.0
+
+
+def changed(**parts: Any) -> dict[str, Any]:
+    return {**DESCRIPTION, **parts}
+
+
+def owner_of(world: World) -> OwnerRow:
+    owner = world.owners.owner()
+    assert owner is not None
+    return owner
+
+
+# --- registration ---------------------------------------------------------------------------------
+
+
+@pytest.mark.rows("A17")
+def test_run_numbers_of_a_pipeline_only_grow(world: World) -> None:
+    runs = [world.owners.register(DESCRIPTION, ELSEWHERE, f"n{at}") for at in range(4)]
+    assert runs == [1, 2, 3, 4]
+    other = World(world.path, "another pipeline")
+    assert other.owners.register(DESCRIPTION, ELSEWHERE, "n1") == 1
+    other.close()
+
+
+def test_a_nonce_is_found_again_and_makes_no_second_run(world: World) -> None:
+    world.owners.register(DESCRIPTION, ELSEWHERE, "n1")
+    first = world.owners.register(DESCRIPTION, ELSEWHERE, "n2")
+    world.store.forget()
+    assert world.owners.register(DESCRIPTION, ELSEWHERE, "n2") == first
+    assert not world.store.asked
+
+
+def test_a_registration_whose_reply_was_lost_is_found_again(world: World) -> None:
+    world.store.lose_replies()
+    assert world.owners.register(DESCRIPTION, ELSEWHERE, "n1") == 1
+    assert owner_of(world).run == 1
+
+
+def test_of_two_registrations_at_once_each_gets_its_own_number(world: World) -> None:
+    other = world.another()
+    world.store.let_in(lambda: other.owners.register(DESCRIPTION, ELSEWHERE, "other"))
+    assert world.owners.register(DESCRIPTION, ELSEWHERE, "mine") == 2
+    assert owner_of(world).nonce == "mine"
+
+
+# --- what may not change under a name -------------------------------------------------------------
+
+
+CHANGES = [
+    (changed(identity={"kind": "position"}), r"identity was .*given.* and is .*position"),
+    (changed(sinks={SINK: {"capability": "transactional"}}), r"sink 'charge' was .*opaque.*transac"),
+    ({"sinks": DESCRIPTION["sinks"]}, r"identity was .*given.* and is None"),
+]
+
+
+@pytest.mark.parametrize(("description", "named"), CHANGES)
+def test_another_identity_or_sink_under_a_used_name_is_refused_and_named(
+    world: World, description: dict[str, Any], named: str
+) -> None:
+    world.owners.register(DESCRIPTION, ELSEWHERE, "n1")
+    before = world.store.contents()
+    with pytest.raises(ConfigurationError, match=named) as refused:
+        world.owners.register(description, ELSEWHERE, "n2")
+    assert "'pay'" in str(refused.value)
+    assert "new name" in str(refused.value)
+    assert world.store.contents() == before
+
+
+@pytest.mark.rows("S20")
+def test_a_further_sink_is_accepted_and_remembered(world: World) -> None:
+    world.owners.register(DESCRIPTION, ELSEWHERE, "n1")
+    mail = {"mail": {"capability": "opaque"}}
+    assert world.owners.register(changed(sinks=mail), ELSEWHERE, "n2") == 2
+    recorded = payloads.load(world.store.contents()[key("pipelines", "pay")])
+    assert recorded["sinks"] == {**DESCRIPTION["sinks"], **mail}
+    with pytest.raises(ConfigurationError, match="sink 'mail'"):
+        world.owners.register(changed(sinks={"mail": {"capability": "x"}}), ELSEWHERE, "n3")
+
+
+def test_two_that_add_a_sink_at_once_lose_neither(world: World) -> None:
+    other = world.another()
+    world.owners.register(DESCRIPTION, ELSEWHERE, "n1")
+    mail, text = {"mail": {"capability": "opaque"}}, {"text": {"capability": "opaque"}}
+    world.store.let_in(lambda: other.owners.register(changed(sinks=mail), ELSEWHERE, "n2"))
+    world.owners.register(changed(sinks=text), ELSEWHERE, "n3")
+    recorded = payloads.load(world.store.contents()[key("pipelines", "pay")])
+    assert recorded["sinks"].keys() == {SINK, "mail", "text"}
+
+
+# --- the heartbeat --------------------------------------------------------------------------------
+
+
+@pytest.mark.rows("A18")
+def test_a_beat_moves_the_owners_row(world: World) -> None:
+    run = world.owners.register(DESCRIPTION, ELSEWHERE, "n1")
+    before = owner_of(world)
+    world.owners.beat(run, "n1")
+    after = owner_of(world)
+    assert (after.beat, after.run, after.process) == (before.beat + 1, run, ELSEWHERE)
+
+
+@pytest.mark.rows("A17", "A18")
+def test_a_run_that_was_replaced_is_fenced_by_its_next_beat(world: World) -> None:
+    first = world.owners.register(DESCRIPTION, ELSEWHERE, "n1")
+    world.owners.register(DESCRIPTION, ELSEWHERE, "n2")
+    before = world.store.contents()
+    with pytest.raises(Fenced, match=r"run 1 was replaced by run 2"):
+        world.owners.beat(first, "n1")
+    assert world.store.contents() == before
+
+
+@pytest.mark.rows("A17")
+def test_a_run_that_is_replaced_while_it_beats_is_fenced(world: World) -> None:
+    other = world.another()
+    run = world.owners.register(DESCRIPTION, ELSEWHERE, "n1")
+    world.store.let_in(lambda: other.owners.register(DESCRIPTION, ELSEWHERE, "n2"))
+    with pytest.raises(Fenced, match="replaced by run 2"):
+        world.owners.beat(run, "n1")
+    assert (owner_of(world).nonce, owner_of(world).beat) == ("n2", 0)
+
+
+def test_a_beat_of_a_pipeline_nobody_registered_is_fenced(world: World) -> None:
+    with pytest.raises(Fenced):
+        world.owners.beat(1, "n1")
+
+
+# --- is the owner alive? --------------------------------------------------------------------------
+
+
+@pytest.mark.rows("A18")
+def test_an_owner_whose_beat_moves_is_alive(world: World) -> None:
+    run = world.owners.register(DESCRIPTION, ELSEWHERE, "n1")
+    world.clock.meanwhile = lambda: world.owners.beat(run, "n1")
+    assert world.owners.alive(Process.here(), LEASE_S)
+    assert world.clock.slept == [LEASE_S]
+
+
+@pytest.mark.rows("A18")
+def test_an_owner_whose_beat_stands_still_for_a_lease_is_not_alive(world: World) -> None:
+    world.owners.register(DESCRIPTION, ELSEWHERE, "n1")
+    assert not world.owners.alive(Process.here(), LEASE_S)
+    assert world.clock.slept == [LEASE_S]
+
+
+def test_an_owner_that_ends_while_it_is_watched_is_not_alive(world: World) -> None:
+    run = world.owners.register(DESCRIPTION, ELSEWHERE, "n1")
+    world.clock.meanwhile = lambda: world.owners.beat(run, "n1", ended=True)
+    assert not world.owners.alive(Process.here(), LEASE_S)
+
+
+def test_nobody_waits_for_a_name_that_is_free(world: World) -> None:
+    me = Process.here()
+    assert not world.owners.alive(me, LEASE_S)
+    run = world.owners.register(DESCRIPTION, ELSEWHERE, "n1")
+    world.owners.beat(run, "n1", ended=True)
+    assert not world.owners.alive(me, LEASE_S)
+    world.owners.register(DESCRIPTION, me, "n2")
+    assert not world.owners.alive(me, LEASE_S)
+    assert not world.clock.slept
+
+
+@pytest.mark.rows("A18")
+def test_a_process_known_to_be_gone_is_not_waited_for(world: World) -> None:
+    code = (
+        "import json, sys; from semel.ledger.processes import Process;"
+        "print(json.dumps(Process.here().to_json()), flush=True); sys.stdin.read()"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    process = Process.from_json(json.loads(child.stdout.readline()))
+    world.owners.register(DESCRIPTION, process, "n1")
+    assert not process.gone()
+    assert not world.owners.alive(Process.here(), LEASE_S)
+    assert world.clock.slept == [LEASE_S]
+    child.stdin.close()
+    child.stdout.close()
+    child.wait()
+    assert process.gone()
+    assert not world.owners.alive(Process.here(), LEASE_S)
+    assert world.clock.slept == [LEASE_S]
+
+
+def test_of_a_process_of_another_machine_nobody_knows_that_it_is_gone() -> None:
+    here = Process.here()
+    assert not ELSEWHERE.gone()
+    assert not here.gone()
+    assert Process(here.host, here.boot, here.pid, "1").gone()
+    assert not Process(here.host, "", here.pid, "1").gone()
+    assert Process.from_json(json.loads(json.dumps(here.to_json()))) == here

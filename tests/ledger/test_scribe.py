@@ -1,0 +1,96 @@
+"""The scribe tries again while the store is away, and gives up with patience at its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ledger.doubles import StillClock, World
+from semel.errors import LedgerUnavailable
+from semel.ledger.keys import key
+from semel.ledger.scribe import Scribe
+from semel.ledger.store import Absent, Conflict, Equals, Key, Put
+from semel.ledger.stores import open_store
+
+A = key("open", "a")
+ONE, TWO, THREE = '{"n":1}', '{"n":2}', '{"n":3}'
+
+
+def value(world: World, at: Key = A) -> str | None:
+    return world.store.contents().get(at)
+
+
+def test_a_commit_whose_request_was_lost_is_issued_again(world: World) -> None:
+    world.store.lose_requests(3)
+    world.scribe.commit([Absent(A)], [Put(A, ONE)])
+    assert (len(world.store.asked), len(world.store.landed)) == (4, 1)
+    assert value(world) == ONE
+
+
+def test_a_commit_whose_reply_was_lost_finds_its_own_success(world: World) -> None:
+    world.store.lose_replies()
+    world.scribe.commit([Absent(A)], [Put(A, ONE)])
+    assert len(world.store.landed) == 1
+    assert value(world) == ONE
+
+
+def test_a_success_that_was_overwritten_before_the_repeat_is_a_conflict(world: World) -> None:
+    other = world.another()
+    world.store.lose_reply_and_let_in(
+        lambda: other.scribe.commit([Equals(A, ONE)], [Put(A, TWO)])
+    )
+    with pytest.raises(Conflict):
+        world.scribe.commit([Absent(A)], [Put(A, ONE)])
+    assert value(world) == TWO
+
+
+def test_who_never_lost_a_reply_does_not_take_anothers_row_for_its_own(world: World) -> None:
+    world.scribe.commit([Absent(A)], [Put(A, ONE)])
+    with pytest.raises(Conflict):
+        world.scribe.commit([Absent(A)], [Put(A, ONE)])
+
+
+def test_a_conflict_is_told_at_once(world: World) -> None:
+    with pytest.raises(Conflict):
+        world.scribe.commit([Equals(A, ONE)], [Put(A, TWO)])
+    assert len(world.store.asked) == 1
+    assert not world.clock.slept
+
+
+def test_patience_ends_and_names_what_to_do(world: World) -> None:
+    world.store.lose_requests(10_000)
+    with pytest.raises(LedgerUnavailable, match=r"'pay'.*restart the query"):
+        world.scribe.commit([Absent(A)], [Put(A, ONE)])
+    assert 30 <= sum(world.clock.slept) < 36
+    assert max(world.clock.slept) <= 2.0
+
+
+def test_a_look_is_repeated_until_the_store_answers(tmp_path: Path) -> None:
+    class Away:
+        """A store that is away for the first looks."""
+
+        def __init__(self, away: int) -> None:
+            self._store = open_store(f"sqlite:///{tmp_path}/ledger.db")
+            self._away = away
+
+        def __getattr__(self, name: str) -> object:
+            if self._away and name in ("read", "scan"):
+                self._away -= 1
+                raise LedgerUnavailable("away")
+            return getattr(self._store, name)
+
+    clock = StillClock()
+    scribe = Scribe(Away(3), "pay", clock)  # type: ignore[arg-type]
+    assert scribe.read_one(A) is None
+    assert len(clock.slept) == 3
+    with pytest.raises(LedgerUnavailable, match="away"):
+        Scribe(Away(10_000), "pay", clock).scan("open", "")  # type: ignore[arg-type]
+
+
+def test_several_rows_stand_only_together(world: World) -> None:
+    b = key("open", "b")
+    world.scribe.commit([Absent(A)], [Put(A, ONE)])
+    assert world.scribe.stands([Put(A, ONE)])
+    assert not world.scribe.stands([Put(A, ONE), Put(b, TWO)])
+    assert not world.scribe.stands([Put(A, THREE)])

@@ -1,0 +1,84 @@
+"""The error tree is the one its docstring draws, and every error survives the way to the driver."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from semel import errors
+from semel.errors import NotDelivered, SemelError
+from semel.ledger.keys import key
+from semel.ledger.parked import HeadMoved
+from semel.ledger.store import Conflict
+
+BRANCH = re.compile(r"^(?P<indent>[│ ]*)(?:[├└]── )?(?P<name>[A-Z]\w+)(?:  +(?P<says>.+))?$")
+
+
+def drawn() -> dict[str, str | None]:
+    """Give each error of the drawing with the one it hangs under."""
+    assert errors.__doc__ is not None
+    drawing = errors.__doc__.split("```")[1].strip("\n")
+    parents: dict[str, str | None] = {}
+    path: list[str] = []
+    for line in drawing.splitlines():
+        found = BRANCH.match(line)
+        assert found, f"not a branch of the tree: {line!r}"
+        depth = 0 if "── " not in line else len(found["indent"]) // 4 + 1
+        path[depth:] = [found["name"]]
+        parents[found["name"]] = path[depth - 1] if depth else None
+    return parents
+
+
+def below(error: type[SemelError]) -> Iterator[type[SemelError]]:
+    yield error
+    for child in error.__subclasses__():
+        if child.__module__ == errors.__name__:
+            yield from below(child)
+
+
+TREE = list(below(SemelError))
+
+
+def test_the_tree_is_the_one_that_is_drawn() -> None:
+    built = {each.__name__: each.__base__.__name__ for each in TREE if each.__base__}
+    assert {**built, "SemelError": None} == drawn()
+
+
+def test_every_error_of_the_module_hangs_in_the_tree() -> None:
+    defined = {
+        each
+        for _, each in inspect.getmembers(errors, inspect.isclass)
+        if each.__module__ == errors.__name__
+    }
+    assert defined == set(TREE)
+
+
+@pytest.mark.parametrize("error", TREE)
+def test_every_error_says_in_a_docstring_what_it_means(error: type[SemelError]) -> None:
+    assert error.__doc__
+
+
+@pytest.mark.parametrize("error", TREE)
+def test_every_error_survives_pickling(error: type[SemelError]) -> None:
+    before = error("pipeline 'pay': event 7 of 'a'")
+    after = pickle.loads(pickle.dumps(before))
+    assert type(after) is error
+    assert str(after) == "pipeline 'pay': event 7 of 'a'"
+    assert after.args == before.args
+
+
+def test_not_delivered_keeps_when_to_try_again() -> None:
+    after = pickle.loads(pickle.dumps(NotDelivered("busy", retry_after_s=2.5)))
+    assert (str(after), after.retry_after_s) == ("busy", 2.5)
+    assert NotDelivered().retry_after_s is None
+
+
+def test_what_never_leaves_its_room_survives_pickling_too() -> None:
+    conflict = pickle.loads(pickle.dumps(Conflict(key("open", "pay"))))
+    assert conflict.key == key("open", "pay")
+    assert "open:pay" in str(conflict)
+    assert type(pickle.loads(pickle.dumps(HeadMoved()))) is HeadMoved
