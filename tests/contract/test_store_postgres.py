@@ -23,7 +23,7 @@ from semel.ledger.stores import open_store
 psycopg = pytest.importorskip("psycopg")
 
 if TYPE_CHECKING:
-    from tests.conftest import PostgresServer
+    from conftest import PostgresServer
 
 A, B = key("t", "a"), key("t", "b")
 ONE, TWO = payloads.dump({"n": 1}), payloads.dump({"n": 2})
@@ -50,6 +50,8 @@ class Wire:
         self.cut_at = b""
         self.cuts = 0
         self.deliver_first = False
+        self._unheard: list[socket.socket] = []
+        self._replied = threading.Event()
         self._server_port = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -73,12 +75,15 @@ class Wire:
     def _pass(self, source: socket.socket, target: socket.socket, asks: bool) -> None:
         try:
             while received := source.recv(65536):
+                if source in self._unheard:
+                    self._replied.set()
+                    continue
                 if asks and self.cuts and self.cut_at in received:
                     self.cuts -= 1
                     if self.deliver_first:
-                        source.shutdown(socket.SHUT_WR)
+                        self._unheard.append(target)
                         target.sendall(received)
-                        time.sleep(0.3)
+                        assert self._replied.wait(10)
                     break
                 target.sendall(received)
         except OSError:
@@ -245,20 +250,20 @@ def test_the_order_of_keys_is_fixed_in_the_table_and_not_left_to_the_database(
 
 def test_a_child_opens_its_own_connection_and_leaves_the_parents_alone(store: Store) -> None:
     store.commit([], [Put(A, ONE)])
+    [parents] = store._idle._connections  # type: ignore[attr-defined]
     pid = os.fork()
     if pid == 0:
         try:
             store.commit([Equals(A, ONE)], [Put(A, TWO)])
+            [own] = store._idle._connections  # type: ignore[attr-defined]
+            assert own is not parents
             store.close()
-            del store
             os._exit(0)
         finally:
             os._exit(1)
     assert os.waitpid(pid, 0)[1] == 0
-    idle = store._idle._connections  # type: ignore[attr-defined]
-    [parents] = idle
     assert store.read([A]) == {A: TWO}
-    assert idle == [parents]
+    assert store._idle._connections == [parents]  # type: ignore[attr-defined]
 
 
 def test_a_store_that_is_forgotten_closes_its_connections(

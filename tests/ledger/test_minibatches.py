@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ledger.doubles import SINK, World, holding, report, settled, span, wish
+from ledger.doubles import SINK, World, holding, parked, report, settled, span, wish
 from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events.ids import Minibatch
 from semel.ledger.minibatches import Minibatches, Opening
 from semel.ledger.parked import parking
 from semel.protocol import Found
-
-from ledger.doubles import parked  # isort: skip
 
 
 def deliver(world: World, minibatches: Minibatches, batch: int, task: int = 1) -> Opening:

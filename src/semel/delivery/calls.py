@@ -1,6 +1,7 @@
 """Calling a destination: what is tried again, for how long, and what each outcome is called.
 
-An error nobody classified is unknown. Opening a connection has no effect, so any error there can be tried again.
+An error nobody classified is unknown. Opening a connection has no effect, so any error there can be
+tried again.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ def open_session(sink: Sink, target: Target, around: Surroundings) -> AnySession
         except Exception as error:  # noqa: BLE001 - nothing is sent by connecting
             last = error
     raise NotDelivered(
-        f"pipeline {target.pipeline!r}, sink {target.sink!r}, partition {target.partition}: the destination "
+        f"pipeline {target.pipeline!r}, sink {target.sink!r}, partition {target.partition}: the "
+        "destination "
         f"could not be reached ({last}). Nothing was sent; see that it runs, then restart the query"
     ) from last

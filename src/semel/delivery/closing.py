@@ -1,8 +1,11 @@
-"""Closing an older generation: after a lost checkpoint, what was done in its pending partitions goes into watermarks.
+"""Closing an older generation: after a lost checkpoint, what was done in its pending partitions
+goes into watermarks.
 
 Always true:
-- fence first, then ask: the ledger's row is ours, then the destination's, and only then is anybody asked;
-- an event that may have arrived is never left for a re-read to send, unless its key absorbs it or the policy says so.
+- fence first, then ask: the ledger's row is ours, then the destination's, and only then is anybody
+  asked;
+- an event that may have arrived is never left for a re-read to send, unless its key absorbs it or
+  the policy says so.
 """
 
 from __future__ import annotations
@@ -55,13 +58,16 @@ class Handled:
     ids: EntityIds = field(default=EntityIds.EMPTY)
     upto: EventID | None = None
     osn: int = 0
+    sent: int = 0
     doubtful: EntityIds = field(default=EntityIds.EMPTY)
     span: SpanRow | None = None
 
 
 @dataclass
 class Closing:
-    """Closes what older generations of a pipeline left. Runs on the driver, before the first task of a run."""
+    """Closes what older generations of a pipeline left. Runs on the driver, before the first task
+    of a run.
+    """
 
     scribe: Scribe
     opening: Opening
@@ -81,7 +87,9 @@ class Closing:
         return len(found)
 
     def _wait(self, found: Sequence[Leftover], sinks: dict[str, Sink]) -> None:
-        """Wait once for all, until no call of an older generation can be in flight where nobody fences it."""
+        """Wait once for all, until no call of an older generation can be in flight where nobody
+        fences it.
+        """
         longest = 0.0
         for leftover in found:
             sink = sinks[leftover.sink]
@@ -137,8 +145,8 @@ class Closing:
                     sequenced = cast("SequencedSession", session)
                     ids = sequenced.delivered_ids(leftover.minibatch)
                 if told.minibatch != leftover.minibatch:
-                    return Handled(osn=max(told.osn, leftover.row.osn))
-                return Handled(ids, _id_of(told.sort_key), told.osn)
+                    return Handled(osn=leftover.row.osn, sent=told.osn)
+                return Handled(ids, _id_of(told.sort_key), told.osn, sent=told.osn)
             return self._from_row(leftover, told)
         finally:
             session.close()
@@ -146,7 +154,7 @@ class Closing:
     def _from_row(self, leftover: Leftover, told: Progress | None) -> Handled:
         if told is None or told.minibatch != leftover.minibatch or not told.done:
             return Handled(osn=leftover.row.osn)
-        return Handled(told.ids, _id_of(told.sort_key), told.osn)
+        return Handled(told.ids, _id_of(told.sort_key), told.osn, sent=told.osn)
 
     def _from_spans(self, leftover: Leftover, sink: Sink) -> Handled:
         """Settled spans are handled; of an open one, what the destination or the key allows to say."""
@@ -197,7 +205,9 @@ class Closing:
     def _doubts(
         self, leftover: Leftover, sink: Sink, handled: Handled
     ) -> tuple[list[ParkedRow], bool]:
-        """Park what is in doubt, without payload until it comes again; say whether it is to be sent then."""
+        """Park what is in doubt, without payload until it comes again; say whether it is to be sent
+        then.
+        """
         remedy = DOUBT[sink.on_doubt].remedy
         state = {Remedy.PASS: ParkedState.SKIPPED, Remedy.SEND: ParkedState.RESENT}.get(
             remedy, ParkedState.HELD
@@ -227,7 +237,7 @@ class Closing:
         before = self.opening.standing(leftover.sink, leftover.row.partition)
         osn = max(before.osn, handled.osn)
         if not isinstance(self.identity, Position):
-            return Standing(osn, before.mark)
+            return Standing(osn, max(before.sent, handled.sent), before.mark)
         mark = before.mark or Mark(generation=leftover.minibatch.generation)
         above = mark.above
         for scope in kept.scopes():
@@ -237,7 +247,7 @@ class Closing:
         if mark.upto is not None:
             upto = mark.upto
             above = IdSet.of(event for event in above if _after(event, upto))
-        return Standing(osn, replace(mark, above=above))
+        return Standing(osn, max(before.sent, handled.sent), replace(mark, above=above))
 
     def _entry(self, leftover: Leftover, sink: Sink, kept: EntityIds) -> Entry | None:
         if not isinstance(self.identity, Given) or not kept:

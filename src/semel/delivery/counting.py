@@ -1,6 +1,7 @@
 """What a lane does with a partition that is complete: count and digest it, deliver nothing.
 
-With position identity a re-run may end later than the first try did; then the row goes back to pending.
+With position identity a re-run may end later than the first try did; then the row goes back to
+pending.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Doubt: what becomes of single events that were rejected, or that may have arrived.
 
-No protocol can tell "sent, reply lost" from "not sent" without help from the destination. So it is bounded,
-recorded, and decided by a policy of the user's or by a person.
+No protocol can tell "sent, reply lost" from "not sent" without help from the destination. So it is
+bounded, recorded, and decided by a policy of the user's or by a person.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Doubts:
     def wait_out_the_attempt_before(self) -> None:
         """Wait until no call of an attempt before this one can be in flight.
 
-        A process known to be gone starts none any more, so the lease is saved if it had itself waited. The calls
-        it had begun may still arrive, so the deadline never is.
+        A process known to be gone starts none any more, so the lease is saved if it had itself
+        waited. The calls it had begun may still arrive, so the deadline never is.
         """
         lane = self._lane
         before = lane.holding.predecessor
@@ -67,7 +67,9 @@ class Doubts:
         lane.around.clock.sleep(before.deadline_s + (0.0 if gone else before.lease_s))
 
     def report_late(self, chunks: Sequence[Chunk]) -> None:
-        """Record calls of this replaced attempt that may have arrived twice; nobody else can know of them."""
+        """Record calls of this replaced attempt that may have arrived twice; nobody else can know
+        of them.
+        """
         lane = self._lane
         for chunk in chunks:
             for at in range(len(chunk)):
@@ -83,7 +85,8 @@ class Doubts:
     ) -> Verdicts:
         """Say what is parked and what is sent (again), in the order of the rows.
 
-        `found_so` says that an attempt before this one left the doubt; it does not count against the destination.
+        `found_so` says that an attempt before this one left the doubt; it does not count against
+        the destination.
         """
         verdicts = Verdicts(found_so=found_so)
         doubtful = any(isinstance(why, OutcomeUnknown) for why in failures.values())
@@ -142,7 +145,9 @@ class Doubts:
     def _stop(self, rows: Rows, at: int, why: OutcomeUnknown) -> str:
         lane = self._lane
         return (
-            f"{lane.assignment.place(lane.sink)}: event {rows.id(at)} of {rows.entity(at)!r} is in doubt "
-            f"({why}), and on_doubt is 'stop'. Look at the destination, then say `semel resolve EVENT "
+            f"{lane.assignment.place(lane.sink)}: event {rows.id(at)} of {rows.entity(at)!r} is in "
+            "doubt "
+            f"({why}), and on_doubt is 'stop'. Look at the destination, then say `semel resolve "
+            "EVENT "
             "delivered|resend|discard --reason ...` and start the query again"
         )

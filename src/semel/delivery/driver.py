@@ -1,4 +1,6 @@
-"""The driver's part of a pipeline, without Spark: it opens, completes, closes and drains. One for each run."""
+"""The driver's part of a pipeline, without Spark: it opens, completes, closes and drains. One for
+each run.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,9 @@ PRUNE_EVERY = 100
 class Driver:
     """Runs the minibatches of one `start()` of a pipeline.
 
-    The steps of a minibatch: 1. drain what is parked and free to go; 2. open it, which fences the run before;
-    3. the first time, close what an older generation left; 4. the tasks deliver; 5. complete it.
+    The steps of a minibatch: 1. drain what is parked and free to go; 2. open it, which fences the
+    run before; 3. the first time, close what an older generation left; 4. the tasks deliver; 5.
+    complete it.
     """
 
     scribe: Scribe

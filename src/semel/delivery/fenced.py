@@ -1,8 +1,9 @@
-"""The way to TRANSACTIONAL and SEQUENCED destinations: no intents, because the destination tells what is done.
+"""The way to TRANSACTIONAL and SEQUENCED destinations: no intents, because the destination tells
+what is done.
 
 Always true:
-- fence first, then ask: whoever finds the partition pending takes the progress row or the log's epoch before it
-  looks at how far they are;
+- fence first, then ask: whoever finds the partition pending takes the progress row or the log's
+  epoch before it looks at how far they are;
 - an event is parked before progress or C passes it;
 - an outcome that is not known is asked for, never assumed.
 """
@@ -136,7 +137,9 @@ class FencedWay:
         self._resend()
 
     def _resend(self) -> None:
-        """A log has one writer: what is parked and free to go is appended here, before the own events."""
+        """A log has one writer: what is parked and free to go is appended here, before the own
+        events.
+        """
         lane = self._lane
         if lane.sink.capability is not Capability.SEQUENCED or not lane.heads:
             return
@@ -162,7 +165,9 @@ class FencedWay:
             self._done.events = row.done
 
     def _take_over(self) -> Progress | Tail | None:
-        """Open a session and fence with it; trying again is safe, because fencing has no other effect."""
+        """Open a session and fence with it; trying again is safe, because fencing has no other
+        effect.
+        """
         lane = self._lane
         last: Exception | None = None
         for pause in [0.0, *lane.sink.retry.pauses(lane.around.random)]:
@@ -177,7 +182,8 @@ class FencedWay:
             except Exception as error:  # noqa: BLE001 - nothing is sent by asking
                 last = error
         raise NotDelivered(
-            f"{lane.assignment.place(lane.sink)}: the destination does not say what is done ({last}). Nothing "
+            f"{lane.assignment.place(lane.sink)}: the destination does not say what is done "
+            f"({last}). Nothing "
             "was sent; see that it runs, then restart the query"
         ) from last
 
@@ -202,12 +208,15 @@ class FencedWay:
     def _from_tail(self, tail: Tail) -> Done:
         lane = self._lane
         compared = outstanding(lane.last_osn_before, tail.osn)
-        if compared.gone:
+        before = lane.assignment.opening.standing(lane.sink.name, lane.assignment.partition)
+        lane.sent = max(lane.sent, tail.osn)
+        if tail.osn < before.sent:
             raise Diverged(
-                f"{lane.assignment.place(lane.sink)}: the ledger has {lane.last_osn_before} as the last output "
-                f"sequence number of the minibatch before, and the destination has only {tail.osn}: "
-                f"{compared.gone} acknowledged events are gone from it, or it is another one. Restore it, or "
-                "start under a new name"
+                f"{lane.assignment.place(lane.sink)}: {before.sent} is the last output sequence "
+                "number that the "
+                f"destination acknowledged, and it has only {tail.osn}: events are gone from it, "
+                "or it is "
+                "another one. Restore it, or start under a new name"
             )
         minibatch = lane.assignment.opening.row.minibatch
         stamp = tail.stamp
@@ -247,7 +256,9 @@ class FencedWay:
         self._send(rows, self._lane.position, self._lane.position + len(rows))
 
     def _send(self, rows: Rows, start: int, stop: int) -> None:
-        """Send the range [start, stop); split it while the destination rejects it, ask while it is unknown."""
+        """Send the range [start, stop); split it while the destination rejects it, ask while it is
+        unknown.
+        """
         lane = self._lane
         for _ in range(ASK_MAX):
             chosen = rows.slice(start - lane.position, stop - lane.position)
@@ -258,6 +269,7 @@ class FencedWay:
             result = self._call(rows, chosen, start, stop)
             if isinstance(result, Receipt):
                 lane.figures.delivered += len(chosen) - len(result.failures)
+                lane.sent = lane.last_osn_before + int(chosen.positions[-1]) + 1
                 lane.unknown_in_a_row = 0
                 self._park(chosen, {at: str(why) for at, why in result.failures.items()})
                 return
@@ -269,7 +281,8 @@ class FencedWay:
             self._ask_again(result)
             start = max(start, self._done.events)
         raise NotDelivered(
-            f"{lane.assignment.place(lane.sink)}: {ASK_MAX} times in a row the destination's answer was lost. "
+            f"{lane.assignment.place(lane.sink)}: {ASK_MAX} times in a row the destination's "
+            "answer was lost. "
             "Nothing is in doubt; see that it runs, then restart the query"
         )
 
@@ -304,7 +317,9 @@ class FencedWay:
         )
 
     def _ids(self, rows: Rows) -> EntityIds:
-        """The ids of a chunk, for given identity: position has its offset, a counter never needs them."""
+        """The ids of a chunk, for given identity: position has its offset, a counter never needs
+        them.
+        """
         identity = self._lane.assignment.identity
         if not isinstance(identity, Given):
             return EntityIds.EMPTY
@@ -356,7 +371,9 @@ class FencedWay:
             return
 
     def _park_followers(self, rows: Rows) -> None:
-        """Park the events whose entity waits, a chunk at a time; deliver live those whose head is gone."""
+        """Park the events whose entity waits, a chunk at a time; deliver live those whose head is
+        gone.
+        """
         lane = self._lane
         while True:
             waiting = [

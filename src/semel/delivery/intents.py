@@ -1,4 +1,5 @@
-"""The way to REPEATABLE, PROBING and OPAQUE destinations: the intent is in the ledger before the effect.
+"""The way to REPEATABLE, PROBING and OPAQUE destinations: the intent is in the ledger before the
+effect.
 
 Always true:
 - a span is durable before its first chunk is sent, and settled (with the next one) after its last;
@@ -77,7 +78,9 @@ class IntentWay:
         if self._found is Found.COMPLETE:
             return counting.wants(lane)
         if self._recorded:
-            return self._recorded[0].stop - lane.position
+            left = self._recorded[0].stop - lane.position
+            settled = self._recorded[0].state is SpanState.SETTLED
+            return min(left, counting.STEP_ROWS) if settled else left
         return lane.sink.chunk_rows * lane.sink.span_chunks
 
     def step(self, rows: Rows) -> int:
@@ -101,7 +104,7 @@ class IntentWay:
             self._found = Found.PENDING
             return 0
         if self._recorded:
-            return self._resume(self._recorded.popleft(), rows)
+            return self._resume(self._recorded[0], rows)
         self._deliver(rows)
         return len(rows)
 
@@ -121,7 +124,9 @@ class IntentWay:
     # -- claim and resume
 
     def _claim(self, rows: Rows) -> int:
-        """Claim with the first span in the same commit; a partition found pending reads its spans instead."""
+        """Claim with the first span in the same commit; a partition found pending reads its spans
+        instead.
+        """
         lane = self._lane
         lane.look_at_heads(Found.NEW)
         location = lane.sink.locate(lane.assignment.target(lane.sink))
@@ -143,7 +148,9 @@ class IntentWay:
         return 0
 
     def _read_spans(self) -> None:
-        """Look at what was recorded, and wait out the calls of the attempt before where nobody fences it."""
+        """Look at what was recorded, and wait out the calls of the attempt before where nobody
+        fences it.
+        """
         lane = self._lane
         lane.look_at_heads(Found.PENDING)
         row = lane.holding.row
@@ -176,25 +183,24 @@ class IntentWay:
     def _resume(self, span: SpanRow, rows: Rows) -> int:
         """Do what the RESUME table says about one recorded span."""
         lane = self._lane
-        wanted = span.stop - lane.position
-        if len(rows) < wanted:
-            lane.short = True
-            return len(rows)
-        running = lane.running_after(rows, wanted)
+        action = RESUME[self._found_of(span), lane.sink.capability].action
+        if lane.position + len(rows) < span.stop:
+            return len(rows)  # the end of the input, or a settled span that is skipped in steps
+        self._recorded.popleft()
+        running = lane.running_after(rows, len(rows))
         if running != span.running:
             recorded, found = f"digest {span.running}", f"digest {running}"
             raise lane.diverged(span.stop, recorded, found, rows)
-        action = RESUME[self._found_of(span), lane.sink.capability].action
         if action is Action.SKIP:
-            lane.figures.suppressed += wanted
-            return wanted
+            lane.figures.suppressed += span.stop - span.start
+            return len(rows)
         handled = rows.contained_in(span.handled)
         draft = Draft(span, rows, handled, NOTHING)
         if action is Action.DOUBT:
             self._doubt_all(draft)
         else:
             self._send(draft, ask_first=action is Action.ASK_ARRIVED)
-        return wanted
+        return len(rows)
 
     def _found_of(self, span: SpanRow) -> Found:
         if span.state is SpanState.SETTLED:
@@ -238,7 +244,9 @@ class IntentWay:
         self._send(draft)
 
     def _send(self, draft: Draft, *, ask_first: bool = False) -> None:
-        """Send the chunks of a recorded span in their order; what goes wrong makes a new span of the rest."""
+        """Send the chunks of a recorded span in their order; what goes wrong makes a new span of
+        the rest.
+        """
         current: Draft | None = draft
         queue: deque[Range] = deque(draft.span.chunks)
         while queue and current is not None:
@@ -260,14 +268,16 @@ class IntentWay:
         self._unsettled = current
 
     def _call(self, draft: Draft, chunk: Chunk) -> Receipt | DeliveryError:
-        """Send a chunk; where a repeat is absorbed or the destination can tell, an unknown outcome ends here."""
+        """Send a chunk; where a repeat is absorbed or the destination can tell, an unknown outcome
+        ends here.
+        """
         lane = self._lane
         capability = lane.sink.capability
         result: Receipt | DeliveryError = OutcomeUnknown("not tried")
         for pause in [0.0, *lane.sink.retry.pauses(lane.around.random)]:
             if pause:
                 lane.around.clock.sleep(pause)
-            call = partial(self._opened(draft, chunk).deliver, chunk)
+            call = partial(_deliver, self._opened(draft, chunk), chunk)
             result = call_patiently(call, lane.sink.retry, lane.around, self._within_lease)
             self._note_late(chunk)
             if isinstance(result, NotDelivered):
@@ -286,7 +296,8 @@ class IntentWay:
             result
             if isinstance(result, DeliveryError)
             else OutcomeUnknown(
-                f"{lane.assignment.place(lane.sink)}: the destination's answer was lost again and again; the next "
+                f"{lane.assignment.place(lane.sink)}: the destination's answer was lost again and "
+                "again; the next "
                 "attempt repeats the same chunk"
             )
         )
@@ -319,7 +330,8 @@ class IntentWay:
                 last = error
                 self.close()
         raise OutcomeUnknown(
-            f"{lane.assignment.place(lane.sink)}: the destination does not say whether chunk {chunk.key} arrived "
+            f"{lane.assignment.place(lane.sink)}: the destination does not say whether chunk "
+            f"{chunk.key} arrived "
             f"({last}). Nothing was repeated; see that it runs, then restart the query"
         ) from last
 
@@ -341,7 +353,9 @@ class IntentWay:
     def _trouble(
         self, draft: Draft, queue: deque[Range], chunk: Chunk, result: Receipt | DeliveryError
     ) -> Draft | None:
-        """Park what was rejected or is in doubt; make a new span of what is left, None when nothing is."""
+        """Park what was rejected or is in doubt; make a new span of what is left, None when nothing
+        is.
+        """
         if isinstance(result, Rejected) and len(chunk) > 1:
             middle = int(chunk.rows.positions[len(chunk) // 2])
             halves = [(chunk.start, middle), (middle, chunk.stop)]
@@ -380,7 +394,9 @@ class IntentWay:
         to_park: Sequence[ParkedRow],
         handled: set[int],
     ) -> Draft | None:
-        """Write in one commit: settled up to `first`, parked what is to be, and an intent for `ranges`."""
+        """Write in one commit: settled up to `first`, parked what is to be, and an intent for
+        `ranges`.
+        """
         lane, span = self._lane, draft.span
         while True:
             settled = None
@@ -457,7 +473,9 @@ class IntentWay:
         known: NDArray[np.bool_] | None = None,
         to_park: Sequence[ParkedRow] = (),
     ) -> Draft:
-        """Draft the next span over `rows`: who waits behind a blocked entity is parked and not sent."""
+        """Draft the next span over `rows`: who waits behind a blocked entity is parked and not
+        sent.
+        """
         lane = self._lane
         handled = np.zeros(len(rows), dtype=bool) if known is None else known
         besides = {(row.entity, row.scope) for row in to_park if row.blocks}
@@ -491,6 +509,15 @@ def _settled(span: SpanRow) -> SpanRow:
     for chunk_ids in span.ids:
         ids = ids | chunk_ids
     return replace(span, chunks=((span.start, span.stop),), ids=(ids,), state=SpanState.SETTLED)
+
+
+def _deliver(session: Session, chunk: Chunk) -> Receipt | None:
+    """Deliver a chunk; a receipt that says no event of it arrived is the whole chunk's outcome."""
+    receipt = session.deliver(chunk)
+    failures = list(receipt.failures.values()) if receipt is not None else []
+    if len(failures) == len(chunk) and all(isinstance(why, NotDelivered) for why in failures):
+        raise receipt.failures[min(receipt.failures)]
+    return receipt
 
 
 def _unknown(result: Receipt | DeliveryError) -> bool:

@@ -1,9 +1,11 @@
-"""A lane: one partition on its way to one sink. It buffers, counts and digests; a way does the rest.
+"""A lane: one partition on its way to one sink. It buffers, counts and digests; a way does the
+rest.
 
 Always true:
 - rows enter in the partition's order and leave it in that order, each counted and digested once;
 - nothing is written for a partition without events;
-- the end of the input proves nothing: what was recorded and did not come is reported as short, not as done.
+- the end of the input proves nothing: what was recorded and did not come is reported as short, not
+  as done.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ class Way(Protocol):
         """How many rows the next step takes."""
 
     def step(self, rows: Rows) -> int:
-        """Take the next rows (fewer than wanted only at the end of the input); say how many are done with."""
+        """Take the next rows (fewer than wanted only at the end of the input); say how many are
+        done with.
+        """
 
     def finish(self) -> None:
         """The input has ended."""
@@ -80,6 +84,7 @@ class Lane:
     heads: Heads = field(default_factory=dict)
     position: int = 0
     short: bool = False
+    sent: int = 0
     unknown_in_a_row: int = 0
     parked_rows: int | None = None
     _buffer: list[Rows] = field(default_factory=list)
@@ -132,7 +137,9 @@ class Lane:
         self._expected.fill(rows, schema_text(rows))
 
     def finish(self) -> Report | None:
-        """The input has ended: deliver what is buffered and report; None for a partition without events."""
+        """The input has ended: deliver what is buffered and report; None for a partition without
+        events.
+        """
         while self._buffered:
             self._step()
         if not self._entered or self._digest is None:
@@ -149,6 +156,7 @@ class Lane:
             count=self._entered,
             digest=self._digest.hexdigest(),
             osn=row.osn + self._entered,
+            sent=self.sent,
             first=self._ends[0],
             last=self._ends[1],
             short=self.short,
@@ -198,7 +206,9 @@ class Lane:
         return self.assignment.opening.standing(self.sink.name, self.assignment.partition).osn
 
     def running_after(self, rows: Rows, count: int) -> str:
-        """Give the digest of the partition up to and with the first `count` of `rows`, which come next."""
+        """Give the digest of the partition up to and with the first `count` of `rows`, which come
+        next.
+        """
         if self._digest is None:
             raise AssertionError("rows came, so there is a digest")
         if not count:
@@ -226,15 +236,20 @@ class Lane:
         """Say that a replay produced other content than what was delivered."""
         named = ", ".join(f"{rows.id(at)} of {rows.scope(at)!r}" for at in range(min(3, len(rows))))
         return Diverged(
-            f"{self.assignment.place(self.sink)}: events [{self.position}, {stop}) of the order were recorded "
-            f"with {recorded}, and the replay gives {found} (from event {named} on). The query does not give "
-            "the same rows for the same input. Nothing was repeated; look at the query, then say `semel "
+            f"{self.assignment.place(self.sink)}: events [{self.position}, {stop}) of the order "
+            "were recorded "
+            f"with {recorded}, and the replay gives {found} (from event {named} on). The query "
+            "does not give "
+            "the same rows for the same input. Nothing was repeated; look at the query, then say "
+            "`semel "
             f"resolve {self.assignment.pipeline}/{self.assignment.opening.row.minibatch} "
             "as-recorded|as-replayed --reason ...`"
         )
 
     def look_at_heads(self, found: Found | None) -> None:
-        """Read which entities are blocked: always when pending, when `open` says so for a new partition."""
+        """Read which entities are blocked: always when pending, when `open` says so for a new
+        partition.
+        """
         blocked = self.sink.name in self.assignment.opening.row.blocked
         if found is not Found.PENDING and not blocked:
             return
@@ -251,8 +266,10 @@ class Lane:
         ]
         if held:
             raise HeldInDoubt(
-                f"{self.assignment.place(self.sink)}: {len(held)} events are in doubt, the first is event "
-                f"{held[0].event} of {held[0].entity!r}. Look at the destination, then say `semel resolve "
+                f"{self.assignment.place(self.sink)}: {len(held)} events are in doubt, the first "
+                "is event "
+                f"{held[0].event} of {held[0].entity!r}. Look at the destination, then say `semel "
+                "resolve "
                 "EVENT delivered|resend|discard --reason ...` for each and start the query again"
             )
 
@@ -280,8 +297,10 @@ class Lane:
         self.unknown_in_a_row += 1
         if self.unknown_in_a_row > UNKNOWN_MAX:
             raise HeldInDoubt(
-                f"{self.assignment.place(self.sink)}: {UNKNOWN_MAX} outcomes in a row were unknown, the last "
-                f"because of: {why}. A broken destination or function must not park a stream. Mend it, resolve "
+                f"{self.assignment.place(self.sink)}: {UNKNOWN_MAX} outcomes in a row were "
+                "unknown, the last "
+                f"because of: {why}. A broken destination or function must not park a stream. Mend "
+                "it, resolve "
                 "what `semel parked ls` shows, then start the query again"
             )
 
@@ -294,8 +313,10 @@ class Lane:
             self.parked_rows = sum(not row.state.final for _, row, _ in standing)
         if self.parked_rows + len(parks.rows) > self.sink.park_limit:
             raise HeldInDoubt(
-                f"{self.assignment.place(self.sink)}: {self.parked_rows} events are parked, and park_limit is "
-                f"{self.sink.park_limit}. Resolve what `semel parked ls` shows, then start the query again"
+                f"{self.assignment.place(self.sink)}: {self.parked_rows} events are parked, and "
+                "park_limit is "
+                f"{self.sink.park_limit}. Resolve what `semel parked ls` shows, then start the "
+                "query again"
             )
 
     def parked(self, parks: Parks) -> None:

@@ -1,4 +1,6 @@
-"""Making parked rows of events: the payload goes with them, so that the stream can go on without them."""
+"""Making parked rows of events: the payload goes with them, so that the stream can go on without
+them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Delivering one partition of one minibatch: one pass over its rows feeds every sink. Runs on an executor."""
+"""Delivering one partition of one minibatch: one pass over its rows feeds every sink. Runs on an
+executor.
+"""
 
 from __future__ import annotations
 

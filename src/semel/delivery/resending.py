@@ -2,8 +2,8 @@
 
 Always true:
 - the parked events of an entity are sent in the order in which they came, one at a time;
-- nothing that may have been sent is sent, unless the destination absorbs, tells or refuses it, or a policy or a
-  person said so - and then not before the last call of whoever sent it first has ended.
+- nothing that may have been sent is sent, unless the destination absorbs, tells or refuses it, or a
+  policy or a person said so - and then not before the last call of whoever sent it first has ended.
 """
 
 from __future__ import annotations
@@ -46,9 +46,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class Resending:
-    """Sends what is parked and free to go, for one sink. Run by the driver between minibatches, or by a person.
+    """Sends what is parked and free to go, for one sink. Run by the driver between minibatches, or
+    by a person.
 
-    For SEQUENCED only the partition's own task may append: it gives its `partition` and its `session`.
+    For SEQUENCED only the partition's own task may append: it gives its `partition` and its
+    `session`.
     """
 
     scribe: Scribe
@@ -72,7 +74,9 @@ class Resending:
         return sent
 
     def _drain(self, entity: Entity) -> int:
-        """Send the parked events of one entity until one needs a person, then unblock it if none is left."""
+        """Send the parked events of one entity until one needs a person, then unblock it if none is
+        left.
+        """
         sent = 0
         while True:
             heads = read_heads(self.scribe, self.sink.name)
@@ -152,7 +156,9 @@ class Resending:
         return False
 
     def _wait_before(self, claimed: Claimed, *, taken_over: bool) -> None:
-        """Let the calls of whoever had the event before come to an end, where the destination fences nobody."""
+        """Let the calls of whoever had the event before come to an end, where the destination
+        fences nobody.
+        """
         if self.sink.capability not in (Capability.PROBING, Capability.OPAQUE):
             return
         if taken_over:

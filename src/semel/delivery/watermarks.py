@@ -1,7 +1,7 @@
 """Watermarks: which events of a partition were handled in minibatches before this one.
 
-Within a generation Spark never gives an event twice, so only a lost checkpoint makes a watermark hold anything
-back. Always true:
+Within a generation Spark never gives an event twice, so only a lost checkpoint makes a watermark
+hold anything back. Always true:
 - what is skipped was delivered, parked or resolved under the same identity;
 - input that does not continue where the ledger stands is never taken for new.
 """
@@ -97,11 +97,14 @@ class _ByPosition:
         return mask
 
     def _compare_start(self, rows: Rows, before: Mark) -> None:
-        """A topic made anew, and a gap, both look like a re-read: they stop the pipeline unless told."""
+        """A topic made anew, and a gap, both look like a re-read: they stop the pipeline unless
+        told.
+        """
         source = self._assignment.source
         if source is not None and before.source is not None and source != before.source:
             raise Diverged(
-                f"{self._place}: the source is {source}, but what was delivered came from {before.source}: a "
+                f"{self._place}: the source is {source}, but what was delivered came from "
+                f"{before.source}: a "
                 "topic made anew starts its offsets anew. Start under a new name"
             )
         first, upto = _offset(rows.id(0)), _offset(before.upto or 0)
@@ -110,7 +113,8 @@ class _ByPosition:
             topic, _, number = self._assignment.partition.rpartition("/")
             where = json.dumps({topic: {number: upto + 1}})
             raise Diverged(
-                f"{self._place}: the checkpoint was lost, and Spark goes on at offset {first} although the "
+                f"{self._place}: the checkpoint was lost, and Spark goes on at offset {first} "
+                "although the "
                 f"ledger stands at {upto}: {first - upto - 1} events would be left out. Start with "
                 f".option('startingOffsets', '{where}'), or say that the gap is meant"
             )
@@ -124,8 +128,10 @@ class _ByPosition:
             found = digest(rows.batch.slice(at, 1))
             if found != before.digest:
                 raise Diverged(
-                    f"{self._place}: event {before.upto} was delivered with digest {before.digest} and comes "
-                    f"again with {found}: this is another source, or it was changed. Start under a new name"
+                    f"{self._place}: event {before.upto} was delivered with digest {before.digest} "
+                    "and comes "
+                    f"again with {found}: this is another source, or it was changed. Start under a "
+                    "new name"
                 )
 
     def observe(self, rows: Rows) -> None:
@@ -178,7 +184,8 @@ class _ByMaximum(_Journaled):
             at = int(np.flatnonzero(again)[0])
             raise Diverged(
                 f"{self._place}: event {rows.id(at)} of {rows.scope(at)!r} comes after event "
-                f"{self._same[rows.scope(at)]}, but the ids were declared increasing. Take increasing=True "
+                f"{self._same[rows.scope(at)]}, but the ids were declared increasing. Take "
+                "increasing=True "
                 "away, under a new name; nothing was sent of this chunk"
             )
         return rows.at_most(self._older)
@@ -199,7 +206,9 @@ class _ByMaximum(_Journaled):
 
 
 class _BySet(_Journaled):
-    """Other ids: the sets of the minibatches that are remembered, looked at only after a lost checkpoint."""
+    """Other ids: the sets of the minibatches that are remembered, looked at only after a lost
+    checkpoint.
+    """
 
     def __init__(self, assignment: Assignment, sink: Sink, journal: Journal) -> None:
         super().__init__(assignment, sink, journal)

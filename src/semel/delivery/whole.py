@@ -1,7 +1,8 @@
-"""The way to a place that is overwritten (a part file): one chunk per partition, from its first event, always.
+"""The way to a place that is overwritten (a part file): one chunk per partition, from its first
+event, always.
 
-The place belongs to this partition and minibatch alone; it stands in the ledger before anything is written, and a
-replay replaces whatever an earlier attempt left there.
+The place belongs to this partition and minibatch alone; it stands in the ledger before anything is
+written, and a replay replaces whatever an earlier attempt left there.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ class WholeWay:
         except Exception as error:
             lane = self._lane
             raise NotDelivered(
-                f"{lane.assignment.place(lane.sink)}: the place could not be written ({error}). What is there "
+                f"{lane.assignment.place(lane.sink)}: the place could not be written ({error}). "
+                "What is there "
                 "does not count; see that the destination can be written, then restart the query"
             ) from error

@@ -7,7 +7,7 @@ from semel.events.digests import Digest, digest
 from semel.events.identity import Counter, Given, Identity, Position, Stamper
 from semel.events.ids import Attempt, EntityID, Event, EventID, Minibatch
 from semel.events.intervals import EntityIds, IdSet
-from semel.events.order import bucket, cuts, order_columns, sort
+from semel.events.order import bucket, bucket_name, cuts, order_columns, sort
 from semel.events.rows import Rows
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Rows",
     "Stamper",
     "bucket",
+    "bucket_name",
     "cuts",
     "digest",
     "order_columns",

@@ -41,6 +41,11 @@ def bucket(entities: pa.Array, n: int) -> NDArray[np.int64]:
     return placed
 
 
+def bucket_name(number: int, buckets: int) -> str:
+    """Name a partition that is a bucket; the name carries the number of buckets: `3of8`."""
+    return f"{number}of{buckets}"
+
+
 def order_columns(identity: Identity, schema: pa.Schema) -> list[str]:
     """The columns, as dotted paths, that put a partition's rows into one total order."""
     if isinstance(identity, Position):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semel.errors import ConfigurationError, Diverged
 from semel.events import columns, rules
@@ -79,6 +80,8 @@ class Position:
 
     def require_partition(self, batch: pa.RecordBatch, partition: str) -> None:
         """Refuse rows of another source partition."""
+        if self._is_all_of(batch, partition):
+            return
         for name, part in self.split(batch):
             if name != partition:
                 raise ConfigurationError(
@@ -87,6 +90,20 @@ class Position:
                     f"{partition!r}; deliver the source's own partitions: no repartition, "
                     f"coalesce or union between the source and semel.deliver"
                 )
+
+    def _is_all_of(self, batch: pa.RecordBatch, partition: str) -> bool:
+        """Whether every row is surely of the partition; a look at two columns, without taking them
+        apart.
+        """
+        if not batch.num_rows:
+            return True
+        topic, number = (columns.column(batch, path) for path in (self.topic, self.partition))
+        if topic.null_count or number.null_count:
+            return False
+        if not all(pc.all(pc.equal(each, each[0])).as_py() for each in (topic, number)):
+            return False
+        first = batch.slice(0, 1)
+        return [name for name, _ in self.split(first)] == [partition]
 
     def _place(self, batch: pa.RecordBatch, path: str, partition: str) -> pa.Array:
         array = columns.column(batch, path)

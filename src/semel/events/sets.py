@@ -178,6 +178,8 @@ def _sorted_pairs(
     codes: NDArray[np.int32], numbers: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Codes and numbers sorted together; as one 64-bit word each where they fit: far faster."""
+    if _is_sorted(codes, numbers):
+        return codes.astype(np.int64), numbers
     low, high = int(numbers.min()), int(numbers.max())
     bits = (high - low).bit_length()
     if bits + int(codes.max()).bit_length() <= 63:
@@ -186,6 +188,13 @@ def _sorted_pairs(
         return words >> bits, (words & ((1 << bits) - 1)) + low
     order = np.lexsort((numbers, codes))
     return codes[order].astype(np.int64), numbers[order]
+
+
+def _is_sorted(codes: NDArray[np.int32], numbers: NDArray[np.int64]) -> bool:
+    """Whether there is nothing to sort: one scope and increasing ids, as positions have them."""
+    if codes[0] != codes[-1] or numbers[0] > numbers[-1]:
+        return False
+    return bool((codes == codes[0]).all() and (numbers[1:] >= numbers[:-1]).all())
 
 
 def _sorted(scopes: Labels, parts: Parts) -> tuple[NDArray[np.int64], list[Any]]:

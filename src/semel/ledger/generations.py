@@ -1,7 +1,9 @@
-"""What an older generation left behind: its pending partitions, and the commit that closes one of them.
+"""What an older generation left behind: its pending partitions, and the commit that closes one of
+them.
 
-Always true: a partition is closed only after `open` was rewritten and its row taken over, so that nobody of the older
-generation can write any more; what was handled there goes into the watermarks in the commit that removes the row.
+Always true: a partition is closed only after `open` was rewritten and its row taken over, so that
+nobody of the older generation can write any more; what was handled there goes into the watermarks
+in the commit that removes the row.
 """
 
 from __future__ import annotations
@@ -101,15 +103,15 @@ def _taken(
 
 
 def close(scribe: Scribe, opening: Opening, leftover: Leftover, fold: Fold) -> None:
-    """Fold a partition into the watermarks and remove its rows. Raises `HeadMoved` when only a head did."""
+    """Fold a partition into the watermarks and remove its rows. Raises `HeadMoved` when only a head
+    did.
+    """
     serial = opening.row.serial - 1
-    before = opening.standing(leftover.sink, leftover.row.partition)
+    known = opening.sequence(leftover.sink, leftover.row.partition)
     updates: list[Update] = [
         Delete(leftover.key),
         Sweep(EVENTS, leftover.key.key + "/"),
-        sequences.advance(
-            scribe, leftover.sink, leftover.row.partition, serial, before, fold.standing
-        ),
+        sequences.advance(scribe, leftover.sink, known, serial, fold.standing),
         *journal.updates(scribe.pipeline, [] if fold.entry is None else [fold.entry]),
         *fold.parks.updates,
     ]
@@ -144,6 +146,7 @@ def _commit(
         if ours and rows.get(open_key) == opening.text:
             raise HeadMoved from None
         raise Fenced(
-            f"pipeline {scribe.pipeline!r}: run {opening.row.run} was replaced while it closed what an older "
+            f"pipeline {scribe.pipeline!r}: run {opening.row.run} was replaced while it closed "
+            "what an older "
             "generation had left; the later run does it"
         ) from None

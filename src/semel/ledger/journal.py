@@ -1,12 +1,15 @@
-"""Log-based state: named operators keep state per partition as deltas, with a full snapshot now and then.
+"""Log-based state: named operators keep state per partition as deltas, with a full snapshot now and
+then.
 
 Always true:
-- a row's number is the serial of the minibatch it was written with, so it is written once, with `complete`;
-- the state as of a number is the newest full snapshot up to it with the later deltas up to it on top;
-- compaction keeps every number from the newest full snapshot that is two minibatches old, so that at least two
-  points can be restored, and every minibatch that is not swept can be replayed;
-- a cache holds only what was read from the store, and rows that came since are read on top of it: a stale one
-  costs a longer look, never a wrong state.
+- a row's number is the serial of the minibatch it was written with, so it is written once, with
+  `complete`;
+- the state as of a number is the newest full snapshot up to it with the later deltas up to it on
+  top;
+- compaction keeps every number from the newest full snapshot that is two minibatches old, so that
+  at least two points can be restored, and every minibatch that is not swept can be replayed;
+- a cache holds only what was read from the store, and rows that came since are read on top of it: a
+  stale one costs a longer look, never a wrong state.
 """
 
 from __future__ import annotations
@@ -31,9 +34,11 @@ SMALLEST_FULL = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A named part of the state. Journaled: deltas and now and then a full snapshot; else always full.
+    """A named part of the state. Journaled: deltas and now and then a full snapshot; else always
+    full.
 
-    Deltas that are not to be folded (`folds=False`) stay as they are until they are pruned by their age.
+    Deltas that are not to be folded (`folds=False`) stay as they are until they are pruned by their
+    age.
     """
 
     name: str
@@ -117,7 +122,9 @@ class Journal:
         self.figures = Figures()
 
     def restore(self, operator: Operator, partition: str, *, before: int) -> State:
-        """Give the state as of the newest number below `before`: what the minibatch `before` starts from."""
+        """Give the state as of the newest number below `before`: what the minibatch `before` starts
+        from.
+        """
         began = self._scribe.clock.monotonic()
         cached = self._cache.get((operator.name, partition), State())
         if cached.number >= before:
@@ -131,9 +138,11 @@ class Journal:
     def entry(
         self, operator: Operator, partition: str, number: int, base: State, delta: dict[str, Any]
     ) -> Entry:
-        """Make the next row after `base`: a delta, or a full snapshot when the deltas have outgrown it.
+        """Make the next row after `base`: a delta, or a full snapshot when the deltas have outgrown
+        it.
 
-        A value of None in `delta` removes the name. Nothing is written here: the row goes with `complete`.
+        A value of None in `delta` removes the name. Nothing is written here: the row goes with
+        `complete`.
         """
         after = _applied(base.values, delta)
         at = self._scribe.clock.wall()
@@ -205,13 +214,17 @@ def _applied(values: dict[str, Any], delta: dict[str, Any]) -> dict[str, Any]:
 
 
 def _recent(numbers: list[tuple[int, bool, int]]) -> tuple[tuple[int, bool, int], ...]:
-    """Leave out what compaction has dropped long ago, so that a process that runs for ever stays small."""
+    """Leave out what compaction has dropped long ago, so that a process that runs for ever stays
+    small.
+    """
     fulls = [at for at, (_, full, _) in enumerate(numbers) if full]
     return tuple(numbers[fulls[-4] :] if len(fulls) >= 4 else numbers)
 
 
 def _droppable(numbers: tuple[tuple[int, bool, int], ...], number: int) -> tuple[int, ...]:
-    """Name the rows older than the newest full snapshot that is at least two minibatches older than `number`."""
+    """Name the rows older than the newest full snapshot that is at least two minibatches older than
+    `number`.
+    """
     anchors = [row for row, full, _ in numbers if full and row <= number - 2]
     if not anchors:
         return ()

@@ -1,9 +1,10 @@
 """Opening and completing minibatches: the two commits of the driver.
 
 Always true:
-- the first open of a run fences every run before it, because every write of theirs requires the old row;
-- complete happens once, from reports that Spark handed to the driver, and from the very attempts that hold the
-  partitions; afterwards no task can act on the minibatch;
+- the first open of a run fences every run before it, because every write of theirs requires the old
+  row;
+- complete happens once, from reports that Spark handed to the driver, and from the very attempts
+  that hold the partitions; afterwards no task can act on the minibatch;
 - rows of a minibatch are swept when the next but one opens, in the same commit.
 """
 
@@ -17,7 +18,7 @@ from semel.events.ids import Minibatch
 from semel.ledger import journal, sequences
 from semel.ledger.keys import key, prefix
 from semel.ledger.rows import OpenRow, StreamRow
-from semel.ledger.sequences import Standing
+from semel.ledger.sequences import SequenceRow, Standing
 from semel.ledger.store import Absent, Conflict, Equals, Put, Sweep
 from semel.protocol import PartitionState
 
@@ -39,20 +40,25 @@ class Opening:
     """An open minibatch, as it travels from the driver to its tasks.
 
     Attributes:
-        standings: where each partition of each sink stands before this minibatch.
+        sequences: the row of each partition of each sink; `standing` reads it as of this minibatch.
         first_of_run: whether this is the run's first: a run before it may have left something.
         new_generation: whether the checkpoint was lost or replaced just now.
     """
 
     row: OpenRow
     text: str
-    standings: Mapping[str, Mapping[str, Standing]] = field(default_factory=dict)
+    sequences: Mapping[str, Mapping[str, SequenceRow]] = field(default_factory=dict)
     first_of_run: bool = False
     new_generation: bool = False
 
     def standing(self, sink: str, partition: str) -> Standing:
-        """Give where a partition stands before this minibatch; a partition never seen starts from nothing."""
-        return self.standings.get(sink, {}).get(partition, Standing())
+        """Give where a partition stands before this minibatch; one never seen starts from nothing."""
+        return self.sequence(sink, partition).as_of(self.row.serial)
+
+    def sequence(self, sink: str, partition: str) -> SequenceRow:
+        """Give the row of a partition, an empty one when it was never seen."""
+        known = self.sequences.get(sink, {}).get(partition)
+        return known or SequenceRow(partition, Standing(), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +83,9 @@ class Minibatches:
     def open(self, wish: Wish) -> Opening:
         """Open a minibatch; a run's first open fences the run before it.
 
-        Raises `Fenced` when a later run has the pipeline, `ConfigurationError` when the identity cannot
-        survive a lost checkpoint, `Diverged` when Spark went on past a minibatch that is not complete.
+        Raises `Fenced` when a later run has the pipeline, `ConfigurationError` when the identity
+        cannot survive a lost checkpoint, `Diverged` when Spark went on past a minibatch that is not
+        complete.
         """
         while True:
             text = self._scribe.read_one(self._open)
@@ -87,7 +94,7 @@ class Minibatches:
             opening = Opening(
                 row,
                 row.dump(),
-                {sink: sequences.standings(self._scribe, sink, row.serial) for sink in wish.sinks},
+                {sink: sequences.read_sequences(self._scribe, sink) for sink in wish.sinks},
                 first_of_run=before is None or before.run != self._run,
                 new_generation=before is not None
                 and before.minibatch.generation != row.minibatch.generation,
@@ -103,10 +110,11 @@ class Minibatches:
             return opening
 
     def complete(self, opening: Opening, reports: Sequence[Report], sinks: Iterable[str]) -> None:
-        """Turn every pending partition complete, advance L, write watermarks and drop locations, in one commit.
+        """Turn every pending partition complete, advance L, write watermarks and drop locations, in
+        one commit.
 
-        Raises `Fenced` when a later run or attempt has it, `Diverged` when the reports do not cover what is
-        recorded. May be repeated after a lost reply.
+        Raises `Fenced` when a later run or attempt has it, `Diverged` when the reports do not cover
+        what is recorded. May be repeated after a lost reply.
         """
         requirements: list[Requirement] = [Equals(self._open, opening.text)]
         done = replace(opening.row, complete=True).dump()
@@ -136,7 +144,9 @@ class Minibatches:
                 ) from None
 
     def _next(self, before: OpenRow | None, wish: Wish) -> OpenRow:
-        """Decide which minibatch Spark's batch is: the same again, the next, or the first of a generation."""
+        """Decide which minibatch Spark's batch is: the same again, the next, or the first of a
+        generation.
+        """
         blocked = tuple(
             sink
             for sink in wish.sinks
@@ -154,7 +164,8 @@ class Minibatches:
             return row
         if before.run > self._run:
             raise Fenced(
-                f"pipeline {self._scribe.pipeline!r}: run {self._run} was replaced by run {before.run}, "
+                f"pipeline {self._scribe.pipeline!r}: run {self._run} was replaced by run "
+                f"{before.run}, "
                 f"which has minibatch {before.minibatch}; this one stops"
             )
         generation = before.minibatch.generation
@@ -162,17 +173,23 @@ class Minibatches:
         if wish.query == before.query and step in (-1, 0, 1):
             if step == 1 and not before.complete:
                 raise Diverged(
-                    f"pipeline {self._scribe.pipeline!r}: Spark goes on to batch {wish.batch}, but minibatch "
-                    f"{before.minibatch} is not complete in the ledger: was the checkpoint used by a query "
-                    "without semel, or the ledger restored from a copy? Start with the checkpoint of this ledger"
+                    f"pipeline {self._scribe.pipeline!r}: Spark goes on to batch {wish.batch}, but "
+                    "minibatch "
+                    f"{before.minibatch} is not complete in the ledger: was the checkpoint used by "
+                    "a query "
+                    "without semel, or the ledger restored from a copy? Start with the checkpoint "
+                    "of this ledger"
                 )
             same = Minibatch(generation, wish.batch)
             return replace(row, minibatch=same, serial=before.serial + step)
         if not wish.survives_lost_checkpoint:
             raise ConfigurationError(
-                f"pipeline {self._scribe.pipeline!r}: the checkpoint was lost or replaced (batch {wish.batch} "
-                f"does not follow {before.minibatch.batch}), and ids that semel counted cannot be told from "
-                "the ones delivered before. Restore the checkpoint, or start under a new name with input that "
+                f"pipeline {self._scribe.pipeline!r}: the checkpoint was lost or replaced (batch "
+                f"{wish.batch} "
+                f"does not follow {before.minibatch.batch}), and ids that semel counted cannot be "
+                "told from "
+                "the ones delivered before. Restore the checkpoint, or start under a new name with "
+                "input that "
                 "begins after what was delivered"
             )
         fresh = Minibatch(generation + 1, wish.batch)
@@ -183,7 +200,8 @@ class Minibatches:
     ) -> Report:
         """Give the report that belongs to a row, or say what does not fit."""
         place = (
-            f"pipeline {self._scribe.pipeline!r}, sink {sink!r}, minibatch {opening.row.minibatch}, "
+            f"pipeline {self._scribe.pipeline!r}, sink {sink!r}, minibatch "
+            f"{opening.row.minibatch}, "
             f"partition {row.partition}"
         )
         if report is None or report.short:
@@ -193,16 +211,21 @@ class Minibatches:
                 else f"a replay gave only {report.count} events"
             )
             raise Diverged(
-                f"{place}: an earlier attempt delivered from it, and {seen}. The query does not give the same "
+                f"{place}: an earlier attempt delivered from it, and {seen}. The query does not "
+                "give the same "
                 "rows for the same input; nothing was repeated. Look at the query, then say "
-                f"`semel resolve {self._scribe.pipeline}/{opening.row.minibatch} as-recorded|as-replayed`"
+                f"`semel resolve {self._scribe.pipeline}/{opening.row.minibatch} "
+                "as-recorded|as-replayed`"
             )
         if row.state is PartitionState.COMPLETE:
             if (report.count, report.digest) != (row.count, row.digest):
                 raise Diverged(
-                    f"{place}: complete with {row.count} events and digest {row.digest}, but a replay gave "
-                    f"{report.count} events and digest {report.digest}; nothing was repeated. Look at the "
-                    f"query, then say `semel resolve {self._scribe.pipeline}/{opening.row.minibatch} "
+                    f"{place}: complete with {row.count} events and digest {row.digest}, but a "
+                    "replay gave "
+                    f"{report.count} events and digest {report.digest}; nothing was repeated. Look "
+                    "at the "
+                    "query, then say `semel resolve "
+                    f"{self._scribe.pipeline}/{opening.row.minibatch} "
                     "as-recorded|as-replayed`"
                 )
         elif report.attempt != row.attempt:
@@ -213,15 +236,15 @@ class Minibatches:
         return report
 
     def _advanced(self, opening: Opening, sink: str, row: StreamRow, report: Report) -> Put:
+        known = opening.sequence(sink, row.partition)
         before = opening.standing(sink, row.partition)
-        after = Standing(report.osn, report.mark or before.mark)
-        return sequences.advance(
-            self._scribe, sink, row.partition, opening.row.serial, before, after
-        )
+        after = Standing(report.osn, max(report.sent, before.sent), report.mark or before.mark)
+        return sequences.advance(self._scribe, sink, known, opening.row.serial, after)
 
     def _fenced(self, opening: Opening, why: str) -> Fenced:
         return Fenced(
-            f"pipeline {self._scribe.pipeline!r}: minibatch {opening.row.minibatch} of run {self._run} cannot "
+            f"pipeline {self._scribe.pipeline!r}: minibatch {opening.row.minibatch} of run "
+            f"{self._run} cannot "
             f"be completed: {why}. Nothing was changed; the later run or attempt goes on"
         )
 

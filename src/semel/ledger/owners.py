@@ -26,7 +26,9 @@ OWNERS = "owners"
 
 @dataclass(frozen=True, slots=True)
 class OwnerRow:
-    """The run that has a pipeline. `nonce` tells a start from any other; `ended` when it stopped by itself."""
+    """The run that has a pipeline. `nonce` tells a start from any other; `ended` when it stopped by
+    itself.
+    """
 
     run: int
     nonce: str
@@ -76,7 +78,9 @@ class Owners:
         return None if text is None else OwnerRow.load(text)
 
     def alive(self, me: Process, lease_s: float) -> bool:
-        """Watch for one lease whether the owner's beat moves; a process known to be gone needs no watching."""
+        """Watch for one lease whether the owner's beat moves; a process known to be gone needs no
+        watching.
+        """
         before = self.owner()
         if before is None or before.ended or before.process == me or before.process.gone():
             return False
@@ -107,14 +111,17 @@ class Owners:
             return run
 
     def beat(self, run: int, nonce: str, *, ended: bool = False) -> None:
-        """Say that the run lives, or that it has ended. Raises `Fenced` when a later run has the name."""
+        """Say that the run lives, or that it has ended. Raises `Fenced` when a later run has the
+        name.
+        """
         while True:
             text = self._scribe.read_one(self._owner)
             owner = None if text is None else OwnerRow.load(text)
             if text is None or owner is None or owner.nonce != nonce:
                 raise Fenced(
                     f"pipeline {self._scribe.pipeline!r}: run {run} was replaced by run "
-                    f"{owner.run if owner else '?'}; it stops. Start it again only where the other one ended"
+                    f"{owner.run if owner else '?'}; it stops. Start it again only where the other "
+                    "one ended"
                 )
             row = OwnerRow(
                 run, nonce, owner.process, owner.beat + 1, self._scribe.clock.wall(), ended
@@ -147,8 +154,10 @@ class Owners:
         ]
         if changed:
             raise ConfigurationError(
-                f"pipeline {self._scribe.pipeline!r}: {'; '.join(changed)}. What was delivered under this "
-                "name cannot be told from what was not any more: give the changed pipeline a new name"
+                f"pipeline {self._scribe.pipeline!r}: {'; '.join(changed)}. What was delivered "
+                "under this "
+                "name cannot be told from what was not any more: give the changed pipeline a new "
+                "name"
             )
         merged = payloads.dump({**before, **description, "sinks": {**known, **wanted}})
         if merged == recorded:

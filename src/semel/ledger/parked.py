@@ -2,8 +2,10 @@
 
 Always true:
 - an event is parked at most once for its minibatch: the key decides;
-- while an event blocks its entity there is a head, and only the partition of the entity makes one while it runs;
-- parking behind, draining and unblocking all require the head as they saw it, so none misses another.
+- while an event blocks its entity there is a head, and only the partition of the entity makes one
+  while it runs;
+- parking behind, draining and unblocking all require the head as they saw it, so none misses
+  another.
 """
 
 from __future__ import annotations
@@ -78,7 +80,9 @@ def parked_key(pipeline: str, sink: str, row: ParkedRow) -> Key:
 
 
 def _event_of(entity: str, scope: str, event: EventID) -> EventID:
-    """With position identity an ordering entity says nothing of the event: its source partition does."""
+    """With position identity an ordering entity says nothing of the event: its source partition
+    does.
+    """
     if entity == scope:
         return event
     return (scope, *event) if isinstance(event, tuple) else (scope, event)
@@ -144,7 +148,8 @@ def resolve(
 ) -> ParkedRow:
     """Record what a person says of a parked event: DELIVERED, DISCARDED, or RESEND.
 
-    May be repeated. Raises `ConfigurationError` when there is no such event or it cannot be resolved so.
+    May be repeated. Raises `ConfigurationError` when there is no such event or it cannot be
+    resolved so.
     """
     while True:
         text = scribe.read_one(row_key)
@@ -193,7 +198,8 @@ def _refuse(pipeline: str, row: ParkedRow, decision: ParkedState) -> None:
         )
     if decision is ParkedState.RESEND and row.value is None:
         raise ConfigurationError(
-            f"{name} was in doubt when the checkpoint was lost, and has not come again yet: it cannot be "
+            f"{name} was in doubt when the checkpoint was lost, and has not come again yet: it "
+            "cannot be "
             "sent before it does. Say `delivered` or `discard`, or wait for it"
         )
 
@@ -201,7 +207,9 @@ def _refuse(pipeline: str, row: ParkedRow, decision: ParkedState) -> None:
 def next_of(
     rows: Iterable[tuple[Key, ParkedRow, str]], entity: Entity
 ) -> tuple[Key, ParkedRow, str] | None:
-    """Give the first parked event of an entity that is not final and that anybody waits for or asked for."""
+    """Give the first parked event of an entity that is not final and that anybody waits for or
+    asked for.
+    """
     for item in rows:
         row = item[1]
         if (row.entity, row.scope) == entity and row.blocks and not row.state.final:

@@ -1,8 +1,11 @@
-"""One attempt's hold on one partition: claim, begin, settle. Every write requires `open` and its own attempt.
+"""One attempt's hold on one partition: claim, begin, settle. Every write requires `open` and its
+own attempt.
 
 Always true:
-- the row in `streams` is durable before the first effect, and a span in `events` before its first chunk is sent;
-- whoever claims a partition that is not complete takes it over, and no earlier attempt can write any more;
+- the row in `streams` is durable before the first effect, and a span in `events` before its first
+  chunk is sent;
+- whoever claims a partition that is not complete takes it over, and no earlier attempt can write
+  any more;
 - each commit requires what it changes, so a twin of it that arrives late meets a `Conflict`.
 """
 
@@ -49,7 +52,8 @@ class Holding:
     """The hold of one attempt on one partition of one sink, from its claim to its report.
 
     Attributes:
-        asked_at: on the own monotonic clock, just before the ledger was last asked: a lease counts from there.
+        asked_at: on the own monotonic clock, just before the ledger was last asked: a lease counts
+            from there.
         predecessor: the row as it was before this attempt took it over.
     """
 
@@ -72,7 +76,8 @@ class Holding:
     ) -> Found:
         """Insert the row with the first span, or find what stands there and take it over.
 
-        NEW only if this very attempt inserted the row. Raises `Fenced` when a later attempt or run has it.
+        NEW only if this very attempt inserted the row. Raises `Fenced` when a later attempt or run
+        has it.
         """
         standing = self.opening.standing(self.sink, self.partition)
         fresh = StreamRow(
@@ -159,7 +164,9 @@ class Holding:
         return [span for span, _ in found]
 
     def reopen(self, done: int) -> None:
-        """Put a complete row back to pending because events beyond its range came (position identity)."""
+        """Put a complete row back to pending because events beyond its range came (position
+        identity).
+        """
         if self.row is None:
             raise AssertionError("reopen comes after claim")
         again = replace(
@@ -193,8 +200,8 @@ class Holding:
     ) -> None:
         """Settle (or withdraw) the last span, record the next one, and park, in one commit.
 
-        Raises `Fenced` when the partition changed hands, `HeadMoved` when only a head did: then nothing was
-        written, and the caller looks at the heads again.
+        Raises `Fenced` when the partition changed hands, `HeadMoved` when only a head did: then
+        nothing was written, and the caller looks at the heads again.
         """
         requirements: list[Requirement] = [self._open_stands, Equals(self._row_key, self._text)]
         updates: list[Update] = list(parks.updates)
@@ -209,7 +216,9 @@ class Holding:
         if settled is not None:
             proof.append(Put(self._span_key(settled.number), settled.dump()))
         elif withdrawn and self._last is not None:
-            updates.append(Delete(self._span_key(self._last[0].number)))
+            gone = Delete(self._span_key(self._last[0].number))
+            # Gone while the row is still ours: nobody else can have withdrawn it.
+            proof += [gone, Put(self._row_key, row_text)]
         if intended is not None:
             requirements.append(Absent(self._span_key(intended.number)))
             proof.append(Put(self._span_key(intended.number), intended.dump()))
@@ -251,31 +260,27 @@ class Holding:
         return 0 if self._last is None else self._last[0].number + 1
 
     def _merge(self) -> tuple[tuple[SpanRow, str], list[Update]] | None:
-        """Tell many settled neighbours as one row, as long as it stays small."""
+        """Tell settled neighbours as one row, as far as it stays small; give the last row and the
+        updates.
+        """
         if len(self._settled) < MERGE_EVERY:
             return None
-        head, tail = self._settled[0][0], self._settled[1:]
-        if len(self._settled[0][1]) > MERGED_BYTES_MAX // 2:
-            head, tail = tail[0][0], tail[1:]
-        ids, handled = EntityIds.EMPTY, head.handled
-        for span, _ in [(head, ""), *tail]:
-            handled = handled | span.handled
-            for chunk_ids in span.ids:
-                ids = ids | chunk_ids
-        last = tail[-1][0]
-        one = replace(
-            head,
-            chunks=((head.start, last.stop),),
-            ids=(ids,),
-            handled=handled,
-            running=last.running,
-            attempt=last.attempt,
-            at=last.at,
-            osn=(head.osn[0], last.osn[1]),
-        )
-        text = one.dump()
-        gone: list[Update] = [Delete(self._span_key(span.number)) for span, _ in tail]
-        return (one, text), [Put(self._span_key(one.number), text), *gone]
+        runs: list[list[tuple[SpanRow, str]]] = []
+        size = MERGED_BYTES_MAX
+        for item in self._settled:
+            size += len(item[1].encode())
+            if size > MERGED_BYTES_MAX:
+                runs.append([])
+                size = len(item[1].encode())
+            runs[-1].append(item)
+        updates: list[Update] = []
+        last = self._settled[-1]
+        for run in runs:
+            last = _as_one(run)
+            if len(run) > 1:
+                updates.append(Put(self._span_key(last[0].number), last[1]))
+                updates.extend(Delete(self._span_key(span.number)) for span, _ in run[1:])
+        return last, updates
 
     # -- what went wrong
 
@@ -293,16 +298,21 @@ class Holding:
     def _fenced(self, why: str) -> Fenced:
         return Fenced(
             f"pipeline {self.scribe.pipeline!r}, sink {self.sink!r}, minibatch "
-            f"{self.opening.row.minibatch}, partition {self.partition}: attempt {self.who.attempt} stops, "
+            f"{self.opening.row.minibatch}, partition {self.partition}: attempt {self.who.attempt} "
+            "stops, "
             f"because {why}. Nothing is to be done: the other one delivers the rest"
         )
 
     def _refuse_two_tasks(self, found: StreamRow) -> None:
-        """A partition belongs to one task; two of one run would each deliver a part of it under one order."""
+        """A partition belongs to one task; two of one run would each deliver a part of it under one
+        order.
+        """
         if found.attempt.run == self.who.attempt.run and found.task != self.who.task:
             raise ConfigurationError(
-                f"pipeline {self.scribe.pipeline!r}, sink {self.sink!r}, partition {self.partition}: its rows "
-                f"are in two tasks of Spark ({found.task} and {self.who.task}). Leave out `minPartitions`, "
+                f"pipeline {self.scribe.pipeline!r}, sink {self.sink!r}, partition "
+                f"{self.partition}: its rows "
+                f"are in two tasks of Spark ({found.task} and {self.who.task}). Leave out "
+                "`minPartitions`, "
                 "`maxRecordsPerPartition` and `repartition` between the source and semel.deliver"
             )
 
@@ -333,3 +343,26 @@ class Holding:
 
     def _span_key(self, number: int) -> Key:
         return key(EVENTS, *self._parts, number)
+
+
+def _as_one(run: list[tuple[SpanRow, str]]) -> tuple[SpanRow, str]:
+    """Tell neighbours as one span under the number of the first; what it says is what they said."""
+    head, last = run[0][0], run[-1][0]
+    if head is last:
+        return run[0]
+    ids, handled = EntityIds.EMPTY, EntityIds.EMPTY
+    for span, _ in run:
+        handled = handled | span.handled
+        for chunk_ids in span.ids:
+            ids = ids | chunk_ids
+    one = replace(
+        head,
+        chunks=((head.start, last.stop),),
+        ids=(ids,),
+        handled=handled,
+        running=last.running,
+        attempt=last.attempt,
+        at=last.at,
+        osn=(head.osn[0], last.osn[1]),
+    )
+    return one, one.dump()

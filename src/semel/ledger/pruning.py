@@ -1,7 +1,7 @@
 """Pruning: what is final and older than `remember` goes; every table of the ledger stops growing.
 
-Rows of minibatches are swept when the next but one opens, journals are compacted as they grow. What is left for here:
-parked events that are final, and remembered id sets.
+Rows of minibatches are swept when the next but one opens, journals are compacted as they grow. What
+is left for here: parked events that are final, and remembered id sets.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Reading the ledger: what is running, how far it is, and what became of one event. It changes nothing."""
+"""Reading the ledger: what is running, how far it is, and what became of one event. It changes
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.events import EntityIds, Minibatch
 from semel.ledger import keys, payloads
+from semel.ledger.journal import TABLE as JOURNAL
 from semel.ledger.journal import Journal, watermark_of
 from semel.ledger.keys import prefix
 from semel.ledger.minibatches import EVENTS, OPEN, STREAMS
@@ -37,7 +40,7 @@ TABLES = (
     "heads",
     "counters",
     "markers",
-    "journal",
+    JOURNAL,
 )
 
 FOR_EVER = 2**62
@@ -48,8 +51,8 @@ FOR_EVER = 2**62
 class Trace:
     """What the ledger knows of one event at one sink.
 
-    `state` is delivered, in doubt, parked, discarded, pending or not seen; `pending` means that an attempt has its
-    partition and the destination, not the ledger, knows how far it came.
+    `state` is delivered, in doubt, parked, discarded, pending or not seen; `pending` means that an
+    attempt has its partition and the destination, not the ledger, knows how far it came.
     """
 
     sink: str
@@ -100,7 +103,9 @@ class Ledger:
         return [(at, row) for name in names for at, row, _ in read_parked(scribe, name)]
 
     def summary(self, pipeline: str) -> dict[str, Any]:
-        """Say who runs a pipeline, which minibatch is open, and what is pending, parked and blocked."""
+        """Say who runs a pipeline, which minibatch is open, and what is pending, parked and
+        blocked.
+        """
         scribe = Scribe(self._store, pipeline)
         owner_key, open_key = keys.key(OWNERS, pipeline), keys.key(OPEN, pipeline)
         found = self._store.read([owner_key, open_key])
@@ -129,7 +134,9 @@ class Ledger:
     def find(
         self, pipeline: str, entity: str, event: EventID, sink: str | None = None
     ) -> list[Trace]:
-        """Say what became of one event, at each sink. The entity is the source partition for positions."""
+        """Say what became of one event, at each sink. The entity is the source partition for
+        positions.
+        """
         names = self.sinks(pipeline) if sink is None else [sink]
         return [self._trace(Scribe(self._store, pipeline), name, entity, event) for name in names]
 
@@ -186,7 +193,10 @@ class Ledger:
                 reached = mark.upto is not None and _at_most(event, mark.upto)
                 if reached or event in mark.above:
                     return Trace(sink, "delivered", why=f"position up to {mark.upto} is handled")
-            state = Journal(scribe).restore(watermark_of(sink), row.partition, before=FOR_EVER)
+        operator = watermark_of(sink)
+        journaled = scribe.scan(JOURNAL, prefix(scribe.pipeline, operator.name))
+        for partition in sorted({keys.text_of(keys.split(at.key)[2]) for at, _ in journaled}):
+            state = Journal(scribe).restore(operator, partition, before=FOR_EVER)
             known = state.values.get(entity)
             if isinstance(known, list) and _at_most(event, known[0]):
                 return Trace(sink, "delivered", why=f"ids up to {known[0]} are handled")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
-from semel.events.ids import Attempt
-from semel.ledger.journal import Entry
-from semel.ledger.sequences import Mark
+
+if TYPE_CHECKING:
+    from semel.ledger.journal import Entry
+    from semel.events.ids import Attempt
+    from semel.ledger.sequences import Mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +17,11 @@ class Report:
     """One partition of one sink, as one attempt saw it.
 
     Attributes:
+        osn: the last OSN that was given to an event.
+        sent: the last OSN that is known to be transmitted.
         count: events of the order, those of earlier attempts included.
-        short: the input ended before a recorded span did; an end of input proves nothing, so the driver judges.
+        short: the input ended before a recorded span did; an end of input proves nothing, so the
+            driver judges.
         mark: the position watermark after this partition.
         entries: what goes into the journal with `complete`.
         suppressed: events that were there already and were not sent again.
@@ -28,6 +33,7 @@ class Report:
     count: int
     digest: str
     osn: int
+    sent: int = 0
     first: list[Any] | None = None
     last: list[Any] | None = None
     short: bool = False

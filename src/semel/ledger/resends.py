@@ -1,7 +1,8 @@
 """Sending parked events: who may, one at a time for each sink, and what came of it.
 
 A resend is not fenced by `open` but by its parked row, its head and a slot. Always true:
-- one event of a slot is being sent at a time, and tokens of a slot only grow: a later one fences an earlier one;
+- one event of a slot is being sent at a time, and tokens of a slot only grow: a later one fences an
+  earlier one;
 - an event leaves the parked state only in the commit that says what became of it.
 """
 
@@ -64,7 +65,8 @@ class Claimed:
 
     Attributes:
         was: the row before; SENDING when an earlier sender did not come to an end.
-        first: the first token under which it may have been sent; the own one when nobody was before.
+        first: the first token under which it may have been sent; the own one when nobody was
+            before.
     """
 
     key: Key
@@ -150,7 +152,8 @@ class Resends:
                 if self.still_mine(claimed):
                     continue
                 raise Fenced(
-                    f"pipeline {self._scribe.pipeline!r}, sink {self._sink!r}: event {row.event} of "
+                    f"pipeline {self._scribe.pipeline!r}, sink {self._sink!r}: event {row.event} "
+                    "of "
                     f"{row.entity!r} was taken over by a later sender, which says what became of it"
                 ) from None
             return

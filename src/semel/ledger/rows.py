@@ -74,7 +74,8 @@ class StreamRow:
         waited: whether no attempt before this one can still act: it was first, or has waited.
         task: Spark's partitionId.
         osn: the last OSN before the partition's first event (L of the minibatch before).
-        done: events at the start of the order that a complete row already covered (position identity).
+        done: events at the start of the order that a complete row already covered (position
+            identity).
         location: the destination's place for exactly these events; removed with complete.
     """
 
@@ -150,7 +151,8 @@ class SpanRow:
     """A run of chunks that may have been sent, or surely have been.
 
     Attributes:
-        chunks: their ranges [start, stop) of the order; neighbours once settled are told as one range.
+        chunks: their ranges [start, stop) of the order; neighbours once settled are told as one
+            range.
         ids: of all events, a set for each of the chunks.
         running: the digest of the partition from its start to the span's end.
         handled: of those among them that are not sent from here: parked, or delivered before.
@@ -214,8 +216,8 @@ class ParkedRow:
     """An event kept with its payload, out of the way of the stream.
 
     Attributes:
-        value: the event's columns; None when it was in doubt before a new generation began and has not
-            come again yet.
+        value: the event's columns; None when it was in doubt before a new generation began and has
+            not come again yet.
         blocks: whether later events of its entity wait for it.
         doubted: whether it was ever in doubt: it may have arrived although nobody said so.
         attempts: how often it was tried since it was parked.
@@ -292,7 +294,9 @@ class ParkedRow:
 
 @dataclass(frozen=True, slots=True)
 class HeadRow:
-    """An entity that is blocked. Whoever parks behind, drains or unblocks it requires it as it stands."""
+    """An entity that is blocked. Whoever parks behind, drains or unblocks it requires it as it
+    stands.
+    """
 
     entity: str
     scope: str

@@ -1,7 +1,8 @@
-"""The scribe commits with patience: it tries again when the store is away, and finds its own earlier success.
+"""The scribe commits with patience: it tries again when the store is away, and finds its own
+earlier success.
 
-Every commit of the ledger makes its own requirements false. So a commit whose reply was lost can be issued
-again, and a twin of it that arrives late changes nothing: it meets a `Conflict`.
+Every commit of the ledger makes its own requirements false. So a commit whose reply was lost can be
+issued again, and a twin of it that arrives late changes nothing: it meets a `Conflict`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from semel.errors import LedgerUnavailable
 from semel.ledger.clock import Clock, SystemClock
-from semel.ledger.store import Conflict, Put
+from semel.ledger.store import Conflict, Delete, Put
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,7 +53,8 @@ class Scribe:
         updates: Sequence[Update],
         landed: Callable[[], bool] | None = None,
     ) -> None:
-        """Commit; after a lost reply, `landed` says whether an earlier issue of this commit got through.
+        """Commit; after a lost reply, `landed` says whether an earlier issue of this commit got
+        through.
 
         Raises `Conflict` when it surely did not, `LedgerUnavailable` when patience is at its end.
         """
@@ -70,15 +72,21 @@ class Scribe:
             else:
                 return
         raise LedgerUnavailable(
-            f"pipeline {self.pipeline!r}: the ledger did not answer for {self.patience_s:g} s; nothing "
-            "more is sent until it does. See that its server runs and can be reached, then restart the query"
+            f"pipeline {self.pipeline!r}: the ledger did not answer for {self.patience_s:g} s; "
+            "nothing "
+            "more is sent until it does. See that its server runs and can be reached, then restart "
+            "the query"
         )
 
     def stands(self, updates: Sequence[Update]) -> bool:
-        """Say whether every row that `updates` put stands just as they put it."""
-        puts = [update for update in updates if isinstance(update, Put)]
-        rows = self.read(*(put.key for put in puts))
-        return all(rows.get(put.key) == put.payload for put in puts)
+        """Say whether every row stands just as `updates` put it, and none that they deleted."""
+        wanted = {
+            update.key: update.payload if isinstance(update, Put) else None
+            for update in updates
+            if isinstance(update, Put | Delete)
+        }
+        rows = self.read(*wanted)
+        return all(rows.get(at) == payload for at, payload in wanted.items())
 
     def _patiently(self, call: Callable[[], T]) -> T:
         """Repeat a look at the store until it answers."""
@@ -90,7 +98,8 @@ class Scribe:
                 last = error
                 self.clock.sleep(pause)
         raise LedgerUnavailable(
-            f"pipeline {self.pipeline!r}: the ledger did not answer for {self.patience_s:g} s ({last}). "
+            f"pipeline {self.pipeline!r}: the ledger did not answer for {self.patience_s:g} s "
+            f"({last}). "
             "See that its server runs and can be reached, then restart the query"
         )
 

@@ -1,8 +1,8 @@
 """Output sequence numbers and position watermarks: where each partition of each sink stands.
 
 Always true:
-- a row tells the partition's standing after the minibatch of its serial, and the standing before it, so that
-  a replay of that minibatch starts from the same numbers;
+- a row tells the partition's standing now, and before each of the last two minibatches that moved
+  it, so that a replay of one that is not swept starts from the same numbers;
 - it is written with `complete` or when a generation is closed, never by a task.
 """
 
@@ -66,39 +66,45 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """L, the last OSN a partition has used, and its position watermark where it has one."""
+    """Where a partition stands between two minibatches.
+
+    Attributes:
+        osn: L, the last OSN that was given to an event.
+        sent: the last OSN that was transmitted; less than L where the last events were parked.
+        mark: the position watermark, where the identity has one.
+    """
 
     osn: int = 0
+    sent: int = 0
     mark: Mark | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Give it as a JSON object."""
-        return {"osn": self.osn, "mark": None if self.mark is None else self.mark.to_json()}
+        mark = None if self.mark is None else self.mark.to_json()
+        return {"osn": self.osn, "sent": self.sent, "mark": mark}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Standing:
         """Read it back."""
         mark = value["mark"]
-        return cls(value["osn"], None if mark is None else Mark.from_json(mark))
+        return cls(value["osn"], value["sent"], None if mark is None else Mark.from_json(mark))
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceRow:
-    """The standing of a partition after the minibatch `serial`, and before it."""
+    """The standing of a partition now, and before each of the last two minibatches that moved it."""
 
     partition: str
-    serial: int
     after: Standing
-    before: Standing
+    before: tuple[tuple[int, Standing], ...]
 
     def dump(self) -> str:
         """Give the payload."""
         return payloads.dump(
             {
                 "partition": self.partition,
-                "serial": self.serial,
                 "after": self.after.to_json(),
-                "before": self.before.to_json(),
+                "before": [[serial, standing.to_json()] for serial, standing in self.before],
             }
         )
 
@@ -106,16 +112,21 @@ class SequenceRow:
     def load(cls, text: str) -> SequenceRow:
         """Read it back."""
         row = payloads.load(text)
-        return cls(
-            row["partition"],
-            row["serial"],
-            Standing.from_json(row["after"]),
-            Standing.from_json(row["before"]),
-        )
+        before = tuple((serial, Standing.from_json(value)) for serial, value in row["before"])
+        return cls(row["partition"], Standing.from_json(row["after"]), before)
 
     def as_of(self, serial: int) -> Standing:
         """Give the standing that the minibatch `serial` starts from."""
-        return self.after if self.serial < serial else self.before
+        for moved_by, standing in self.before:
+            if serial <= moved_by:
+                return standing
+        return self.after
+
+    def moved(self, serial: int, after: Standing) -> SequenceRow:
+        """Give the row as the minibatch `serial` leaves it."""
+        kept = [each for each in self.before if each[0] < serial][-1:]
+        before = (*kept, (serial, self.as_of(serial)))
+        return SequenceRow(self.partition, after, before)
 
 
 def sequence_key(pipeline: str, sink: str, partition: str) -> Key:
@@ -123,16 +134,14 @@ def sequence_key(pipeline: str, sink: str, partition: str) -> Key:
     return key(TABLE, pipeline, sink, partition)
 
 
-def standings(scribe: Scribe, sink: str, serial: int) -> dict[str, Standing]:
-    """Give where every partition of the sink stands as the minibatch `serial` starts."""
+def read_sequences(scribe: Scribe, sink: str) -> dict[str, SequenceRow]:
+    """Give the row of every partition of the sink."""
     rows = scribe.scan(TABLE, prefix(scribe.pipeline, sink))
     found = (SequenceRow.load(text) for _, text in rows)
-    return {row.partition: row.as_of(serial) for row in found}
+    return {row.partition: row for row in found}
 
 
-def advance(
-    scribe: Scribe, sink: str, partition: str, serial: int, before: Standing, after: Standing
-) -> Put:
+def advance(scribe: Scribe, sink: str, row: SequenceRow, serial: int, after: Standing) -> Put:
     """Make the update that moves a partition on; it goes into the commit that completes or closes."""
-    row = SequenceRow(partition, serial, after, before)
-    return Put(sequence_key(scribe.pipeline, sink, partition), row.dump())
+    at = sequence_key(scribe.pipeline, sink, row.partition)
+    return Put(at, row.moved(serial, after).dump())

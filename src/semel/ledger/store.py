@@ -4,7 +4,8 @@ Always true of a store:
 - keys are text and ordered by their bytes; payloads are canonical JSON text, compared as text;
 - a commit happens as a whole or not at all, together with its requirements;
 - two commits that each require what the other writes cannot both pass;
-- `LedgerUnavailable` means nobody knows whether the commit happened; every verb above can bear that.
+- `LedgerUnavailable` means nobody knows whether the commit happened; every verb above can bear
+  that.
 """
 
 from __future__ import annotations
@@ -93,7 +94,9 @@ class Store(Protocol):
     def scan(
         self, table: str, prefix: str, *, after: str = "", limit: int | None = None
     ) -> Iterator[tuple[Key, Payload]]:
-        """Give the rows of `table` whose key starts with `prefix` and is greater than `after`, in key order."""
+        """Give the rows of `table` whose key starts with `prefix` and is greater than `after`, in
+        key order.
+        """
 
     def commit(self, requirements: Sequence[Requirement], updates: Sequence[Update]) -> None:
         """Do all updates if all requirements hold. Raises `Conflict` or `LedgerUnavailable`."""

@@ -1,8 +1,10 @@
 """The RESUME table: what an attempt does about what it found.
 
 Always true:
-- every pair of what was found and what the destination can do has one rule, or a reason why it cannot occur;
-- nothing is sent that may have been sent, unless the destination absorbs, tells or refuses it, or a policy said so.
+- every pair of what was found and what the destination can do has one rule, or a reason why it
+  cannot occur;
+- nothing is sent that may have been sent, unless the destination absorbs, tells or refuses it, or a
+  policy said so.
 """
 
 from __future__ import annotations

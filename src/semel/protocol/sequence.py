@@ -1,7 +1,8 @@
 """Comparing C, the last OSN transmitted, with L, the last OSN of the last complete minibatch.
 
 C = L: nothing of the minibatch was sent. C > L: L+1..C are suppressed. C < L: the destination lost
-what it had acknowledged, or it is another destination; C+1..L cannot be made up from this minibatch.
+what it had acknowledged, or it is another destination; C+1..L cannot be made up from this
+minibatch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A Python function as a sink: one event, or one Arrow batch, at a call (OPAQUE).
 
-Nothing is known of what the function does, so nothing is assumed: an exception that is not `NotDelivered`
-or `Rejected` means that the event may have arrived.
+Nothing is known of what the function does, so nothing is assumed: an exception that is not
+`NotDelivered` or `Rejected` means that the event may have arrived.
 """
 
 from __future__ import annotations
@@ -130,8 +130,9 @@ def sink(
 ) -> Function | Callable[[Callable[..., object]], Function]:
     """Make a sink of a function: `@semel.sink` or `@semel.sink(window=1, on_doubt="hold")`.
 
-    `on_doubt` is `hold`, `resend`, `skip`, `stop`, or a function that takes the event and says whether it
-    arrived (True, False, or None when it cannot tell). With `batches=True` the function takes an Arrow batch.
+    `on_doubt` is `hold`, `resend`, `skip`, `stop`, or a function that takes the event and says
+    whether it arrived (True, False, or None when it cannot tell). With `batches=True` the function
+    takes an Arrow batch.
     """
     if function is None:
         return partial(_make, settings)

@@ -1,7 +1,9 @@
-"""What a destination keeps of ours: a progress row (TRANSACTIONAL), or the tail of its log (SEQUENCED).
+"""What a destination keeps of ours: a progress row (TRANSACTIONAL), or the tail of its log
+(SEQUENCED).
 
-One progress row stands in the destination for each (pipeline, sink, partition). It names the attempt that
-may write, how much of the minibatch's order is done, and enough to be mapped without the minibatch's rows.
+One progress row stands in the destination for each (pipeline, sink, partition). It names the
+attempt that may write, how much of the minibatch's order is done, and enough to be mapped without
+the minibatch's rows.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class Progress:
     rejected: dict[int, str] = field(default_factory=dict)
 
     def taken_by(self, minibatch: Minibatch, attempt: Attempt) -> Progress:
-        """Give the row as `attempt` leaves it when it takes over: a new minibatch starts from nothing."""
+        """Give the row as `attempt` leaves it when it takes over: a new minibatch starts from
+        nothing.
+        """
         if minibatch == self.minibatch:
             return replace(self, attempt=attempt)
         return Progress(minibatch=minibatch, attempt=attempt, osn=self.osn)
@@ -71,7 +75,8 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The end of a destination's log: C, and the sort key and minibatch of the event that carries it.
+    """The end of a destination's log: C, and the sort key and minibatch of the event that carries
+    it.
 
     Attributes:
         osn: the highest OSN in the log, 0 when it is empty.

@@ -1,4 +1,6 @@
-"""How long to try again what was surely not delivered: exponential backoff with jitter, up to a limit."""
+"""How long to try again what was surely not delivered: exponential backoff with jitter, up to a
+limit.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Wait `first_s`, then twice as long each time up to `most_s`, until `for_s` have passed in all."""
+    """Wait `first_s`, then twice as long each time up to `most_s`, until `for_s` have passed in
+    all.
+    """
 
     first_s: float = 0.1
     most_s: float = 10.0

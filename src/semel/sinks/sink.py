@@ -1,10 +1,12 @@
 """A sink describes a destination; a session is one open connection to it, on an executor.
 
 Always true:
-- a sink is frozen and picklable: it travels from the driver to every executor, a session never does;
+- a sink is frozen and picklable: it travels from the driver to every executor, a session never
+  does;
 - a session is used by one thread, for one partition at a time, one chunk at a time;
-- what a session raises says what happened to the *whole* chunk: `NotDelivered`, `Rejected` (nothing of it
-  arrived) or `OutcomeUnknown`; any foreign exception means unknown. A `Receipt` tells of single events.
+- what a session raises says what happened to the *whole* chunk: `NotDelivered`, `Rejected` (nothing
+  of it arrived) or `OutcomeUnknown`; any foreign exception means unknown. A `Receipt` tells of
+  single events.
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from semel.events.ids import Attempt, Minibatch
 from semel.protocol import Capability, OnDoubt, OnReject
 from semel.sinks.retry import Retry
 
 if TYPE_CHECKING:
+    from semel.events.ids import Attempt, Minibatch
     from collections.abc import Callable, Mapping
 
     from semel.errors import DeliveryError
@@ -38,7 +40,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What became of the events of a chunk: all delivered, but for `failures` (by place in the chunk).
+    """What became of the events of a chunk: all delivered, but for `failures` (by place in the
+    chunk).
 
     An event after a failure that was not even tried is listed as `NotDelivered`.
     """
@@ -64,7 +67,8 @@ class Sink(ABC):
         lease_s: how long an attempt may act on what the ledger last told it.
         deadline_s: how long one call may take, the destination's own delay included.
         remembers_s: how long the destination absorbs a repeat (REPEATABLE).
-        keyed_by_event: whether the key it absorbs by is the event's (REPEATABLE); else it is the chunk's.
+        keyed_by_event: whether the key it absorbs by is the event's (REPEATABLE); else it is the
+            chunk's.
         retry: how often and for how long `NotDelivered` is tried again.
         park_limit: how many events may stand parked before the pipeline stops.
         whole: one chunk per partition, written to a place of its own from its first event, always.
@@ -96,7 +100,9 @@ class Sink(ABC):
         """Connect, on the executor. Raises `NotDelivered` when the destination cannot be reached."""
 
     def locate(self, target: Target) -> str | None:
-        """Name the destination's place for exactly this partition of this minibatch, where it has one."""
+        """Name the destination's place for exactly this partition of this minibatch, where it has
+        one.
+        """
         del target
         return None
 
@@ -126,16 +132,20 @@ class ProbingSession(Session, Protocol):
 
 @runtime_checkable
 class TransactionalSession(Protocol):
-    """A session whose destination commits our progress row together with the effect (TRANSACTIONAL)."""
+    """A session whose destination commits our progress row together with the effect
+    (TRANSACTIONAL).
+    """
 
     def take_over(self) -> Progress | None:
-        """Write this attempt into the progress row, whatever stands there, and tell what stood there.
+        """Write this attempt into the progress row, whatever stands there, and tell what stood
+        there.
 
         None when the partition has no row yet. Raises `Fenced` when a later attempt is named by it.
         """
 
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
-        """Lock the row, require an attempt and a minibatch not later than ours, move it, then the effect.
+        """Lock the row, require an attempt and a minibatch not later than ours, move it, then the
+        effect.
 
         All in one transaction. Raises `Fenced` when a later attempt is named by the row.
         """
@@ -149,13 +159,15 @@ class SequencedSession(Protocol):
     """A session whose destination tells its last OSN and refuses a replaced writer (SEQUENCED)."""
 
     def take_over(self) -> Tail:
-        """Take the log's epoch for this attempt, so that earlier writers are refused; tell its tail.
+        """Take the log's epoch for this attempt, so that earlier writers are refused; tell its
+        tail.
 
         Raises `Fenced` when a later attempt holds it.
         """
 
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
-        """Append the chunk's events in order, each with its OSN and sort key; the last carries `progress`.
+        """Append the chunk's events in order, each with its OSN and sort key; the last carries
+        `progress`.
 
         Raises `Fenced` when a later attempt holds the log.
         """

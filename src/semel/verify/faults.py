@@ -36,6 +36,7 @@ class Kind(StrEnum):
     ASK = "ask"  # the destination, which may fence by being asked
     SEND = "send"  # an effect
     INPUT = "input"  # the next batch
+    REPORT = "report"  # the end of a task
 
 
 class Fault(StrEnum):
@@ -73,6 +74,7 @@ POSSIBLE: dict[Kind, tuple[Fault, ...]] = {
         Fault.PAUSE,
     ),
     Kind.INPUT: (Fault.CRASH, Fault.PAUSE, Fault.CUT),
+    Kind.REPORT: (Fault.CRASH, Fault.PAUSE),
 }
 
 
@@ -116,6 +118,7 @@ class Wire:
     story: Story
     title: str
     calls: int = 0
+    cut: bool = False
 
     def call(self, kind: Kind, what: tuple[Any, ...], do: Callable[[], T]) -> T:
         """Make one call, and let happen to it what the plan says."""
@@ -137,9 +140,7 @@ class Wire:
         self.note(what)
         return result
 
-    def _faulty(
-        self, fault: Fault, kind: Kind, what: tuple[Any, ...], do: Callable[[], T]
-    ) -> T:
+    def _faulty(self, fault: Fault, kind: Kind, what: tuple[Any, ...], do: Callable[[], T]) -> T:
         self.note(what, fault.value)
         match fault:
             case Fault.CRASH:
@@ -167,6 +168,7 @@ class Wire:
                 self.note(what, "went on with it")
                 return self._do(what, do)
             case Fault.CUT:
+                self.cut = True
                 return cast("T", fault)  # only of an input, whose answer is thrown away
 
     def crash(self) -> Crashed:

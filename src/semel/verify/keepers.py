@@ -8,7 +8,6 @@ Always true:
 
 from __future__ import annotations
 
-from collections import Counter as Tally
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from semel.verify.faults import Kind
 from semel.verify.witnesses import Destination, Effect, WitnessSession, WitnessSink
 
 if TYPE_CHECKING:
-    from semel.events import Attempt, Chunk
+    from semel.events import Chunk
     from semel.sinks import Target
 
 Place = tuple[str, str, str]
@@ -101,9 +100,7 @@ class DatabaseSession(WitnessSession):
 
 
 def _refuse_later(stood: Progress | None, target: Target) -> None:
-    if stood is not None and (
-        stood.attempt > target.attempt or stood.minibatch > target.minibatch
-    ):
+    if stood is not None and (stood.attempt > target.attempt or stood.minibatch > target.minibatch):
         raise Fenced(f"the progress row names attempt {stood.attempt}")
 
 
@@ -164,10 +161,9 @@ class SequencedSink(WitnessSink):
 
     def open(self, target: Target) -> LogSession:
         """Connect."""
-        self.connect(target)
-        return LogSession(
-            self.destination, self.wire, target, opener_wins=self.last_opener_wins
-        )
+        session = LogSession(self.destination, self.wire, target, opener_wins=self.last_opener_wins)
+        self.wire.call(Kind.OPEN, ("open a session for", target.partition), session.opened)
+        return session
 
 
 @dataclass(eq=False)
@@ -176,6 +172,12 @@ class LogSession(WitnessSession):
 
     opener_wins: bool = False
     epoch: Any = None
+
+    def opened(self) -> None:
+        """Where the last opener wins, the epoch is taken here."""
+        if self.opener_wins:
+            self.destination.opened += 1
+            self.epoch = self.destination.log(self.target).epoch = self.destination.opened
 
     def take_over(self) -> Tail:
         """Take the log's epoch and tell its tail."""
@@ -186,10 +188,7 @@ class LogSession(WitnessSession):
 
     def _take(self) -> Tail:
         log = self.destination.log(self.target)
-        if self.opener_wins:
-            self.destination.opened += 1
-            self.epoch = log.epoch = self.destination.opened
-        else:
+        if not self.opener_wins:
             self._refuse_replaced(log)
             self.epoch = log.epoch = self.target.attempt
         return log.tail()
@@ -232,7 +231,9 @@ class LogSession(WitnessSession):
                 self.destination.effects.append(effect)
 
         if self.opener_wins:
-            self.send(("append", len(events), "events as a whole"), lambda: entries(range(len(events))))
+            self.send(
+                ("append", len(events), "events as a whole"), lambda: entries(range(len(events)))
+            )
             return DELIVERED
         for place, event in enumerate(events):
             self.send(
@@ -312,14 +313,3 @@ class PlaceSession(WitnessSession):
 
 def _place(target: Target) -> Place:
     return target.pipeline, target.sink, target.partition
-
-
-def repeated_osns(log: Log) -> list[int]:
-    """Give the OSNs that stand in a log more than once, resends aside."""
-    tally = Tally(record.effect.osn for record in log.records if not record.resend)
-    return sorted(osn for osn, times in tally.items() if times > 1)
-
-
-def attempts_of(log: Log) -> list[Attempt]:
-    """Give who wrote a log, in order."""
-    return list(dict.fromkeys(record.effect.attempt for record in log.records))

@@ -220,7 +220,9 @@ class Hub:
 
     def _wake_next(self) -> Job | None:
         """Nobody is ready: let the time pass until somebody is."""
-        waiting = [(cast("float", job.wake_at), job.number, job) for job in self.jobs if job.wake_at]
+        waiting = [
+            (cast("float", job.wake_at), job.number, job) for job in self.jobs if job.wake_at
+        ]
         if not waiting:
             return None
         at, _, job = min(waiting, key=lambda each: each[:2])

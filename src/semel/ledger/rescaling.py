@@ -1,0 +1,103 @@
+"""Changing the number of entity buckets between two minibatches.
+
+New snapshots are written beside the old ones, under partition names that carry the number of buckets; one small commit
+then switches. A crash before it leaves the old number in force, and doing it again writes the same rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from semel.errors import ConfigurationError, Fenced
+from semel.events import bucket, bucket_name
+from semel.ledger import journal, payloads
+from semel.ledger.journal import COUNTERS, Entry, Journal, watermark_of
+from semel.ledger.keys import key, prefix
+from semel.ledger.minibatches import OPEN
+from semel.ledger.owners import PIPELINES
+from semel.ledger.rows import OpenRow
+from semel.ledger.sequences import TABLE as SEQUENCES
+from semel.ledger.store import Conflict, Equals, Put, Sweep
+
+if TYPE_CHECKING:
+    from semel.ledger.scribe import Scribe
+    from semel.ledger.store import Update
+
+NOW = 2**62
+"""A number above every minibatch: the state as of now."""
+
+
+def rescale(scribe: Scribe, partitions: int) -> None:
+    """Give a pipeline whose last minibatch is complete another number of buckets. May be repeated.
+
+    Raises `ConfigurationError` when it has no buckets or a minibatch is not complete, `Fenced` when
+    the pipeline went on meanwhile.
+    """
+    pipeline_key, open_key = key(PIPELINES, scribe.pipeline), key(OPEN, scribe.pipeline)
+    rows = scribe.read(pipeline_key, open_key)
+    if pipeline_key not in rows or open_key not in rows:
+        raise ConfigurationError(f"pipeline {scribe.pipeline!r} has not run yet: just start it")
+    described, opened = payloads.load(rows[pipeline_key]), OpenRow.load(rows[open_key])
+    before = described.get("partitions")
+    if before is None:
+        raise ConfigurationError(
+            f"pipeline {scribe.pipeline!r} follows its source's own partitions: it has no buckets"
+        )
+    if before == partitions:
+        return
+    if not opened.complete:
+        raise ConfigurationError(
+            f"pipeline {scribe.pipeline!r}: minibatch {opened.minibatch} is not complete. Start the "
+            "query with the old number until it is, stop it, then rescale"
+        )
+    operators = [COUNTERS.name, *(watermark_of(sink).name for sink in described["sinks"])]
+    still = Equals(open_key, rows[open_key])
+    for operator in operators:
+        made = _rebucketed(scribe, operator, opened.serial, before, partitions)
+        scribe.commit([still], journal.updates(scribe.pipeline, made))
+    switch: list[Update] = [
+        Put(pipeline_key, payloads.dump({**described, "partitions": partitions})),
+        Put(open_key, replace(opened, partitions=partitions).dump()),
+        *(Sweep(SEQUENCES, prefix(scribe.pipeline, sink)) for sink in described["sinks"]),
+        *(
+            Sweep(journal.TABLE, prefix(scribe.pipeline, operator, bucket_name(number, before)))
+            for operator in operators
+            for number in range(before)
+        ),
+    ]
+    try:
+        scribe.commit([still, Equals(pipeline_key, rows[pipeline_key])], switch)
+    except Conflict:
+        raise Fenced(
+            f"pipeline {scribe.pipeline!r} went on while it was rescaled; nothing was switched. Stop "
+            "the query, then rescale again"
+        ) from None
+
+
+def _rebucketed(scribe: Scribe, operator: str, number: int, before: int, after: int) -> list[Entry]:
+    """Give the state of an operator in the new buckets, as one full snapshot for each."""
+    made: list[dict[str, Any]] = [{} for _ in range(after)]
+    for old in range(before):
+        state = Journal(scribe).restore(
+            journal.Operator(operator), bucket_name(old, before), before=NOW
+        )
+        for name, value in state.values.items():
+            if isinstance(value, dict):
+                for scope, ids in value.items():
+                    sets = made[_bucket(scope, after)].setdefault(name, {})
+                    sets[scope] = ids
+            else:
+                made[_bucket(name, after)][name] = value
+    at = scribe.clock.wall()
+    return [
+        Entry(operator, bucket_name(new, after), number, True, state, at)
+        for new, state in enumerate(made)
+        if state
+    ]
+
+
+def _bucket(entity: str, partitions: int) -> int:
+    return int(bucket(pa.array([entity]), partitions)[0])

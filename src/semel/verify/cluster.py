@@ -1,0 +1,228 @@
+"""Spark, as far as a delivery can tell: runs, minibatches, tasks, attempts, and what comes back from them.
+
+Always true:
+- a minibatch is replayed under the same batch id with the same rows, cut into other Arrow batches;
+- a report reaches the driver only from a task that came to its end, and only once for each partition;
+- a process that died takes its handles with it; one that is paused keeps them, and goes on when it is woken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from semel.delivery.assignment import Assignment
+from semel.delivery.driver import Driver
+from semel.delivery.partition import PartitionDelivery
+from semel.delivery.surroundings import Surroundings
+from semel.errors import (
+    DeliveryError,
+    Fenced,
+    HeldInDoubt,
+    LedgerUnavailable,
+    SemelError,
+)
+from semel.events import Attempt
+from semel.ledger.journal import Journal
+from semel.ledger.scribe import Scribe
+from semel.verify.faults import FaultyStore, Kind, Peace, Wire, over
+from semel.verify.memory import MemoryStore
+from semel.verify.scheduler import VirtualClock
+from semel.verify.story import Story
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from semel.ledger.minibatches import Opening
+    from semel.ledger.processes import Process
+    from semel.ledger.reports import Report
+    from semel.verify.cases import Case
+    from semel.verify.faults import Plan
+    from semel.verify.inputs import Feed
+    from semel.verify.scheduler import Actor, Hub, Job
+
+PIPELINE = "world"
+FAILURES_MAX = 4
+"""So many failed tries at a stage fail the query, as `spark.task.maxFailures` has it."""
+
+
+@dataclass(eq=False)
+class Machine:
+    """One process with its connections: a driver, a Python worker, or a person's terminal."""
+
+    actor: Actor
+    wire: Wire
+    scribe: Scribe
+    journal: Journal
+
+
+@dataclass(eq=False)
+class Lead:
+    """A driver that runs a query, and the run it has."""
+
+    machine: Machine
+    driver: Driver
+    tasks: Any = field(default_factory=lambda: count(1))
+
+
+class Stopped(Exception):
+    """The query failed and is to be started again; `person` says whether somebody has to look first."""
+
+    def __init__(self, why: BaseException | None, *, person: bool = False) -> None:
+        super().__init__(why)
+        self.person = person
+
+
+class Broken(Exception):
+    """The pipeline stopped for a reason that no fault of this world explains."""
+
+
+@dataclass(eq=False)
+class Cluster:
+    """Everything a world is made of, and the calls that make it go."""
+
+    case: Case
+    feed: Feed
+    hub: Hub
+    plan: Plan
+    chance: Random | None = None
+    knows_the_dead: bool = True
+    query: str = "query-1"
+    store: MemoryStore = field(default_factory=MemoryStore)
+    story: Story = field(default_factory=Story)
+    lead: Lead | None = None
+    runs: Any = field(default_factory=lambda: count(1))
+
+    def __post_init__(self) -> None:
+        self.destination = self.case.destination(self.hub)
+        self.clock = VirtualClock(self.hub)
+        self.around = Surroundings(self.clock, Random(7), self._gone)
+        self.machines: list[Machine] = []
+        self._idle: list[Machine] = []
+
+    # -- processes
+
+    def machine(self, name: str, plan: Plan | None = None) -> Machine:
+        """Start a process with its connections."""
+        actor = self.hub.actor(name)
+        wire = Wire(self.hub, actor, plan or self.plan, self.story, name)
+        scribe = Scribe(FaultyStore(self.store, wire), PIPELINE, self.clock)
+        made = Machine(actor, wire, scribe, Journal(scribe))
+        self.machines.append(made)
+        return made
+
+    def _gone(self, process: Process) -> bool:
+        return self.knows_the_dead and any(
+            each.actor.dead for each in self.machines if each.actor.process == process
+        )
+
+    def worker(self) -> Machine:
+        """Give a Python worker that is free, or start one."""
+        self._idle = [each for each in self._idle if not each.actor.dead]
+        return self._idle.pop() if self._idle else self.machine("worker")
+
+    # -- the driver's part
+
+    def start(self) -> Lead:
+        """Start the query: a new run."""
+        number = next(self.runs)
+        machine = self.machine(f"driver of start {number}")
+        driver = Driver(
+            machine.scribe,
+            [self.case.sink(self.destination, machine.wire)],
+            self.case.identities.identity,
+            process=machine.actor.process,
+            nonce=f"start-{number}",
+            around=self.around,
+            partitions=None if self.case.identities.by_source else self.case.partitions,
+        )
+        lead = Lead(machine, driver)
+        self.lead = lead
+        run = self.drive(lead, driver.start)
+        machine.wire.title = f"driver of run {run}"
+        return lead
+
+    def drive(self, lead: Lead, call: Callable[[], Any]) -> Any:
+        """Let the driver do something. Raises `Stopped` when the query has to be started again."""
+        job = self.hub.start(lead.machine.actor, lead.machine.wire.title, call)
+        self.hub.run_job(job)
+        if job.done and job.error is None:
+            return job.result
+        self.lead = None
+        if job.paused or job.crashed:
+            raise Stopped(job.error)
+        raise self.judged(job)
+
+    def judged(self, job: Job) -> Exception:
+        """Say what the error of a job means for the query."""
+        self.story.note(
+            self.hub.now, job.title, ("stopped:", type(job.error).__name__), str(job.error)
+        )
+        if isinstance(job.error, HeldInDoubt):
+            return Stopped(job.error, person=True)
+        if isinstance(job.error, Fenced | LedgerUnavailable | DeliveryError):
+            return Stopped(job.error)
+        if isinstance(job.error, SemelError):
+            return Broken(f"{type(job.error).__name__}: {job.error}")
+        return Broken(f"{job.title}: {job.error!r}")
+
+    # -- tasks
+
+    def task(self, lead: Lead, opening: Opening, partition: str, rows: tuple[int, int]) -> Job:
+        """Begin an attempt at one partition, in a worker."""
+        machine = self.worker()
+        attempt = Attempt(lead.driver.run, next(lead.tasks))
+        title = f"attempt {attempt} of partition {partition}"
+        machine.wire.title = title
+        body = self.body(lead, opening, partition, rows, attempt, machine)
+
+        def run() -> list[Report]:
+            reports = body()
+            self._idle.append(machine)
+            return reports
+
+        return self.hub.start(machine.actor, title, run)
+
+    def body(  # noqa: PLR0913 - what an attempt is told
+        self,
+        lead: Lead,
+        opening: Opening,
+        partition: str,
+        rows: tuple[int, int],
+        attempt: Attempt,
+        machine: Machine,
+    ) -> Callable[[], list[Report]]:
+        """Make what an attempt does, from its first row to its report."""
+        wire = machine.wire
+        window, span = self.case.window, self.case.span_chunks
+        if self.chance is not None:
+            window, span = self.chance.randint(1, window), self.chance.randint(1, 3)
+        assignment = Assignment(
+            PIPELINE,
+            opening,
+            self.case.identities.identity,
+            partition,
+            attempt,
+            machine.actor.process,
+            task=self.feed.partitions.index(partition),
+            waited=lead.driver.waited,
+        )
+        sink = self.case.sink(self.destination, wire, window, span)
+        batches = self.feed.batches(partition, *rows, self.chance)
+
+        def run() -> list[Report]:
+            wire.cut = False
+            delivery = PartitionDelivery(
+                assignment, [sink], machine.scribe, machine.journal, self.around
+            )
+            reports = delivery.run(over(wire, batches))
+            wire.call(Kind.REPORT, ("report",), lambda: None)
+            return reports
+
+        return run
+
+    def person(self) -> Machine:
+        """Somebody sits down at a terminal; nothing goes wrong there."""
+        return self.machine("a person", Peace())

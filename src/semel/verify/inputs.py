@@ -1,0 +1,181 @@
+"""The input of a simulated world: numbered events of a few entities, in partitions, cut into minibatches.
+
+Always true:
+- an event's number says who it is in the world, whatever identity semel finds for it;
+- a minibatch read again gives the same rows; every attempt may get them in other Arrow batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from random import Random
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from semel.events import Counter, Given, Position, bucket
+from semel.verify.witnesses import NUMBER
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from semel.events import EventID, Identity
+
+
+class Identities(StrEnum):
+    """The ways in which the events of a world are told apart."""
+
+    POSITION = "position"
+    ORDERED_POSITION = "position with entity"
+    GIVEN = "given"
+    INCREASING = "given, increasing"
+    COUNTER = "counter"
+
+    @property
+    def identity(self) -> Identity:
+        """What the pipeline is told."""
+        return _IDENTITIES[self]
+
+    @property
+    def by_source(self) -> bool:
+        """Whether partitions are the source's own."""
+        return self in (Identities.POSITION, Identities.ORDERED_POSITION)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether an entity is named, so that its events keep their order."""
+        return self is not Identities.POSITION
+
+
+_IDENTITIES: dict[Identities, Identity] = {
+    Identities.POSITION: Position(),
+    Identities.ORDERED_POSITION: Position(entity="e"),
+    Identities.GIVEN: Given(entity="e", event=("id",), order_by=(NUMBER,)),
+    Identities.INCREASING: Given(entity="e", event=(NUMBER,), increasing=True),
+    Identities.COUNTER: Counter(entity="e", order_by=(NUMBER,)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One event of the world."""
+
+    number: int
+    entity: str
+    partition: str
+    place: int
+
+
+@dataclass(frozen=True, eq=False)
+class Feed:
+    """Every event there will be, by partition, in the partition's order."""
+
+    identities: Identities
+    partitions: tuple[str, ...]
+    rows: dict[str, pa.RecordBatch]
+    facts: tuple[Fact, ...]
+    numbers: dict[tuple[str, EventID], int]
+
+    def batches(
+        self, partition: str, start: int, stop: int, random: Random | None
+    ) -> list[pa.RecordBatch]:
+        """Give the rows [start, stop) of a partition, cut into Arrow batches as chance has it."""
+        rows = self.rows[partition].slice(start, stop - start)
+        if random is None:
+            return [rows]
+        edges = sorted({0, len(rows), *(random.randint(0, len(rows)) for _ in range(3))})
+        return [rows.slice(low, high - low) for low, high in zip(edges, edges[1:], strict=False)]
+
+    def count(self, partition: str) -> int:
+        """How many events a partition has in all."""
+        return int(self.rows[partition].num_rows)
+
+
+Minibatches = tuple[dict[str, tuple[int, int]], ...]
+"""For each batch: the range of each partition that it holds."""
+
+
+@lru_cache(maxsize=512)
+def feed(identities: Identities, partitions: int, events: int, shape: int) -> Feed:
+    """Make the events of a world; the same arguments give the same ones."""
+    random = Random(shape)
+    names = _names(identities, partitions)
+    entities = _entities(partitions, random.choice((1, 2, 3)))
+    columns: dict[str, list[tuple[int, str, int]]] = {name: [] for name in names}
+    facts = []
+    ids = random.sample(range(1, 10 * events), events)
+    for number in range(1, events + 1):
+        at = random.randrange(len(names))
+        name, entity = names[at], random.choice(entities[at])
+        facts.append(Fact(number, entity, name, len(columns[name])))
+        columns[name].append((number, entity, ids[number - 1]))
+    rows = {name: _batch(identities, at, columns[name]) for at, name in enumerate(names)}
+    numbers = {_identified(identities, fact, facts, ids): fact.number for fact in facts}
+    return Feed(identities, names, rows, tuple(facts), numbers)
+
+
+def _identified(
+    identities: Identities, fact: Fact, facts: Sequence[Fact], ids: Sequence[int]
+) -> tuple[str, EventID]:
+    """Say by which scope and id semel is to know an event."""
+    if identities.by_source:
+        return fact.partition, fact.place
+    if identities is Identities.INCREASING:
+        return fact.entity, fact.number
+    if identities is Identities.GIVEN:
+        return fact.entity, ids[fact.number - 1]
+    before = [each for each in facts if each.entity == fact.entity and each.number <= fact.number]
+    return fact.entity, len(before)
+
+
+def cut(
+    feed: Feed, batches: int, random: Random, starts: dict[str, int] | None = None
+) -> Minibatches:
+    """Cut what is left of a feed into minibatches; a partition may be missing from some."""
+    made: list[dict[str, tuple[int, int]]] = [{} for _ in range(batches)]
+    for name in feed.partitions:
+        start, count = (starts or {}).get(name, 0), feed.count(name)
+        inner = sorted(random.randint(start, count) for _ in range(batches - 1))
+        edges = [start, *inner, count]
+        for at, (low, high) in enumerate(zip(edges, edges[1:], strict=False)):
+            if high > low:
+                made[at][name] = (low, high)
+    return tuple(made)
+
+
+def _names(identities: Identities, partitions: int) -> tuple[str, ...]:
+    if identities.by_source:
+        return tuple(Position.name("t", str(at)) for at in range(partitions))
+    return tuple(str(at) for at in range(partitions))
+
+
+@lru_cache(maxsize=64)
+def _entities(partitions: int, each: int) -> tuple[tuple[str, ...], ...]:
+    """Give names of entities for each bucket."""
+    found: list[list[str]] = [[] for _ in range(partitions)]
+    for number in range(1000):
+        name = f"e{number}"
+        [at] = bucket(pa.array([name]), partitions).tolist()
+        if len(found[at]) < each:
+            found[at].append(name)
+    return tuple(map(tuple, found))
+
+
+def _batch(identities: Identities, at: int, rows: Sequence[tuple[int, str, int]]) -> pa.RecordBatch:
+    numbers = pa.array([row[0] for row in rows], pa.int64())
+    entities = pa.array([row[1] for row in rows], pa.string())
+    if identities.by_source:
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array(["t"] * len(rows), pa.string()),
+                pa.array([at] * len(rows), pa.int32()),
+                pa.array(range(len(rows)), pa.int64()),
+                entities,
+                numbers,
+            ],
+            names=["topic", "partition", "offset", "e", NUMBER],
+        )
+    ids = pa.array([row[2] for row in rows], pa.int64())
+    return pa.RecordBatch.from_arrays([entities, ids, numbers], names=["e", "id", NUMBER])

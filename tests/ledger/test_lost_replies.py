@@ -1,0 +1,386 @@
+"""Every ledger verb may be repeated: it finds its own success, and a late twin of it changes nothing.
+
+Each verb is done three times in ledgers of its own: in peace; with the reply of each of its commits lost
+after the commit; with each request lost before it. All three must end with the same answer and the same
+rows. Then a twin of every commit that ever landed arrives late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledger.doubles import (
+    DESCRIPTION,
+    ELSEWHERE,
+    SINK,
+    World,
+    holding,
+    parked,
+    report,
+    settled,
+    span,
+    wish,
+)
+from semel.ledger.journal import COUNTERS, Journal, State
+from semel.ledger.parked import NOTHING, parked_key, parking, read_heads, read_parked, resolve
+from semel.ledger.partitions import MERGE_EVERY, Holding
+from semel.ledger.resends import Resends
+from semel.protocol import Found, ParkedState
+
+Act = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Verb:
+    """What has to stand before it, given as a function that makes the act; and what it answers."""
+
+    prepare: Callable[[World], Act]
+    answer: Any = None
+
+
+def register(world: World) -> Act:
+    world.begin("before")
+    return lambda: world.owners.register(DESCRIPTION, ELSEWHERE, "n1")
+
+
+def register_first(world: World) -> Act:
+    return lambda: world.owners.register(DESCRIPTION, ELSEWHERE, "n1")
+
+
+def register_with_a_further_sink(world: World) -> Act:
+    world.begin("before")
+    more = {**DESCRIPTION, "sinks": {"mail": {"capability": "opaque"}}}
+    return lambda: world.owners.register(more, ELSEWHERE, "n1")
+
+
+def beat(world: World) -> Act:
+    run = world.owners.register(DESCRIPTION, ELSEWHERE, "n1")
+    return lambda: world.owners.beat(run, "n1")
+
+
+def end(world: World) -> Act:
+    run = world.owners.register(DESCRIPTION, ELSEWHERE, "n1")
+    return lambda: world.owners.beat(run, "n1", ended=True)
+
+
+def open_first(world: World) -> Act:
+    minibatches = world.begin()
+    return lambda: minibatches.open(wish(0)).text
+
+
+def open_next(world: World) -> Act:
+    minibatches = world.begin()
+    for batch in (0, 1):
+        opening = minibatches.open(wish(batch))
+        holding(world, opening, 1).claim(span(0, 0, 3))
+        minibatches.complete(opening, [report()], [SINK])
+    return lambda: minibatches.open(wish(2)).text
+
+
+def open_a_generation(world: World) -> Act:
+    minibatches = world.begin()
+    minibatches.complete(minibatches.open(wish(0)), [], [SINK])
+    return lambda: minibatches.open(wish(7, query="another")).text
+
+
+def hand(world: World) -> Holding:
+    return holding(world, world.begin().open(wish(0)), 1)
+
+
+def claimed(world: World) -> Holding:
+    made = hand(world)
+    assert made.claim(span(0, 0, 3)) is Found.NEW
+    return made
+
+
+def claim(world: World) -> Act:
+    made = hand(world)
+    return lambda: made.claim(span(0, 0, 3), location="there")
+
+
+def claim_and_park(world: World) -> Act:
+    made = hand(world)
+    parks = parking("pay", SINK, [parked(1)], {})
+    return lambda: made.claim(span(0, 0, 3), parks)
+
+
+def take_over(world: World) -> Act:
+    opening = claimed(world).opening
+    later = holding(world, opening, 2)
+    return lambda: (later.claim(span(0, 0, 3)), later.check())
+
+
+def begin(world: World) -> Act:
+    made = claimed(world)
+    made.write(settled=settled(span(0, 0, 3)))
+    return lambda: (made.write(intended=span(1, 3, 6)), made.check(), made.next_span)
+
+
+def begin_after_a_take_over(world: World) -> Act:
+    opening = hand(world).opening
+    holding(world, opening, 1).claim(None)
+    later = holding(world, opening, 2)
+    later.claim(None)
+    return lambda: (later.write(intended=span(0, 0, 3)), later.check(), later.next_span)
+
+
+def settle(world: World) -> Act:
+    made = claimed(world)
+    return lambda: (made.write(settled=settled(span(0, 0, 3))), made.next_span)
+
+
+def settle_and_begin(world: World) -> Act:
+    made = claimed(world)
+    return lambda: (
+        made.write(settled=settled(span(0, 0, 3)), intended=span(1, 3, 6)),
+        made.write(settled=settled(span(1, 3, 6)), intended=span(2, 6, 9)),
+        made.next_span,
+    )
+
+
+def settle_and_park(world: World) -> Act:
+    made = claimed(world)
+    parks = parking("pay", SINK, [parked(1)], {})
+    return lambda: made.write(settled=settled(span(0, 0, 3)), parks=parks)
+
+
+def park(world: World) -> Act:
+    made = claimed(world)
+    parks = parking("pay", SINK, [parked(1), parked(2, state=ParkedState.WAITING)], {})
+    return lambda: made.write(parks=parks)
+
+
+def withdraw(world: World) -> Act:
+    made = claimed(world)
+    return lambda: (made.write(withdrawn=True), made.next_span)
+
+
+def withdraw_a_later_span(world: World) -> Act:
+    made = claimed(world)
+    made.write(settled=settled(span(0, 0, 3)), intended=span(1, 3, 6))
+    return lambda: (made.write(withdrawn=True), made.next_span)
+
+
+def withdraw_and_park(world: World) -> Act:
+    made = claimed(world)
+    parks = parking("pay", SINK, [parked(1)], {})
+    return lambda: (made.write(withdrawn=True, parks=parks), made.next_span)
+
+
+def withdraw_and_begin(world: World) -> Act:
+    made = claimed(world)
+    return lambda: (made.write(withdrawn=True, intended=span(1, 0, 2)), made.next_span)
+
+
+def merge(world: World) -> Act:
+    made = claimed(world)
+    for at in range(MERGE_EVERY):
+        now, then = span(at, 3 * at, 3 * at + 3), span(at + 1, 3 * at + 3, 3 * at + 6)
+        made.write(settled=settled(now), intended=then)
+    last = span(MERGE_EVERY, 3 * MERGE_EVERY, 3 * MERGE_EVERY + 3)
+    return lambda: (made.write(settled=settled(last)), made.spans())
+
+
+def reopen(world: World) -> Act:
+    minibatches = world.begin()
+    opening = minibatches.open(wish(0))
+    holding(world, opening, 1).claim(span(0, 0, 3))
+    minibatches.complete(opening, [report()], [SINK])
+    later = holding(world, world.begin("n2").open(wish(0)), 1)
+    assert later.claim(None) is Found.COMPLETE
+    return lambda: (later.reopen(3), later.check())
+
+
+def complete(world: World) -> Act:
+    minibatches = world.begin()
+    opening = minibatches.open(wish(0))
+    for partition in ("0", "1"):
+        made = holding(world, opening, 1, partition=partition, spark_task=int(partition))
+        made.claim(span(0, 0, 3), location="there")
+    entry = Journal(world.scribe).entry(COUNTERS, "0", opening.row.serial, State(), {"a": 3})
+    reports = [report(entries=(entry,)), report(partition="1")]
+    return lambda: minibatches.complete(opening, reports, [SINK])
+
+
+def resolved(world: World, decision: ParkedState) -> Act:
+    made = claimed(world)
+    made.write(parks=parking("pay", SINK, [parked(1)], {}))
+    at = parked_key("pay", SINK, parked(1))
+    return lambda: resolve(world.scribe, SINK, at, decision, "ann", "looked").state
+
+
+def resending(world: World) -> Resends:
+    resolved(world, ParkedState.RESEND)()
+    return Resends(world.scribe, SINK, ELSEWHERE)
+
+
+def claim_a_resend(world: World) -> Act:
+    resends = resending(world)
+    [item] = read_parked(world.scribe, SINK)
+
+    def act() -> object:
+        taken = resends.claim(*item)
+        assert taken is not None
+        return taken.token, resends.still_mine(taken)
+
+    return act
+
+
+def settle_a_resend(world: World) -> Act:
+    resends = resending(world)
+    [item] = read_parked(world.scribe, SINK)
+    taken = resends.claim(*item)
+    assert taken is not None
+    return lambda: resends.settle(taken, ParkedState.DELIVERED, "sent", blocks=False)
+
+
+def unblock(world: World) -> Act:
+    claimed(world).write(parks=parking("pay", SINK, [parked(1)], {}))
+    [(_, text)] = read_heads(world.scribe, SINK).values()
+    return lambda: Resends(world.scribe, SINK, ELSEWHERE).unblock(("e", "e"), text)
+
+
+VERBS: dict[str, Verb] = {
+    "register the first run": Verb(register_first, 1),
+    "register a run": Verb(register, 2),
+    "register a run with a further sink": Verb(register_with_a_further_sink, 2),
+    "beat": Verb(beat),
+    "end": Verb(end),
+    "open the first minibatch": Verb(open_first),
+    "open the next minibatch": Verb(open_next),
+    "open a generation": Verb(open_a_generation),
+    "claim": Verb(claim, Found.NEW),
+    "claim and park": Verb(claim_and_park, Found.NEW),
+    "take over": Verb(take_over, (Found.PENDING, None)),
+    "begin": Verb(begin, (None, None, 2)),
+    "begin after a take-over": Verb(begin_after_a_take_over, (None, None, 1)),
+    "settle": Verb(settle, (None, 1)),
+    "settle and begin": Verb(settle_and_begin, (None, None, 3)),
+    "settle and park": Verb(settle_and_park),
+    "park": Verb(park),
+    "withdraw": Verb(withdraw, (None, 0)),
+    "withdraw a later span": Verb(withdraw_a_later_span, (None, 1)),
+    "withdraw and park": Verb(withdraw_and_park, (None, 0)),
+    "withdraw and begin": Verb(withdraw_and_begin, (None, 2)),
+    "merge": Verb(merge),
+    "reopen": Verb(reopen, (None, None)),
+    "complete": Verb(complete),
+    "resolve as delivered": Verb(
+        lambda world: resolved(world, ParkedState.DELIVERED), ParkedState.DELIVERED
+    ),
+    "resolve as resend": Verb(
+        lambda world: resolved(world, ParkedState.RESEND), ParkedState.RESEND
+    ),
+    "claim a resend": Verb(claim_a_resend, (1, True)),
+    "settle a resend": Verb(settle_a_resend),
+    "unblock": Verb(unblock, True),
+}
+
+
+@dataclass
+class Done:
+    """A verb done in a ledger of its own."""
+
+    world: World
+    answer: Any
+    contents: dict[Any, str]
+
+
+def done(path: Path, verb: Verb, trouble: Callable[[World], None]) -> Done:
+    """Do a verb under trouble that begins just before it."""
+    world = World(path)
+    act = verb.prepare(world)
+    trouble(world)
+    answer = act()
+    return Done(world, answer, world.store.contents())
+
+
+def in_peace(world: World) -> None:
+    del world
+
+
+def with_each_reply_lost(world: World) -> None:
+    world.store.lose_replies(8)
+
+
+def with_each_request_lost(world: World) -> None:
+    for _ in range(8):
+        world.store.lose_requests(2)
+        world.store.pass_one()
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_verb_whose_reply_was_lost_finds_its_own_success(name: str, tmp_path: Path) -> None:
+    verb = VERBS[name]
+    peace = done(tmp_path / "peace.db", verb, in_peace)
+    lossy = done(tmp_path / "lossy.db", verb, with_each_reply_lost)
+    assert lossy.world.clock.slept, "no reply was lost"
+    assert lossy.answer == peace.answer
+    assert lossy.contents == peace.contents
+    assert len(lossy.world.store.landed) == len(peace.world.store.landed)
+    if verb.answer is not None:
+        assert peace.answer == verb.answer
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_verb_whose_request_was_lost_is_done_once(name: str, tmp_path: Path) -> None:
+    peace = done(tmp_path / "peace.db", VERBS[name], in_peace)
+    lossy = done(tmp_path / "lossy.db", VERBS[name], with_each_request_lost)
+    assert lossy.world.clock.slept, "no request was lost"
+    assert lossy.answer == peace.answer
+    assert lossy.contents == peace.contents
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_late_twin_of_a_verb_changes_nothing(name: str, tmp_path: Path) -> None:
+    peace = done(tmp_path / "peace.db", VERBS[name], in_peace)
+    assert peace.world.store.landed
+    assert peace.world.store.late_twins() == []
+    assert peace.world.store.contents() == peace.contents
+
+
+def test_a_withdrawal_that_another_attempt_made_is_not_taken_for_ones_own(tmp_path: Path) -> None:
+    from semel.errors import Fenced
+
+    world = World(tmp_path / "ledger.db")
+    other = world.another()
+    made = claimed(world)
+
+    def replaced() -> None:
+        later = holding(other, made.opening, 2)
+        later.claim(None)
+        later.spans()
+        later.write(withdrawn=True)
+
+    world.store.lose_requests()
+    world.store.let_in(lambda: None)
+    world.store.let_in(replaced)
+    with pytest.raises(Fenced, match="another attempt has it"):
+        made.write(withdrawn=True, parks=NOTHING)
+
+
+def test_every_commit_of_a_long_history_is_harmless_when_it_comes_late(tmp_path: Path) -> None:
+    world = World(tmp_path / "ledger.db")
+    batch = 0
+    for run in range(1, 6):
+        minibatches = world.begin(f"n{run}")
+        for _ in range(4):
+            opening = minibatches.open(wish(batch))
+            made = holding(world, opening, 1)
+            found = made.claim(span(0, 0, 3))
+            if found is Found.NEW:
+                made.write(settled=settled(span(0, 0, 3)), intended=span(1, 3, 6))
+            osn = opening.standing(SINK, "0").osn + 3
+            minibatches.complete(opening, [report(1, run=run, osn=osn)], [SINK])
+            world.owners.beat(run, f"n{run}")
+            batch += 1
+        batch -= run % 2  # the next run repeats the last minibatch, or goes on
+    before = world.store.contents()
+    assert len(world.store.landed) > 60
+    assert world.store.late_twins() == []
+    assert world.store.contents() == before

@@ -1,0 +1,128 @@
+"""The number of buckets changes only between minibatches, and nobody's state is left behind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from semel.delivery import Assignment, Driver, PartitionDelivery
+from semel.errors import ConfigurationError, LedgerUnavailable
+from semel.events import Attempt, Counter, bucket, bucket_name, sort
+from semel.ledger.journal import Journal
+from semel.ledger.processes import Process
+from semel.ledger.rescaling import rescale
+from semel.ledger.scribe import Scribe
+from semel.ledger.stores import open_store
+from semel.sinks import Function
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from semel.events import Event
+    from semel.ledger.store import Requirement, Store, Update
+
+CUSTOMERS = [f"customer-{number}" for number in range(40)]
+ME = Process("here", "boot", 1, "1")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = open_store(f"sqlite:///{tmp_path}/ledger.db")
+    yield opened
+    opened.close()
+
+
+class Pipeline:
+    """A pipeline with counter identity that remembers the ids its sink was given."""
+
+    def __init__(self, store: Store, partitions: int) -> None:
+        self.given: list[tuple[str, object]] = []
+        self.sink = Function(name="sink", function=self._take)
+        self.identity = Counter(entity="customer")
+        self.partitions = partitions
+        self.scribe = Scribe(store, "pipeline")
+        self.driver = Driver(
+            self.scribe, [self.sink], self.identity, ME, f"run-{partitions}", partitions=partitions
+        )
+        self.driver.start()
+
+    def _take(self, event: Event) -> None:
+        self.given.append((event.entity, event.id))
+
+    def minibatch(self, number: int, *, complete: bool = True) -> None:
+        opening = self.driver.begin("query", number)
+        rows = pa.RecordBatch.from_pydict({"customer": CUSTOMERS, "minibatch": [number] * 40})
+        reports = []
+        places = bucket(rows.column("customer"), self.partitions)
+        for place in range(self.partitions):
+            part = sort(rows.filter(pa.array(places == place)), self.identity)
+            assignment = Assignment(
+                "pipeline",
+                opening,
+                self.identity,
+                bucket_name(place, self.partitions),
+                Attempt(self.driver.run, 100 * number + place),
+                ME,
+                place,
+            )
+            delivery = PartitionDelivery(assignment, [self.sink], self.scribe, Journal(self.scribe))
+            reports += delivery.run([part])
+        if complete:
+            self.driver.end(opening, reports)
+
+
+class _Dies:
+    """A store that goes away for good after so many commits."""
+
+    def __init__(self, store: Store, commits: int) -> None:
+        self._store, self._left = store, commits
+        self.read, self.scan, self.close = store.read, store.scan, store.close
+
+    def commit(self, requirements: Sequence[Requirement], updates: Sequence[Update]) -> None:
+        if not self._left:
+            raise LedgerUnavailable("gone")
+        self._left -= 1
+        self._store.commit(requirements, updates)
+
+
+def test_every_entity_goes_on_counting_in_its_new_bucket(store: Store) -> None:
+    first = Pipeline(store, 3)
+    first.minibatch(0)
+    first.minibatch(1)
+    rescale(first.scribe, 5)
+    second = Pipeline(store, 5)
+    second.minibatch(2)
+    assert sorted(second.given) == sorted((customer, 3) for customer in CUSTOMERS)
+
+
+def test_a_pipeline_that_starts_with_another_number_is_refused(store: Store) -> None:
+    Pipeline(store, 3).minibatch(0)
+    with pytest.raises(ConfigurationError, match="partitions was 3 and is 5"):
+        Pipeline(store, 5)
+
+
+def test_an_open_minibatch_is_not_rescaled(store: Store) -> None:
+    pipeline = Pipeline(store, 3)
+    pipeline.minibatch(0, complete=False)
+    with pytest.raises(ConfigurationError, match="not complete"):
+        rescale(pipeline.scribe, 5)
+
+
+@pytest.mark.parametrize("commits", [0, 1, 2])
+def test_a_crash_before_the_switch_leaves_the_old_number_in_force(
+    store: Store, commits: int
+) -> None:
+    first = Pipeline(store, 3)
+    first.minibatch(0)
+    dying = Scribe(_Dies(store, commits), "pipeline", patience_s=0.0)
+    with pytest.raises(LedgerUnavailable):
+        rescale(dying, 5)
+    again = Pipeline(store, 3)
+    again.minibatch(1)
+    rescale(again.scribe, 5)
+    after = Pipeline(store, 5)
+    after.minibatch(2)
+    assert sorted(after.given) == sorted((customer, 3) for customer in CUSTOMERS)
