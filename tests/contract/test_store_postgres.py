@@ -12,18 +12,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 from semel.errors import ConfigurationError, LedgerUnavailable, MissingExtra
 from semel.ledger import payloads
 from semel.ledger.keys import key
-from semel.ledger.store import Absent, Conflict, Equals, Put, Store
+from semel.ledger.store import Absent, Conflict, Equals, Put, Store, Sweep
 from semel.ledger.stores import open_store
 
-psycopg = pytest.importorskip("psycopg")
-
 if TYPE_CHECKING:
-    from conftest import PostgresServer
+    from semel.bench.servers import PostgresServer
 
 A, B = key("t", "a"), key("t", "b")
 ONE, TWO = payloads.dump({"n": 1}), payloads.dump({"n": 2})
@@ -379,3 +378,22 @@ def test_without_its_driver_the_store_names_the_pip_line(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(MissingExtra, match=r"pip install 'semel\[postgres\]'"):
         open_store("postgresql://h/d")
+
+
+def test_no_commit_ever_waits_for_one_that_waits_for_it(
+    postgres: PostgresServer, database: str, store: Store
+) -> None:
+    def turn(number: int) -> None:
+        mine, its = (A, B) if number % 2 else (B, A)
+        with suppress(Conflict):
+            store.commit([Equals(mine, ONE)], [Put(its, ONE), Sweep("t", "swept/")])
+
+    store.commit([], [Put(A, ONE), Put(B, ONE)])
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(turn, range(400)))
+    store.close()
+    postgres.execute("select pg_stat_force_next_flush()", database)
+    found = postgres.execute(
+        f"select deadlocks from pg_stat_database where datname = '{database}'", database
+    )
+    assert found == [(0,)]

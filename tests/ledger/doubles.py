@@ -303,9 +303,7 @@ def stream_row(world: World, opening: Opening, partition: str = "0", sink: str =
     from semel.ledger.keys import key
 
     minibatch = opening.row.minibatch
-    at = key(
-        "streams", world.pipeline, sink, minibatch.generation, minibatch.batch, partition
-    )
+    at = key("streams", world.pipeline, sink, minibatch.generation, minibatch.batch, partition)
     return StreamRow.load(world.store.contents()[at])
 
 

@@ -88,9 +88,7 @@ def test_a_minibatch_without_any_task_completes(world: World, minibatches: Minib
     assert minibatches.open(wish(1)).row.serial == opening.row.serial + 1
 
 
-def test_complete_may_be_repeated(
-    world: World, minibatches: Minibatches, opening: Opening
-) -> None:
+def test_complete_may_be_repeated(world: World, minibatches: Minibatches, opening: Opening) -> None:
     minibatches.complete(opening, [report()], [SINK])
     before = world.store.contents()
     minibatches.complete(opening, [report()], [SINK])

@@ -67,7 +67,10 @@ def test_of_two_registrations_at_once_each_gets_its_own_number(world: World) -> 
 
 CHANGES = [
     (changed(identity={"kind": "position"}), r"identity was .*given.* and is .*position"),
-    (changed(sinks={SINK: {"capability": "transactional"}}), r"sink 'charge' was .*opaque.*transac"),
+    (
+        changed(sinks={SINK: {"capability": "transactional"}}),
+        r"sink 'charge' was .*opaque.*transac",
+    ),
     ({"sinks": DESCRIPTION["sinks"]}, r"identity was .*given.* and is None"),
 ]
 

@@ -242,7 +242,9 @@ def test_an_event_that_is_not_parked_cannot_be_resolved(world: World, hand: Hold
         resolve(world.scribe, SINK, at, ParkedState.DELIVERED, "ann", "x")
 
 
-@pytest.mark.parametrize("state", set(ParkedState) - {HELD, REJECTED, ParkedState.DELIVERED})
+@pytest.mark.parametrize(
+    "state", sorted(set(ParkedState) - {HELD, REJECTED, ParkedState.DELIVERED})
+)
 def test_only_what_is_held_or_rejected_waits_for_a_decision(
     world: World, hand: Holding, state: ParkedState
 ) -> None:

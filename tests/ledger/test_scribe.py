@@ -37,9 +37,7 @@ def test_a_commit_whose_reply_was_lost_finds_its_own_success(world: World) -> No
 
 def test_a_success_that_was_overwritten_before_the_repeat_is_a_conflict(world: World) -> None:
     other = world.another()
-    world.store.lose_reply_and_let_in(
-        lambda: other.scribe.commit([Equals(A, ONE)], [Put(A, TWO)])
-    )
+    world.store.lose_reply_and_let_in(lambda: other.scribe.commit([Equals(A, ONE)], [Put(A, TWO)]))
     with pytest.raises(Conflict):
         world.scribe.commit([Absent(A)], [Put(A, ONE)])
     assert value(world) == TWO

@@ -10,9 +10,7 @@ from semel.ledger.minibatches import Minibatches, Opening
 from semel.ledger.sequences import Mark, SequenceRow, Standing
 
 
-def deliver(
-    world: World, minibatches: Minibatches, batch: int, counts: dict[str, int]
-) -> Opening:
+def deliver(world: World, minibatches: Minibatches, batch: int, counts: dict[str, int]) -> Opening:
     """One minibatch from open to complete, with so many events in each partition."""
     opening = minibatches.open(wish(batch))
     reports = []

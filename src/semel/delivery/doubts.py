@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from semel.delivery.parks import parked_row
 from semel.errors import DeliveryError, LedgerUnavailable, OutcomeUnknown, Rejected
-from semel.ledger.parked import parking, read_parked
+from semel.ledger.parked import parking
 from semel.ledger.store import Conflict
 from semel.protocol import DOUBT, ParkedState, Remedy
 
@@ -43,11 +43,7 @@ class Doubts:
 
     def read(self) -> None:
         """Take note of doubts that an earlier attempt has recorded."""
-        lane = self._lane
-        minibatch = lane.assignment.opening.row.minibatch
-        for _, row, _ in read_parked(lane.scribe, lane.sink.name, minibatch=minibatch):
-            if row.partition == lane.assignment.partition:
-                self._recorded.add(row.position)
+        self._recorded.update(row.position for row in self._lane.read_marks())
 
     def wait_out_the_attempt_before(self) -> None:
         """Wait until no call of an attempt before this one can be in flight.

@@ -28,7 +28,7 @@ from semel.errors import (
     Rejected,
 )
 from semel.events import EntityIds, Given, IdSet
-from semel.ledger.parked import HeadMoved, parking, read_parked
+from semel.ledger.parked import HeadMoved
 from semel.protocol import (
     RESUME,
     Action,
@@ -129,10 +129,7 @@ class FencedWay:
         """Fence, then ask; and read what was parked, because progress may not have passed it yet."""
         lane = self._lane
         lane.look_at_heads(Found.PENDING)
-        minibatch = lane.assignment.opening.row.minibatch
-        for _, row, _ in read_parked(lane.scribe, lane.sink.name, minibatch=minibatch):
-            if row.partition == lane.assignment.partition:
-                self._parked.add(row.position)
+        self._parked.update(row.position for row in lane.read_marks() if not row.state.only_marks)
         self._ask()
         self._resend()
 
@@ -359,7 +356,7 @@ class FencedWay:
             made = [
                 parked_row(lane, rows, at, ParkedState.REJECTED, why) for at, why in refused.items()
             ]
-            parks = parking(lane.assignment.pipeline, lane.sink.name, made, lane.heads)
+            parks = lane.parks(made)
             lane.limit_parks(parks)
             try:
                 lane.holding.write(parks=parks)
@@ -387,7 +384,7 @@ class FencedWay:
                 parked_row(lane, rows, at, ParkedState.WAITING, "an event of its entity is parked")
                 for at in waiting
             ]
-            parks = parking(lane.assignment.pipeline, lane.sink.name, made, lane.heads)
+            parks = lane.parks(made)
             lane.limit_parks(parks)
             try:
                 lane.holding.write(parks=parks)

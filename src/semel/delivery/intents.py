@@ -23,7 +23,7 @@ from semel.delivery.doubts import Doubts, Verdicts
 from semel.delivery.parks import parked_row
 from semel.errors import DeliveryError, Fenced, HeldInDoubt, NotDelivered, OutcomeUnknown, Rejected
 from semel.events import EntityIds, cuts
-from semel.ledger.parked import NOTHING, HeadMoved, parking
+from semel.ledger.parked import NOTHING, HeadMoved
 from semel.ledger.rows import SpanRow
 from semel.protocol import DOUBT, RESUME, Action, Capability, Found, ParkedState, SpanState
 from semel.sinks import DELIVERED, Receipt
@@ -113,7 +113,11 @@ class IntentWay:
         if self._recorded:
             self._lane.short = True
         if self._lane.sink.capability is Capability.OPAQUE:
-            self._settle()
+            try:
+                self._settle()
+            except Fenced:
+                self._doubts.report_late(self._late)
+                raise
 
     def close(self) -> None:
         """Give the session back."""
@@ -254,7 +258,7 @@ class IntentWay:
             rows = current.to_send(start, stop)
             if not len(rows):
                 continue
-            chunk = self._lane.chunk(rows, start, stop)
+            chunk = self._lane.chunk(rows, start, stop, current.span.number)
             if ask_first and self._arrived(chunk):
                 self._lane.figures.suppressed += len(rows)
                 continue
@@ -407,11 +411,7 @@ class IntentWay:
             if handled:
                 known |= np.isin(rest.positions, list(handled))
             new = self._draft(rest, ranges, known, to_park) if ranges else None
-            parks = (
-                parking(lane.assignment.pipeline, lane.sink.name, to_park, lane.heads)
-                if new is None
-                else new.parks
-            )
+            parks = lane.parks(to_park) if new is None else new.parks
             lane.limit_parks(parks)
             try:
                 lane.holding.write(
@@ -484,9 +484,7 @@ class IntentWay:
             parked_row(lane, rows, at, ParkedState.WAITING, "an event of its entity is parked")
             for at in np.flatnonzero(waiting).tolist()
         ]
-        parks = parking(
-            lane.assignment.pipeline, lane.sink.name, [*to_park, *followers], lane.heads
-        )
+        parks = lane.parks([*to_park, *followers])
         handled = handled | waiting
         start, stop = ranges[0][0], ranges[-1][1]
         span = SpanRow(

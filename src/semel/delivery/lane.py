@@ -19,13 +19,14 @@ from semel.delivery.expected import Expected
 from semel.delivery.parks import schema_text
 from semel.errors import Diverged, HeldInDoubt
 from semel.events import Chunk, Digest, Rows
-from semel.events.chunks import escaped
-from semel.ledger.parked import read_heads, read_parked
+from semel.events.chunks import chunk_key, escaped
+from semel.ledger.parked import parked_key, parking, read_heads, read_parked
 from semel.ledger.partitions import Holding
 from semel.ledger.reports import Report
 from semel.protocol import Found, OnDoubt, ParkedState
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from collections.abc import Set as AbstractSet
 
     from numpy.typing import NDArray
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
     from semel.delivery.surroundings import Surroundings
     from semel.delivery.watermarks import Watermark
     from semel.ledger.parked import Entity, Heads, Parks
+    from semel.ledger.rows import ParkedRow
     from semel.ledger.scribe import Scribe
+    from semel.ledger.store import Key
     from semel.sinks import Sink
 
     Mask = NDArray[np.bool_]
@@ -82,6 +85,7 @@ class Lane:
     watermark: Watermark
     figures: Figures = field(default_factory=Figures)
     heads: Heads = field(default_factory=dict)
+    marks: dict[Key, str] = field(default_factory=dict)
     position: int = 0
     short: bool = False
     sent: int = 0
@@ -218,18 +222,19 @@ class Lane:
         self._ahead = (count, copy)
         return copy.hexdigest()
 
-    def chunk(self, rows: Rows, start: int, stop: int) -> Chunk:
+    def chunk(self, rows: Rows, start: int, stop: int, span: int = 0) -> Chunk:
         """Make the chunk of the range [start, stop), of which `rows` are to be sent."""
         target = self.assignment
         minibatch = target.opening.row.minibatch
-        names = f"{escaped(target.pipeline)}/{escaped(self.sink.name)}/"
         return Chunk(
             rows,
             start,
             stop,
-            key=f"{names}{minibatch}/{escaped(target.partition)}/{start}-{stop}",
+            key=chunk_key(
+                target.pipeline, self.sink.name, minibatch, target.partition, span, (start, stop)
+            ),
             osn_base=self.last_osn_before + 1,
-            prefix=names,
+            prefix=f"{escaped(target.pipeline)}/{escaped(self.sink.name)}/",
         )
 
     def diverged(self, stop: int, recorded: object, found: object, rows: Rows) -> Diverged:
@@ -288,9 +293,26 @@ class Lane:
         return rows.ordered and self.assignment.order and len(rows) > 0
 
     def reread_heads(self) -> None:
-        """Look at the heads again, because one of them is not as it was."""
+        """Look at the heads again, because one of them is not as it was; and at marks on events."""
         self.heads.clear()
         self.heads.update(read_heads(self.scribe, self.sink.name))
+        self.read_marks()
+
+    def read_marks(self) -> list[ParkedRow]:
+        """Read what is parked of this partition; rows that only mark a doubt may be parked over."""
+        minibatch = self.assignment.opening.row.minibatch
+        found = [
+            item
+            for item in read_parked(self.scribe, self.sink.name, minibatch=minibatch)
+            if item[1].partition == self.assignment.partition
+        ]
+        self.marks.clear()
+        self.marks.update({at: text for at, row, text in found if row.state.only_marks})
+        return [row for _, row, _ in found]
+
+    def parks(self, rows: Sequence[ParkedRow]) -> Parks:
+        """Make what a commit needs to park `rows`, given the heads and marks as last seen."""
+        return parking(self.assignment.pipeline, self.sink.name, rows, self.heads, self.marks)
 
     def count_unknown(self, why: object) -> None:
         """Take note of an unknown outcome; too many in a row stop the pipeline."""
@@ -320,8 +342,12 @@ class Lane:
             )
 
     def parked(self, parks: Parks) -> None:
-        """Take note of what was parked, and of the heads that it left."""
+        """Take note of what was parked, and of the heads and marks that it left."""
         parks.apply_to(self.heads)
+        for row in parks.rows:
+            if row.state.only_marks:
+                at = parked_key(self.assignment.pipeline, self.sink.name, row)
+                self.marks[at] = row.dump()
         self.figures.parked += len(parks.rows)
         if self.parked_rows is not None:
             self.parked_rows += len(parks.rows)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from semel.delivery.surroundings import Surroundings
     from semel.ledger.parked import Entity
     from semel.ledger.processes import Process
+    from semel.ledger.resends import SlotRow
     from semel.ledger.rows import ParkedRow
     from semel.ledger.scribe import Scribe
     from semel.ledger.store import Key
@@ -133,15 +134,22 @@ class Resending:
         """Take the event; first free the slot from a sender that did not come to an end."""
         slot = self._resends.slot()
         if slot is not None and slot.current is not None:
-            if not self.around.gone(slot.process):
-                self.around.clock.sleep(self.sink.lease_s + self.sink.deadline_s)
-                if self._resends.slot() != slot:
-                    return None
+            if not self._given_up(slot):
+                return None
             stuck = self._resends.at(slot.current)
             if stuck is not None and stuck[0] != item[0]:
                 return None if not self._send_stuck(stuck) else self._resends.claim(*item)
             item = stuck or item
         return self._resends.claim(*item)
+
+    def _given_up(self, slot: SlotRow) -> bool:
+        """Whether the sender that has the slot can be taken over: the destination fences it, or it
+        has surely ended, or it had all the time that a lease and a call may take.
+        """
+        if self.sink.capability in (Capability.TRANSACTIONAL, Capability.SEQUENCED):
+            return True
+        since = self.scribe.clock.wall() - slot.at
+        return self.around.gone(slot.process) or since > self.sink.lease_s + self.sink.deadline_s
 
     def _send_stuck(self, item: Item) -> bool:
         claimed = self._resends.claim(*item)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from semel.events.ids import EventID
+    from semel.events.ids import EventID, Minibatch
     from semel.events.rows import Rows
 
 _UNSAFE = re.compile("[%/,\x00-\x1f\x7f-\x9f]")
@@ -72,6 +72,21 @@ class Chunk:
         )
         for row, (code, id_, osn, value) in enumerate(columns):
             yield Event(rows.entity(row), id_, osn, starts[code] + id_text(id_), value)
+
+
+def chunk_key(
+    pipeline: str,
+    sink: str,
+    minibatch: Minibatch,
+    partition: str,
+    span: int,
+    place: tuple[int, int],
+) -> str:
+    """The stable key of a chunk. The span is part of it: the same range recorded anew, because some
+    of its events are handled by now, is another chunk.
+    """
+    names = f"{escaped(pipeline)}/{escaped(sink)}/{minibatch}/{escaped(partition)}"
+    return f"{names}/{span}/{place[0]}-{place[1]}"
 
 
 def escaped(text: str) -> str:

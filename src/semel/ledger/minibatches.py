@@ -136,7 +136,7 @@ class Minibatches:
         if by_place:
             raise self._fenced(opening, f"no row is left of partition {next(iter(by_place))[1]}")
         try:
-            self._scribe.commit(requirements, updates)
+            self._scribe.commit(requirements, list(dict.fromkeys(updates)))
         except Conflict:
             if self._scribe.read_one(self._open) != done:
                 raise self._fenced(

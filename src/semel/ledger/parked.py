@@ -22,7 +22,7 @@ from semel.ledger.store import Absent, Conflict, Equals, Put
 from semel.protocol import ParkedState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from semel.events.ids import EventID, Minibatch
     from semel.ledger.scribe import Scribe
@@ -94,15 +94,26 @@ def head_key(pipeline: str, sink: str, entity: Entity) -> Key:
     return key(HEADS, pipeline, sink, *parts)
 
 
-def parking(pipeline: str, sink: str, rows: Sequence[ParkedRow], heads: Heads) -> Parks:
-    """Make what a commit needs to park `rows`, given the heads as they were last seen."""
+def parking(
+    pipeline: str,
+    sink: str,
+    rows: Sequence[ParkedRow],
+    heads: Heads,
+    marks: Mapping[Key, str] | None = None,
+) -> Parks:
+    """Make what a commit needs to park `rows`, given the heads and marks as they were last seen.
+
+    A mark is a row that only says there was a doubt about an event; such a row may be parked over.
+    """
     requirements: list[Requirement] = []
     updates: list[Update] = []
     waiting: dict[Entity, int] = {}
     for row in rows:
         row_key = parked_key(pipeline, sink, row)
-        requirements.append(Absent(row_key))
-        updates.append(Put(row_key, row.dump()))
+        mark = (marks or {}).get(row_key)
+        requirements.append(Absent(row_key) if mark is None else Equals(row_key, mark))
+        doubted = row.doubted or mark is not None
+        updates.append(Put(row_key, replace(row, doubted=doubted).dump()))
         if row.blocks:
             entity = (row.entity, row.scope)
             waiting[entity] = waiting.get(entity, 0) + (row.state is ParkedState.WAITING)

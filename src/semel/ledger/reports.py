@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, TYPE_CHECKING
-
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from semel.ledger.journal import Entry
     from semel.events.ids import Attempt
+    from semel.ledger.journal import Entry
     from semel.ledger.sequences import Mark
 
 

@@ -40,6 +40,7 @@ class SlotRow:
     first: int
     current: str | None
     process: Process
+    at: float
 
     def dump(self) -> str:
         """Give the payload."""
@@ -49,6 +50,7 @@ class SlotRow:
                 "first": self.first,
                 "current": self.current,
                 "process": self.process.to_json(),
+                "at": self.at,
             }
         )
 
@@ -56,7 +58,13 @@ class SlotRow:
     def load(cls, text: str) -> SlotRow:
         """Read it back."""
         row = payloads.load(text)
-        return cls(row["token"], row["first"], row["current"], Process.from_json(row["process"]))
+        return cls(
+            row["token"],
+            row["first"],
+            row["current"],
+            Process.from_json(row["process"]),
+            row["at"],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +110,8 @@ class Resends:
             return None
         token = 1 if slot is None else slot.token + 1
         first = token if slot is None or slot.current is None else slot.first
-        mine = SlotRow(token, first, row_key.key, self._process).dump()
+        now = self._scribe.clock.wall()
+        mine = SlotRow(token, first, row_key.key, self._process, now).dump()
         sending = replace(row, state=ParkedState.SENDING, attempts=row.attempts + 1)
         sending_text = sending.dump()
         requirements: list[Requirement] = [

@@ -38,6 +38,11 @@ class ParkedState(StrEnum):
         """Whether nothing will ever happen to the event any more."""
         return self in _FINAL
 
+    @property
+    def only_marks(self) -> bool:
+        """Whether the row only says that there was a doubt: the event itself is on its way."""
+        return self in (ParkedState.RESENT, ParkedState.LATE)
+
 
 _FINAL = frozenset(
     {

@@ -26,6 +26,8 @@ from semel.errors import (
 )
 from semel.events import Attempt
 from semel.ledger.journal import Journal
+from semel.ledger.parked import PARKED
+from semel.ledger.rows import ParkedRow
 from semel.ledger.scribe import Scribe
 from semel.verify.faults import FaultyStore, Kind, Peace, Wire, over
 from semel.verify.memory import MemoryStore
@@ -222,6 +224,11 @@ class Cluster:
             return reports
 
         return run
+
+    def parked(self) -> list[ParkedRow]:
+        """Give every parked row, straight from the store."""
+        rows = self.store.scan(PARKED, "")
+        return [ParkedRow.load(text) for _, text in rows]
 
     def person(self) -> Machine:
         """Somebody sits down at a terminal; nothing goes wrong there."""

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from semel.verify.scheduler import Job
 
 EVENTS = 12
+TASKS = "attempt"
+DRIVERS = "driver"
 STARTS_MAX = 12
 """A world whose query has to be started more often than this does not end."""
 
@@ -43,7 +45,8 @@ class Script:
 
     points: tuple[tuple[int, Fault], ...] = ()
     wakes: int | None = None
-    tasks_only: bool = False
+    only: str = ""
+    over: bool = False
     life: int = 0
     calls: list[int] = field(default_factory=lambda: [0])
     kinds: list[list[Kind]] = field(default_factory=lambda: [[]])
@@ -53,7 +56,7 @@ class Script:
 
     def fault(self, wire: Wire, kind: Kind) -> Fault | None:
         """Say what goes wrong now; a zombie's calls are not counted."""
-        if wire is self.paused or (self.tasks_only and not wire.title.startswith("attempt")):
+        if wire is self.paused or self.over or not wire.title.startswith(self.only):
             return None
         number = self.calls[self.life]
         self.calls[self.life] += 1
@@ -147,6 +150,7 @@ class World:
                     reports = Stage(self.cluster, lead, opening, ranges).run()
                     self.cluster.drive(lead, lambda o=opening, r=reports: lead.driver.end(o, r))
                     batch += 1
+                    self.script.over = self.script.only == TASKS
                 self._settle()
                 for _ in range(3):
                     self.cluster.drive(lead, lead.driver.drain)
@@ -177,14 +181,13 @@ class World:
 
     def evidence(self) -> Evidence:
         """Collect what is known of this world."""
-        person = self.cluster.person()
         notes = [self.broken] if self.broken else []
         notes += [step[3] for step in self.cluster.story.steps if step[3] == TWIN_PASSED]
         return Evidence(
             self.case,
             self.feed,
             list(self.cluster.destination.seen()),
-            [row for _, row, _ in read_parked(person.scribe, SINK)],
+            self.cluster.parked(),
             ended=self.ended,
             refused=self.refused,
             disturbances=self.script.struck,
@@ -218,18 +221,18 @@ class Explorer:
             self.found.append((name, violation))
         return None if self.quick and self.found else script
 
-    def crashes(self, *, tasks_only: bool = False) -> None:
+    def crashes(self, only: str) -> None:
         """Every single crash point, and every second one in what follows it."""
         first = 0
         while True:
             points = ((first, Fault.CRASH),)
-            script = self.try_world(Script(points, tasks_only=tasks_only), f"crash at {first}")
+            script = self.try_world(Script(points, only=only), f"crash at {first}")
             if script is None or not script.struck:
                 return
             for second in range(script.calls[1]):
                 both = (*points, (second, Fault.CRASH))
                 name = f"crash at {first}, then at {second}"
-                if self.try_world(Script(both, tasks_only=tasks_only), name) is None:
+                if self.try_world(Script(both, only=only), name) is None:
                     return
             first += 1
 
@@ -238,17 +241,17 @@ class Explorer:
         first = 0
         while True:
             points = ((first, Fault.PAUSE),)
-            script = self.try_world(Script(points, tasks_only=True), f"pause at {first}")
+            script = self.try_world(Script(points, only=TASKS), f"pause at {first}")
             if script is None or not script.struck:
                 return
             for at in range(script.calls[1]):
                 name = f"pause at {first}, woken at {at}"
-                if self.try_world(Script(points, wakes=at, tasks_only=True), name) is None:
+                if self.try_world(Script(points, wakes=at, only=TASKS), name) is None:
                     return
                 both = (*points, (at, Fault.CRASH))
                 name = f"pause at {first}, its replacement crashed at {at}"
                 for wakes in (min(4, at), None):
-                    if self.try_world(Script(both, wakes=wakes, tasks_only=True), name) is None:
+                    if self.try_world(Script(both, wakes=wakes, only=TASKS), name) is None:
                         return
             first += 1
 
@@ -274,7 +277,13 @@ def _possible(fault: Fault, kind: Kind) -> bool:
 def explore(case: Case, *, quick: bool = False, refused: frozenset[int] = frozenset()) -> Explored:
     """Try every crash point, pair of them, zombie and other fault of a case; `quick` stops at a violation."""
     explorer = Explorer(case, quick, refused)
-    for part in (explorer.others, explorer.crashes, explorer.zombies):
+    parts = (
+        explorer.others,
+        lambda: explorer.crashes(TASKS),
+        lambda: explorer.crashes(DRIVERS),
+        explorer.zombies,
+    )
+    for part in parts:
         part()
         if quick and explorer.found:
             break

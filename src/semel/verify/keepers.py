@@ -236,10 +236,8 @@ class LogSession(WitnessSession):
             )
             return DELIVERED
         for place, event in enumerate(events):
-            self.send(
-                ("append event", event.id, "of", event.entity, "as", event.osn),
-                lambda place=place: entries(range(place, place + 1)),
-            )
+            what = ("append event", event.id, "of", event.entity, "as", event.osn)
+            self.send_part(place, what, lambda at=place: entries(range(at, at + 1)))
         return DELIVERED
 
     def _refuse_replaced(self, log: Log) -> None:
@@ -283,7 +281,7 @@ class PlacesSink(WitnessSink):
     def open(self, target: Target) -> PlaceSession:
         """Connect."""
         self.connect(target)
-        return PlaceSession(self.destination, self.wire, target, self.locate(target))
+        return PlaceSession(self.destination, self.wire, target, place=self.locate(target))
 
 
 @dataclass(eq=False)

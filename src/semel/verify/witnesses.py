@@ -125,6 +125,15 @@ class WitnessSession:
         """Make a request that has an effect."""
         return self.wire.call(Kind.SEND, what, effect)
 
+    def send_part(self, place: int, what: tuple[Any, ...], effect: Callable[[], Any]) -> None:
+        """Make one of several requests of a call: once a part has arrived, a failure is unknown of the whole."""
+        try:
+            self.send(what, effect)
+        except NotDelivered as error:
+            if place:
+                raise OutcomeUnknown("a part of it was sent") from error
+            raise
+
     def close(self) -> None:
         """Give the connection back."""
 
@@ -190,12 +199,7 @@ class BatchSession(WitnessSession):
         if self.destination.refused(chunk):
             raise Rejected("an event of the chunk is refused")
         for place, event in enumerate(chunk.events()):
-            try:
-                self.send(_event(event), _accepting(self, event))
-            except NotDelivered as error:
-                if place:
-                    raise OutcomeUnknown("a part of it was sent") from error
-                raise
+            self.send_part(place, _event(event), _accepting(self, event))
         return DELIVERED
 
 
@@ -245,7 +249,7 @@ class KeyedEventSession(WitnessSession):
             if place in failures:
                 rest = range(place + 1, len(chunk))
                 return Receipt({place: failures[place], **dict.fromkeys(rest, NotDelivered(""))})
-            self.send(_event(event), self._absorbing(event))
+            self.send_part(place, _event(event), self._absorbing(event))
         return DELIVERED
 
     def _absorbing(self, event: Event) -> Callable[[], None]:

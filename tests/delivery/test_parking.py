@@ -1,0 +1,343 @@
+"""Park before you pass: a rejected event is in the ledger before progress, C or a settle passes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from delivery.witnesses import Database, Post, away, fine, lost
+from delivery.world import (
+    EXACT,
+    KINDS,
+    World,
+    crash_everywhere,
+    once,
+    world_like,
+    world_of,
+)
+from semel.delivery.fenced import FencedWay
+from semel.delivery.intents import IntentWay
+from semel.errors import HeldInDoubt, NotDelivered, Rejected
+from semel.ledger.partitions import Holding
+from semel.protocol import OnDoubt, OnReject
+from semel.sinks import Receipt, Retry
+
+INPUT = "a1 b2 c3 d4 e5 f6"
+
+
+def refusing(kind: str, *names: str, **settings: Any) -> Callable[[], World]:
+    def make() -> World:
+        world = world_like(kind, chunk_rows=3, **settings)
+        world.out.refuses.update(names)
+        return world
+
+    return make
+
+
+def deliver(world: World) -> None:
+    """One attempt at the first minibatch of the run."""
+    opening = world.open(0)
+    world.driver.end(opening, world.task(opening, INPUT))
+
+
+def go_on(world: World) -> None:
+    """The query is restarted, with the same checkpoint."""
+    world.start()
+    deliver(world)
+
+
+# -- a bad event is isolated
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_the_bad_event_is_parked_and_all_others_are_delivered_once(kind: str) -> None:
+    world = refusing(kind, "b2")()
+    deliver(world)
+    assert once(world.out.seen) == "a1 c3 d4 e5 f6"
+    assert world.parked() == ["b2 rejected"]
+    assert world.heads() == []
+    [(_, row)] = world.parked_rows()
+    assert row.value is not None
+    assert row.value["id"] == 2
+    assert "refused" in row.why
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_bad_events_in_one_chunk_are_both_isolated(kind: str) -> None:
+    world = refusing(kind, "a1", "c3", "f6")()
+    deliver(world)
+    assert once(world.out.seen) == "b2 d4 e5"
+    assert world.parked() == ["a1 rejected", "c3 rejected", "f6 rejected"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_entity_goes_on_after_its_dead_letter(kind: str) -> None:
+    world = world_like(kind, chunk_rows=3)
+    world.out.refuses.add("a1")
+    world.minibatch(0, "a1 b2 a3")
+    world.minibatch(1, "a4")
+    assert once(world.out.seen) == "b2 a3 a4"
+    assert world.parked() == ["a1 rejected"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_followers_wait_behind_a_dead_letter_that_blocks(kind: str) -> None:
+    world = world_like(kind, chunk_rows=3, on_reject=OnReject.BLOCK)
+    world.out.refuses.add("a1")
+    if kind == "transactional script":
+        # One script applies the good events of the chunk together: only later chunks can wait.
+        world.minibatch(0, "a1 b2 c3")
+    else:
+        world.minibatch(0, "a1 b2 a3")
+    world.minibatch(1, "a4 b5")
+    waits = [] if kind == "transactional script" else ["a3 waiting"]
+    assert world.parked() == ["a1 rejected", *waits, "a4 waiting"]
+    assert "b2" in world.out.seen
+    assert "b5" in world.out.seen
+    assert "a4" not in world.out.seen
+    assert world.heads() == ["a"]
+
+
+# -- a crash at any point of it
+
+
+@pytest.mark.rows("A4", "S11")
+@pytest.mark.parametrize("kind", EXACT)
+def test_a_crash_at_any_call_neither_loses_nor_repeats_nor_parks_twice(kind: str) -> None:
+    for what, world in crash_everywhere(refusing(kind, "b2", "e5"), deliver):
+        go_on(world)
+        assert once(world.out.seen) == "a1 c3 d4 f6", what
+        assert world.parked() == ["b2 rejected", "e5 rejected"], what
+
+
+@pytest.mark.rows("S11", "S21")
+@pytest.mark.parametrize("kind", ["opaque", "opaque batches"])
+def test_an_opaque_destination_gets_nothing_twice_and_what_is_missing_is_parked(kind: str) -> None:
+    for what, world in crash_everywhere(refusing(kind, "b2", "e5"), deliver):
+        go_on(world)
+        seen = once(world.out.seen).split()
+        assert len(seen) == len(set(seen)), what
+        held = {name for name, _, state in map(str.partition, world.parked(), " " * 9) if state}
+        assert set(seen) | held == set(INPUT.split()), what
+        doubtful = [name for name in world.parked() if name.endswith("held")]
+        assert len(doubtful) <= 3, what  # the window
+
+
+def lost_or_repeated(make: Callable[[], World], wanted: str) -> list[str]:
+    """The crashes after which an event is neither at the destination nor parked, or there twice."""
+    found = []
+    for what, world in crash_everywhere(make, deliver):
+        go_on(world)
+        parked = {each.split()[0] for each in world.parked()}
+        if once(world.out.seen) != wanted or parked | set(world.out.seen.split()) != set(
+            INPUT.split()
+        ):
+            found.append(what)
+    return found
+
+
+def park_at_the_end(way: Any) -> Callable[..., None]:
+    """A way that passes first and parks when its input has ended: what the rule forbids."""
+    park, finish = way._park, way.finish
+    put_off: list[tuple[Any, ...]] = []
+
+    def late(self: Any, rows: Any, refused: dict[int, str]) -> None:
+        if refused:
+            put_off.append((self, rows, refused))
+
+    def then(self: Any) -> None:
+        for each in put_off:
+            park(*each)
+        put_off.clear()
+        finish(self)
+
+    way._park, way.finish = late, then
+
+    def undo() -> None:
+        way._park, way.finish = park, finish
+        put_off.clear()
+
+    return undo
+
+
+@pytest.mark.parametrize("kind", ["transactional", "transactional script", "sequenced"])
+def test_without_parking_first_a_crash_loses_the_event(kind: str) -> None:
+    wanted = "a1 c3 d4 f6"
+    make = refusing(kind, "b2", "e5")
+    assert lost_or_repeated(make, wanted) == []
+    undo = park_at_the_end(FencedWay)
+    try:
+        assert lost_or_repeated(make, wanted) != []
+    finally:
+        undo()
+
+
+@pytest.mark.parametrize("kind", ["repeatable", "probing"])
+def test_without_parking_in_the_commit_that_settles_a_crash_loses_the_event(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Holding.write
+
+    def settles_first(self: Holding, **what: Any) -> None:
+        from semel.ledger.parked import NOTHING
+
+        parks = what.pop("parks", NOTHING)
+        write(self, **what)
+        if parks.rows:
+            write(self, parks=parks)
+
+    make = refusing(kind, "b2", "e5")
+    assert lost_or_repeated(make, "a1 c3 d4 f6") == []
+    monkeypatch.setattr(Holding, "write", settles_first)
+    assert lost_or_repeated(make, "a1 c3 d4 f6") != []
+
+
+# -- where one script does both
+
+
+def test_the_next_chunk_starts_only_when_what_the_script_rejected_is_parked() -> None:
+    world = refusing("transactional script", "b2")()
+    world.wire.forget()
+    deliver(world)
+    log = world.wire.log
+    first, second = log.index("send a1 b2 c3"), log.index("send d4 e5 f6")
+    assert log[first + 1 : second] == ["commit parked"]
+
+
+def test_a_new_attempt_parks_what_the_progress_row_says_was_rejected() -> None:
+    world = refusing("transactional script", "b2")()
+    opening = world.open(0)
+    world.wire.crash_before = world.wire.crossed + 3  # claim, transaction, then the parking
+    with pytest.raises(BaseException, match=""):
+        world.task(opening, INPUT)
+    assert world.parked() == []
+    world.driver.end(opening, world.task(opening, INPUT))
+    assert once(world.out.seen) == "a1 c3 d4 e5 f6"
+    assert world.parked() == ["b2 rejected"]
+
+
+def test_without_the_rejected_positions_in_the_row_the_event_would_be_lost() -> None:
+    def make() -> World:
+        world = world_of(Database(one_script=True, keeps_rejected=False), chunk_rows=3)
+        world.out.refuses.add("b2")
+        return world
+
+    assert lost_or_repeated(refusing("transactional script", "b2"), "a1 c3 d4 e5 f6") == []
+    assert lost_or_repeated(make, "a1 c3 d4 e5 f6") != []
+
+
+# -- too much of it
+
+
+@pytest.mark.rows("S21")
+@pytest.mark.parametrize("on_doubt", [OnDoubt.HOLD, OnDoubt.SKIP])
+def test_ten_unknown_outcomes_in_a_row_stop_the_pipeline(on_doubt: OnDoubt) -> None:
+    world = world_of(Post(), on_doubt=on_doubt)
+    world.out.always = lost
+    names = " ".join(f"{chr(97 + at)}{at}" for at in range(26))
+    with pytest.raises(HeldInDoubt, match="in a row"):
+        world.minibatch(0, names)
+    assert len(world.out.effects) <= 11
+    assert len(world.parked()) <= 11
+
+
+def test_an_answer_in_between_starts_the_count_anew() -> None:
+    world = world_of(Post())
+    world.out.plan(*[*[lost] * 9, fine, *[lost] * 9])
+    names = " ".join(f"{chr(97 + at)}{at}" for at in range(20))
+    world.minibatch(0, names)
+    assert len(world.out.effects) == 20
+    assert len(world.parked()) == 18
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_park_limit_stops_the_pipeline(kind: str) -> None:
+    world = world_like(kind, chunk_rows=1, park_limit=2)
+    world.out.refuses.update({"a1", "b2", "c3", "d4"})
+    with pytest.raises(HeldInDoubt, match="park_limit"):
+        world.minibatch(0, INPUT)
+    assert world.parked() == ["a1 rejected", "b2 rejected"]
+
+
+# -- a destination that is down
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_destination_that_is_down_fails_the_task_and_parks_nothing(kind: str) -> None:
+    world = world_like(kind, chunk_rows=2, retry=Retry(1.0, 8.0, 30.0))
+    world.out.always = away
+    opening = world.open(0)
+    with pytest.raises(NotDelivered):
+        world.task(opening, INPUT)
+    assert world.parked() == []
+    pauses = world.clock.slept
+    assert len(pauses) >= 4
+    assert sum(pauses) >= 20
+    assert pauses[1] > pauses[0]
+    world.out.always = fine
+    world.driver.end(opening, world.task(opening, INPUT))
+    assert once(world.out.seen) == INPUT
+    assert world.parked() == []
+
+
+def test_an_opaque_destination_that_is_down_leaves_nothing_in_doubt() -> None:
+    world = world_of(Post(), window=3)
+    world.out.plan(fine, fine, fine, fine)
+    world.out.always = away
+    opening = world.open(0)
+    with pytest.raises(NotDelivered):
+        world.task(opening, INPUT)
+    assert [span.state.value for span in world.spans()] == ["settled"] * len(world.spans())
+    assert world.out.seen == "a1 b2 c3 d4"
+
+
+def test_without_taking_the_intent_back_it_would_be_in_doubt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(IntentWay, "_withdraw", lambda *_: None)
+    world = world_of(Post(), window=3)
+    world.out.always = away
+    opening = world.open(0)
+    with pytest.raises(NotDelivered):
+        world.task(opening, INPUT)
+    world.out.always = fine
+    world.task(opening, INPUT)
+    assert world.parked() == ["a1 held", "b2 held", "c3 held"]
+
+
+def test_one_event_that_is_never_taken_now_is_tried_with_pauses_not_in_a_loop() -> None:
+    world = world_of(Post(), window=3, retry=Retry(1.0, 8.0, 30.0))
+    tries: list[float] = []
+
+    def busy(event: Any) -> None:
+        if event.id == 2:
+            tries.append(world.clock.now)
+            raise NotDelivered("busy")
+        world.out.accept(event)
+
+    object.__setattr__(world.sinks[0], "function", busy)
+    opening = world.open(0)
+    with pytest.raises(NotDelivered):
+        world.task(opening, INPUT)
+    assert world.out.seen == "a1"
+    assert len(tries) < 100
+    assert tries[-1] - tries[0] >= 20
+    assert world.parked() == []
+
+
+def test_what_the_destination_asks_for_is_waited() -> None:
+    world = world_of(Post())
+
+    def later(act: Any) -> Any:
+        raise NotDelivered("429", retry_after_s=17.0)
+
+    world.out.plan(later)
+    world.minibatch(0, "a1")
+    assert max(world.clock.slept) == 17.0
+    assert world.out.seen == "a1"
+
+
+def test_a_receipt_tells_of_single_events() -> None:
+    assert Receipt({1: Rejected("no")}).failures[1].args == ("no",)

@@ -1,0 +1,207 @@
+"""Destinations in memory, one for each capability, that remember everything they were given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from semel.errors import Fenced, OutcomeUnknown
+from semel.events import Attempt, Chunk, EntityIds, Minibatch
+from semel.protocol import Capability
+from semel.sinks import DELIVERED, AnySession, Progress, Receipt, Sink, Tail, Target
+
+
+class Killed(BaseException):
+    """The process ends here; nothing after it is done."""
+
+
+@dataclass
+class Destination:
+    """What arrived, in which order, and what it was asked. `crash` may end a call before or after."""
+
+    osns: list[Any] = field(default_factory=list)
+    ids: list[object] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+    progress: Progress | None = None
+    epoch: Attempt | None = None
+    keeps_ids: bool = True
+    before: Callable[[Chunk], None] | None = None
+    after: Callable[[Chunk], None] | None = None
+
+    def take(self, chunk: Chunk) -> None:
+        self.osns.append(chunk.osns())
+        if self.keeps_ids:
+            self.ids.extend(event.id for event in chunk.events())
+
+    @property
+    def arrived(self) -> list[int]:
+        """The output sequence numbers as they came."""
+        return [] if not self.osns else [int(osn) for osn in np.concatenate(self.osns)]
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.osns))
+
+    def around(self, chunk: Chunk, effect: Callable[[], None]) -> Receipt:
+        self.calls.append(f"deliver {chunk.start}-{chunk.stop}")
+        if self.before is not None:
+            self.before(chunk)
+        effect()
+        if self.after is not None:
+            self.after(chunk)
+        return DELIVERED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Witness(Sink):
+    """A sink of one capability into a destination in memory."""
+
+    can: Capability
+    into: Destination = field(default_factory=Destination, compare=False)
+
+    @property
+    def capability(self) -> Capability:
+        return self.can
+
+    def open(self, target: Target) -> AnySession:
+        match self.can:
+            case Capability.TRANSACTIONAL:
+                return Desk(self.into, target)
+            case Capability.SEQUENCED:
+                return Log(self.into, target)
+            case Capability.PROBING:
+                return Counter(self.into)
+            case _:
+                return Keyed(self.into)
+
+
+@dataclass
+class Desk:
+    """TRANSACTIONAL: the progress row moves with the effect."""
+
+    into: Destination
+    target: Target
+
+    def take_over(self) -> Progress | None:
+        self.into.calls.append("take over")
+        stood = self.into.progress
+        if stood is not None and stood.attempt > self.target.attempt:
+            raise Fenced("a later attempt is named by the row")
+        fresh = Progress(self.target.minibatch, self.target.attempt)
+        self.into.progress = (stood or fresh).taken_by(self.target.minibatch, self.target.attempt)
+        return stood
+
+    def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
+        def effect() -> None:
+            stood = self.into.progress
+            if stood is not None and stood.attempt > progress.attempt:
+                raise Fenced("a later attempt is named by the row")
+            self.into.progress = progress
+            self.into.take(chunk)
+
+        return self.into.around(chunk, effect)
+
+    def close(self) -> None:
+        return
+
+
+@dataclass
+class Log:
+    """SEQUENCED: the log tells its last number and refuses a writer that was replaced."""
+
+    into: Destination
+    target: Target
+
+    def take_over(self) -> Tail:
+        self.into.calls.append("take over")
+        if self.into.epoch is not None and self.into.epoch > self.target.attempt:
+            raise Fenced("a later attempt holds the log")
+        self.into.epoch = self.target.attempt
+        stamp = self.into.progress
+        last = self.into.arrived[-1] if self.into.osns else 0
+        if stamp is None:
+            return Tail(last)
+        return Tail(last, stamp.minibatch, stamp.sort_key, stamp)
+
+    def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
+        def effect() -> None:
+            if self.into.epoch is not None and self.into.epoch > self.target.attempt:
+                raise Fenced("a later attempt holds the log")
+            self.into.progress = progress
+            self.into.take(chunk)
+
+        return self.into.around(chunk, effect)
+
+    def deliver_again(self, chunk: Chunk, number: int) -> Receipt:
+        raise NotImplementedError
+
+    def delivered_ids(self, minibatch: Minibatch) -> EntityIds:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        return
+
+
+@dataclass
+class Keyed:
+    """REPEATABLE: what carries a key that was seen has no effect."""
+
+    into: Destination
+
+    def deliver(self, chunk: Chunk) -> Receipt:
+        def effect() -> None:
+            if chunk.key not in self.into.keys:
+                self.into.keys.append(chunk.key)
+                self.into.take(chunk)
+
+        return self.into.around(chunk, effect)
+
+    def close(self) -> None:
+        return
+
+
+@dataclass
+class Counter:
+    """PROBING: takes whatever comes, and can tell which keys came."""
+
+    into: Destination
+
+    def deliver(self, chunk: Chunk) -> Receipt:
+        def effect() -> None:
+            self.into.keys.append(chunk.key)
+            self.into.take(chunk)
+
+        return self.into.around(chunk, effect)
+
+    def arrived(self, key: str) -> bool:
+        self.into.calls.append("ask")
+        return key in self.into.keys
+
+    def close(self) -> None:
+        return
+
+
+def killed_at(count: int) -> Callable[[Chunk], None]:
+    """End the process at the call with this number, counted from 1."""
+    calls = iter(range(1, 10**9))
+
+    def act(chunk: Chunk) -> None:
+        if next(calls) == count:
+            raise Killed
+
+    return act
+
+
+def reply_lost_at(count: int) -> Callable[[Chunk], None]:
+    """Lose the reply of the call with this number, counted from 1."""
+    calls = iter(range(1, 10**9))
+
+    def act(chunk: Chunk) -> None:
+        if next(calls) == count:
+            raise OutcomeUnknown("the reply was lost")
+
+    return act
