@@ -60,7 +60,7 @@ class Driver:
             ELSEWHERE,
             task=0,
         )
-        around = Surroundings(self.world.clock, Random(1), lambda process: False)
+        around = Surroundings(self.world.clock, Random(1), lambda _: False)
         delivery = PartitionDelivery(
             assignment, self.sinks, self.world.scribe, self.journal, around
         )

@@ -86,11 +86,11 @@ class WitnessStore:
         self._plans.append("")
 
     def let_in(self, act: Callable[[], object]) -> None:
-        """Another writer gets in between what the next commit was made from and the commit itself."""
+        """Another writer gets in just before the next commit."""
         self._between.append(act)
 
     def lose_reply_and_let_in(self, act: Callable[[], object]) -> None:
-        """The next commit happens, its reply is lost, and another writer is faster than the repeat."""
+        """The next commit happens unheard, and another writer is faster than its repeat."""
         self._plans.append("reply")
         self._between.extend([lambda: None, act])
 
@@ -113,7 +113,7 @@ class WitnessStore:
         return {at: text for table in tables.split() for at, text in self._store.scan(table, "")}
 
     def late_twins(self) -> list[Commit]:
-        """Let a twin of every commit that ever landed arrive now; give those that changed something."""
+        """Let a twin of every commit that landed arrive now; give those that changed anything."""
         changed = []
         for requirements, updates in list(self.landed):
             before = self.contents()

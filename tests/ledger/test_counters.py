@@ -1,4 +1,4 @@
-"""Ids that semel counts: unique per entity, increasing, the same on a replay, and across restarts."""
+"""Ids that semel counts: increasing per entity, the same on a replay and across restarts."""
 
 from __future__ import annotations
 

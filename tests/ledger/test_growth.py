@@ -37,7 +37,7 @@ KINDS: dict[str, tuple[Identity, Rows]] = {
 def test_every_table_stops_growing(world: World, kind: str) -> None:
     identity, rows_of = KINDS[kind]
     sinks = [
-        sink(window=5, name="opaque")(lambda event: None),
+        sink(window=5, name="opaque")(lambda _: None),
         Witness(name="fenced", can=Capability.REPEATABLE, chunk_rows=5, into=Destination()),
     ]
     driver = Driver(world, identity, sinks)
@@ -68,7 +68,7 @@ def test_every_table_stops_growing(world: World, kind: str) -> None:
 @pytest.mark.rows("S18")
 def test_a_ledger_grows_with_entities_and_not_with_their_events(world: World) -> None:
     identity = Counter(entity="c")
-    driver = Driver(world, identity, [sink(window=1_000, name="w")(lambda event: None)])
+    driver = Driver(world, identity, [sink(window=1_000, name="w")(lambda _: None)])
     sizes = []
     for batch in range(240):
         driver.minibatch(batch, {"0": payments(batch * 500, 500, entities=10)})

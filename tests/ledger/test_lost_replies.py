@@ -1,8 +1,8 @@
-"""Every ledger verb may be repeated: it finds its own success, and a late twin of it changes nothing.
+"""Every ledger verb may be repeated: it finds its own success, and a late twin changes nothing.
 
-Each verb is done three times in ledgers of its own: in peace; with the reply of each of its commits lost
-after the commit; with each request lost before it. All three must end with the same answer and the same
-rows. Then a twin of every commit that ever landed arrives late.
+Each verb is done three times in ledgers of its own: in peace; with the reply of each of its commits
+lost after the commit; with each request lost before it. All three must end with the same answer and
+the same rows. Then a twin of every commit that ever landed arrives late.
 """
 
 from __future__ import annotations
@@ -41,6 +41,11 @@ class Verb:
 
     prepare: Callable[[World], Act]
     answer: Any = None
+
+
+def told(*acts: Act) -> Act:
+    """Do all of it in this order, and give every answer."""
+    return lambda: tuple(act() for act in acts)
 
 
 def register(world: World) -> Act:
@@ -112,13 +117,13 @@ def claim_and_park(world: World) -> Act:
 def take_over(world: World) -> Act:
     opening = claimed(world).opening
     later = holding(world, opening, 2)
-    return lambda: (later.claim(span(0, 0, 3)), later.check())
+    return told(lambda: later.claim(span(0, 0, 3)), later.check)
 
 
 def begin(world: World) -> Act:
     made = claimed(world)
     made.write(settled=settled(span(0, 0, 3)))
-    return lambda: (made.write(intended=span(1, 3, 6)), made.check(), made.next_span)
+    return told(lambda: made.write(intended=span(1, 3, 6)), made.check, lambda: made.next_span)
 
 
 def begin_after_a_take_over(world: World) -> Act:
@@ -126,20 +131,20 @@ def begin_after_a_take_over(world: World) -> Act:
     holding(world, opening, 1).claim(None)
     later = holding(world, opening, 2)
     later.claim(None)
-    return lambda: (later.write(intended=span(0, 0, 3)), later.check(), later.next_span)
+    return told(lambda: later.write(intended=span(0, 0, 3)), later.check, lambda: later.next_span)
 
 
 def settle(world: World) -> Act:
     made = claimed(world)
-    return lambda: (made.write(settled=settled(span(0, 0, 3))), made.next_span)
+    return told(lambda: made.write(settled=settled(span(0, 0, 3))), lambda: made.next_span)
 
 
 def settle_and_begin(world: World) -> Act:
     made = claimed(world)
-    return lambda: (
-        made.write(settled=settled(span(0, 0, 3)), intended=span(1, 3, 6)),
-        made.write(settled=settled(span(1, 3, 6)), intended=span(2, 6, 9)),
-        made.next_span,
+    return told(
+        lambda: made.write(settled=settled(span(0, 0, 3)), intended=span(1, 3, 6)),
+        lambda: made.write(settled=settled(span(1, 3, 6)), intended=span(2, 6, 9)),
+        lambda: made.next_span,
     )
 
 
@@ -157,24 +162,24 @@ def park(world: World) -> Act:
 
 def withdraw(world: World) -> Act:
     made = claimed(world)
-    return lambda: (made.write(withdrawn=True), made.next_span)
+    return told(lambda: made.write(withdrawn=True), lambda: made.next_span)
 
 
 def withdraw_a_later_span(world: World) -> Act:
     made = claimed(world)
     made.write(settled=settled(span(0, 0, 3)), intended=span(1, 3, 6))
-    return lambda: (made.write(withdrawn=True), made.next_span)
+    return told(lambda: made.write(withdrawn=True), lambda: made.next_span)
 
 
 def withdraw_and_park(world: World) -> Act:
     made = claimed(world)
     parks = parking("pay", SINK, [parked(1)], {})
-    return lambda: (made.write(withdrawn=True, parks=parks), made.next_span)
+    return told(lambda: made.write(withdrawn=True, parks=parks), lambda: made.next_span)
 
 
 def withdraw_and_begin(world: World) -> Act:
     made = claimed(world)
-    return lambda: (made.write(withdrawn=True, intended=span(1, 0, 2)), made.next_span)
+    return told(lambda: made.write(withdrawn=True, intended=span(1, 0, 2)), lambda: made.next_span)
 
 
 def merge(world: World) -> Act:
@@ -183,7 +188,7 @@ def merge(world: World) -> Act:
         now, then = span(at, 3 * at, 3 * at + 3), span(at + 1, 3 * at + 3, 3 * at + 6)
         made.write(settled=settled(now), intended=then)
     last = span(MERGE_EVERY, 3 * MERGE_EVERY, 3 * MERGE_EVERY + 3)
-    return lambda: (made.write(settled=settled(last)), made.spans())
+    return told(lambda: made.write(settled=settled(last)), made.spans)
 
 
 def reopen(world: World) -> Act:
@@ -193,7 +198,7 @@ def reopen(world: World) -> Act:
     minibatches.complete(opening, [report()], [SINK])
     later = holding(world, world.begin("n2").open(wish(0)), 1)
     assert later.claim(None) is Found.COMPLETE
-    return lambda: (later.reopen(3), later.check())
+    return told(lambda: later.reopen(3), later.check)
 
 
 def complete(world: World) -> Act:

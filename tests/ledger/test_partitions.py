@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -313,7 +314,7 @@ def settle_many(hand: Holding, count: int, ids_of: dict[int, list[str]] | None =
         for at in range(count)
     ]
     hand.claim(made[0])
-    for before, after in zip(made, made[1:], strict=False):
+    for before, after in pairwise(made):
         hand.write(settled=settled(before), intended=after)
     hand.write(settled=settled(made[-1]))
 

@@ -20,7 +20,7 @@ class Killed(BaseException):
 
 @dataclass
 class Destination:
-    """What arrived, in which order, and what it was asked. `crash` may end a call before or after."""
+    """What arrived, in which order, and what it was asked; a fault comes `before` or `after`."""
 
     osns: list[Any] = field(default_factory=list)
     ids: list[object] = field(default_factory=list)

@@ -58,4 +58,7 @@ class Pruning:
 def _is_set(row: dict[str, object]) -> bool:
     """Whether a journal row is a remembered set of one minibatch: its only name is its number."""
     state = row["state"]
-    return isinstance(state, dict) and list(state) == [str(row["number"])]
+    if not isinstance(state, dict) or list(state) != [str(row["number"])]:
+        return False
+    # An entity may be called like a number too; but of an increasing id a list is kept, not sets.
+    return isinstance(state[str(row["number"])], dict)

@@ -96,6 +96,7 @@ class Cluster:
     story: Story = field(default_factory=Story)
     lead: Lead | None = None
     runs: Any = field(default_factory=lambda: count(1))
+    attempts: int = 0
 
     def __post_init__(self) -> None:
         self.destination = self.case.destination(self.hub)
@@ -197,6 +198,7 @@ class Cluster:
         machine: Machine,
     ) -> Callable[[], list[Report]]:
         """Make what an attempt does, from its first row to its report."""
+        self.attempts += 1
         wire = machine.wire
         window, span = self.case.window, self.case.span_chunks
         if self.chance is not None:

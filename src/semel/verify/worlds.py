@@ -1,0 +1,290 @@
+"""A world from one seed: a pipeline, a destination, faults, people, and what the checker says of it all.
+
+Always true:
+- the same seed gives the same world and the same story, byte for byte, in any process;
+- with one process nothing is forked or pickled: production code that a test replaced is what runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from semel.protocol import Capability, OnDoubt, OnReject
+from semel.verify.cases import Case, Variant
+from semel.verify.checker import Category, Evidence, Verdict, judge
+from semel.verify.cluster import Broken, Cluster
+from semel.verify.faults import TWIN_PASSED
+from semel.verify.inputs import Identities, cut, feed
+from semel.verify.play import Play, tail_apart
+from semel.verify.scheduler import Endless, Hub
+from semel.verify.weather import Weather
+
+if TYPE_CHECKING:
+    from semel.verify.checker import Judgement
+
+CHUNK = 100
+"""So many worlds go to a process at a time."""
+STORIES_MAX = 5
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a world."""
+
+    seed: int
+    case: Case
+    verdict: Verdict
+    counts: dict[str, int]
+    violations: tuple[str, ...]
+    doubted: int
+    unreported: int
+    faults: int
+    turns: int
+    story: tuple[str, ...] = ()
+
+
+@dataclass
+class Tally:
+    """The numbers of many worlds."""
+
+    worlds: int = 0
+    invalid: int = 0
+    unknown: int = 0
+    faults: int = 0
+    doubted: int = 0
+    unreported: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, outcome: Outcome) -> None:
+        """Count a world."""
+        self.worlds += 1
+        self.invalid += outcome.verdict is Verdict.INVALID
+        self.unknown += outcome.verdict is Verdict.UNKNOWN
+        self.faults += outcome.faults
+        self.doubted += outcome.doubted
+        self.unreported += outcome.unreported
+        for category, times in outcome.counts.items():
+            self.counts[category] = self.counts.get(category, 0) + times
+
+    def merge(self, other: Tally) -> None:
+        """Count the worlds that somebody else has counted."""
+        for name in ("worlds", "invalid", "unknown", "faults", "doubted", "unreported"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for category, times in other.counts.items():
+            self.counts[category] = self.counts.get(category, 0) + times
+
+    def of(self, category: Category) -> int:
+        """How many events fell into a category."""
+        return self.counts.get(category.value, 0)
+
+    def to_json(self) -> dict[str, Any]:
+        """Give it as a JSON object."""
+        return {
+            "worlds": self.worlds,
+            "invalid": self.invalid,
+            "unknown": self.unknown,
+            "faults": self.faults,
+            "events": sum(
+                self.of(each) for each in Category if each is not Category.REORDERED
+            ),
+            **{each.value.replace(" ", "_"): self.of(each) for each in Category},
+            "doubted": self.doubted,
+            "unreported": self.unreported,
+        }
+
+
+@dataclass
+class Summary:
+    """The numbers of all worlds, in all and for each capability and policy, and the invalid ones."""
+
+    total: Tally = field(default_factory=Tally)
+    groups: dict[tuple[str, str], Tally] = field(default_factory=dict)
+    invalid: list[Outcome] = field(default_factory=list)
+
+    def add(self, outcome: Outcome) -> None:
+        """Count a world."""
+        self.total.add(outcome)
+        case = outcome.case
+        policy = case.on_doubt.value if case.capability is Capability.OPAQUE else "any"
+        self.groups.setdefault((case.capability.value, policy), Tally()).add(outcome)
+        if outcome.verdict is Verdict.INVALID and len(self.invalid) < STORIES_MAX:
+            self.invalid.append(outcome)
+
+    def merge(self, other: Summary) -> None:
+        """Count the worlds of another process."""
+        self.total.merge(other.total)
+        for name, tally in other.groups.items():
+            self.groups.setdefault(name, Tally()).merge(tally)
+        self.invalid = sorted([*self.invalid, *other.invalid], key=lambda each: each.seed)
+        del self.invalid[STORIES_MAX:]
+
+    def capabilities(self) -> dict[str, Tally]:
+        """The numbers for each capability, whatever the policy."""
+        found: dict[str, Tally] = {}
+        for (capability, _), tally in sorted(self.groups.items()):
+            found.setdefault(capability, Tally()).merge(tally)
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Give it as a JSON object."""
+        return {
+            **self.total.to_json(),
+            "capabilities": {
+                name: tally.to_json() for name, tally in self.capabilities().items()
+            },
+            "policies": {
+                f"{capability}/{policy}": tally.to_json()
+                for (capability, policy), tally in sorted(self.groups.items())
+            },
+            "seeds_of_invalid_worlds": [outcome.seed for outcome in self.invalid],
+        }
+
+
+def case_of(random: Random) -> Case:
+    """Choose the pipeline and the destination of a world."""
+    variant = random.choice((*Variant, Variant.OPAQUE, Variant.OPAQUE))
+    policies = list(OnDoubt)
+    return Case(
+        variant,
+        random.choice(policies),
+        random.choice(list(OnReject)),
+        random.choice(list(Identities)),
+        partitions=random.choice((1, 1, 2)),
+        window=random.choice((1, 2, 3)),
+        span_chunks=random.choice((1, 2, 3)),
+        remembers_s=60.0 if random.random() < 0.1 else 86_400.0,
+        forgetful_probe=random.random() < 0.3,
+    )
+
+
+@dataclass(eq=False)
+class World:
+    """A world as its seed has it."""
+
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.random = random = Random(self.seed)
+        self.case = case_of(random)
+        self.feed = feed(
+            self.case.identities, self.case.partitions, random.randint(6, 14), random.randrange(24)
+        )
+        self.weather = Weather(
+            random,
+            rate=random.choice((0.0, 0.02, 0.05, 0.1)),
+            left=random.choice((1, 2, 3, 6)),
+            zombies=random.random() < 0.6,
+            cuts=random.random() < 0.5,
+        )
+        self.hub = Hub(random)
+        self.cluster = Cluster(
+            self.case,
+            self.feed,
+            self.hub,
+            self.weather,
+            random,
+            knows_the_dead=random.random() < 0.5,
+        )
+        self.play = Play(
+            self.cluster,
+            tail_apart(cut(self.feed, random.randint(1, 3), random), self.cluster),
+            random,
+            loses=random.choice((0.0, 0.0, 0.3)),
+            speculates=random.choice((0.0, 0.0, 0.5)),
+            deaf=random.random() < 0.3,
+            peace=self.weather.make_peace,
+        )
+        if random.random() < 0.3 and self.case.variant is not Variant.PLACES:
+            numbers = [fact.number for fact in self.feed.facts]
+            self.refused = frozenset(random.sample(numbers, random.randint(1, 2)))
+        else:
+            self.refused = frozenset()
+        self.cluster.destination.refuses.update(self.refused)
+
+    def run(self) -> Judgement:
+        """Play it to its end and judge it."""
+        notes = []
+        try:
+            self.play.run()
+        except (Broken, Endless) as stop:
+            notes.append(f"{type(stop).__name__}: {stop}")
+        finally:
+            self.hub.end()
+        steps = self.cluster.story.steps
+        notes += [f"{step[1]}: {step[3]}" for step in steps if step[3] == TWIN_PASSED]
+        return judge(
+            Evidence(
+                self.case,
+                self.feed,
+                list(self.cluster.destination.seen()),
+                self.cluster.parked(),
+                ended=self.play.ended,
+                refused=self.refused,
+                disturbances=self.weather.struck + self.cluster.attempts,
+                generations=self.play.generations,
+                expired=self.case.remembers_s < 3600.0,
+                notes=tuple(notes),
+            )
+        )
+
+
+def run_world(seed: int, *, told: bool = False) -> Outcome:
+    """Play one world; its story is told when it is invalid, or when it is asked for."""
+    world = World(seed)
+    judgement = world.run()
+    verdict = judgement.verdict
+    story = world.cluster.story.lines() if told or verdict is Verdict.INVALID else []
+    return Outcome(
+        seed,
+        world.case,
+        verdict,
+        {category.value: times for category, times in judgement.counts.items()},
+        tuple(str(violation) for violation in judgement.violations),
+        judgement.doubted,
+        judgement.unreported,
+        world.weather.struck,
+        world.hub.turns,
+        tuple(story),
+    )
+
+
+def run_worlds(
+    count: int, seed: int, processes: int = 1, progress: Progress = lambda _: None
+) -> Summary:
+    """Play many worlds, and sum them up; `progress` is called with how many more are done."""
+    seeds = [world_seed(seed, at) for at in range(count)]
+    chunks = [seeds[at : at + CHUNK] for at in range(0, count, CHUNK)]
+    summary = Summary()
+    if processes <= 1:
+        for chunk in chunks:
+            summary.merge(_run_chunk(chunk))
+            progress(len(chunk))
+        return summary
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        futures = {pool.submit(_run_chunk, chunk): len(chunk) for chunk in chunks}
+        for future in as_completed(futures):
+            summary.merge(future.result())
+            progress(futures[future])
+    return summary
+
+
+def world_seed(seed: int, at: int) -> int:
+    """Give the seed of the world number `at` among those of `seed`."""
+    return seed * 1_000_000 + at
+
+
+def _run_chunk(seeds: list[int]) -> Summary:
+    summary = Summary()
+    for seed in seeds:
+        outcome = run_world(seed)
+        if len(summary.invalid) >= STORIES_MAX:
+            outcome = replace(outcome, story=())
+        summary.add(outcome)
+    return summary

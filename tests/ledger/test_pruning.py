@@ -1,0 +1,67 @@
+"""What is final and older than `remember` goes, and nothing else does."""
+
+from __future__ import annotations
+
+import pytest
+
+from ledger.delivering import Driver, payments
+from ledger.doubles import SINK, World, holding, parked, span, wish
+from semel.events import Given
+from semel.ledger.journal import Journal, watermark_of
+from semel.ledger.parked import parking, read_parked
+from semel.ledger.pruning import Pruning
+from semel.protocol import ParkedState
+from semel.sinks import sink
+
+DAY_S = 86_400.0
+
+
+@pytest.mark.rows("S18")
+def test_remembered_id_sets_are_kept_for_a_while_and_then_dropped(world: World) -> None:
+    driver = Driver(
+        world,
+        Given(entity="c", event=("id",)),
+        [sink(window=100, name="w")(lambda _: None)],
+    )
+    most = []
+    for batch in range(120):
+        driver.minibatch(batch, {"0": payments(batch * 20, 20)})
+        world.clock.move(DAY_S)
+        Pruning(world.scribe).run(["w"])
+        most.append(world.tables()["journal"])
+    assert max(most) == most[-1] == 7
+    kept = Journal(world.scribe).restore(watermark_of("w"), "0", before=10**9).values
+    assert sorted(kept, key=int) == [str(number) for number in range(114, 121)]
+
+
+def test_watermarks_of_increasing_ids_are_never_pruned(world: World) -> None:
+    driver = Driver(
+        world,
+        Given(entity="c", event=("id",), increasing=True),
+        [sink(window=100, name="w")(lambda _: None)],
+    )
+    rows = payments(0, 1).to_pylist()
+    for batch in range(3):
+        serial = driver.open(batch).row.serial
+        value = {**rows[0], "c": str(serial), "id": batch}
+        batched = type(payments(0, 1)).from_pylist([value])
+        driver.minibatch(batch, {"0": batched})
+    before = Journal(world.scribe).restore(watermark_of("w"), "0", before=99).values
+    assert before.keys() == {"1", "2", "3"}
+    world.clock.move(100 * DAY_S)
+    Pruning(world.scribe).run(["w"])
+    assert Journal(world.scribe).restore(watermark_of("w"), "0", before=99).values == before
+
+
+@pytest.mark.parametrize("state", ParkedState)
+def test_a_parked_event_goes_only_when_it_is_final_and_old(
+    world: World, state: ParkedState
+) -> None:
+    hand = holding(world, world.begin().open(wish(0)), 1)
+    hand.claim(span(0, 0, 3))
+    hand.write(parks=parking("pay", SINK, [parked(1, state=state)], {}))
+    remember_s = world.clock.wall()
+    assert Pruning(world.scribe, remember_s).run([SINK]) == 0
+    world.clock.move(1.0)
+    assert Pruning(world.scribe, remember_s).run([SINK]) == state.final
+    assert len(read_parked(world.scribe, SINK)) == (not state.final)
