@@ -2,9 +2,9 @@
 
 ```
 SemelError
-├── ConfigurationError        the pipeline as written cannot keep its promise; before any event
-moves │   └── MissingExtra          an optional dependency is not installed (the message is the pip
-line) ├── DeliveryError             what a sink says about a chunk - sink authors raise these
+├── ConfigurationError        the pipeline as written cannot keep its promise; no event moved yet
+│   └── MissingExtra          an optional dependency is missing (the message is the pip line)
+├── DeliveryError             what a sink says about a chunk - sink authors raise these
 │   ├── NotDelivered          nothing arrived; trying again is safe (retry_after_s)
 │   ├── Rejected              nothing arrived, and nothing ever will
 │   └── OutcomeUnknown        it may have arrived - and any foreign exception means this

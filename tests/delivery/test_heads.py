@@ -19,9 +19,7 @@ from delivery.world import (
     world_of,
 )
 from semel.events import Identity
-from semel.ledger import parked as parking_room
 from semel.ledger.parked import head_key
-from semel.ledger.store import Absent, Equals
 from semel.protocol import OnDoubt, OnReject
 
 ORDERED: dict[str, Identity] = {
@@ -63,13 +61,10 @@ def test_order_can_be_given_up() -> None:
     assert world.heads() == []
 
 
-def test_without_the_head_a_follower_would_overtake(monkeypatch: pytest.MonkeyPatch) -> None:
-    from semel.delivery.lane import Lane
-
-    monkeypatch.setattr(Lane, "ordered", lambda *_: False)
+def test_without_the_head_a_follower_would_overtake() -> None:
     world = world_of(Post())
     world.out.plan(lost_on_the_way)
-    world.minibatch(0, "a1 a2")
+    world.minibatch(0, "a1 a2", order=False)
     assert world.out.seen == "a2"  # a1, sent again later, would come after it
 
 
@@ -149,15 +144,14 @@ def meanwhile_resolved(world: World) -> Callable[[], None]:
     return act
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if "batches" not in kind])
+@pytest.mark.parametrize("kind", ["opaque", "repeatable", "probing", "transactional"])
 def test_a_head_that_is_gone_lets_the_event_be_delivered_live(kind: str) -> None:
     world = held(kind)
     opening = world.open(1)
-    resolved = meanwhile_resolved(world)
     # The heads were read, and then, before the follower is parked, the entity is unblocked.
-    if kind.startswith("sequenced"):
-        return  # the only one that drains is the task itself
-    world.store.script.extend([after(resolved)] if kind != "opaque" else [after(resolved)])
+    claims_alone = kind.startswith("transactional")
+    world.store.script.extend([fine] if claims_alone else [])
+    world.store.script.append(after(meanwhile_resolved(world)))
     reports = world.task(opening, "a6 b7")
     world.driver.end(opening, reports)
     assert world.out.seen.split()[2:4] == ["a3", "a5"]
@@ -181,27 +175,19 @@ def test_a_head_that_only_moved_is_parked_behind() -> None:
     assert world.out.seen == "b2 b4 b7 a1 a3 a5 a6"
 
 
-def test_without_requiring_the_head_a_follower_would_be_parked_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    parking = parking_room.parking
-
-    def careless(pipeline, sink, rows, heads):  # type: ignore[no-untyped-def]
-        parks = parking(pipeline, sink, rows, heads)
-        head_keys = {head_key(pipeline, sink, (row.entity, row.scope)) for row in rows}
-        kept = tuple(
-            each
-            for each in parks.requirements
-            if not (isinstance(each, Equals | Absent) and each.key in head_keys)
-        )
-        updates = tuple(each for each in parks.updates if getattr(each, "key", 0) not in head_keys)
-        return type(parks)(parks.rows, kept, updates, ())
-
+def test_without_requiring_the_head_a_follower_would_be_parked_for_ever() -> None:
     world = held()
     opening = world.open(1)
-    monkeypatch.setattr("semel.delivery.intents.parking", careless)
-    world.store.script.append(after(meanwhile_resolved(world)))
+
+    def resolved_and_forgotten() -> None:
+        world.resolve("a1", "delivered")
+        world.driver.drain()
+        world.store.forgets = lambda each: getattr(each, "key", None) == head
+
+    head = head_key("pay", "out", ("a", "a"))
+    world.store.script.append(after(resolved_and_forgotten))
     world.driver.end(opening, world.task(opening, "a6 b7"))
+    world.store.forgets = None
     assert world.parked()[-1] == "a6 waiting"
     assert world.heads() == []  # nobody will ever drain it
     assert world.driver.drain() == 0

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from delivery.witnesses import Crash, Post, Register, before, crash, crash_after
-from delivery.world import KINDS, World, once, world_like, world_of
-from semel.delivery.doubts import Doubts
-from semel.delivery.intents import IntentWay
+from delivery.world import KINDS, StillClock, World, once, world_like, world_of
 from semel.errors import Fenced, HeldInDoubt
 from semel.protocol import OnDoubt
 
@@ -45,11 +43,8 @@ def test_probing_waits_until_no_call_can_be_in_flight_before_it_asks(lands_after
     assert world.out.seen == "a1 b2"
 
 
-def test_without_the_wait_the_late_call_and_the_repeat_both_arrive(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(Doubts, "wait_out_the_attempt_before", lambda _: None)
-    world = world_of(Register(), lease_s=LEASE, deadline_s=DEADLINE)
+def test_without_the_wait_the_late_call_and_the_repeat_would_both_arrive() -> None:
+    world = world_of(Register(), lease_s=0.0, deadline_s=0.0)  # a sink that says less than is true
     taken_over(world, in_flight(world, 15.0))
     world.clock.move(60)
     assert once(world.out.seen) == "a1 a1 b2 b2"
@@ -185,10 +180,7 @@ def test_an_effect_does_not_start_after_the_lease_without_asking_the_ledger() ->
     assert world.out.seen == "a1 b2 c3"
 
 
-def test_without_looking_at_the_lease_the_zombie_would_send_once_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(IntentWay, "_within_lease", lambda _: None)
+def test_without_a_lease_the_zombie_would_send_once_more() -> None:
     world = world_of(Register(), chunk_rows=1, lease_s=LEASE, deadline_s=DEADLINE)
     opening = world.open(0)
 
@@ -197,13 +189,12 @@ def test_without_looking_at_the_lease_the_zombie_would_send_once_more(
         world.task(opening, "a1 b2 c3", number=20)
 
     world.out.plan(before(replaced))
-    world.task(opening, "a1 b2 c3", number=10)
+    world.task(opening, "a1 b2 c3", number=10, clock=StillClock())  # its clock stands still
     assert once(world.out.seen) == "a1 b2 b2 c3 c3"
 
 
 def test_the_lease_counts_from_before_the_ledger_was_asked() -> None:
     world = world_of(Register(), chunk_rows=1, lease_s=LEASE, deadline_s=DEADLINE)
-    world.store.script.extend([before(lambda: None)])
     opening = world.open(0)
     world.store.script.append(before(lambda: world.clock.move(LEASE + 1)))  # a slow answer
     reads = world.store.reads

@@ -1,4 +1,4 @@
-"""Park before you pass: a rejected event is in the ledger before progress, C or a settle passes it."""
+"""Park before you pass: what is rejected is in the ledger before progress, C or a settle passes it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ from delivery.world import (
     world_like,
     world_of,
 )
-from semel.delivery.fenced import FencedWay
-from semel.delivery.intents import IntentWay
 from semel.errors import HeldInDoubt, NotDelivered
-from semel.ledger.partitions import Holding
+from semel.ledger.store import Delete
 from semel.protocol import OnDoubt, OnReject
 from semel.sinks import Retry
 
@@ -138,60 +136,22 @@ def lost_or_repeated(make: Callable[[], World], wanted: str) -> list[str]:
     return found
 
 
-def park_at_the_end(way: Any) -> Callable[[], None]:
-    """A way that passes first and parks when its input has ended: what the rule forbids."""
-    park, finish = way._park, way.finish
-    put_off: list[tuple[Any, ...]] = []
+def parks_late(make: Callable[[], World]) -> Callable[[], World]:
+    """The same worlds, but what is parked is kept only when the minibatch is completed."""
 
-    def late(self: Any, rows: Any, refused: dict[int, str]) -> None:
-        if refused:
-            put_off.append((self, rows, refused))
+    def made() -> World:
+        world = make()
+        world.store.keeps_late = "parked"
+        return world
 
-    def then(self: Any) -> None:
-        for each in put_off:
-            if each[0] is self:
-                park(*each)
-        finish(self)
-
-    way._park, way.finish = late, then
-
-    def undo() -> None:
-        way._park, way.finish = park, finish
-        put_off.clear()
-
-    return undo
+    return made
 
 
-@pytest.mark.parametrize("kind", ["transactional", "transactional script", "sequenced"])
-def test_without_parking_first_a_crash_loses_the_event(kind: str) -> None:
-    wanted = "a1 c3 d4 f6"
-    make = refusing(kind, "b2", "e5")
-    assert lost_or_repeated(make, wanted) == []
-    undo = park_at_the_end(FencedWay)
-    try:
-        assert lost_or_repeated(make, wanted) != []
-    finally:
-        undo()
-
-
-@pytest.mark.parametrize("kind", ["repeatable", "probing"])
-def test_without_parking_in_the_commit_that_settles_a_crash_loses_the_event(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write = Holding.write
-
-    def settles_first(self: Holding, **what: Any) -> None:
-        from semel.ledger.parked import NOTHING
-
-        parks = what.pop("parks", NOTHING)
-        write(self, **what)
-        if parks.rows:
-            write(self, parks=parks)
-
+@pytest.mark.parametrize("kind", EXACT)
+def test_without_parking_first_a_crash_would_lose_the_event(kind: str) -> None:
     make = refusing(kind, "b2", "e5")
     assert lost_or_repeated(make, "a1 c3 d4 f6") == []
-    monkeypatch.setattr(Holding, "write", settles_first)
-    assert lost_or_repeated(make, "a1 c3 d4 f6") != []
+    assert lost_or_repeated(parks_late(make), "a1 c3 d4 f6") != []
 
 
 # -- where one script does both
@@ -293,11 +253,9 @@ def test_an_opaque_destination_that_is_down_leaves_nothing_in_doubt() -> None:
     assert world.out.seen == "a1 b2 c3 d4"
 
 
-def test_without_taking_the_intent_back_it_would_be_in_doubt(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(IntentWay, "_withdraw", lambda *_: None)
+def test_without_taking_the_intent_back_it_would_be_in_doubt() -> None:
     world = world_of(Post(), window=3)
+    world.store.forgets = lambda each: isinstance(each, Delete) and each.key.table == "events"
     world.out.always = away
     opening = world.open(0)
     with pytest.raises(NotDelivered):

@@ -109,13 +109,20 @@ class StillClock:
 
 @dataclass
 class Store:
-    """A ledger in memory behind the wire; the script says what happens to the next commits."""
+    """A ledger in memory behind the wire; the script says what happens to the next commits.
+
+    Two planted faults: what `forgets` says is left out of every commit, and rows of the table that
+    `keeps_late` names are acknowledged at once and kept only when a minibatch is completed.
+    """
 
     wire: Wire
     memory: MemoryStore = field(default_factory=MemoryStore)
     script: deque[Reply] = field(default_factory=deque)
     scans: list[tuple[str, str]] = field(default_factory=list)
     reads: int = 0
+    forgets: Callable[[Requirement | Update], bool] | None = None
+    keeps_late: str = ""
+    _aside: list[Put] = field(default_factory=list)
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Payload]:
         self.reads += 1
@@ -132,8 +139,28 @@ class Store:
         tables = sorted({each.key.table for each in updates if isinstance(each, Put)})
         self.wire.cross(
             f"commit {' '.join(tables)}",
-            lambda: reply(lambda: self.memory.commit(requirements, updates)),
+            lambda: reply(lambda: self._commit(requirements, updates)),
         )
+
+    def _commit(self, requirements: Sequence[Requirement], updates: Sequence[Update]) -> None:
+        forgets = self.forgets or (lambda _: False)
+        required = [each for each in requirements if not forgets(each)]
+        done = [each for each in updates if not forgets(each)]
+        if self.keeps_late:
+            late = self.keeps_late
+            required = [each for each in required if each.key.table != late]
+            self._aside += [
+                each for each in done if isinstance(each, Put) and each.key.table == late
+            ]
+            done = [each for each in done if not (isinstance(each, Put) and each.key.table == late)]
+            if any(isinstance(each, Put) and each.key.table == "sequences" for each in done):
+                done += self._aside
+                self.lose_what_was_not_kept()
+        self.memory.commit(required, done)
+
+    def lose_what_was_not_kept(self) -> None:
+        """The machine went down."""
+        self._aside = []
 
     def close(self) -> None:
         return
@@ -220,6 +247,7 @@ class World:
         *,
         number: int | None = None,
         sinks: Sequence[Sink] | None = None,
+        clock: StillClock | None = None,
         **others: Any,
     ) -> list[Report]:
         """Run one attempt at the partition, in a process of its own unless told."""
@@ -235,12 +263,14 @@ class World:
             others.pop("spark_task", 0),
             **others,
         )
+        clock = clock or self.clock
+        scribe = Scribe(self.store, "pay", clock)
         delivery = PartitionDelivery(
             assignment,
             self.sinks if sinks is None else sinks,
-            self.scribe,
-            Journal(self.scribe),
-            self.around,
+            scribe,
+            Journal(scribe),
+            Surroundings(clock, self.around.random, self.around.gone),
         )
         return delivery.run([events(text)] if isinstance(text, str) else text)
 
@@ -332,6 +362,8 @@ def crash_everywhere(
             else:
                 crashed, what = False, "nothing crashed"
             world.wire.forget()
+            if crashed:
+                world.store.lose_what_was_not_kept()
             yield what, world
 
 

@@ -37,7 +37,7 @@ KINDS: dict[str, tuple[Identity, Rows]] = {
 def test_every_table_stops_growing(world: World, kind: str) -> None:
     identity, rows_of = KINDS[kind]
     sinks = [
-        sink(window=5, name="opaque")(lambda _: None),
+        sink(window=10, name="opaque")(lambda _: None),
         Witness(name="fenced", can=Capability.REPEATABLE, chunk_rows=5, into=Destination()),
     ]
     driver = Driver(world, identity, sinks)

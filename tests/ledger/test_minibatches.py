@@ -61,8 +61,7 @@ def test_another_query_or_a_gap_in_batch_ids_begins_a_generation(
     world: World, query: str, batch: int
 ) -> None:
     minibatches = world.begin()
-    for each in range(4):
-        last = deliver(world, minibatches, each)
+    last = [deliver(world, minibatches, each) for each in range(4)][-1]
     fresh = world.begin("n2").open(wish(batch, query=query))
     assert fresh.row.minibatch == Minibatch(2, batch)
     assert fresh.row.serial == last.row.serial + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
@@ -129,12 +130,13 @@ def test_a_zombie_cannot_settle_what_a_later_attempt_took_over(
     zombie.claim(span(0, 0, 3))
     holding(world, opening, 2).claim(None)
     before = world.store.contents()
-    for act in (
+    acts: list[Callable[[], None]] = [
         lambda: zombie.write(settled=settled(span(0, 0, 3))),
         lambda: zombie.write(settled=settled(span(0, 0, 3)), intended=span(1, 3, 6)),
         lambda: zombie.write(withdrawn=True),
         zombie.check,
-    ):
+    ]
+    for act in acts:
         with pytest.raises(Fenced, match="another attempt has it"):
             act()
     assert world.store.contents() == before

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from semel.errors import Diverged
+from semel.errors import Diverged, HeldInDoubt
 from semel.events import EntityIds, Given, Position, digest
-from semel.ledger.journal import Journal, Operator, watermark_of
+from semel.ledger.journal import FORGOT, Journal, Operator, watermark_of
 from semel.ledger.sequences import Mark
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from semel.events import EventID, Rows
     from semel.ledger.journal import Entry
     from semel.sinks import Sink
+
+MET = "met"
+"""Says in which generation a remembered id was last met: the re-read has reached what is known."""
 
 
 class Watermark(Protocol):
@@ -215,15 +218,31 @@ class _BySet(_Journaled):
         self._operator = replace(self._operator, folds=False)
         self._ids = EntityIds.EMPTY
         self._known = EntityIds.EMPTY
+        self._met = False
+        self._forgot = False
         if self._generation > 1:
             state = journal.restore(self._operator, assignment.partition, before=self._serial)
-            for ids in state.values.values():
-                self._known = self._known | EntityIds.from_json(ids)
+            for name, ids in state.values.items():
+                if name.isdecimal():
+                    self._known = self._known | EntityIds.from_json(ids)
+            met_before = state.values.get(MET) == self._generation
+            self._forgot = FORGOT in state.values and not met_before
+            self._met = met_before
 
     def handled(self, rows: Rows) -> NDArray[np.bool_]:
-        if not self._known:
+        if self._generation == 1 or not len(rows):
             return np.zeros(len(rows), dtype=bool)
-        return rows.contained_in(self._known)
+        known = rows.contained_in(self._known)
+        self._met = self._met or bool(known.any())
+        if self._forgot and not known.all() and not self._assignment.accept_gap:
+            at = int(np.flatnonzero(~known)[0])
+            raise HeldInDoubt(
+                f"{self._place}: the checkpoint was lost, and event {rows.id(at)} of "
+                f"{rows.scope(at)!r} is new, or older than the ids that are remembered: nobody can "
+                "tell. Let the input begin after what was delivered, and say that this is meant; "
+                "nothing of it was sent"
+            )
+        return known
 
     def observe(self, rows: Rows) -> None:
         self._ids = self._ids | rows.id_sets()
@@ -231,7 +250,9 @@ class _BySet(_Journaled):
     def entry(self) -> Entry | None:
         if not self._ids:
             return None
-        delta = {str(self._serial): self._ids.to_json()}
+        delta: dict[str, Any] = {str(self._serial): self._ids.to_json()}
+        if self._met:
+            delta[MET] = self._generation
         return self._journal.append(self._operator, self._assignment.partition, self._serial, delta)
 
 

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from semel.ledger.store import Key, Update
 
 TABLE = "journal"
+FORGOTTEN = 0
+"""The number of the row that says that older ones were pruned: below every minibatch."""
+FORGOT = "forgot"
 SMALLEST_FULL = 4_096
 """Deltas of fewer bytes than this are never folded into a full snapshot."""
 

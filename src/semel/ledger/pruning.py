@@ -1,7 +1,8 @@
 """Pruning: what is final and older than `remember` goes; every table of the ledger stops growing.
 
 Rows of minibatches are swept when the next but one opens, journals are compacted as they grow. What
-is left for here: parked events that are final, and remembered id sets.
+is left for here: parked events that are final, and remembered id sets. Where a set goes, a mark stays: after a lost
+checkpoint an id that is not remembered may be new, or older than what is remembered.
 """
 
 from __future__ import annotations
@@ -9,18 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from semel.ledger import payloads
+from semel.ledger import keys, payloads
+from semel.ledger.journal import FORGOT, FORGOTTEN, watermark_of
 from semel.ledger.journal import TABLE as JOURNAL
-from semel.ledger.journal import watermark_of
 from semel.ledger.keys import prefix
 from semel.ledger.parked import read_parked
-from semel.ledger.store import Conflict, Delete, Equals
+from semel.ledger.store import Conflict, Delete, Equals, Key, Put
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from semel.ledger.scribe import Scribe
-    from semel.ledger.store import Key
 
 REMEMBER_S = 7 * 86_400.0
 
@@ -44,8 +44,20 @@ class Pruning:
             for row_key, text in self.scribe.scan(JOURNAL, prefix(self.scribe.pipeline, name)):
                 row_ = payloads.load(text)
                 if row_["at"] < old and _is_set(row_):
-                    removed += self._remove(row_key, text)
+                    removed += self._forget(row_key, text)
         return removed
+
+    def _forget(self, row_key: Key, text: str) -> int:
+        """Remove a remembered set; say in its partition that something was forgotten."""
+        mark = Key(row_key.table, row_key.key.rpartition("/")[0] + "/" + keys.part(FORGOTTEN))
+        entry = {"number": FORGOTTEN, "full": False, "state": {FORGOT: True}, "at": 0.0}
+        try:
+            self.scribe.commit(
+                [Equals(row_key, text)], [Delete(row_key), Put(mark, payloads.dump(entry))]
+            )
+        except Conflict:
+            return 0
+        return 1
 
     def _remove(self, row_key: Key, text: str) -> int:
         try:

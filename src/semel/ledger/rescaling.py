@@ -85,7 +85,10 @@ def _rebucketed(scribe: Scribe, operator: str, number: int, before: int, after: 
             journal.Operator(operator), bucket_name(old, before), before=NOW
         )
         for name, value in state.values.items():
-            if isinstance(value, dict):
+            if operator != COUNTERS.name and not isinstance(value, dict | list):
+                for part in made:  # a mark of the partition as a whole
+                    part[name] = value
+            elif isinstance(value, dict):
                 for scope, ids in value.items():
                     sets = made[_bucket(scope, after)].setdefault(name, {})
                     sets[scope] = ids
