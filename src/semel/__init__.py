@@ -1,4 +1,4 @@
-"""Exactly-once delivery from Spark Structured Streaming to destinations that cannot take a thing back."""
+"""Exactly-once delivery from Spark Structured Streaming to what cannot take a thing back."""
 
 from semel import errors, sinks
 from semel.errors import (

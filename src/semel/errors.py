@@ -38,7 +38,7 @@ class DeliveryError(SemelError):
 
 
 class NotDelivered(DeliveryError):
-    """Nothing arrived; trying again is safe, after `retry_after_s` where the destination said so."""
+    """Nothing arrived; trying again is safe, after `retry_after_s` where it is known."""
 
     def __init__(self, message: str = "", retry_after_s: float | None = None) -> None:
         super().__init__(message, retry_after_s)
@@ -62,7 +62,7 @@ class LedgerError(SemelError):
 
 
 class LedgerUnavailable(LedgerError):
-    """The store cannot be reached, or its reply was lost: the commit may or may not have happened."""
+    """The store cannot be reached, or its reply was lost: nobody knows if it committed."""
 
 
 class Fenced(LedgerError):

@@ -1,4 +1,4 @@
-"""Park before you pass: what is rejected is in the ledger before progress, C or a settle passes it."""
+"""Park before you pass: a rejected event is in the ledger before progress or C passes it."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def outcome(call: Callable[[], Receipt | None]) -> Receipt | DeliveryError:
-    """Make one call and say what came of it; only `Fenced` and errors of semel's own pass through."""
+    """Make one call and say what came of it; only errors of semel's own pass through."""
     try:
         receipt = call()
     except DeliveryError as error:

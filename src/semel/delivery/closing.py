@@ -157,7 +157,7 @@ class Closing:
         return Handled(told.ids, _id_of(told.sort_key), told.osn, sent=told.osn)
 
     def _from_spans(self, leftover: Leftover, sink: Sink) -> Handled:
-        """Settled spans are handled; of an open one, what the destination or the key allows to say."""
+        """Settled spans are handled; of an open one, what destination or key tell."""
         handled = Handled(osn=leftover.row.osn)
         for span in leftover.spans:
             handled.osn = max(handled.osn, span.osn[1])

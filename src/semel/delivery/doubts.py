@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Verdicts:
-    """What is to be done about the events of a chunk that were not delivered, by their place in it."""
+    """What is to be done about the undelivered events of a chunk, by their place in it."""
 
     to_park: list[ParkedRow] = field(default_factory=list)
     to_send: list[int] = field(default_factory=list)

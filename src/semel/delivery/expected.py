@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Expected:
-    """The parked events of a sink that have no payload yet; read once, when the first one may come."""
+    """The parked events of a sink that have no payload yet; read when the first may come."""
 
     def __init__(self, scribe: Scribe, sink: str) -> None:
         self._scribe = scribe

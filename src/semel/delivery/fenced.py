@@ -69,7 +69,7 @@ class FencedWay:
         self._parked: set[int] = set()
 
     def wants(self) -> int:
-        """A chunk; while skipping, up to where the destination stands or a digest can be compared."""
+        """A chunk; while skipping, up to where the destination stands or a digest is known."""
         lane = self._lane
         if self._found is Found.COMPLETE:
             return counting.wants(lane)
@@ -126,7 +126,7 @@ class FencedWay:
             self._resume()
 
     def _resume(self) -> None:
-        """Fence, then ask; and read what was parked, because progress may not have passed it yet."""
+        """Fence, then ask; and read what was parked, progress may not have passed it yet."""
         lane = self._lane
         lane.look_at_heads(Found.PENDING)
         self._parked.update(row.position for row in lane.read_marks() if not row.state.only_marks)
@@ -327,7 +327,7 @@ class FencedWay:
         return rows.id_sets()
 
     def _ask_again(self, result: DeliveryError | Fenced) -> None:
-        """An unknown outcome, or an epoch lost to a waking zombie: fence anew and ask what is done."""
+        """An unknown outcome, or an epoch lost to a zombie: fence anew, ask what is done."""
         lane = self._lane
         if not isinstance(result, Fenced):
             lane.around.clock.sleep(lane.sink.retry.first_s)

@@ -347,7 +347,7 @@ class IntentWay:
             self._late.append(chunk)
 
     def _within_lease(self) -> None:
-        """Act only on what the ledger said less than a lease ago, counted from before it was asked."""
+        """Act only on what the ledger said within a lease, counted from before it was asked."""
         lane = self._lane
         if lane.around.clock.monotonic() - lane.holding.asked_at > lane.sink.lease_s:
             lane.holding.check()
@@ -446,7 +446,7 @@ class IntentWay:
         return self._lane.running_after(self._rows, stop - self._lane.position)
 
     def _withdraw(self, draft: Draft, chunk: Chunk) -> None:
-        """Nothing of this chunk arrived and the task gives up: leave no doubt behind where none is."""
+        """Nothing of this chunk arrived and the task gives up: leave no doubt where none is."""
         if self._lane.sink.capability is not Capability.OPAQUE:
             return
         if chunk.start > draft.span.start:

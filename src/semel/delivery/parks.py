@@ -41,5 +41,5 @@ def parked_row(lane: Lane, rows: Rows, at: int, state: ParkedState, why: str) ->
 
 
 def schema_text(rows: Rows) -> str:
-    """Write the schema of the rows down, so that a parked event can be made again just as it was."""
+    """Write the schema of the rows down, so that a parked event can be made again as it was."""
     return base64.b64encode(rows.batch.schema.serialize().to_pybytes()).decode()

@@ -110,7 +110,7 @@ class Resending:
     # -- one event
 
     def _send(self, item: Item) -> bool:
-        """Send one event, or find out what became of it; False when the draining has to stop here."""
+        """Send one event, or find out what became of it; False when draining has to stop."""
         claimed = self._claim(item)
         if claimed is None:
             return False
@@ -316,7 +316,10 @@ class Resending:
             osn_base=row.osn - row.position,
             prefix=names,
         )
-        return replace(chunk, key=f"{chunk.event_key(0)}/resend/{token or claimed.token}")
+        # A repeat is absorbed by its key, so every sender of the event has the same one.
+        absorbed = self.sink.capability is Capability.REPEATABLE
+        sender = "" if absorbed else f"/{token or claimed.token}"
+        return replace(chunk, key=f"{chunk.event_key(0)}/resend{sender}")
 
 
 def rows_of(row: ParkedRow) -> Rows:

@@ -67,7 +67,7 @@ class WholeWay:
             session.close()
 
     def _or_nothing(self, call: Callable[[], None]) -> None:
-        """A place that was not written whole counts for nothing: the next attempt writes it anew."""
+        """A place that was not written whole counts for nothing: it is written anew."""
         try:
             call()
         except (DeliveryError, SemelError):

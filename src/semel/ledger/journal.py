@@ -59,7 +59,7 @@ def watermark_of(sink: str) -> Operator:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One snapshot of one operator in one partition: the changes since the last one, or everything."""
+    """One snapshot of one operator in one partition: the changes, or everything."""
 
     operator: str
     partition: str
@@ -200,7 +200,7 @@ class Journal:
 
 
 def updates(pipeline: str, entries: Iterable[Entry]) -> list[Update]:
-    """Give the updates that write entries and drop what they replace, for the commit of `complete`."""
+    """Give the updates that write entries and drop what they replace, for `complete`."""
     made: list[Update] = []
     for entry in entries:
         made.append(Put(_key(pipeline, entry, entry.number), entry.dump()))

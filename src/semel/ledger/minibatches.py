@@ -52,7 +52,7 @@ class Opening:
     new_generation: bool = False
 
     def standing(self, sink: str, partition: str) -> Standing:
-        """Give where a partition stands before this minibatch; one never seen starts from nothing."""
+        """Give where a partition stands before this minibatch; one never seen from nothing."""
         return self.sequence(sink, partition).as_of(self.row.serial)
 
     def sequence(self, sink: str, partition: str) -> SequenceRow:
@@ -63,7 +63,7 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the driver wants to open: Spark's query id and batch id, and the shape of the pipeline."""
+    """What the driver wants to open: Spark's ids, and the shape of the pipeline."""
 
     query: str
     batch: int

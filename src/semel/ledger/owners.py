@@ -135,7 +135,7 @@ class Owners:
     def _described(
         self, recorded: str | None, description: dict[str, Any]
     ) -> tuple[list[Requirement], list[Update]]:
-        """Compare what may not change with what is recorded; record what is new (a further sink)."""
+        """Compare what may not change with what is recorded; record a further sink."""
         text = payloads.dump(description)
         if recorded is None:
             return [Absent(self._pipeline)], [Put(self._pipeline, text)]

@@ -1,8 +1,9 @@
 """Pruning: what is final and older than `remember` goes; every table of the ledger stops growing.
 
 Rows of minibatches are swept when the next but one opens, journals are compacted as they grow. What
-is left for here: parked events that are final, and remembered id sets. Where a set goes, a mark stays: after a lost
-checkpoint an id that is not remembered may be new, or older than what is remembered.
+is left for here: parked events that are final, and remembered id sets. Where a set goes, a mark
+stays: after a lost checkpoint an id that is not remembered may be new, or older than what is
+remembered.
 """
 
 from __future__ import annotations

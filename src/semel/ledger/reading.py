@@ -215,7 +215,7 @@ class Ledger:
                     _minibatch(keys.split(at.key)),
                     str(row.attempt),
                     at=row.at,
-                    why=f"partition {row.partition} is being delivered; the destination knows how far",
+                    why=f"partition {row.partition} is under way; the destination knows how far",
                 )
         return None
 

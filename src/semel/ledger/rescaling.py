@@ -1,7 +1,8 @@
 """Changing the number of entity buckets between two minibatches.
 
-New snapshots are written beside the old ones, under partition names that carry the number of buckets; one small commit
-then switches. A crash before it leaves the old number in force, and doing it again writes the same rows.
+New snapshots are written beside the old ones, under partition names that carry the number of
+buckets; one small commit then switches. A crash before it leaves the old number in force, and doing
+it again writes the same rows.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def rescale(scribe: Scribe, partitions: int) -> None:
         return
     if not opened.complete:
         raise ConfigurationError(
-            f"pipeline {scribe.pipeline!r}: minibatch {opened.minibatch} is not complete. Start the "
-            "query with the old number until it is, stop it, then rescale"
+            f"pipeline {scribe.pipeline!r}: minibatch {opened.minibatch} is not complete. Start "
+            "the query with the old number until it is, stop it, then rescale"
         )
     operators = [COUNTERS.name, *(watermark_of(sink).name for sink in described["sinks"])]
     still = Equals(open_key, rows[open_key])
@@ -72,8 +73,8 @@ def rescale(scribe: Scribe, partitions: int) -> None:
         scribe.commit([still, Equals(pipeline_key, rows[pipeline_key])], switch)
     except Conflict:
         raise Fenced(
-            f"pipeline {scribe.pipeline!r} went on while it was rescaled; nothing was switched. Stop "
-            "the query, then rescale again"
+            f"pipeline {scribe.pipeline!r} went on while it was rescaled; nothing was switched. "
+            "Stop the query, then rescale again"
         ) from None
 
 

@@ -168,7 +168,7 @@ class Resends:
             return
 
     def unblock(self, entity: Entity, head_text: str) -> bool:
-        """Remove a head behind which nothing waits; False when somebody parked behind it meanwhile."""
+        """Remove a head behind which nothing waits; False when somebody parked behind it."""
         at = head_key(self._scribe.pipeline, self._sink, entity)
         try:
             self._scribe.commit([Equals(at, head_text)], [Delete(at)])

@@ -92,7 +92,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class SequenceRow:
-    """The standing of a partition now, and before each of the last two minibatches that moved it."""
+    """The standing of a partition now, and before the last two minibatches that moved it."""
 
     partition: str
     after: Standing
@@ -142,6 +142,6 @@ def read_sequences(scribe: Scribe, sink: str) -> dict[str, SequenceRow]:
 
 
 def advance(scribe: Scribe, sink: str, row: SequenceRow, serial: int, after: Standing) -> Put:
-    """Make the update that moves a partition on; it goes into the commit that completes or closes."""
+    """Make the update that moves a partition on; it goes with complete or close."""
     at = sequence_key(scribe.pipeline, sink, row.partition)
     return Put(at, row.moved(serial, after).dump())

@@ -75,7 +75,7 @@ Update = Put | Delete | Sweep
 
 
 class Conflict(LedgerError):
-    """A requirement of a commit does not hold; nothing was written. Never leaves the ledger's room."""
+    """A requirement does not hold; nothing was written. Never leaves the ledger's room."""
 
     def __init__(self, key: Key) -> None:
         super().__init__(key)

@@ -1,4 +1,4 @@
-"""What to do: states, capabilities and the RESUME table. It decides and never acts; read it first."""
+"""What to do: states, capabilities and the RESUME table, which decides and never acts."""
 
 from semel.protocol.capabilities import Capability, OnDoubt, OnReject
 from semel.protocol.resume import DOUBT, IMPOSSIBLE, RESUME, Action, DoubtRule, Remedy, Rule

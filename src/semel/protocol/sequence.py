@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Outstanding:
-    """Of the events L+1..L+n: how many are there already, and how many acknowledged ones are gone."""
+    """Of the events L+1..L+n: how many are there, and how many acknowledged ones are gone."""
 
     suppressed: int
     gone: int

@@ -23,7 +23,7 @@ class Retry:
     for_s: float = 60.0
 
     def pauses(self, random: Random) -> Iterator[float]:
-        """Give the pauses, each drawn from [half, whole] of its step, until they add up to `for_s`."""
+        """Give the pauses, each from [half, whole] of its step, until they add up to `for_s`."""
         spent, step = 0.0, self.first_s
         while spent < self.for_s:
             pause = min(step * (0.5 + random.random() / 2), self.for_s - spent)

@@ -97,7 +97,7 @@ class Sink(ABC):
 
     @abstractmethod
     def open(self, target: Target) -> AnySession:
-        """Connect, on the executor. Raises `NotDelivered` when the destination cannot be reached."""
+        """Connect, on the executor. Raises `NotDelivered` when nobody answers."""
 
     def locate(self, target: Target) -> str | None:
         """Name the destination's place for exactly this partition of this minibatch, where it has
@@ -176,7 +176,7 @@ class SequencedSession(Protocol):
         """Append a resend under its old OSN, as the log's resend `number` (see `Tail.resent`)."""
 
     def delivered_ids(self, minibatch: Minibatch) -> EntityIds:
-        """Tell which events of the minibatch stand in the log; asked when a generation is closed."""
+        """Tell which events of the minibatch stand in the log; asked to close a generation."""
 
     def close(self) -> None:
         """Give the connection back."""
