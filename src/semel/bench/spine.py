@@ -1,6 +1,4 @@
-"""Measures the spine: columns, the delivery engine, ledger commits and ledger size. It prints; it
-never fails.
-"""
+"""Measures the spine: columns, engine, ledger commits and ledger size; it prints, never fails."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Closing an older generation: after a lost checkpoint, what was done in its pending partitions
-goes into watermarks.
+"""Closes an older generation: what was done in its pending partitions goes into watermarks.
 
 Always true:
 - fence first, then ask: the ledger's row is ours, then the destination's, and only then is anybody

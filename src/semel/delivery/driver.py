@@ -1,6 +1,4 @@
-"""The driver's part of a pipeline, without Spark: it opens, completes, closes and drains. One for
-each run.
-"""
+"""The driver's part of a pipeline, without Spark: it opens, completes, closes and drains."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Events that were in doubt when a checkpoint was lost: they get their payload when they come
-again.
-"""
+"""Events that were in doubt when a checkpoint was lost get their payload when they come again."""
 
 from __future__ import annotations
 

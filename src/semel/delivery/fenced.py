@@ -1,5 +1,4 @@
-"""The way to TRANSACTIONAL and SEQUENCED destinations: no intents, because the destination tells
-what is done.
+"""The way to TRANSACTIONAL and SEQUENCED destinations: they tell what is done, so no intents.
 
 Always true:
 - fence first, then ask: whoever finds the partition pending takes the progress row or the log's
@@ -276,6 +275,7 @@ class FencedWay:
             if isinstance(result, NotDelivered):
                 raise result
             self._ask_again(result)
+            self._park_rejected(rows)
             start = max(start, self._done.events)
         raise NotDelivered(
             f"{lane.assignment.place(lane.sink)}: {ASK_MAX} times in a row the destination's "

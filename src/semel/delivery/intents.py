@@ -1,5 +1,4 @@
-"""The way to REPEATABLE, PROBING and OPAQUE destinations: the intent is in the ledger before the
-effect.
+"""The way to REPEATABLE, PROBING and OPAQUE: the intent is in the ledger before the effect.
 
 Always true:
 - a span is durable before its first chunk is sent, and settled (with the next one) after its last;
@@ -11,52 +10,28 @@ Always true:
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from semel.delivery import counting
-from semel.delivery.calls import call_patiently, open_session
+from semel.delivery.caller import Caller
 from semel.delivery.doubts import Doubts, Verdicts
-from semel.delivery.parks import parked_row
+from semel.delivery.drafts import Draft, Drafts, settled
 from semel.errors import DeliveryError, Fenced, HeldInDoubt, NotDelivered, OutcomeUnknown, Rejected
-from semel.events import EntityIds, cuts
 from semel.ledger.parked import NOTHING, HeadMoved
 from semel.ledger.rows import SpanRow
-from semel.protocol import DOUBT, RESUME, Action, Capability, Found, ParkedState, SpanState
-from semel.sinks import DELIVERED, Receipt
+from semel.protocol import DOUBT, RESUME, Action, Capability, Found, SpanState
+from semel.sinks import Receipt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from semel.delivery.lane import Lane
     from semel.events import Chunk, Rows
-    from semel.ledger.parked import Parks
     from semel.ledger.rows import ParkedRow
-    from semel.sinks import ProbingSession, Session
 
     Range = tuple[int, int]
-
-
-@dataclass(slots=True)
-class Draft:
-    """A span in the making, with its rows and which of them are not to be sent from here."""
-
-    span: SpanRow
-    rows: Rows
-    handled: NDArray[np.bool_]
-    parks: Parks
-
-    def to_send(self, start: int, stop: int) -> Rows:
-        """Give the rows of the range [start, stop) that are to be sent."""
-        low, high = start - self.span.start, stop - self.span.start
-        chosen = self.rows.slice(low, high)
-        handled = self.handled[low:high]
-        return chosen.take(~handled) if handled.any() else chosen
 
 
 class IntentWay:
@@ -65,12 +40,11 @@ class IntentWay:
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
         self._doubts = Doubts(lane)
-        self._session: Session | None = None
+        self._drafts = Drafts(lane)
+        self._caller = Caller(lane)
         self._found: Found | None = None
         self._recorded: deque[SpanRow] = deque()
         self._unsettled: Draft | None = None
-        self._rows: Rows | None = None
-        self._late: list[Chunk] = []
 
     def wants(self) -> int:
         """A span; while resuming, the next recorded one just as it was recorded."""
@@ -79,17 +53,17 @@ class IntentWay:
             return counting.wants(lane)
         if self._recorded:
             left = self._recorded[0].stop - lane.position
-            settled = self._recorded[0].state is SpanState.SETTLED
-            return min(left, counting.STEP_ROWS) if settled else left
+            skips = self._recorded[0].state is SpanState.SETTLED
+            return min(left, counting.STEP_ROWS) if skips else left
         return lane.sink.chunk_rows * lane.sink.span_chunks
 
     def step(self, rows: Rows) -> int:
         """Claim, resume or deliver, as what was found says."""
-        self._rows = rows
+        self._drafts.rows = rows
         try:
             return self._step(rows)
         except Fenced:
-            self._doubts.report_late(self._late)
+            self._doubts.report_late(self._caller.late)
             raise
 
     def _step(self, rows: Rows) -> int:
@@ -116,14 +90,12 @@ class IntentWay:
             try:
                 self._settle()
             except Fenced:
-                self._doubts.report_late(self._late)
+                self._doubts.report_late(self._caller.late)
                 raise
 
     def close(self) -> None:
         """Give the session back."""
-        if self._session is not None:
-            session, self._session = self._session, None
-            session.close()
+        self._caller.close()
 
     # -- claim and resume
 
@@ -135,7 +107,7 @@ class IntentWay:
         lane.look_at_heads(Found.NEW)
         location = lane.sink.locate(lane.assignment.target(lane.sink))
         while True:
-            draft = self._draft(rows, self._cuts(rows))
+            draft = self._drafts.next(rows)
             lane.limit_parks(draft.parks)
             try:
                 self._found = lane.holding.claim(draft.span, draft.parks, location)
@@ -234,11 +206,11 @@ class IntentWay:
         """Settle the span before and record the next one in one commit, then send it."""
         lane = self._lane
         while True:
-            draft = self._draft(rows, self._cuts(rows))
-            settled = None if self._unsettled is None else _settled(self._unsettled.span)
+            draft = self._drafts.next(rows)
+            before = None if self._unsettled is None else settled(self._unsettled.span)
             lane.limit_parks(draft.parks)
             try:
-                lane.holding.write(settled=settled, intended=draft.span, parks=draft.parks)
+                lane.holding.write(settled=before, intended=draft.span, parks=draft.parks)
             except HeadMoved:
                 lane.reread_heads()
                 continue
@@ -259,10 +231,14 @@ class IntentWay:
             if not len(rows):
                 continue
             chunk = self._lane.chunk(rows, start, stop, current.span.number)
-            if ask_first and self._arrived(chunk):
+            if ask_first and self._caller.arrived(chunk):
                 self._lane.figures.suppressed += len(rows)
                 continue
-            result = self._call(current, chunk)
+            try:
+                result = self._caller.call(chunk)
+            except NotDelivered:
+                self._withdraw(current, chunk)
+                raise
             if isinstance(result, Receipt) and not result.failures:
                 self._lane.figures.delivered += len(rows)
                 self._lane.unknown_in_a_row = 0
@@ -270,87 +246,6 @@ class IntentWay:
             current = self._trouble(current, queue, chunk, result)
             queue = deque() if current is None else deque(current.span.chunks)
         self._unsettled = current
-
-    def _call(self, draft: Draft, chunk: Chunk) -> Receipt | DeliveryError:
-        """Send a chunk; where a repeat is absorbed or the destination can tell, an unknown outcome
-        ends here.
-        """
-        lane = self._lane
-        capability = lane.sink.capability
-        result: Receipt | DeliveryError = OutcomeUnknown("not tried")
-        for pause in [0.0, *lane.sink.retry.pauses(lane.around.random)]:
-            if pause:
-                lane.around.clock.sleep(pause)
-            call = partial(_deliver, self._opened(draft, chunk), chunk)
-            result = call_patiently(call, lane.sink.retry, lane.around, self._within_lease)
-            self._note_late(chunk)
-            if isinstance(result, NotDelivered):
-                self._withdraw(draft, chunk)
-                raise result
-            if not _unknown(result):
-                return result
-            self.close()
-            if capability is Capability.OPAQUE:
-                return result
-            if capability is Capability.PROBING:
-                lane.around.clock.sleep(lane.sink.deadline_s)
-                if self._arrived(chunk):
-                    return DELIVERED
-        raise (
-            result
-            if isinstance(result, DeliveryError)
-            else OutcomeUnknown(
-                f"{lane.assignment.place(lane.sink)}: the destination's answer was lost again and "
-                "again; the next "
-                "attempt repeats the same chunk"
-            )
-        )
-
-    def _opened(self, draft: Draft, chunk: Chunk) -> Session:
-        """Open the session when it is first needed; where that fails, nothing was sent."""
-        if self._session is None:
-            lane = self._lane
-            try:
-                session = open_session(lane.sink, lane.assignment.target(lane.sink), lane.around)
-            except NotDelivered:
-                self._withdraw(draft, chunk)
-                raise
-            self._session = cast("Session", session)
-        return self._session
-
-    def _arrived(self, chunk: Chunk) -> bool:
-        """Ask the destination for a chunk's key, patiently; asking has no effect."""
-        lane = self._lane
-        last: Exception | None = None
-        for pause in [0.0, *lane.sink.retry.pauses(lane.around.random)]:
-            if pause:
-                lane.around.clock.sleep(pause)
-            if self._session is None:
-                target = lane.assignment.target(lane.sink)
-                self._session = cast("Session", open_session(lane.sink, target, lane.around))
-            try:
-                return cast("ProbingSession", self._session).arrived(chunk.key)
-            except Exception as error:  # noqa: BLE001 - nothing is sent by asking
-                last = error
-                self.close()
-        raise OutcomeUnknown(
-            f"{lane.assignment.place(lane.sink)}: the destination does not say whether chunk "
-            f"{chunk.key} arrived "
-            f"({last}). Nothing was repeated; see that it runs, then restart the query"
-        ) from last
-
-    def _note_late(self, chunk: Chunk) -> None:
-        """Remember a call that ended so late that a replacement may not have waited for it."""
-        lane = self._lane
-        taken = lane.around.clock.monotonic() - lane.holding.asked_at
-        if taken > lane.sink.lease_s + lane.sink.deadline_s:
-            self._late.append(chunk)
-
-    def _within_lease(self) -> None:
-        """Act only on what the ledger said within a lease, counted from before it was asked."""
-        lane = self._lane
-        if lane.around.clock.monotonic() - lane.holding.asked_at > lane.sink.lease_s:
-            lane.holding.check()
 
     # -- trouble
 
@@ -403,20 +298,20 @@ class IntentWay:
         """
         lane, span = self._lane, draft.span
         while True:
-            settled = None
+            before = None
             if first > span.start:
-                settled = _settled(self._cut_off(draft, first))
+                before = settled(self._drafts.cut_off(draft, first))
             rest = draft.rows.slice(first - span.start, span.stop - span.start)
             known = draft.handled[first - span.start :].copy()
             if handled:
                 known |= np.isin(rest.positions, list(handled))
-            new = self._draft(rest, ranges, known, to_park) if ranges else None
+            new = self._drafts.draft(rest, ranges, known, to_park) if ranges else None
             parks = lane.parks(to_park) if new is None else new.parks
             lane.limit_parks(parks)
             try:
                 lane.holding.write(
-                    settled=settled,
-                    withdrawn=settled is None,
+                    settled=before,
+                    withdrawn=before is None,
                     intended=None if new is None else new.span,
                     parks=parks,
                 )
@@ -426,31 +321,12 @@ class IntentWay:
             lane.parked(parks)
             return new
 
-    def _cut_off(self, draft: Draft, first: int) -> SpanRow:
-        """Give the part of a span before `first`."""
-        span, lane = draft.span, self._lane
-        rows = draft.rows.slice(0, first - span.start)
-        return replace(
-            span,
-            chunks=((span.start, first),),
-            ids=(rows.id_sets(),),
-            running=self._running(first),
-            osn=(span.osn[0], lane.last_osn_before + first),
-            handled=rows.take(draft.handled[: first - span.start]).id_sets(),
-        )
-
-    def _running(self, stop: int) -> str:
-        """Give the partition's digest up to `stop`, which lies within the rows of this step."""
-        if self._rows is None:
-            raise AssertionError("there is no span before there are rows")
-        return self._lane.running_after(self._rows, stop - self._lane.position)
-
     def _withdraw(self, draft: Draft, chunk: Chunk) -> None:
         """Nothing of this chunk arrived and the task gives up: leave no doubt where none is."""
         if self._lane.sink.capability is not Capability.OPAQUE:
             return
         if chunk.start > draft.span.start:
-            self._lane.holding.write(settled=_settled(self._cut_off(draft, chunk.start)))
+            self._lane.holding.write(settled=settled(self._drafts.cut_off(draft, chunk.start)))
         else:
             self._lane.holding.write(withdrawn=True)
 
@@ -458,68 +334,4 @@ class IntentWay:
         """Settle the last span on its own."""
         if self._unsettled is not None:
             draft, self._unsettled = self._unsettled, None
-            self._lane.holding.write(settled=_settled(draft.span))
-
-    # -- drafting
-
-    def _cuts(self, rows: Rows) -> list[Range]:
-        start = self._lane.position
-        return cuts(start, start + len(rows), self._lane.sink.chunk_rows)
-
-    def _draft(
-        self,
-        rows: Rows,
-        ranges: Sequence[Range],
-        known: NDArray[np.bool_] | None = None,
-        to_park: Sequence[ParkedRow] = (),
-    ) -> Draft:
-        """Draft the next span over `rows`: who waits behind a blocked entity is parked and not
-        sent.
-        """
-        lane = self._lane
-        handled = np.zeros(len(rows), dtype=bool) if known is None else known
-        besides = {(row.entity, row.scope) for row in to_park if row.blocks}
-        waiting = lane.blocked(rows, besides) & ~handled
-        followers = [
-            parked_row(lane, rows, at, ParkedState.WAITING, "an event of its entity is parked")
-            for at in np.flatnonzero(waiting).tolist()
-        ]
-        parks = lane.parks([*to_park, *followers])
-        handled = handled | waiting
-        start, stop = ranges[0][0], ranges[-1][1]
-        span = SpanRow(
-            number=lane.holding.next_span,
-            chunks=tuple(ranges),
-            state=SpanState.INTENDED,
-            running=self._running(stop),
-            ids=tuple(rows.slice(low - start, high - start).id_sets() for low, high in ranges),
-            attempt=lane.assignment.attempt,
-            at=lane.scribe.clock.wall(),
-            osn=(lane.last_osn_before + start + 1, lane.last_osn_before + stop),
-            handled=rows.take(handled).id_sets() if handled.any() else EntityIds.EMPTY,
-        )
-        return Draft(span, rows, handled, parks)
-
-
-def _settled(span: SpanRow) -> SpanRow:
-    """Give a span as it stands once settled: one range, one set."""
-    ids = EntityIds.EMPTY
-    for chunk_ids in span.ids:
-        ids = ids | chunk_ids
-    return replace(span, chunks=((span.start, span.stop),), ids=(ids,), state=SpanState.SETTLED)
-
-
-def _deliver(session: Session, chunk: Chunk) -> Receipt | None:
-    """Deliver a chunk; a receipt that says no event of it arrived is the whole chunk's outcome."""
-    receipt = session.deliver(chunk)
-    failures = list(receipt.failures.values()) if receipt is not None else []
-    if len(failures) == len(chunk) and all(isinstance(why, NotDelivered) for why in failures):
-        raise receipt.failures[min(receipt.failures)]
-    return receipt
-
-
-def _unknown(result: Receipt | DeliveryError) -> bool:
-    """Whether the outcome of any event of a chunk is unknown."""
-    if isinstance(result, Receipt):
-        return any(isinstance(why, OutcomeUnknown) for why in result.failures.values())
-    return isinstance(result, OutcomeUnknown)
+            self._lane.holding.write(settled=settled(draft.span))

@@ -1,5 +1,4 @@
-"""A lane: one partition on its way to one sink. It buffers, counts and digests; a way does the
-rest.
+"""A lane: one partition on its way to one sink, buffered, counted and digested.
 
 Always true:
 - rows enter in the partition's order and leave it in that order, each counted and digested once;

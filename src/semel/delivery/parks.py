@@ -1,6 +1,4 @@
-"""Making parked rows of events: the payload goes with them, so that the stream can go on without
-them.
-"""
+"""Makes parked rows of events: their payload goes with them, and the stream goes on."""
 
 from __future__ import annotations
 

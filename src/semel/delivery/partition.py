@@ -1,6 +1,4 @@
-"""Delivering one partition of one minibatch: one pass over its rows feeds every sink. Runs on an
-executor.
-"""
+"""Delivers one partition of one minibatch: one pass over its rows feeds every sink."""
 
 from __future__ import annotations
 

@@ -45,6 +45,10 @@ if TYPE_CHECKING:
     Item = tuple[Key, ParkedRow, str]
 
 
+RESENDS = Minibatch(0, 0)
+"""All resends are of one minibatch, so that a take-over keeps what the progress row names."""
+
+
 @dataclass
 class Resending:
     """Sends what is parked and free to go, for one sink. Run by the driver between minibatches, or
@@ -265,10 +269,10 @@ class Resending:
             session = cast("TransactionalSession", self._open(claimed))
             try:
                 stood = session.take_over()
-                if stood is not None and stood.sort_key == name:
+                if stood is not None and stood.sort_key == name and not stood.rejected:
                     return DELIVERED
                 progress = Progress(
-                    minibatch=Minibatch(claimed.token, 0),
+                    minibatch=RESENDS,
                     attempt=Attempt(claimed.token, 0),
                     done=1,
                     osn=claimed.row.osn,
@@ -300,8 +304,7 @@ class Resending:
 
     def _open(self, claimed: Claimed) -> object:
         token = Attempt(claimed.token, 0)
-        minibatch = Minibatch(claimed.token, 0)
-        target = Target(self.scribe.pipeline, self.sink.name, minibatch, "~resend", token)
+        target = Target(self.scribe.pipeline, self.sink.name, RESENDS, "~resend", token)
         return open_session(self.sink, target, self.around)
 
     def _chunk(self, claimed: Claimed, token: int | None = None) -> Chunk:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from random import Random, SystemRandom
+from random import Random
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from semel.ledger.clock import Clock, SystemClock
 from semel.ledger.processes import Process
@@ -18,5 +19,5 @@ class Surroundings:
     """Time, chance, and whether a process is known to be gone. The simulator brings its own."""
 
     clock: Clock = field(default_factory=SystemClock)
-    random: Random = field(default_factory=SystemRandom)
+    random: Random = field(default_factory=lambda: Random(uuid4().int))
     gone: Callable[[Process], bool] = Process.gone

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from semel.errors import Diverged, HeldInDoubt
-from semel.events import EntityIds, Given, Position, digest
+from semel.events import EntityIds, Given, IdSet, Position, digest
 from semel.ledger.journal import FORGOT, Journal, Operator, watermark_of
 from semel.ledger.sequences import Mark
 
@@ -87,14 +87,16 @@ class _ByPosition:
 
     def handled(self, rows: Rows) -> NDArray[np.bool_]:
         before = self._before
-        if before is None or before.upto is None or not len(rows):
-            return np.zeros(len(rows), dtype=bool)
-        if not self._looked:
-            self._looked = True
-            self._compare_start(rows, before)
+        mask = np.zeros(len(rows), dtype=bool)
+        if before is None or not len(rows):
+            return mask
         scope = rows.scope(0)
-        mask = rows.at_most({scope: before.upto})
-        self._compare_content(rows, mask, before)
+        if before.upto is not None:
+            if not self._looked:
+                self._looked = True
+                self._compare_start(rows, before)
+            mask = rows.at_most({scope: before.upto})
+            self._compare_content(rows, mask, before)
         if before.above:
             mask = mask | rows.contained_in(EntityIds.of({scope: before.above}))
         return mask
@@ -111,6 +113,9 @@ class _ByPosition:
                 "topic made anew starts its offsets anew. Start under a new name"
             )
         first, upto = _offset(rows.id(0)), _offset(before.upto or 0)
+        above = {_offset(each) for each in before.above}
+        while upto + 1 in above:
+            upto += 1
         fresh = before.generation < self._assignment.opening.row.minibatch.generation
         if fresh and first > upto + 1 and not self._assignment.accept_gap:
             topic, _, number = self._assignment.partition.rpartition("/")
@@ -147,7 +152,9 @@ class _ByPosition:
             return self._before
         upto, content = self._last
         generation = self._assignment.opening.row.minibatch.generation
-        return Mark(upto, content, self._assignment.source, generation=generation)
+        above = IdSet.EMPTY if self._before is None else self._before.above
+        above = IdSet.of(each for each in above if _parts(each) > _parts(upto))
+        return Mark(upto, content, self._assignment.source, above, generation)
 
     def entry(self) -> Entry | None:
         return None
@@ -254,6 +261,11 @@ class _BySet(_Journaled):
         if self._met:
             delta[MET] = self._generation
         return self._journal.append(self._operator, self._assignment.partition, self._serial, delta)
+
+
+def _parts(event: EventID) -> tuple[Any, ...]:
+    """An id as something that compares with another of its shape."""
+    return event if isinstance(event, tuple) else (event,)
 
 
 def _offset(event: EventID) -> int:

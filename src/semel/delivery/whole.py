@@ -1,5 +1,4 @@
-"""The way to a place that is overwritten (a part file): one chunk per partition, from its first
-event, always.
+"""The way to a place that is overwritten: one chunk per partition, from its first event, always.
 
 The place belongs to this partition and minibatch alone; it stands in the ledger before anything is
 written, and a replay replaces whatever an earlier attempt left there.

@@ -1,4 +1,4 @@
-"""Identity: what makes an event the same event. One of three, chosen by the user.
+"""Identity, what makes an event the same event: one of three, chosen by the user.
 
 - `Position`: the source gives it. `Given`: columns are it. `Counter`: semel assigns it.
 - A description is frozen and travels; its stamper is made on the executor, one per partition and

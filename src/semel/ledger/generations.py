@@ -1,5 +1,4 @@
-"""What an older generation left behind: its pending partitions, and the commit that closes one of
-them.
+"""What an older generation left behind, and the commit that closes one partition of it.
 
 Always true: a partition is closed only after `open` was rewritten and its row taken over, so that
 nobody of the older generation can write any more; what was handled there goes into the watermarks

@@ -1,5 +1,4 @@
-"""Log-based state: named operators keep state per partition as deltas, with a full snapshot now and
-then.
+"""Log-based state: operators keep deltas per partition, and now and then a full snapshot.
 
 Always true:
 - a row's number is the serial of the minibatch it was written with, so it is written once, with

@@ -1,5 +1,4 @@
-"""One attempt's hold on one partition: claim, begin, settle. Every write requires `open` and its
-own attempt.
+"""One attempt's hold on one partition: claim, begin and settle.
 
 Always true:
 - the row in `streams` is durable before the first effect, and a span in `events` before its first

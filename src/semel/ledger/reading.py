@@ -1,6 +1,4 @@
-"""Reading the ledger: what is running, how far it is, and what became of one event. It changes
-nothing.
-"""
+"""Reads the ledger: what is running, how far it is, and what became of one event."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a destination keeps of ours: a progress row (TRANSACTIONAL), or the tail of its log
-(SEQUENCED).
+"""What a destination keeps of ours: a progress row, or the tail of its log.
 
 One progress row stands in the destination for each (pipeline, sink, partition). It names the
 attempt that may write, how much of the minibatch's order is done, and enough to be mapped without

@@ -1,6 +1,4 @@
-"""How long to try again what was surely not delivered: exponential backoff with jitter, up to a
-limit.
-"""
+"""How long to try again what was surely not delivered: backoff with jitter, up to a limit."""
 
 from __future__ import annotations
 

@@ -19,11 +19,11 @@ from semel.protocol import Capability, OnDoubt, OnReject
 from semel.sinks.retry import Retry
 
 if TYPE_CHECKING:
-    from semel.events.ids import Attempt, Minibatch
     from collections.abc import Callable, Mapping
 
     from semel.errors import DeliveryError
     from semel.events import Chunk, EntityIds, Event
+    from semel.events.ids import Attempt, Minibatch
     from semel.sinks.progress import Progress, Tail
 
 

@@ -50,6 +50,10 @@ FAILURES_MAX = 4
 """So many failed tries at a stage fail the query, as `spark.task.maxFailures` has it."""
 
 
+RETRIED = (Fenced, LedgerUnavailable, DeliveryError, ConnectionError, TimeoutError)
+"""What a faulty world explains; anything else that stops a pipeline is a finding."""
+
+
 @dataclass(eq=False)
 class Machine:
     """One process with its connections: a driver, a Python worker, or a person's terminal."""
@@ -165,7 +169,7 @@ class Cluster:
         )
         if isinstance(job.error, HeldInDoubt):
             return Stopped(job.error, person=True)
-        if isinstance(job.error, Fenced | LedgerUnavailable | DeliveryError):
+        if isinstance(job.error, RETRIED):
             return Stopped(job.error)
         if isinstance(job.error, SemelError):
             return Broken(f"{type(job.error).__name__}: {job.error}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.errors import Fenced, Rejected
 from semel.events import EntityIds, IdSet, Minibatch
-from semel.protocol import Capability
+from semel.protocol import Capability, OnReject
 from semel.sinks import DELIVERED, Progress, Receipt, Tail
 from semel.verify.faults import Kind
 from semel.verify.witnesses import Destination, Effect, WitnessSession, WitnessSink
@@ -49,7 +49,9 @@ class TransactionalSink(WitnessSink):
     def open(self, target: Target) -> DatabaseSession:
         """Connect."""
         self.connect(target)
-        return DatabaseSession(self.destination, self.wire, target, one_script=self.one_script)
+        alone = self.on_reject is OnReject.BLOCK  # a follower may not pass what is refused
+        one_script = self.one_script and not alone
+        return DatabaseSession(self.destination, self.wire, target, one_script=one_script)
 
 
 @dataclass(eq=False)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from semel.ledger.rows import ParkedRow
     from semel.verify.cluster import Cluster, Lead
     from semel.verify.inputs import Minibatches
+    from semel.verify.stage import Ranges
 
 STARTS_MAX = 40
 """A pipeline that has to be started more often than this does not come to its end."""
@@ -104,12 +105,12 @@ class Play:
         self.done(self.batch)
 
     def _begin(self, lead: Lead, batch: int) -> Opening:
-        query = self.cluster.query
+        query, ranges = self.cluster.query, self.minibatches[batch]
 
         def begin() -> Opening:
             opening = lead.driver.begin(query, batch)
             if self.cluster.lead is not lead:
-                self._send_a_task_all_the_same(lead, opening, batch)
+                self._send_a_task_all_the_same(lead, opening, ranges)
             return opening
 
         try:
@@ -120,11 +121,12 @@ class Play:
             raise Stopped(None) from broken
         return opening
 
-    def _send_a_task_all_the_same(self, lead: Lead, opening: Opening, batch: int) -> None:
+    def _send_a_task_all_the_same(self, lead: Lead, opening: Opening, ranges: Ranges) -> None:
         """A driver that was replaced and does not know it yet starts a task."""
-        for partition, rows in list(self.minibatches[batch].items())[:1]:
+        for partition, rows in list(ranges.items())[:1]:
             attempt = Attempt(lead.driver.run, next(lead.tasks))
-            lead.machine.wire.title = f"attempt {attempt} of partition {partition}, for a replaced driver"
+            title = f"attempt {attempt} of partition {partition}, for a replaced driver"
+            lead.machine.wire.title = title
             self.cluster.body(lead, opening, partition, rows, attempt, lead.machine)()
 
     # -- lost checkpoints

@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from semel.errors import ConfigurationError, DeliveryError, Fenced, LedgerUnavailable
-from semel.verify.cluster import FAILURES_MAX, Stopped
+from semel.verify.cluster import FAILURES_MAX, RETRIED, Stopped
 
 if TYPE_CHECKING:
     from random import Random
@@ -87,8 +86,7 @@ class Stage:
     def _failed(self, job: Job) -> None:
         """A task raised: it is tried again, unless that cannot help."""
         error = job.error
-        two = isinstance(error, ConfigurationError)
-        if two or not isinstance(error, Fenced | LedgerUnavailable | DeliveryError):
+        if not isinstance(error, RETRIED):
             raise self.cluster.judged(job)
         self.failures += 1
         self.cluster.story.note(

@@ -1,0 +1,56 @@
+"""The command `semel`: every command is a function here or in a file beside it.
+
+Always true:
+- what a machine reads goes to standard output, what a person watches goes to standard error;
+- a wrong option gets one clear line and exit status 2; a finding of a check is exit status 1.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import click
+import typer
+
+from semel.cli import simulate
+
+app = typer.Typer(
+    name="semel",
+    help="Exactly-once delivery from Spark Structured Streaming.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("simulate", epilog=simulate.EPILOG)(simulate.simulate)
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer's callback
+    if wanted:
+        print(f"semel {version('semel')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _semel(
+    shown: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Exactly-once delivery from Spark Structured Streaming."""
+    del shown
+
+
+def main() -> None:
+    """Run `semel`; the entry point of the package."""
+    try:
+        status = app(standalone_mode=False)
+    except click.ClickException as error:
+        print(f"semel: {error.format_message()}", file=sys.stderr)
+        sys.exit(2)
+    except click.Abort:
+        sys.exit(130)
+    sys.exit(status if isinstance(status, int) else 0)

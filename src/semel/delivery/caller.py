@@ -1,0 +1,123 @@
+"""Calls a destination for a lane that records intents, each effect within the lease.
+
+- An effect starts only within the lease, counted from before the ledger was asked.
+- An unknown outcome is repeated where a repeat is absorbed, asked for where the destination tells,
+  and given back where nobody knows.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from semel.delivery.calls import call_patiently, open_session
+from semel.errors import DeliveryError, NotDelivered, OutcomeUnknown
+from semel.protocol import Capability
+from semel.sinks import DELIVERED, Receipt
+
+if TYPE_CHECKING:
+    from semel.delivery.lane import Lane
+    from semel.events import Chunk
+    from semel.sinks import ProbingSession, Session
+
+
+class Caller:
+    """The session of one lane, opened when it is first needed.
+
+    Attributes:
+        late: chunks whose call ended so late that a replacement may not have waited for it.
+    """
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._session: Session | None = None
+        self.late: list[Chunk] = []
+
+    def call(self, chunk: Chunk) -> Receipt | DeliveryError:
+        """Send a chunk. Raises `NotDelivered` when patience ended and nothing of it arrived."""
+        lane = self._lane
+        capability = lane.sink.capability
+        result: Receipt | DeliveryError = OutcomeUnknown("not tried")
+        for pause in [0.0, *lane.sink.retry.pauses(lane.around.random)]:
+            if pause:
+                lane.around.clock.sleep(pause)
+            call = partial(_deliver, self._opened(), chunk)
+            result = call_patiently(call, lane.sink.retry, lane.around, self.within_lease)
+            self._note_late(chunk)
+            if isinstance(result, NotDelivered):
+                raise result
+            if not _unknown(result):
+                return result
+            self.close()
+            if capability is Capability.OPAQUE:
+                return result
+            if capability is Capability.PROBING:
+                lane.around.clock.sleep(lane.sink.deadline_s)
+                if self.arrived(chunk):
+                    return DELIVERED
+        if isinstance(result, DeliveryError):
+            raise result
+        raise OutcomeUnknown(
+            f"{lane.assignment.place(lane.sink)}: the answer for chunk {chunk.key} was lost again "
+            "and again; the next attempt repeats the same chunk. See that the destination runs"
+        )
+
+    def arrived(self, chunk: Chunk) -> bool:
+        """Ask the destination for a chunk's key, patiently; asking has no effect."""
+        lane = self._lane
+        last: Exception | None = None
+        for pause in [0.0, *lane.sink.retry.pauses(lane.around.random)]:
+            if pause:
+                lane.around.clock.sleep(pause)
+            session = cast("ProbingSession", self._opened())
+            try:
+                return session.arrived(chunk.key)
+            except Exception as error:  # noqa: BLE001 - nothing is sent by asking
+                last = error
+                self.close()
+        raise OutcomeUnknown(
+            f"{lane.assignment.place(lane.sink)}: the destination does not say whether chunk "
+            f"{chunk.key} arrived ({last}). Nothing was repeated; see that it runs, then restart "
+            "the query"
+        ) from last
+
+    def close(self) -> None:
+        """Give the session back."""
+        if self._session is not None:
+            session, self._session = self._session, None
+            session.close()
+
+    def within_lease(self) -> None:
+        """Act only on what the ledger said within a lease, counted from before it was asked."""
+        lane = self._lane
+        if lane.around.clock.monotonic() - lane.holding.asked_at > lane.sink.lease_s:
+            lane.holding.check()
+
+    def _opened(self) -> Session:
+        if self._session is None:
+            lane = self._lane
+            session = open_session(lane.sink, lane.assignment.target(lane.sink), lane.around)
+            self._session = cast("Session", session)
+        return self._session
+
+    def _note_late(self, chunk: Chunk) -> None:
+        lane = self._lane
+        taken = lane.around.clock.monotonic() - lane.holding.asked_at
+        if taken > lane.sink.lease_s + lane.sink.deadline_s:
+            self.late.append(chunk)
+
+
+def _deliver(session: Session, chunk: Chunk) -> Receipt | None:
+    """Deliver a chunk; a receipt that says no event of it arrived is the whole chunk's outcome."""
+    receipt = session.deliver(chunk)
+    failures = list(receipt.failures.values()) if receipt is not None else []
+    if len(failures) == len(chunk) and all(isinstance(why, NotDelivered) for why in failures):
+        raise receipt.failures[min(receipt.failures)]
+    return receipt
+
+
+def _unknown(result: Receipt | DeliveryError) -> bool:
+    """Whether the outcome of any event of a chunk is unknown."""
+    if isinstance(result, Receipt):
+        return any(isinstance(why, OutcomeUnknown) for why in result.failures.values())
+    return isinstance(result, OutcomeUnknown)

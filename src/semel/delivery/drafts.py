@@ -1,0 +1,120 @@
+"""Drafts of spans: what is recorded before it is sent, and which of its events are not.
+
+- A span is contiguous in the partition's order; what of it is handled is told beside it.
+- Who waits behind a blocked entity is parked in the commit that records the span, and not sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from semel.delivery.parks import parked_row
+from semel.events import EntityIds, cuts
+from semel.ledger.rows import SpanRow
+from semel.protocol import ParkedState, SpanState
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from semel.delivery.lane import Lane
+    from semel.events import Rows
+    from semel.ledger.parked import Parks
+    from semel.ledger.rows import ParkedRow
+
+    Range = tuple[int, int]
+
+
+@dataclass(slots=True)
+class Draft:
+    """A span in the making, with its rows and which of them are not to be sent from here."""
+
+    span: SpanRow
+    rows: Rows
+    handled: NDArray[np.bool_]
+    parks: Parks
+
+    def to_send(self, start: int, stop: int) -> Rows:
+        """Give the rows of the range [start, stop) that are to be sent."""
+        low, high = start - self.span.start, stop - self.span.start
+        chosen = self.rows.slice(low, high)
+        handled = self.handled[low:high]
+        return chosen.take(~handled) if handled.any() else chosen
+
+
+class Drafts:
+    """Drafts the spans of one lane; `rows` are those of the step, from the lane's position on."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self.rows: Rows | None = None
+
+    def next(self, rows: Rows) -> Draft:
+        """Draft the next span, cut by the sink's limits as they are now."""
+        start = self._lane.position
+        return self.draft(rows, cuts(start, start + len(rows), self._lane.sink.chunk_rows))
+
+    def draft(
+        self,
+        rows: Rows,
+        ranges: Sequence[Range],
+        known: NDArray[np.bool_] | None = None,
+        to_park: Sequence[ParkedRow] = (),
+    ) -> Draft:
+        """Draft the next span over `rows`: who waits behind a blocked entity is parked and not
+        sent.
+        """
+        lane = self._lane
+        handled = np.zeros(len(rows), dtype=bool) if known is None else known
+        besides = {(row.entity, row.scope) for row in to_park if row.blocks}
+        waiting = lane.blocked(rows, besides) & ~handled
+        followers = [
+            parked_row(lane, rows, at, ParkedState.WAITING, "an event of its entity is parked")
+            for at in np.flatnonzero(waiting).tolist()
+        ]
+        parks = lane.parks([*to_park, *followers])
+        handled = handled | waiting
+        start, stop = ranges[0][0], ranges[-1][1]
+        span = SpanRow(
+            number=lane.holding.next_span,
+            chunks=tuple(ranges),
+            state=SpanState.INTENDED,
+            running=self._running(stop),
+            ids=tuple(rows.slice(low - start, high - start).id_sets() for low, high in ranges),
+            attempt=lane.assignment.attempt,
+            at=lane.scribe.clock.wall(),
+            osn=(lane.last_osn_before + start + 1, lane.last_osn_before + stop),
+            handled=rows.take(handled).id_sets() if handled.any() else EntityIds.EMPTY,
+        )
+        return Draft(span, rows, handled, parks)
+
+    def cut_off(self, draft: Draft, first: int) -> SpanRow:
+        """Give the part of a span before `first`."""
+        span, lane = draft.span, self._lane
+        rows = draft.rows.slice(0, first - span.start)
+        return replace(
+            span,
+            chunks=((span.start, first),),
+            ids=(rows.id_sets(),),
+            running=self._running(first),
+            osn=(span.osn[0], lane.last_osn_before + first),
+            handled=rows.take(draft.handled[: first - span.start]).id_sets(),
+        )
+
+    def _running(self, stop: int) -> str:
+        """Give the partition's digest up to `stop`, which lies within the rows of this step."""
+        if self.rows is None:
+            raise AssertionError("there is no span before there are rows")
+        return self._lane.running_after(self.rows, stop - self._lane.position)
+
+
+def settled(span: SpanRow) -> SpanRow:
+    """Give a span as it stands once settled: one range, one set."""
+    ids = EntityIds.EMPTY
+    for chunk_ids in span.ids:
+        ids = ids | chunk_ids
+    return replace(span, chunks=((span.start, span.stop),), ids=(ids,), state=SpanState.SETTLED)
