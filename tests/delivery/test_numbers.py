@@ -185,14 +185,13 @@ def test_holes_before_c_do_not_shift_what_is_suppressed() -> None:
 REMEMBERS = 3_600.0
 
 
-def left_open(for_s: float, **settings: object) -> World:
+def left_open(for_s: float) -> World:
     """One span is settled, the next is open, and nobody comes for a while."""
     world = world_of(
         Absorber(remembers_s=REMEMBERS),
         chunk_rows=1,
         span_chunks=2,
         remembers_s=REMEMBERS,
-        **settings,
     )
     opening = world.open(0)
     world.out.plan(fine, fine, fine, crash_after)

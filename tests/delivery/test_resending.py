@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import pytest
 
-from delivery.witnesses import Crash, Post, after, before, crash_after, fine, lost, lost_on_the_way
+from delivery.witnesses import (
+    Absorber,
+    Crash,
+    Post,
+    after,
+    before,
+    crash_after,
+    fine,
+    lost,
+    lost_on_the_way,
+)
 from delivery.world import (
     GIVEN,
     KINDS,
@@ -21,10 +30,11 @@ from delivery.world import (
 )
 from semel.delivery import Surroundings
 from semel.delivery.resending import Resending
-from semel.errors import Fenced
+from semel.errors import NotDelivered
 from semel.events import Identity
 from semel.ledger.scribe import Scribe
 from semel.protocol import OnDoubt, OnReject
+from semel.sinks import Retry
 
 ALL = [kind for kind in KINDS if "batches" not in kind]
 DRAINED = [kind for kind in ALL if not kind.startswith("sequenced")]
@@ -158,8 +168,7 @@ def test_a_sender_that_was_thought_dead_does_not_make_it_arrive_twice(kind: str)
     world = waiting(kind, lease_s=LEASE, deadline_s=DEADLINE)
     # Before its claim is answered the first one stands still for too long, and another one sends.
     world.store.script.append(before(lambda: another(world)))
-    with contextlib.suppress(Fenced):
-        sender(world, "first").drain()
+    assert sender(world, "first").drain() == 0
     assert world.out.seen == "b2 a1 a3"
     assert world.parked() == ["a1 delivered", "a3 delivered"]
 
@@ -175,9 +184,61 @@ def test_without_looking_at_its_lease_a_paused_sender_would_repeat() -> None:
         Surroundings(clock, world.around.random),
     )
     world.store.script.append(before(lambda: another(world)))
-    with pytest.raises(Fenced):
-        frozen.drain()
+    assert frozen.drain() == 0
     assert world.out.seen == "b2 a1 a3 a1"
+
+
+@pytest.mark.rows("S19")
+@pytest.mark.parametrize("kind", ["probing", "opaque"])
+def test_a_sender_that_tries_again_and_again_stops_when_another_has_it(kind: str) -> None:
+    world = waiting(
+        kind, on_doubt=OnDoubt.RESEND, lease_s=LEASE, deadline_s=DEADLINE, retry=Retry(1, 5, 600)
+    )
+
+    def nobody_there(act: Any) -> Any:
+        another(world)
+        raise NotDelivered("nobody is there")
+
+    world.out.plan(nobody_there)
+    assert sender(world, "first").drain() == 0
+    assert world.out.seen == "b2 a1 a3"
+
+
+@pytest.mark.rows("S21")
+def test_a_doubt_of_one_entity_is_not_forgotten_when_another_entity_is_drained() -> None:
+    world = world_like("opaque", on_reject=OnReject.BLOCK)
+    world.out.refuses.update({"a1", "b2"})
+    world.minibatch(0, "a1 b2")
+    world.out.refuses.clear()
+    world.resolve("b2", "resend")
+    world.out.plan(crash_after)
+    with pytest.raises(Crash):
+        sender(world, "first").drain()  # b2 was sent, and nobody knows
+    world.resolve("a1", "resend")
+    another(world)
+    another(world)
+    assert world.out.seen.split().count("b2") == 1
+    assert "b2 held" in world.parked()
+    assert "a1 delivered" in world.parked()
+
+
+def test_a_sender_whose_key_is_not_remembered_any_more_leaves_a_doubt() -> None:
+    world = World()
+    world.add(
+        Absorber(remembers_s=3_600.0), on_reject=OnReject.BLOCK, remembers_s=3_600.0, chunk_rows=1
+    )
+    world.start()
+    world.out.refuses.add("a1")
+    world.minibatch(0, "a1 b2")
+    world.out.refuses.clear()
+    world.resolve("a1", "resend")
+    world.out.plan(crash_after)
+    with pytest.raises(Crash):
+        sender(world, "first").drain()
+    world.clock.move(3_700.0)
+    another(world)
+    assert world.out.seen == "b2 a1"
+    assert world.parked() == ["a1 held"]
 
 
 # -- a crash in the middle

@@ -152,7 +152,11 @@ def test_a_replay_with_the_same_content_completes_again_and_moves_nothing(
     minibatches.complete(opening, [report()], [SINK])
     row, standing = stream_row(world, opening), sequence(world)
     later = world.begin("n2")
-    later.complete(later.open(wish(0)), [report(run=2)], [SINK])
+    again = later.open(wish(0))
+    world.store.forget()
+    later.complete(again, [report(run=2)], [SINK])
+    [(_, updates)] = world.store.asked
+    assert [each.key.table for each in updates if isinstance(each, Put)] == ["open"]
     assert (stream_row(world, opening), sequence(world)) == (row, standing)
     assert later.open(wish(1)).standing(SINK, "0") == Standing(3)
 

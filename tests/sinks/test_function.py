@@ -213,3 +213,17 @@ def test_events_that_are_parked_are_missing_from_a_chunk_and_keep_their_numbers(
 def test_a_receipt_without_failures_says_that_all_arrived() -> None:
     assert Receipt() == DELIVERED
     assert not DELIVERED.failures
+
+
+@sink(window=3, name="by name")
+def by_name(event: Event) -> None:
+    del event
+
+
+def test_a_decorated_function_travels_by_its_name() -> None:
+    assert pickle.loads(pickle.dumps(by_name)) is by_name
+
+
+def test_a_sink_made_of_another_function_travels_with_it() -> None:
+    made = Function(name="other", function=print, window=2)
+    assert pickle.loads(pickle.dumps(made)) == made

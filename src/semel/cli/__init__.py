@@ -1,0 +1,1 @@
+"""The faces at a terminal: the command `semel`."""

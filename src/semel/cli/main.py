@@ -11,7 +11,6 @@ import sys
 from importlib.metadata import version
 from typing import Annotated
 
-import click
 import typer
 
 from semel.cli import simulate
@@ -27,7 +26,7 @@ app = typer.Typer(
 app.command("simulate", epilog=simulate.EPILOG)(simulate.simulate)
 
 
-def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer's callback
+def _print_version(wanted: bool) -> None:
     if wanted:
         print(f"semel {version('semel')}")
         raise typer.Exit
@@ -37,20 +36,27 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer's callback
 def _semel(
     shown: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     """Exactly-once delivery from Spark Structured Streaming."""
     del shown
 
 
+_USAGE: type[Exception] = typer.BadParameter.__mro__[1]
+"""What a wrong option or argument raises, wherever this version of typer keeps it."""
+
+
 def main() -> None:
     """Run `semel`; the entry point of the package."""
     try:
         status = app(standalone_mode=False)
-    except click.ClickException as error:
-        print(f"semel: {error.format_message()}", file=sys.stderr)
+    except _USAGE as error:
+        told = getattr(error, "format_message", error.__str__)()
+        print(told if "\n" in told else f"semel: {told}", file=sys.stderr)
         sys.exit(2)
-    except click.Abort:
+    except typer.Abort:
         sys.exit(130)
     sys.exit(status if isinstance(status, int) else 0)

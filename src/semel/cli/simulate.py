@@ -1,4 +1,4 @@
-"""The command `semel simulate`: the real protocol in thousands of small worlds, replayable by their seeds."""
+"""The command `semel simulate`: the real protocol in thousands of small worlds."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ EPILOG = (
     "Example: semel simulate --worlds 20000 --seed 7. "
     "An invalid world is told with its seed; semel simulate --replay SEED tells it again."
 )
+TABLE_WIDTH = 120
 _COLUMNS = (
     Category.DELIVERED,
     Category.LOST,
@@ -47,9 +48,9 @@ def simulate(
 ) -> None:
     """Play the delivery protocol against crashes, zombies, lost replies and lost checkpoints.
 
-    Store, destinations, clock and cluster are simulated; the protocol is the real one. Every world is made from
-    one seed and judged: nothing lost, nothing twice, nothing out of order, and no doubt that is not recorded.
-    Exit status 1 when a world is invalid.
+    Store, destinations, clock and cluster are simulated; the protocol is the real one. Every world
+    is made from one seed and judged: nothing lost, nothing twice, nothing out of order, and no
+    doubt that is not recorded. Exit status 1 when a world is invalid.
     """
     if replay is not None:
         _replay(replay, as_json=as_json)
@@ -58,7 +59,9 @@ def simulate(
     if as_json:
         print(json.dumps(summary.to_json(), indent=2))
     else:
-        Console().print(_table(summary))
+        console = Console()
+        console.width = max(console.width, TABLE_WIDTH)
+        console.print(_table(summary))
         total = summary.total
         print(
             f"{total.of(Category.LOST)} lost, {total.of(Category.DUPLICATED)} duplicated"
@@ -71,12 +74,15 @@ def simulate(
 
 def _run(worlds: int, seed: int, processes: int) -> Summary:
     console = Console(stderr=True)
-    columns = (TextColumn("playing worlds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("playing worlds"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("worlds", total=worlds)
-        return run_worlds(
-            worlds, seed, processes, lambda done: progress.advance(task, done)
-        )
+        return run_worlds(worlds, seed, processes, lambda done: progress.advance(task, done))
 
 
 def _table(summary: Summary) -> Table:
@@ -108,15 +114,13 @@ def _tell(summary: Summary) -> None:
 
 def _story(outcome: Outcome) -> list[str]:
     case = outcome.case
-    return [
-        *outcome.story,
-        "",
+    about = (
         f"world {outcome.seed}: {outcome.verdict.value}"
         f" ({case.variant.value}, on doubt {case.on_doubt.value}, on reject {case.on_reject.value},"
-        f" identity {case.identities.value}, {case.partitions} partitions)",
-        *outcome.violations,
-        f"replay it: semel simulate --replay {outcome.seed}",
-    ]
+        f" identity {case.identities.value}, {case.partitions} partitions)"
+    )
+    again = f"replay it: semel simulate --replay {outcome.seed}"
+    return [*outcome.story, "", about, *outcome.violations, again]
 
 
 def _replay(seed: int, *, as_json: bool) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from semel.delivery.calls import call_patiently, open_session
-from semel.errors import DeliveryError, NotDelivered, OutcomeUnknown, Rejected
+from semel.errors import DeliveryError, Fenced, NotDelivered, OutcomeUnknown, Rejected
 from semel.events import Attempt, Chunk, Minibatch, Rows
 from semel.events.chunks import escaped
 from semel.events.labels import Labels
@@ -27,6 +27,8 @@ from semel.protocol import DOUBT, Capability, OnReject, ParkedState, Remedy
 from semel.sinks import DELIVERED, Progress, Receipt, Target
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from semel.delivery.surroundings import Surroundings
     from semel.ledger.parked import Entity
     from semel.ledger.processes import Process
@@ -116,8 +118,18 @@ class Resending:
     def _send(self, item: Item) -> bool:
         """Send one event, or find out what became of it; False when draining has to stop."""
         claimed = self._claim(item)
-        if claimed is None:
+        return claimed is not None and self._finish(claimed)
+
+    def _finish(self, claimed: Claimed) -> bool:
+        """Send what is claimed and record what came of it, unless a later sender does."""
+        try:
+            return self._settle(claimed)
+        except Fenced:
+            if self.session is not None:  # the log's writer, so perhaps the whole task is
+                raise
             return False
+
+    def _settle(self, claimed: Claimed) -> bool:
         taken_over = claimed.was.state is ParkedState.SENDING
         self._wait_before(claimed, taken_over=taken_over)
         result = self._deliver(claimed, taken_over=taken_over)
@@ -142,8 +154,11 @@ class Resending:
                 return None
             stuck = self._resends.at(slot.current)
             if stuck is not None and stuck[0] != item[0]:
-                return None if not self._send_stuck(stuck) else self._resends.claim(*item)
-            item = stuck or item
+                left = self._resends.claim(*stuck)
+                if left is None or not self._finish(left):
+                    return None
+            else:
+                item = stuck or item
         return self._resends.claim(*item)
 
     def _given_up(self, slot: SlotRow) -> bool:
@@ -154,18 +169,6 @@ class Resending:
             return True
         since = self.scribe.clock.wall() - slot.at
         return self.around.gone(slot.process) or since > self.sink.lease_s + self.sink.deadline_s
-
-    def _send_stuck(self, item: Item) -> bool:
-        claimed = self._resends.claim(*item)
-        if claimed is None:
-            return False
-        self._wait_before(claimed, taken_over=True)
-        result = self._deliver(claimed, taken_over=True)
-        if isinstance(result, Receipt):
-            self._resends.settle(claimed, ParkedState.DELIVERED, "sent", blocks=False)
-            return True
-        self._resends.settle(claimed, ParkedState.RESEND, str(result), blocks=True)
-        return False
 
     def _wait_before(self, claimed: Claimed, *, taken_over: bool) -> None:
         """Let the calls of whoever had the event before come to an end, where the destination
@@ -198,10 +201,9 @@ class Resending:
 
     def _deliver(self, claimed: Claimed, *, taken_over: bool) -> Receipt | DeliveryError:
         """Send, or ask first where an earlier sender did not come to an end."""
-        if self.scribe.clock.monotonic() - claimed.asked_at > self.sink.lease_s and not (
-            self._resends.still_mine(claimed)
-        ):
-            return NotDelivered("a later sender has it")
+        self._within_lease(claimed)
+        if taken_over and self._forgotten(claimed):
+            return OutcomeUnknown("whoever sent it did so longer ago than its key is remembered")
         match self.sink.capability:
             case Capability.SEQUENCED:
                 return self._append(claimed)
@@ -214,6 +216,22 @@ class Resending:
             case _:
                 return self._call(claimed)
 
+    def _within_lease(self, claimed: Claimed) -> None:
+        """Act only on what the ledger said less than a lease ago; `Fenced` when another has it."""
+        late = self.scribe.clock.monotonic() - claimed.asked_at > self.sink.lease_s
+        if late and not self._resends.still_mine(claimed):
+            raise Fenced(f"event {claimed.row.event} of {claimed.row.entity!r} has a later sender")
+
+    def _forgotten(self, claimed: Claimed) -> bool:
+        """Whether a key under which it may have been sent is not remembered any more."""
+        since = self.scribe.clock.wall() - claimed.began
+        return self.sink.capability is Capability.REPEATABLE and since > self.sink.remembers_s
+
+    def _patiently(self, claimed: Claimed, call: Callable[[], Receipt]) -> Receipt | DeliveryError:
+        """Call, and again while nothing arrived and nobody else has it."""
+        looking = partial(self._within_lease, claimed)
+        return _single(call_patiently(call, self.sink.retry, self.around, looking))
+
     def _call(self, claimed: Claimed) -> Receipt | DeliveryError:
         """OPAQUE: once. REPEATABLE: until the answer is known, because a repeat is absorbed."""
         session = cast("Session", self._open(claimed))
@@ -223,9 +241,7 @@ class Resending:
             for pause in [0.0, *self.sink.retry.pauses(self.around.random)]:
                 if pause:
                     self.around.clock.sleep(pause)
-                result = _single(
-                    call_patiently(lambda: session.deliver(chunk), self.sink.retry, self.around)
-                )
+                result = self._patiently(claimed, lambda: session.deliver(chunk))
                 unknown = isinstance(result, OutcomeUnknown)
                 if not unknown or self.sink.capability is Capability.OPAQUE:
                     return result
@@ -251,9 +267,7 @@ class Resending:
             if any(session.arrived(self._chunk(claimed, token).key) for token in earlier):
                 return DELIVERED
             chunk = self._chunk(claimed, claimed.token)
-            result = _single(
-                call_patiently(lambda: session.deliver(chunk), self.sink.retry, self.around)
-            )
+            result = self._patiently(claimed, lambda: session.deliver(chunk))
             if isinstance(result, OutcomeUnknown):
                 self.around.clock.sleep(self.sink.deadline_s)
                 return DELIVERED if session.arrived(chunk.key) else NotDelivered(str(result))

@@ -91,6 +91,8 @@ class Minibatches:
             text = self._scribe.read_one(self._open)
             before = None if text is None else OpenRow.load(text)
             row = self._next(before, wish)
+            if before is not None and before == replace(row, version=before.version):
+                row = before
             opening = Opening(
                 row,
                 row.dump(),
@@ -117,7 +119,8 @@ class Minibatches:
         what is recorded. May be repeated after a lost reply.
         """
         requirements: list[Requirement] = [Equals(self._open, opening.text)]
-        done = replace(opening.row, complete=True).dump()
+        version = opening.row.version + 1
+        done = replace(opening.row, complete=True, version=version).dump()
         updates: list[Update] = [Put(self._open, done)]
         by_place = {(report.sink, report.partition): report for report in reports}
         for sink in sinks:
@@ -159,6 +162,7 @@ class Minibatches:
             query=wish.query,
             partitions=wish.partitions,
             blocked=blocked,
+            version=1 if before is None else before.version + 1,
         )
         if before is None:
             return row

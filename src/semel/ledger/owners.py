@@ -123,6 +123,8 @@ class Owners:
                     f"{owner.run if owner else '?'}; it stops. Start it again only where the other "
                     "one ended"
                 )
+            if owner.ended:
+                return
             row = OwnerRow(
                 run, nonce, owner.process, owner.beat + 1, self._scribe.clock.wall(), ended
             )

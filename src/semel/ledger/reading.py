@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from semel.events import EntityIds, Minibatch
 from semel.ledger import keys, payloads
+from semel.ledger.journal import COUNTERS, Journal, watermark_of
 from semel.ledger.journal import TABLE as JOURNAL
-from semel.ledger.journal import Journal, watermark_of
 from semel.ledger.keys import prefix
 from semel.ledger.minibatches import EVENTS, OPEN, STREAMS
 from semel.ledger.owners import OWNERS, PIPELINES, OwnerRow
@@ -24,6 +24,7 @@ from semel.protocol import ParkedState, PartitionState, SpanState
 
 if TYPE_CHECKING:
     from semel.events import EventID
+    from semel.ledger.journal import Operator, State
     from semel.ledger.rows import ParkedRow
     from semel.ledger.store import Store
 
@@ -191,13 +192,11 @@ class Ledger:
                 reached = mark.upto is not None and _at_most(event, mark.upto)
                 if reached or event in mark.above:
                     return Trace(sink, "delivered", why=f"position up to {mark.upto} is handled")
-        operator = watermark_of(sink)
-        journaled = scribe.scan(JOURNAL, prefix(scribe.pipeline, operator.name))
-        for partition in sorted({keys.text_of(keys.split(at.key)[2]) for at, _ in journaled}):
-            state = Journal(scribe).restore(operator, partition, before=FOR_EVER)
+        for state in [*_states_of(scribe, watermark_of(sink)), *_states_of(scribe, COUNTERS)]:
             known = state.values.get(entity)
-            if isinstance(known, list) and _at_most(event, known[0]):
-                return Trace(sink, "delivered", why=f"ids up to {known[0]} are handled")
+            last = known[0] if isinstance(known, list) else known
+            if last is not None and _at_most(event, last):
+                return Trace(sink, "delivered", why=f"ids up to {last} are handled")
             for ids in state.values.values():
                 if isinstance(ids, dict) and EntityIds.from_json(ids).contains(entity, event):
                     return Trace(sink, "delivered", why="its id is remembered")
@@ -224,6 +223,13 @@ class Ledger:
     def _last_numbers(self, pipeline: str, sink: str) -> int:
         rows = self._store.scan(SEQUENCES, prefix(pipeline, sink))
         return sum(SequenceRow.load(text).after.osn for _, text in rows)
+
+
+def _states_of(scribe: Scribe, operator: Operator) -> list[State]:
+    """Give the journaled state of each partition as of now."""
+    rows = scribe.scan(JOURNAL, prefix(scribe.pipeline, operator.name))
+    partitions = sorted({keys.text_of(keys.split(at.key)[2]) for at, _ in rows})
+    return [Journal(scribe).restore(operator, each, before=FOR_EVER) for each in partitions]
 
 
 def _minibatch(parts: tuple[str, ...]) -> Minibatch:

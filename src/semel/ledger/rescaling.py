@@ -61,7 +61,7 @@ def rescale(scribe: Scribe, partitions: int) -> None:
         scribe.commit([still], journal.updates(scribe.pipeline, made))
     switch: list[Update] = [
         Put(pipeline_key, payloads.dump({**described, "partitions": partitions})),
-        Put(open_key, replace(opened, partitions=partitions).dump()),
+        Put(open_key, replace(opened, partitions=partitions, version=opened.version + 1).dump()),
         *(Sweep(SEQUENCES, prefix(scribe.pipeline, sink)) for sink in described["sinks"]),
         *(
             Sweep(journal.TABLE, prefix(scribe.pipeline, operator, bucket_name(number, before)))

@@ -33,7 +33,8 @@ WHOLE_SINK = "~"
 class SlotRow:
     """Who sends which parked event of a sink right now, if anybody does.
 
-    `first` is the token under which `current` was first taken: any from there on may have sent it.
+    `first` is the token under which `current` was first taken, at `began`: any from there on may
+    have sent it. `at` is when it was last taken.
     """
 
     token: int
@@ -41,6 +42,7 @@ class SlotRow:
     current: str | None
     process: Process
     at: float
+    began: float
 
     def dump(self) -> str:
         """Give the payload."""
@@ -51,6 +53,7 @@ class SlotRow:
                 "current": self.current,
                 "process": self.process.to_json(),
                 "at": self.at,
+                "began": self.began,
             }
         )
 
@@ -64,6 +67,7 @@ class SlotRow:
             row["current"],
             Process.from_json(row["process"]),
             row["at"],
+            row["began"],
         )
 
 
@@ -75,6 +79,7 @@ class Claimed:
         was: the row before; SENDING when an earlier sender did not come to an end.
         first: the first token under which it may have been sent; the own one when nobody was
             before.
+        began: when that was.
     """
 
     key: Key
@@ -85,6 +90,7 @@ class Claimed:
     slot_text: str
     row_text: str
     asked_at: float
+    began: float
 
 
 class Resends:
@@ -111,7 +117,8 @@ class Resends:
         token = 1 if slot is None else slot.token + 1
         first = token if slot is None or slot.current is None else slot.first
         now = self._scribe.clock.wall()
-        mine = SlotRow(token, first, row_key.key, self._process, now).dump()
+        began = now if slot is None or slot.current is None else slot.began
+        mine = SlotRow(token, first, row_key.key, self._process, now, began).dump()
         sending = replace(row, state=ParkedState.SENDING, attempts=row.attempts + 1)
         sending_text = sending.dump()
         requirements: list[Requirement] = [
@@ -122,7 +129,7 @@ class Resends:
             self._scribe.commit(requirements, [Put(self._slot, mine), Put(row_key, sending_text)])
         except Conflict:
             return None
-        return Claimed(row_key, row, sending, token, first, mine, sending_text, asked_at)
+        return Claimed(row_key, row, sending, token, first, mine, sending_text, asked_at, began)
 
     def still_mine(self, claimed: Claimed) -> bool:
         """Ask whether the slot is still in these hands."""

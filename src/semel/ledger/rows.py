@@ -25,6 +25,7 @@ class OpenRow:
         partitions: the number of entity buckets, None with position identity.
         blocked: the sinks for which an entity is blocked, so that new partitions read heads too.
         complete: whether the driver has completed it; no task may act on it any more.
+        version: how often the row was written: no two texts of it are ever the same.
     """
 
     run: int
@@ -34,6 +35,7 @@ class OpenRow:
     partitions: int | None = None
     blocked: tuple[str, ...] = ()
     complete: bool = False
+    version: int = 1
 
     def dump(self) -> str:
         """Give the payload."""
@@ -47,6 +49,7 @@ class OpenRow:
                 "partitions": self.partitions,
                 "blocked": list(self.blocked),
                 "complete": self.complete,
+                "version": self.version,
             }
         )
 
@@ -62,6 +65,7 @@ class OpenRow:
             partitions=row["partitions"],
             blocked=tuple(row["blocked"]),
             complete=row["complete"],
+            version=row["version"],
         )
 
 

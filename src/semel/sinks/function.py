@@ -6,9 +6,11 @@ Nothing is known of what the function does, so nothing is assumed: an exception 
 
 from __future__ import annotations
 
+import importlib
+import sys
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from semel.errors import ConfigurationError, DeliveryError, NotDelivered, OutcomeUnknown
 from semel.protocol import Capability, OnDoubt, OnReject
@@ -56,9 +58,24 @@ class Function(Sink):
         del target
         return _Batches(self.function) if self.batches else _Events(self.function)
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Travel by name where the name says it all: a decorated function of an imported module."""
+        module, name = self.function.__module__, getattr(self.function, "__qualname__", "")
+        if module != "__main__" and _named(module, name) is self:
+            return _named, (module, name)
+        return cast("tuple[Any, ...]", super().__reduce__())
+
     def __call__(self, *arguments: Any, **options: Any) -> object:
         """Call the function itself, as if it were not decorated."""
         return self.function(*arguments, **options)
+
+
+def _named(module: str, name: str) -> object:
+    """Find what a module calls by this name; None when it calls nothing so."""
+    found: object = sys.modules.get(module) or importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The cases a world can be about: which destination, which policy, and the sink one process sees of it."""
+"""The cases a world can be about: which destination, which policy, which identity."""
 
 from __future__ import annotations
 

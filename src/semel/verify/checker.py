@@ -1,9 +1,11 @@
 """The checker: what became of every event of a world, and whether that was allowed.
 
 Always true:
-- every event falls into one category, and whatever is not allowed is a violation, never only a number;
+- every event falls into one category, and whatever is not allowed is a violation, never only a
+  number;
 - what a policy or a broken deadline lets slip is counted and shown, not hidden;
-- a world that stopped before its end is judged on what can be judged: its verdict is at best `unknown`.
+- a world that stopped before its end is judged on what can be judged: its verdict is at best
+  `unknown`.
 """
 
 from __future__ import annotations
@@ -206,7 +208,9 @@ class _Event:
         del fact
 
     def _repeated(self) -> None:
-        """It took effect more than once: allowed only where a policy or a broken deadline explains it."""
+        """It took effect more than once: allowed only where a policy or a broken deadline explains
+        it.
+        """
         extra = len(self.effects) - 1
         case = self.evidence.case
         doubted = any(row.doubted for row in self.rows)
@@ -279,7 +283,9 @@ def _exempt(evidence: Evidence, effect: Effect, rows: list[ParkedRow]) -> bool:
 
 
 def _judge_numbers(evidence: Evidence, judgement: Judgement) -> None:
-    """Ids are those of the events; OSNs belong to one event, the same on every try, and rise in a log."""
+    """Ids are those of the events; OSNs belong to one event, the same on every try, and rise in a
+    log.
+    """
     scoped = evidence.case.identities.by_source
     facts = {fact.number: fact for fact in evidence.feed.facts}
     osns: dict[tuple[str, int], int] = {}

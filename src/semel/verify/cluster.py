@@ -1,9 +1,11 @@
-"""Spark, as far as a delivery can tell: runs, minibatches, tasks, attempts, and what comes back from them.
+"""Spark, as far as a delivery can tell: runs, minibatches, tasks and attempts.
 
 Always true:
 - a minibatch is replayed under the same batch id with the same rows, cut into other Arrow batches;
-- a report reaches the driver only from a task that came to its end, and only once for each partition;
-- a process that died takes its handles with it; one that is paused keeps them, and goes on when it is woken.
+- a report reaches the driver only from a task that came to its end, and only once for each
+  partition;
+- a process that died takes its handles with it; one that is paused keeps them, and goes on when it
+  is woken.
 """
 
 from __future__ import annotations
@@ -26,10 +28,11 @@ from semel.errors import (
 )
 from semel.events import Attempt
 from semel.ledger.journal import Journal
-from semel.ledger.parked import PARKED
+from semel.ledger.parked import PARKED, HeadMoved
 from semel.ledger.rows import ParkedRow
 from semel.ledger.scribe import Scribe
-from semel.verify.faults import FaultyStore, Kind, Peace, Wire, over
+from semel.ledger.store import Conflict
+from semel.verify.faults import TWIN_PASSED, FaultyStore, Kind, Peace, Wire, over
 from semel.verify.memory import MemoryStore
 from semel.verify.scheduler import VirtualClock
 from semel.verify.story import Story
@@ -74,7 +77,9 @@ class Lead:
 
 
 class Stopped(Exception):
-    """The query failed and is to be started again; `person` says whether somebody has to look first."""
+    """The query failed and is to be started again; `person` says whether somebody has to look
+    first.
+    """
 
     def __init__(self, why: BaseException | None, *, person: bool = False) -> None:
         super().__init__(why)
@@ -192,7 +197,7 @@ class Cluster:
 
         return self.hub.start(machine.actor, title, run)
 
-    def body(  # noqa: PLR0913 - what an attempt is told
+    def body(
         self,
         lead: Lead,
         opening: Opening,
@@ -235,6 +240,17 @@ class Cluster:
         """Give every parked row, straight from the store."""
         rows = self.store.scan(PARKED, "")
         return [ParkedRow.load(text) for _, text in rows]
+
+    def findings(self) -> list[str]:
+        """Say what happened that never may: an error that no fault explains, a twin that passed."""
+        wild = [
+            f"{job.title}: {job.error!r}"
+            for job in self.hub.failed
+            if isinstance(job.error, Conflict | HeadMoved)
+            or not isinstance(job.error, (SemelError, *RETRIED))
+        ]
+        twins = [f"{who}: {told}" for _, who, _, told in self.story.steps if told == TWIN_PASSED]
+        return wild + twins
 
     def person(self) -> Machine:
         """Somebody sits down at a terminal; nothing goes wrong there."""

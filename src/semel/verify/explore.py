@@ -1,9 +1,11 @@
-"""The explorer: every crash point of a partition, and every ordered pair of them, one world for each.
+"""The explorer: every crash point of a partition and every pair of them, a world for each.
 
 Always true:
 - nothing is sampled: the points are counted in a world without faults, then each is tried;
-- the second point is counted in whatever follows the first crash, until there is no such point any more;
-- a zombie is paused instead of crashed, replaced, and woken at every boundary of its replacement, and after it.
+- the second point is counted in whatever follows the first crash, until there is no such point any
+  more;
+- a zombie is paused instead of crashed, replaced, and woken at every boundary of its replacement,
+  and after it.
 """
 
 from __future__ import annotations
@@ -11,78 +13,84 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from semel.errors import ConfigurationError
-from semel.ledger.parked import read_parked, resolve
-from semel.protocol import OnDoubt, ParkedState
-from semel.verify.cases import DEADLINE_S, SINK, Case
-from semel.verify.checker import Evidence, Judgement, Violation, judge
-from semel.verify.cluster import Broken, Cluster, Stopped
-from semel.verify.faults import TWIN_PASSED, Fault, Kind
-from semel.verify.inputs import Minibatches, feed
+from semel.verify.cases import DEADLINE_S
+from semel.verify.checker import Category, Evidence, judge
+from semel.verify.cluster import Broken, Cluster
+from semel.verify.faults import POSSIBLE, Fault, Kind
+from semel.verify.inputs import feed
+from semel.verify.play import Play
 from semel.verify.scheduler import Endless, Hub
-from semel.verify.stage import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from semel.verify.cases import Case
+    from semel.verify.checker import Judgement, Violation
     from semel.verify.faults import Wire
-    from semel.verify.inputs import Feed
-    from semel.verify.scheduler import Job
 
 EVENTS = 12
+FIRST = 10
+"""So many of the events are in the first minibatch, the one that is explored; the rest follow in
+peace.
+"""
+SHAPE = 6
+"""The feed in which three entities take turns."""
 TASKS = "attempt"
 DRIVERS = "driver"
-STARTS_MAX = 12
-"""A world whose query has to be started more often than this does not end."""
+
+ENDS_A_LIFE = frozenset({Fault.CRASH, Fault.CRASH_AFTER, Fault.LATE, Fault.PAUSE})
+OTHERS = (Fault.CRASH_AFTER, Fault.LATE, Fault.LOST, Fault.TWIN, Fault.AWAY, Fault.CUT)
+
+Points = tuple[tuple[int, Fault], ...]
 
 
 @dataclass(eq=False)
 class Script:
-    """A plan in which the points are chosen: the life in which, the boundary at which, and the fault.
+    """A plan in which the points are chosen: one for each life, the boundary at which, and the
+    fault.
 
-    A life is a stretch without a crash. `wakes` is the boundary of the next life at which a paused process goes on.
+    A life is a stretch without a crash.
+
+    Attributes:
+        wakes: the boundary of the second life at which a paused process goes on; None: at the end.
+        only: whose boundaries count: those of tasks, of drivers, or all.
+        over: nothing happens any more.
+        kinds: what the boundaries of each life were.
     """
 
-    points: tuple[tuple[int, Fault], ...] = ()
+    points: Points = ()
     wakes: int | None = None
     only: str = ""
     over: bool = False
-    life: int = 0
-    calls: list[int] = field(default_factory=lambda: [0])
     kinds: list[list[Kind]] = field(default_factory=lambda: [[]])
     paused: Wire | None = None
-    hub: Hub | None = None
     struck: int = 0
 
     def fault(self, wire: Wire, kind: Kind) -> Fault | None:
         """Say what goes wrong now; a zombie's calls are not counted."""
         if wire is self.paused or self.over or not wire.title.startswith(self.only):
             return None
-        number = self.calls[self.life]
-        self.calls[self.life] += 1
-        self.kinds[self.life].append(kind)
-        if self.paused is not None and self.life == 1 and number == self.wakes:
-            self._wake()
-        if self.life >= len(self.points) or self.points[self.life][0] != number:
+        life = len(self.kinds) - 1
+        number = len(self.kinds[life])
+        self.kinds[life].append(kind)
+        if self.paused is not None and life == 1 and number == self.wakes:
+            self._wake(wire.hub, self.paused)
+        if life >= len(self.points) or self.points[life][0] != number:
             return None
-        fault = self.points[self.life][1]
+        fault = self.points[life][1]
         self.struck += 1
-        if fault in (Fault.CRASH, Fault.CRASH_AFTER, Fault.LATE, Fault.PAUSE):
-            self.life += 1
-            self.calls.append(0)
+        if fault in ENDS_A_LIFE:
             self.kinds.append([])
         if fault is Fault.PAUSE:
             self.paused = wire
         return fault
 
-    def _wake(self) -> None:
+    def _wake(self, hub: Hub, paused: Wire) -> None:
         """Let the zombie go on, to its end, before the call that begins now."""
-        if self.hub is None or self.paused is None:
-            return
-        for job in self.hub.jobs:
-            if job.actor is self.paused.actor and job.paused:
-                self.hub.wake(job)
-        self.hub.turn()
+        for job in hub.jobs:
+            if job.actor is paused.actor and job.paused:
+                hub.wake(job)
+        hub.turn()
 
     def delay(self, kind: Kind) -> float:
         """Calls that are on their way land just before their deadline."""
@@ -92,212 +100,172 @@ class Script:
         """Until somebody wakes it."""
         return None
 
-
-@dataclass(frozen=True)
-class Explored:
-    """What an exploration found."""
-
-    worlds: int
-    violations: tuple[tuple[str, Violation], ...]
-    doubted_most: int = 0
-    slipped: int = 0
+    def told(self) -> str:
+        """Name the world that this script makes."""
+        words = [f"{fault.value} (boundary {at})" for at, fault in self.points]
+        if any(fault is Fault.PAUSE for _, fault in self.points):
+            words.append("woken at the end" if self.wakes is None else f"woken at {self.wakes}")
+        return ", then ".join(words) or "nothing goes wrong"
 
 
 @dataclass(eq=False)
-class World:
-    """One world of the explorer: one partition, two minibatches, and a script of faults."""
+class ScriptedWorld:
+    """One partition, two minibatches, and a script of faults."""
 
     case: Case
     script: Script
     refused: frozenset[int] = frozenset()
-    ended: bool = False
-    broken: str | None = None
 
     def __post_init__(self) -> None:
-        self.feed: Feed = feed(self.case.identities, 1, EVENTS, 6)
+        rows = feed(self.case.identities, 1, EVENTS, SHAPE)
         self.hub = Hub()
-        self.script.hub = self.hub
-        self.cluster = Cluster(self.case, self.feed, self.hub, self.script)
+        self.cluster = Cluster(self.case, rows, self.hub, self.script)
         self.cluster.destination.refuses.update(self.refused)
-        name = self.feed.partitions[0]
-        self.minibatches: Minibatches = ({name: (0, EVENTS - 2)}, {name: (EVENTS - 2, EVENTS)})
+        [name] = rows.partitions
+        minibatches = ({name: (0, FIRST)}, {name: (FIRST, EVENTS)})
+        self.play = Play(self.cluster, minibatches, done=self._done)
+
+    def _done(self, batch: int) -> None:
+        """The first minibatch is complete: what follows is only there to show what it left."""
+        self.script.over = self.script.over or (self.script.only == TASKS and batch > 0)
 
     def run(self) -> Judgement:
         """Play it to its end and judge it."""
+        notes = []
         try:
-            self._play()
+            self.play.run()
         except (Broken, Endless) as stop:
-            self.broken = f"{type(stop).__name__}: {stop}"
+            notes.append(f"{type(stop).__name__}: {stop}")
         finally:
             self.hub.end()
-        return judge(self.evidence())
-
-    def _play(self) -> None:
-        batch, starts = 0, 0
-        while True:
-            starts += 1
-            if starts > STARTS_MAX:
-                raise Endless("the query was started again and again")
-            try:
-                lead = self.cluster.start()
-                while batch < len(self.minibatches):
-                    ranges = self.minibatches[batch]
-                    if batch == len(self.minibatches) - 1:
-                        self._settle()
-                    opening = self.cluster.drive(
-                        lead, lambda b=batch: lead.driver.begin(self.cluster.query, b)
-                    )
-                    reports = Stage(self.cluster, lead, opening, ranges).run()
-                    self.cluster.drive(lead, lambda o=opening, r=reports: lead.driver.end(o, r))
-                    batch += 1
-                    self.script.over = self.script.only == TASKS
-                self._settle()
-                for _ in range(3):
-                    self.cluster.drive(lead, lead.driver.drain)
-                self.ended = True
-            except Stopped as stopped:
-                if stopped.person:
-                    self._settle()
-                continue
-            return
-
-    def _settle(self) -> None:
-        """Zombies wake, late calls land; then a person looks at what is held and decides."""
-        self.script.wakes = None
-        self.hub.settle()
-        person = self.cluster.person()
-        for key, row, _ in read_parked(person.scribe, SINK):
-            if row.state not in (ParkedState.HELD, ParkedState.REJECTED):
-                continue
-            number = self.feed.numbers[row.scope, row.event]
-            if row.state is ParkedState.REJECTED:
-                self.cluster.destination.refuses.discard(number)
-            there = self.cluster.destination.has(number)
-            decision = ParkedState.DELIVERED if there else ParkedState.RESEND
-            try:
-                resolve(person.scribe, SINK, key, decision, "a person", "looked")
-            except ConfigurationError:
-                continue
-
-    def evidence(self) -> Evidence:
-        """Collect what is known of this world."""
-        notes = [self.broken] if self.broken else []
-        notes += [step[3] for step in self.cluster.story.steps if step[3] == TWIN_PASSED]
-        return Evidence(
-            self.case,
-            self.feed,
-            list(self.cluster.destination.seen()),
-            self.cluster.parked(),
-            ended=self.ended,
-            refused=self.refused,
-            disturbances=self.script.struck,
-            notes=tuple(notes),
+        notes += self.cluster.findings()
+        return judge(
+            Evidence(
+                self.case,
+                self.cluster.feed,
+                list(self.cluster.destination.seen()),
+                self.cluster.parked(),
+                ended=self.play.ended,
+                refused=self.refused,
+                disturbances=self.script.struck,
+                notes=tuple(notes),
+            )
         )
+
+
+@dataclass
+class Explored:
+    """What an exploration found.
+
+    Attributes:
+        violations: the scripts of the worlds that were not as they should be, and what was wrong.
+        doubted_most: the most events that were ever in doubt in one world.
+        slipped: events that a policy or a broken deadline let slip, in all worlds.
+    """
+
+    worlds: int = 0
+    violations: list[tuple[Script, Violation]] = field(default_factory=list)
+    doubted_most: int = 0
+    slipped: int = 0
+
+    def told(self) -> str:
+        """Say it in a few lines."""
+        numbers = (
+            f"{self.worlds} worlds, {len(self.violations)} violations,"
+            f" at most {self.doubted_most} events in doubt, {self.slipped} slipped"
+        )
+        found = [f"{script.told()}: {violation}" for script, violation in self.violations[:10]]
+        return "\n".join([numbers, *found])
+
+
+class Enough(Exception):
+    """A violation was found, and one was all that was asked for."""
 
 
 @dataclass(eq=False)
 class Explorer:
-    """Tries every point of a case and keeps what is not allowed."""
+    """Tries the points of a case one by one."""
 
     case: Case
     quick: bool = False
     refused: frozenset[int] = frozenset()
-    worlds: int = 0
-    doubted_most: int = 0
-    slipped: int = 0
-    found: list[tuple[str, Violation]] = field(default_factory=list)
+    explored: Explored = field(default_factory=Explored)
 
-    def explored(self) -> Explored:
-        """Sum up."""
-        return Explored(self.worlds, tuple(self.found), self.doubted_most, self.slipped)
+    def play(self, script: Script) -> Script:
+        """Play one world. Raises `Enough` when it is not as it should be and that is all that was
+        asked.
+        """
+        judgement = ScriptedWorld(self.case, script, self.refused).run()
+        explored = self.explored
+        explored.worlds += 1
+        explored.doubted_most = max(explored.doubted_most, judgement.doubted)
+        explored.slipped += judgement.counts.get(Category.SLIPPED, 0)
+        explored.violations += [(script, violation) for violation in judgement.violations]
+        if self.quick and judgement.violations:
+            raise Enough
+        return script
 
-    def try_world(self, script: Script, name: str) -> Script | None:
-        """Play one world; None when the exploration is to stop."""
-        judgement = World(self.case, script, self.refused).run()
-        self.worlds += 1
-        self.doubted_most = max(self.doubted_most, judgement.doubted)
-        self.slipped += judgement.counts.get("slipped", 0)  # type: ignore[call-overload]
-        for violation in judgement.violations:
-            self.found.append((name, violation))
-        return None if self.quick and self.found else script
+    def others(self) -> None:
+        """Every fault that is not a plain crash, at every boundary, alone."""
+        clean = self.play(Script())
+        for at, kind in enumerate(clean.kinds[0]):
+            for fault in OTHERS:
+                if fault in POSSIBLE[kind]:
+                    self.play(Script(((at, fault),)))
 
     def crashes(self, only: str) -> None:
         """Every single crash point, and every second one in what follows it."""
-        first = 0
-        while True:
-            points = ((first, Fault.CRASH),)
-            script = self.try_world(Script(points, only=only), f"crash at {first}")
-            if script is None or not script.struck:
-                return
-            for second in range(script.calls[1]):
-                both = (*points, (second, Fault.CRASH))
-                name = f"crash at {first}, then at {second}"
-                if self.try_world(Script(both, only=only), name) is None:
-                    return
-            first += 1
+        for points, calls in self._firsts(Fault.CRASH, only):
+            for second in range(calls):
+                self.play(Script((*points, (second, Fault.CRASH)), only=only))
 
-    def zombies(self) -> None:
-        """Every point at which an attempt can be paused, with every point at which it can come back."""
-        first = 0
-        while True:
-            points = ((first, Fault.PAUSE),)
-            script = self.try_world(Script(points, only=TASKS), f"pause at {first}")
-            if script is None or not script.struck:
-                return
-            for at in range(script.calls[1]):
-                name = f"pause at {first}, woken at {at}"
-                if self.try_world(Script(points, wakes=at, only=TASKS), name) is None:
-                    return
+    def zombies(self, only: str) -> None:
+        """Every point at which an attempt can be paused, with every point at which it can come
+        back.
+        """
+        for points, calls in self._firsts(Fault.PAUSE, only):
+            for at in range(calls):
+                self.play(Script(points, wakes=at, only=only))
+
+    def zombies_of_the_dead(self, only: str) -> None:
+        """The same, and its replacement crashes: before the zombie wakes, or after."""
+        for points, calls in self._firsts(Fault.PAUSE, only):
+            for at in range(calls):
                 both = (*points, (at, Fault.CRASH))
-                name = f"pause at {first}, its replacement crashed at {at}"
-                for wakes in (min(4, at), None):
-                    if self.try_world(Script(both, wakes=wakes, only=TASKS), name) is None:
-                        return
-            first += 1
+                self.play(Script(both, wakes=min(at, self._claimed()), only=only))
+                self.play(Script(both, only=only))
 
-    def others(self) -> None:
-        """Every other fault at every boundary, alone."""
-        for fault in (Fault.CRASH_AFTER, Fault.LATE, Fault.LOST, Fault.TWIN, Fault.AWAY, Fault.CUT):
-            clean = self.try_world(Script(), "nothing goes wrong")
-            if clean is None:
+    def _claimed(self) -> int:
+        """The boundary at which a replacement has surely claimed: after its third or fourth
+        call.
+        """
+        return 4
+
+    def _firsts(self, fault: Fault, only: str) -> Iterator[tuple[Points, int]]:
+        """Give every first point, and how many boundaries follow it in the next life."""
+        at = 0
+        while True:
+            points: Points = ((at, fault),)
+            script = self.play(Script(points, only=only))
+            if not script.struck:
                 return
-            for at, kind in enumerate(clean.kinds[0]):
-                if not _possible(fault, kind):
-                    continue
-                if self.try_world(Script(((at, fault),)), f"{fault.value} at {at}") is None:
-                    return
-
-
-def _possible(fault: Fault, kind: Kind) -> bool:
-    from semel.verify.faults import POSSIBLE
-
-    return fault in POSSIBLE[kind]
+            yield points, len(script.kinds[1])
+            at += 1
 
 
 def explore(case: Case, *, quick: bool = False, refused: frozenset[int] = frozenset()) -> Explored:
-    """Try every crash point, pair of them, zombie and other fault of a case; `quick` stops at a violation."""
+    """Try every fault, crash point, pair of crash points and zombie of a case.
+
+    `quick` stops at the first violation. `refused` are the numbers of events that the destination
+    rejects.
+    """
     explorer = Explorer(case, quick, refused)
-    parts = (
-        explorer.others,
-        lambda: explorer.crashes(TASKS),
-        lambda: explorer.crashes(DRIVERS),
-        explorer.zombies,
-    )
-    for part in parts:
-        part()
-        if quick and explorer.found:
-            break
-    return explorer.explored()
-
-
-def policies(case: Case) -> Iterator[Case]:
-    """Give the case under every policy of doubt."""
-    from dataclasses import replace
-
-    for policy in OnDoubt:
-        yield replace(case, on_doubt=policy)
-
-
-def watched(jobs: list[Job]) -> list[str]:
-    """Name the jobs that are still there."""
-    return [job.title for job in jobs]
+    try:
+        explorer.others()
+        explorer.crashes(TASKS)
+        explorer.crashes(DRIVERS)
+        explorer.zombies(TASKS)
+        explorer.zombies_of_the_dead(TASKS)
+    except Enough:
+        pass
+    return explorer.explored

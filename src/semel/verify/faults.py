@@ -1,9 +1,11 @@
-"""Faults, and where they enter: on the wire between a process and its ledger, its destination or its input.
+"""Faults, and where they enter: on the wire between a process and the world around it.
 
 Always true:
 - every call over a wire is one numbered boundary, and a plan says which fault meets it;
-- a crash before the next call is a crash after this one: nothing outside of the process can tell them apart;
-- production code is unchanged and knows nothing of it: the wire stands behind Store, Sink, Session and iterator.
+- a crash before the next call is a crash after this one: nothing outside of the process can tell
+  them apart;
+- production code is unchanged and knows nothing of it: the wire stands behind Store, Sink, Session
+  and iterator.
 """
 
 from __future__ import annotations
@@ -97,6 +99,7 @@ class Peace:
     def fault(self, wire: Wire, kind: Kind) -> Fault | None:
         """Nothing."""
         del wire, kind
+        return None
 
     def delay(self, kind: Kind) -> float:
         """At once."""

@@ -1,4 +1,4 @@
-"""The input of a simulated world: numbered events of a few entities, in partitions, cut into minibatches.
+"""The input of a simulated world: numbered events of a few entities, cut into minibatches.
 
 Always true:
 - an event's number says who it is in the world, whatever identity semel finds for it;
@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -86,7 +87,7 @@ class Feed:
         if random is None:
             return [rows]
         edges = sorted({0, len(rows), *(random.randint(0, len(rows)) for _ in range(3))})
-        return [rows.slice(low, high - low) for low, high in zip(edges, edges[1:], strict=False)]
+        return [rows.slice(low, high - low) for low, high in pairwise(edges)]
 
     def count(self, partition: str) -> int:
         """How many events a partition has in all."""
@@ -139,7 +140,7 @@ def cut(
         start, count = (starts or {}).get(name, 0), feed.count(name)
         inner = sorted(random.randint(start, count) for _ in range(batches - 1))
         edges = [start, *inner, count]
-        for at, (low, high) in enumerate(zip(edges, edges[1:], strict=False)):
+        for at, (low, high) in enumerate(pairwise(edges)):
             if high > low:
                 made[at][name] = (low, high)
     return tuple(made)

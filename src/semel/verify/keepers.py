@@ -1,7 +1,8 @@
 """Witnesses that keep our progress: a database, a log, and places that are overwritten.
 
 Always true:
-- a progress row and its effects change together or not at all; a later attempt or minibatch fences an earlier;
+- a progress row and its effects change together or not at all; a later attempt or minibatch fences
+  an earlier;
 - a log refuses a writer whose epoch is not the last; a chunk may stand in it in part after a crash;
 - a place holds what was last put there as a whole.
 """
@@ -9,6 +10,7 @@ Always true:
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import Fenced, Rejected
@@ -37,7 +39,9 @@ class Database(Destination):
 
 @dataclass(frozen=True, kw_only=True)
 class TransactionalSink(WitnessSink):
-    """Commits our progress with the effect. `one_script` applies the good events of a chunk and keeps the bad."""
+    """Commits our progress with the effect. `one_script` applies the good events of a chunk and
+    keeps the bad.
+    """
 
     one_script: bool = False
 
@@ -154,7 +158,9 @@ class Logs(Destination):
 
 @dataclass(frozen=True, kw_only=True)
 class SequencedSink(WitnessSink):
-    """Appends to logs; with `last_opener_wins` the epoch is a number of its own, and chunks are whole."""
+    """Appends to logs; with `last_opener_wins` the epoch is a number of its own, and chunks are
+    whole.
+    """
 
     @property
     def capability(self) -> Capability:
@@ -193,7 +199,8 @@ class LogSession(WitnessSession):
         if not self.opener_wins:
             self._refuse_replaced(log)
             self.epoch = log.epoch = self.target.attempt
-        return log.tail()
+        tail: Tail = log.tail()
+        return tail
 
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
         """Append the chunk, record by record, or as a whole where the log has transactions."""
@@ -239,7 +246,7 @@ class LogSession(WitnessSession):
             return DELIVERED
         for place, event in enumerate(events):
             what = ("append event", event.id, "of", event.entity, "as", event.osn)
-            self.send_part(place, what, lambda at=place: entries(range(at, at + 1)))
+            self.send_part(place, what, partial(entries, range(place, place + 1)))
         return DELIVERED
 
     def _refuse_replaced(self, log: Log) -> None:

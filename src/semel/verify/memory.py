@@ -1,7 +1,8 @@
 """A store in a dictionary, with the semantics of the real ones.
 
 Always true:
-- a commit happens as a whole or not at all; what it means is settled by `arrange`, as for every store;
+- a commit happens as a whole or not at all; what it means is settled by `arrange`, as for every
+  store;
 - keys are ordered by their bytes: Python compares text by code points, which is the order of UTF-8.
 """
 

@@ -1,8 +1,8 @@
 """Playing a pipeline from its first start to its end, through whatever its plan has in store.
 
 Always true:
-- Spark's side of the promise is kept: the same batch id brings the same rows, and the next one comes only after
-  the driver has completed the one before;
+- Spark's side of the promise is kept: the same batch id brings the same rows, and the next one
+  comes only after the driver has completed the one before;
 - a person decides only when no call can be on its way any more, and looks at the destination first;
 - towards the end nothing goes wrong any more, so that what is missing then is lost.
 """
@@ -43,9 +43,10 @@ class Play:
 
     Attributes:
         chance: what is left to chance; None in worlds where a script decides.
-        loses: how likely the checkpoint is lost, or an older copy of it restored, when the query has stopped.
+        loses: how likely the checkpoint is lost, or an older copy of it restored, when the query
+            has stopped.
         speculates: how likely a partition gets a second attempt at once.
-        deaf: whether nobody answers for what is parked, until the end.
+        deaf: whether nobody ever answers for what is parked.
         peace: what makes an end of the faults.
     """
 
@@ -74,6 +75,9 @@ class Play:
             try:
                 self._start()
             except Stopped as stopped:
+                if stopped.person and self.deaf:
+                    self.cluster.hub.settle()
+                    return
                 if stopped.person:
                     self.resolve()
                 self._between()
@@ -84,7 +88,7 @@ class Play:
             if self.batch == len(self.minibatches) - 1:
                 self.peace()
                 self.resolve()
-            elif not self.deaf and self._happens(0.2):
+            elif self._happens(0.2):
                 self.resolve()
             self._minibatch(lead)
         self.peace()
@@ -96,9 +100,7 @@ class Play:
     def _minibatch(self, lead: Lead) -> None:
         cluster, batch = self.cluster, self.batch
         opening = self._begin(lead, batch)
-        stage = Stage(
-            cluster, lead, opening, self.minibatches[batch], self.chance, self.speculates
-        )
+        stage = Stage(cluster, lead, opening, self.minibatches[batch], self.chance, self.speculates)
         reports = stage.run()
         cluster.drive(lead, lambda: lead.driver.end(opening, reports))
         self.batch = batch + 1
@@ -182,8 +184,12 @@ class Play:
     # -- people
 
     def resolve(self) -> None:
-        """Wait until no call can be on its way, look at the destination, and decide what is parked."""
+        """Wait until no call can be on its way, look at the destination, and decide what is
+        parked.
+        """
         self.cluster.hub.settle()
+        if self.deaf:
+            return
         person = self.cluster.person()
         for key, row, _ in read_parked(person.scribe, SINK):
             if row.state in (ParkedState.HELD, ParkedState.REJECTED):
@@ -217,7 +223,9 @@ class Play:
 
 
 def tail_apart(minibatches: Minibatches, cluster: Cluster) -> Minibatches:
-    """Keep the last event of every partition for a minibatch at the end, in which nothing goes wrong."""
+    """Keep the last event of every partition for a minibatch at the end, in which nothing goes
+    wrong.
+    """
     last = {
         name: (cluster.feed.count(name) - 1, cluster.feed.count(name))
         for name in cluster.feed.partitions

@@ -1,9 +1,11 @@
 """The hub: simulated processes take turns, and time passes only when nobody can go on.
 
 Always true:
-- one job runs at a time, in a greenlet of its own, so production code stays synchronous and unchanged;
+- one job runs at a time, in a greenlet of its own, so production code stays synchronous and
+  unchanged;
 - who goes on next is chosen by the world's own chance, so the same seed gives the same turns;
-- a process that died runs no further: whatever its `finally` blocks ask for raises `Crashed` and does nothing.
+- a process that died runs no further: whatever its `finally` blocks ask for raises `Crashed` and
+  does nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from greenlet import getcurrent, greenlet
 
@@ -67,11 +69,14 @@ class Job:
 
 @dataclass(eq=False)
 class Hub:
-    """Gives turns to jobs and lets time pass. `chance` decides who is next; None: the oldest, always."""
+    """Gives turns to jobs and lets time pass. `chance` decides who is next; None: the oldest,
+    always.
+    """
 
     chance: Random | None = None
     now: float = 1_000_000.0
     jobs: list[Job] = field(default_factory=list)
+    failed: list[Job] = field(default_factory=list)
     turns: int = 0
     turns_max: int = TURNS_MAX
     _timers: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
@@ -201,8 +206,10 @@ class Hub:
         job.greenlet.switch()
         if job.done:
             self.jobs = [each for each in self.jobs if each is not job]
-            if isinstance(job.error, Endless | AssertionError):
+            if isinstance(job.error, Endless):
                 raise job.error
+            if isinstance(job.error, Exception):
+                self.failed.append(job)
 
     def _choose(self) -> Job | None:
         ready = [job for job in self.jobs if not job.paused and self._due(job)]
@@ -220,9 +227,7 @@ class Hub:
 
     def _wake_next(self) -> Job | None:
         """Nobody is ready: let the time pass until somebody is."""
-        waiting = [
-            (cast("float", job.wake_at), job.number, job) for job in self.jobs if job.wake_at
-        ]
+        waiting = [(job.wake_at, job.number, job) for job in self.jobs if job.wake_at]
         if not waiting:
             return None
         at, _, job = min(waiting, key=lambda each: each[:2])

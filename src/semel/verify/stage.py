@@ -2,7 +2,8 @@
 
 Always true:
 - an attempt that is paused is replaced, and is a zombie from then on;
-- of two attempts that came to their end, one report is handed on, and it need not be the later one's;
+- of two attempts that came to their end, one report is handed on, and it need not be the later
+  one's;
 - when the input was cut short, no report reaches the driver.
 """
 

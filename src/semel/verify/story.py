@@ -1,7 +1,7 @@
 """The story of a world, step by step, for a person to read.
 
-A step is noted as plain values and turned into words only when somebody wants to read it, because most worlds
-are never told. The same seed gives the same story, byte for byte.
+A step is noted as plain values and turned into words only when somebody wants to read it, because
+most worlds are never told. The same seed gives the same story, byte for byte.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The weather of a random world: which faults come, how often, and for how long, all from its seed."""
+"""The weather of a random world: which faults come, how often, and for how long."""
 
 from __future__ import annotations
 

@@ -126,7 +126,9 @@ class WitnessSession:
         return self.wire.call(Kind.SEND, what, effect)
 
     def send_part(self, place: int, what: tuple[Any, ...], effect: Callable[[], Any]) -> None:
-        """Make one of several requests of a call: once a part has arrived, a failure is unknown of the whole."""
+        """Make one of several requests of a call: once a part has arrived, a failure is unknown of
+        the whole.
+        """
         try:
             self.send(what, effect)
         except NotDelivered as error:
@@ -145,7 +147,8 @@ class WitnessSession:
 class OpaqueSink(WitnessSink):
     """Takes events one by one and answers nothing of use.
 
-    `told_apart` says whether a call tells of single events (a function called for each), or only of the whole.
+    `told_apart` says whether a call tells of single events (a function called for each), or only
+    of the whole.
     """
 
     told_apart: bool = True

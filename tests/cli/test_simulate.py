@@ -1,0 +1,107 @@
+"""The command `semel simulate`, as a person and as a machine see it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from semel.cli import main as cli
+from semel.verify.worlds import world_seed
+
+
+def semel(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Run the command in this process, so that replaced production code is what runs."""
+    before = sys.argv
+    sys.argv = ["semel", *arguments]
+    try:
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    finally:
+        sys.argv = before
+    told = capsys.readouterr()
+    code = ended.value.code
+    return (0 if code is None else int(code)), told.out, told.err
+
+
+def test_a_few_worlds_are_summed_up_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = semel(capsys, "simulate", "--worlds", "60", "--seed", "7", "--processes", "1")
+    assert status == 0
+    assert "0 lost, 0 duplicated" in out
+    for word in ("transactional", "sequenced", "repeatable", "probing", "opaque", "hold"):
+        assert word in out
+
+
+def test_json_is_one_object_with_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("simulate", "--worlds", "40", "--seed", "7", "--processes", "1", "--json")
+    status, out, _ = semel(capsys, *arguments)
+    told = json.loads(out)
+    assert status == 0
+    assert told["worlds"] == 40
+    for name in ("lost", "duplicated", "reordered", "invalid"):
+        assert told[name] == 0
+    assert isinstance(told["in_doubt"], int)
+    assert sum(each["worlds"] for each in told["capabilities"].values()) == 40
+    assert all(each["lost"] == 0 for each in told["capabilities"].values())
+    assert semel(capsys, *arguments)[1] == out
+
+
+def test_a_world_is_told_again_by_its_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    seed = str(world_seed(7, 3))
+    status, out, _ = semel(capsys, "simulate", "--replay", seed)
+    assert status == 0
+    assert "driver of run 1" in out
+    assert f"semel simulate --replay {seed}" in out
+    assert semel(capsys, "simulate", "--replay", seed)[1] == out
+    assert json.loads(semel(capsys, "simulate", "--replay", seed, "--json")[1])["story"]
+
+
+def test_an_invalid_world_ends_with_status_1_its_story_and_its_seed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from semel.ledger.partitions import Holding
+    from semel.protocol import Found
+
+    monkeypatch.setattr(Holding, "_take_over", lambda _: Found.NEW)
+    status, out, err = semel(capsys, "simulate", "--worlds", "100", "--processes", "1", "--json")
+    told = json.loads(out)
+    assert status == 1
+    assert told["invalid"] > 0
+    assert f"semel simulate --replay {told['seeds_of_invalid_worlds'][0]}" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("simulate", "--wrlds", "3"),
+        ("simulate", "--worlds", "0"),
+        ("simulate", "--seed", "seven"),
+        ("simulat",),
+    ],
+)
+def test_a_wrong_option_gets_one_clear_line(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = semel(capsys, *arguments)
+    assert status == 2
+    assert not out
+    assert len(err.splitlines()) == 1
+    assert err.startswith("semel: ")
+
+
+def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = semel(capsys, "simulate", "--help")
+    assert status == 0
+    assert "semel simulate --worlds 20000 --seed 7" in " ".join(out.split())
+
+
+def test_the_installed_command_knows_its_version() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from semel.cli.main import main; main()", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith("semel ")

@@ -1,0 +1,132 @@
+"""Was event 7 of customer 42 delivered? What the ledger says of one event, and of a pipeline."""
+
+from __future__ import annotations
+
+import pytest
+
+from delivery.witnesses import Crash, crash, crash_after, lost
+from delivery.world import COUNTER, GIVEN, INCREASING, ORDERED_POSITION, POSITION, World, world_like
+from semel.events import Identity
+from semel.ledger import Ledger
+from semel.protocol import OnReject
+
+IDENTITIES: dict[str, Identity] = {
+    "position": POSITION,
+    "position with entity": ORDERED_POSITION,
+    "given": GIVEN,
+    "increasing": INCREASING,
+    "counter": COUNTER,
+}
+
+
+def where(world: World, entity: str, event: int) -> str:
+    """Ask by the name that the identity has for it."""
+    scope = "t/0" if world.partition == "t/0" else entity
+    [trace] = Ledger(world.store).find("pay", scope, event)
+    return trace.state
+
+
+def ids(identity: str) -> tuple[int, int]:
+    """The ids of two events of one entity: as they came, or as they were counted."""
+    return (1, 2) if identity == "counter" else (1, 3)
+
+
+@pytest.mark.parametrize("identity", IDENTITIES)
+@pytest.mark.parametrize("kind", ["opaque", "transactional", "repeatable", "sequenced"])
+def test_what_was_delivered_is_found_now_and_many_minibatches_later(
+    identity: str, kind: str
+) -> None:
+    world = world_like(kind, IDENTITIES[identity])
+    first, second = ids(identity)
+    assert where(world, "a", first) == "not seen"
+    world.minibatch(0, "a1 b2 a3")
+    assert where(world, "a", first) == "delivered"
+    assert where(world, "a", second) == "delivered"
+    assert where(world, "a", 99) == "not seen"
+    for batch in range(1, 5):
+        world.minibatch(batch, f"b{10 + batch}")
+    assert where(world, "a", first) == "delivered"
+    assert where(world, "a", 99) == "not seen"
+
+
+@pytest.mark.parametrize("identity", IDENTITIES)
+def test_an_event_in_doubt_its_followers_and_what_became_of_them_are_found(identity: str) -> None:
+    world = world_like("opaque", IDENTITIES[identity])
+    first, second = ids(identity)
+    world.out.plan(lost)
+    world.minibatch(0, "a1 b2 a3")
+    assert where(world, "a", first) == "in doubt"
+    assert where(world, "a", second) == ("delivered" if identity == "position" else "parked")
+    if identity == "position":
+        return
+    world.resolve("a1", "discarded")
+    assert where(world, "a", first) == "discarded"
+    world.driver.drain()
+    assert where(world, "a", second) == "delivered"
+
+
+@pytest.mark.parametrize("identity", IDENTITIES)
+def test_a_dead_letter_is_found(identity: str) -> None:
+    world = world_like("transactional", IDENTITIES[identity], on_reject=OnReject.BLOCK)
+    world.out.refuses.add("a1")
+    world.minibatch(0, "a1 b2")
+    assert where(world, "a", 1) == "parked"
+    world.resolve("a1", "delivered")
+    assert where(world, "a", 1) == "delivered"
+
+
+@pytest.mark.parametrize("identity", IDENTITIES)
+def test_what_an_attempt_is_about_to_send_is_in_doubt_or_pending(identity: str) -> None:
+    world = world_like("opaque", IDENTITIES[identity])
+    opening = world.open(0)
+    world.out.plan(crash_after)
+    with pytest.raises(Crash):
+        world.task(opening, "a1 b2")
+    assert where(world, "a", 1) == "in doubt"
+    world = world_like("transactional", IDENTITIES[identity])
+    opening = world.open(0)
+    world.out.plan(crash)
+    with pytest.raises(Crash):
+        world.task(opening, "a1 b2")
+    assert where(world, "a", 1) == "pending"
+
+
+def test_a_trace_tells_minibatch_attempt_and_number() -> None:
+    world = world_like("repeatable")
+    world.minibatch(0, "a1 b2", number=17)
+    [trace] = Ledger(world.store).find("pay", "b", 2)
+    assert (trace.state, trace.attempt) == ("delivered", "1.17")
+    assert str(trace.minibatch) == "1.0"
+    assert trace.osn is not None
+    assert trace.osn[0] <= 2 <= trace.osn[1]
+
+
+def test_a_summary_tells_who_runs_what_is_open_and_what_is_parked() -> None:
+    world = world_like("opaque")
+    world.out.plan(lost)
+    world.minibatch(0, "a1 b2 a3")
+    world.open(1)
+    ledger = Ledger(world.store)
+    assert ledger.pipelines() == ["pay"]
+    summary = ledger.summary("pay")
+    assert (summary["run"], summary["minibatch"], summary["complete"]) == (1, "1.1", False)
+    assert summary["sinks"]["out"] == {
+        "partitions": {"complete": 1},
+        "delivered": 3,
+        "parked": {"held": 1, "waiting": 1},
+        "blocked": 1,
+    }
+    assert [row.event for _, row in ledger.parked("pay")] == [1, 3]
+    assert ledger.summary("nobody")["run"] is None
+
+
+def test_looking_changes_nothing() -> None:
+    world = world_like("opaque")
+    world.out.plan(lost)
+    world.minibatch(0, "a1 b2 a3")
+    before = world.store.memory.rows()
+    ledger = Ledger(world.store)
+    ledger.summary("pay")
+    ledger.find("pay", "a", 1)
+    ledger.parked("pay")
+    assert world.store.memory.rows() == before

@@ -1,0 +1,159 @@
+"""Faults do what they are called, and nothing goes on after a crash."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+import pytest
+
+from semel.errors import LedgerUnavailable
+from semel.ledger.keys import key
+from semel.ledger.store import Absent, Put
+from semel.verify.faults import POSSIBLE, Fault, FaultyStore, Kind, Peace, Plan, Wire, over
+from semel.verify.memory import MemoryStore
+from semel.verify.scheduler import Crashed, Endless, Hub, Job, VirtualClock
+from semel.verify.story import Story
+
+A = key("t", "a")
+ONE = '{"n":1}'
+
+
+@dataclass
+class Once(Peace):
+    """One fault, at the first call."""
+
+    kind: Fault
+    used: bool = False
+
+    def fault(self, wire: Wire, kind: Kind) -> Fault | None:
+        used, self.used = self.used, True
+        return None if used else self.kind
+
+    def delay(self, kind: Kind) -> float:
+        return 5.0
+
+    def pause(self) -> float | None:
+        return None
+
+
+def store_of(plan: Plan) -> tuple[Hub, Wire, MemoryStore, FaultyStore]:
+    hub, memory = Hub(), MemoryStore()
+    wire = Wire(hub, hub.actor("process"), plan, Story(), "process")
+    return hub, wire, memory, FaultyStore(memory, wire)
+
+
+def commit(store: FaultyStore) -> None:
+    store.commit([Absent(A)], [Put(A, ONE)])
+
+
+def in_a_job(hub: Hub, wire: Wire, store: FaultyStore) -> Job:
+    job = hub.start(wire.actor, "job", lambda: commit(store))
+    return hub.run_job(job)
+
+
+@pytest.mark.parametrize(
+    ("fault", "happened"), [(Fault.CRASH, False), (Fault.CRASH_AFTER, True), (Fault.LATE, False)]
+)
+def test_after_a_crash_the_handles_are_dead(fault: Fault, happened: bool) -> None:
+    hub, wire, memory, store = store_of(Once(fault))
+    assert in_a_job(hub, wire, store).crashed
+    assert bool(memory.rows()) is happened
+    with pytest.raises(Crashed):
+        store.read([A])
+    hub.settle()
+    assert bool(memory.rows()) is (happened or fault is Fault.LATE)
+
+
+def test_production_cannot_swallow_a_crash() -> None:
+    assert not issubclass(Crashed, Exception)
+    _, _, memory, store = store_of(Once(Fault.CRASH))
+    calls: list[str] = []
+
+    def body() -> None:
+        try:
+            with suppress(Exception):
+                commit(store)
+            calls.append("went on")
+        finally:
+            with pytest.raises(Crashed):
+                commit(store)
+
+    with pytest.raises(Crashed):
+        body()
+    assert not calls
+    assert not memory.rows()
+
+
+@pytest.mark.parametrize(("fault", "happened"), [(Fault.LOST, True), (Fault.AWAY, False)])
+def test_a_lost_reply_is_not_a_call_that_reached_nobody(fault: Fault, happened: bool) -> None:
+    _, _, memory, store = store_of(Once(fault))
+    with pytest.raises(LedgerUnavailable):
+        commit(store)
+    assert bool(memory.rows()) is happened
+
+
+def test_a_twin_lands_later_and_meets_a_conflict() -> None:
+    hub, wire, memory, store = store_of(Once(Fault.TWIN))
+    with pytest.raises(LedgerUnavailable):
+        commit(store)
+    assert memory.rows()
+    hub.pass_until(hub.now + 10)
+    assert wire.story.steps[-1][3] == "a twin changed nothing"
+
+
+def test_a_paused_process_goes_on_where_it_was_when_it_is_woken() -> None:
+    hub, wire, memory, store = store_of(Once(Fault.PAUSE))
+    job = in_a_job(hub, wire, store)
+    assert job.paused
+    assert not memory.rows()
+    hub.settle()
+    assert job.done
+    assert memory.rows()
+
+
+def test_an_input_that_is_cut_ends_as_if_that_were_its_end() -> None:
+    _, wire, _, _ = store_of(Once(Fault.CUT))
+    assert list(over(wire, [1, 2, 3])) == []
+    assert wire.cut
+    _, wire, _, _ = store_of(Peace())
+    assert list(over(wire, [1, 2, 3])) == [1, 2, 3]
+
+
+def test_every_fault_is_possible_somewhere() -> None:
+    assert {fault for faults in POSSIBLE.values() for fault in faults} == set(Fault)
+    assert POSSIBLE.keys() == set(Kind)
+
+
+def test_sleepers_take_turns_and_time_passes_only_when_all_wait() -> None:
+    hub = Hub()
+    clock = VirtualClock(hub)
+    order: list[str] = []
+
+    def nap(name: str, seconds: float) -> None:
+        clock.sleep(seconds)
+        order.append(f"{name} at {clock.monotonic() - began:.0f}")
+
+    began = hub.now
+    hub.start(hub.actor("a"), "a", lambda: nap("a", 20))
+    hub.start(hub.actor("b"), "b", lambda: nap("b", 10))
+    hub.run(lambda: not hub.jobs)
+    assert order == ["b at 10", "a at 20"]
+
+
+def test_a_world_that_does_not_end_is_ended() -> None:
+    hub, _, _, store = store_of(Peace())
+    hub.turns_max = 50
+    for _ in range(50):
+        store.read([A])
+    with pytest.raises(Endless):
+        store.read([A])
+
+
+def test_a_killed_process_runs_no_further() -> None:
+    hub, wire, memory, store = store_of(Once(Fault.PAUSE))
+    job = in_a_job(hub, wire, store)
+    hub.kill(wire.actor)
+    assert job.done
+    assert job.crashed
+    assert not memory.rows()
