@@ -57,7 +57,7 @@ def read_again(world: World, *minibatches: str, query: str = "q2") -> None:
         world.minibatch(batch, text, query)
 
 
-@pytest.mark.rows("S10", "O19")
+@pytest.mark.rows("S10")
 @pytest.mark.parametrize("kind", [kind for kind in EXACT if kind != "repeatable by chunk"])
 @pytest.mark.parametrize("identity", SURVIVING)
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_crash_at_any_call_of_the_closing_changes_nothing(kind: str, identity:
         assert world.parked() == [], what
 
 
-@pytest.mark.rows("S10", "S21")
+@pytest.mark.rows("S21")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("identity", SURVIVING)
 @pytest.mark.parametrize("on_reject", list(OnReject))

@@ -50,7 +50,7 @@ def test_without_the_wait_the_late_call_and_the_repeat_would_both_arrive() -> No
     assert once(world.out.seen) == "a1 a1 b2 b2"
 
 
-@pytest.mark.rows("A13", "A14", "A9")
+@pytest.mark.rows("A9", "A13")
 def test_a_key_that_is_there_is_only_completed_and_one_that_is_not_is_sent() -> None:
     for reply, asked in [(crash_after, 1), (crash, 1)]:
         world = world_of(Register(), chunk_rows=2)
@@ -59,6 +59,7 @@ def test_a_key_that_is_there_is_only_completed_and_one_that_is_not_is_sent() -> 
         assert len(world.out.asked) == asked
 
 
+@pytest.mark.rows("A14", "S21")
 def test_a_function_that_is_asked_waits_before_it_is() -> None:
     asked: list[float] = []
     world = World()

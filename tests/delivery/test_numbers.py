@@ -7,6 +7,7 @@ import pytest
 from delivery.witnesses import Absorber, Crash, Logs, Post, crash, crash_after, fine, lost
 from delivery.world import (
     COUNTER,
+    EXACT,
     GIVEN,
     INCREASING,
     KINDS,
@@ -88,6 +89,27 @@ def test_partitions_have_numbers_of_their_own() -> None:
     reports += world.task(opening, "c3", partition="1", spark_task=1)
     world.driver.end(opening, reports)
     assert world.out.numbers == [1, 2, 1]
+
+
+@pytest.mark.rows("O5", "O19")
+@pytest.mark.parametrize("kind", [kind for kind in EXACT if "script" not in kind])
+def test_counted_ids_go_on_from_the_state_that_was_saved_wherever_it_is_computed_again(
+    kind: str,
+) -> None:
+    world = world_like(kind, COUNTER, chunk_rows=1)
+    world.minibatch(0, "a1 b2 a3")
+    opening = world.open(1)
+    world.out.plan(fine, crash)
+    with pytest.raises(Crash):
+        world.task(opening, "a4 b5 a6", process=world.process("here"))
+    world.driver.end(opening, world.task(opening, "a4 b5 a6", process=world.process("elsewhere")))
+    world.start()
+    world.minibatch(1, "a4 b5 a6")  # a replay starts from the state before, not from its own
+    world.minibatch(2, "b7 a8")
+    counted = [(effect.entity, effect.event) for effect in world.out.effects]
+    assert counted == [
+        ("a", 1), ("b", 1), ("a", 2), ("a", 3), ("b", 2), ("a", 4), ("b", 3), ("a", 5)
+    ]  # fmt: skip
 
 
 # -- C and L

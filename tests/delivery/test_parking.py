@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from delivery.witnesses import Crash, Database, Post, away, fine, lost
+from delivery.witnesses import Couriers, Crash, Database, Post, away, fine, lost
 from delivery.world import (
     EXACT,
     KINDS,
@@ -295,3 +295,59 @@ def test_what_the_destination_asks_for_is_waited() -> None:
     world.minibatch(0, "a1")
     assert max(world.clock.slept) == 17.0
     assert world.out.seen == "a1"
+
+
+def test_events_that_are_told_apart_are_each_judged_on_their_own() -> None:
+    world = world_of(Couriers(), chunk_rows=4)
+    world.out.plan(away, fine, lost, fine)
+    world.minibatch(0, "a1 b2 c3 d4")
+    assert once(world.out.seen) == "a1 b2 c3 d4"
+    assert world.out.calls == [["a1"], ["b2"], ["c3"], ["d4"], ["a1"]]
+    assert world.parked() == ["c3 held"]
+
+
+def test_what_was_delivered_beside_an_event_that_was_not_is_not_sent_again() -> None:
+    world = world_of(Couriers(), chunk_rows=3, retry=Retry(1.0, 8.0, 30.0))
+    world.out.plan(away, fine, fine)
+    world.out.always = away
+    opening = world.open(0)
+    with pytest.raises(NotDelivered):
+        world.task(opening, "a1 b2 c3")
+    world.out.always = fine
+    world.driver.end(opening, world.task(opening, "a1 b2 c3"))
+    seen = world.out.seen.split()
+    assert len(seen) == len(set(seen))
+    assert {*seen, *(each.split()[0] for each in world.parked())} == {"a1", "b2", "c3"}
+
+
+# -- a destination that is down while others wait
+
+
+def down_with_a_follower() -> tuple[World, Any]:
+    """a1 is held; a2 was parked behind it, and then b3 met a destination that is down."""
+    world = world_of(Post(), window=2, retry=Retry(1.0, 8.0, 30.0))
+    world.out.plan(lost)
+    world.minibatch(0, "a1")
+    opening = world.open(1)
+    world.out.always = away
+    with pytest.raises(NotDelivered):
+        world.task(opening, "a2 b3")
+    assert world.parked() == ["a1 held", "a2 waiting"]
+    world.out.always = fine
+    return world, opening
+
+
+def test_a_follower_that_is_parked_stays_parked_when_the_task_is_tried_again() -> None:
+    world, opening = down_with_a_follower()
+    world.driver.end(opening, world.task(opening, "a2 b3"))
+    assert world.out.seen == "a1 b3"
+    assert world.parked() == ["a1 held", "a2 waiting"]
+
+
+def test_a_follower_that_was_drained_meanwhile_is_not_sent_again() -> None:
+    world, opening = down_with_a_follower()
+    world.resolve("a1", "delivered")
+    world.driver.drain()
+    assert world.out.seen == "a1 a2"
+    world.driver.end(opening, world.task(opening, "a2 b3"))
+    assert world.out.seen == "a1 a2 b3"

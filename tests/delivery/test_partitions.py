@@ -235,7 +235,7 @@ def test_without_the_recorded_cut_a_key_of_a_chunk_would_not_absorb() -> None:
     assert once(world.out.seen) == "a1 a1 b2 b2 c3 c3 d4 e5 f6"
 
 
-@pytest.mark.rows("S10", "A20")
+@pytest.mark.rows("S10")
 def test_a_record_is_skipped_if_and_only_if_it_is_in_its_set() -> None:
     world = world_of(Post(), window=2)
     opening = world.open(0)
@@ -293,7 +293,6 @@ def test_every_reply_of_the_ledger_may_be_lost(kind: str) -> None:
 # -- the end of the input proves nothing
 
 
-@pytest.mark.rows("A22")
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_input_that_ends_early_is_not_completed_and_the_rest_comes_later_once(kind: str) -> None:
     world = world_like(kind, chunk_rows=2, span_chunks=1)

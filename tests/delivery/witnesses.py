@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from semel.errors import Fenced, NotDelivered, OutcomeUnknown, Rejected
+from semel.errors import DeliveryError, Fenced, NotDelivered, OutcomeUnknown, Rejected
 from semel.events import Attempt, Chunk, EntityIds, Event, IdSet, Minibatch
 from semel.events.ids import EventID
 from semel.protocol import Capability
@@ -240,6 +241,39 @@ class Post(Destination):
         return Function(name=name, function=function, batches=batches, **settings)
 
 
+@dataclass(eq=False)
+class Couriers(Destination):
+    """Sends the events of a chunk side by side and tells of each (OPAQUE)."""
+
+    def sink(self, name: str = "out", **settings: Any) -> CouriersSink:
+        settings.setdefault("span_chunks", 1)
+        return CouriersSink(name=name, destination=self, **settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CouriersSink(WitnessSink):
+    @property
+    def capability(self) -> Capability:
+        return Capability.OPAQUE
+
+    def open(self, target: Target) -> CouriersLine:
+        return CouriersLine(self.destination, target)
+
+
+class CouriersLine(Line):
+    def deliver(self, chunk: Chunk) -> Receipt:
+        failures: dict[int, DeliveryError] = {}
+        for place, event in enumerate(chunk.events()):
+            accept = partial(self.destination.accept, event, self.target.attempt)
+            try:
+                self.destination.send([name_of(event.value)], accept)
+            except DeliveryError as error:
+                failures[place] = error
+            except TimeoutError as error:
+                failures[place] = OutcomeUnknown(str(error))
+        return Receipt(failures)
+
+
 # -- REPEATABLE
 
 
@@ -396,10 +430,11 @@ class DatabaseLine(Line):
             kept = {positions[place]: str(why) for place, why in refused.items()}
             same = stood is not None and stood.minibatch == progress.minibatch
             ids = stood.ids | progress.ids if stood is not None and same else progress.ids
-            rejected = kept if self.destination.keeps_rejected else {}
-            self.destination.rows[_place(self.target)] = replace(
-                progress, ids=ids, rejected=rejected
-            )
+            who = {positions[at]: (chunk.rows.scope(at), chunk.rows.id(at)) for at in refused}
+            row = replace(progress, ids=ids)
+            if self.destination.keeps_rejected:
+                row = replace(row, rejected=kept, rejected_events=who)
+            self.destination.rows[_place(self.target)] = row
             self.destination.history.append(progress)
             for place, event in enumerate(chunk.events()):
                 if place not in refused:
@@ -578,7 +613,3 @@ class FolderLine(Line):
             self.destination.places[self.place] = list(self.written)
 
         self.destination.send(["(finish)"], put)
-
-
-def unknown(act: Callable[[], Any]) -> Any:
-    raise OutcomeUnknown("nobody knows")

@@ -20,7 +20,7 @@ from semel.ledger.journal import watermark_of
 from semel.ledger.parked import HeadMoved, parking, read_heads, read_parked
 from semel.ledger.rows import ParkedRow
 from semel.ledger.sequences import Mark, Standing
-from semel.protocol import DOUBT, Capability, ParkedState, Remedy, SpanState
+from semel.protocol import DOUBT, Capability, OnReject, ParkedState, Remedy, SpanState
 from semel.sinks import Tail, Target
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         SequencedSession,
         Sink,
         TransactionalSession,
+        WholeSession,
     )
 
 
@@ -52,6 +53,7 @@ class Handled:
         ids: delivered, parked or dropped by policy.
         upto: with position identity, the last id up to which everything is handled.
         doubtful: may have arrived, and nobody can be asked.
+        rejected: refused by the destination's script, not parked yet: position, scope, id, why.
     """
 
     ids: EntityIds = field(default=EntityIds.EMPTY)
@@ -60,6 +62,7 @@ class Handled:
     sent: int = 0
     doubtful: EntityIds = field(default=EntityIds.EMPTY)
     span: SpanRow | None = None
+    rejected: tuple[tuple[int, str, EventID, str], ...] = ()
 
 
 @dataclass
@@ -93,7 +96,7 @@ class Closing:
         for leftover in found:
             sink = sinks[leftover.sink]
             doubts = sink.capability is Capability.OPAQUE and DOUBT[sink.on_doubt].waits
-            if sink.capability is Capability.PROBING or doubts:
+            if sink.capability is Capability.PROBING or sink.whole or doubts:
                 before = leftover.predecessor
                 gone = before.waited and self.around.gone(before.process)
                 longest = max(longest, before.deadline_s + (0.0 if gone else before.lease_s))
@@ -105,6 +108,7 @@ class Closing:
         while True:
             doubts, resent = self._doubts(leftover, sink, handled)
             kept = handled.ids | (handled.doubtful if not resent else EntityIds.EMPTY)
+            doubts += self._rejected(leftover, sink, handled)
             heads = read_heads(self.scribe, sink.name)
             fold = Fold(
                 standing=self._standing(leftover, handled, kept),
@@ -122,6 +126,7 @@ class Closing:
     def _handled(self, leftover: Leftover, sink: Sink) -> Handled:
         """Ask the destination, then the ledger, what was handled."""
         if sink.whole:
+            self._empty_place(leftover, sink)
             return Handled(osn=leftover.row.osn)
         if sink.capability.records_intents:
             handled = self._from_spans(leftover, sink)
@@ -129,9 +134,19 @@ class Closing:
             handled = self._from_destination(leftover, sink)
         for _, row, _ in read_parked(self.scribe, sink.name, minibatch=leftover.minibatch):
             if row.partition == leftover.row.partition:
+                known = (row.position, row.scope, row.event)
+                handled.rejected = tuple(each for each in handled.rejected if each[:3] != known)
                 handled.ids = handled.ids | EntityIds.of({row.scope: IdSet.of([row.event])})
                 handled.osn = max(handled.osn, row.osn)
         return handled
+
+    def _empty_place(self, leftover: Leftover, sink: Sink) -> None:
+        """Put nothing where an attempt may have put a part: its events come again, elsewhere."""
+        session = cast("WholeSession", self._open(leftover, sink))
+        try:
+            session.finish()
+        finally:
+            session.close()
 
     def _from_destination(self, leftover: Leftover, sink: Sink) -> Handled:
         """Take the progress row or the epoch, then ask."""
@@ -153,7 +168,13 @@ class Closing:
     def _from_row(self, leftover: Leftover, told: Progress | None) -> Handled:
         if told is None or told.minibatch != leftover.minibatch or not told.done:
             return Handled(osn=leftover.row.osn)
-        return Handled(told.ids, _id_of(told.sort_key), told.osn, sent=told.osn)
+        rejected = tuple(
+            (position, *told.rejected_events[position], why)
+            for position, why in told.rejected.items()
+            if position in told.rejected_events
+        )
+        upto = _id_of(told.sort_key)
+        return Handled(told.ids, upto, told.osn, sent=told.osn, rejected=rejected)
 
     def _from_spans(self, leftover: Leftover, sink: Sink) -> Handled:
         """Settled spans are handled; of an open one, what destination or key tell."""
@@ -232,6 +253,26 @@ class Closing:
             for event in ids
         ]
         return rows, state is ParkedState.RESENT
+
+    def _rejected(self, leftover: Leftover, sink: Sink, handled: Handled) -> list[ParkedRow]:
+        """Park dead letters that progress has passed, without payload until they come again."""
+        ordered = not isinstance(self.identity, Position)
+        return [
+            ParkedRow(
+                entity=scope,
+                scope=scope,
+                event=event,
+                minibatch=leftover.minibatch,
+                partition=leftover.row.partition,
+                position=position,
+                osn=leftover.row.osn + position + 1,
+                state=ParkedState.REJECTED,
+                why=why,
+                at=self.scribe.clock.wall(),
+                blocks=ordered and sink.on_reject is OnReject.BLOCK,
+            )
+            for position, scope, event, why in handled.rejected
+        ]
 
     def _standing(self, leftover: Leftover, handled: Handled, kept: EntityIds) -> Standing:
         before = self.opening.standing(leftover.sink, leftover.row.partition)

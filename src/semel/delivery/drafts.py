@@ -69,7 +69,9 @@ class Drafts:
         sent.
         """
         lane = self._lane
-        handled = np.zeros(len(rows), dtype=bool) if known is None else known
+        handled = np.isin(rows.positions, list(lane.parked_at))
+        if known is not None:
+            handled |= known
         besides = {(row.entity, row.scope) for row in to_park if row.blocks}
         waiting = lane.blocked(rows, besides) & ~handled
         followers = [

@@ -63,14 +63,14 @@ class FencedWay:
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
         self._session: TransactionalSession | SequencedSession | None = None
-        self._found: Found | None = None
+        self._action: Action | None = None
         self._done = Done()
         self._parked: set[int] = set()
 
     def wants(self) -> int:
         """A chunk; while skipping, up to where the destination stands or a digest is known."""
         lane = self._lane
-        if self._found is Found.COMPLETE:
+        if self._action is Action.COUNT:
             return counting.wants(lane)
         stops = [self._done.events]
         if self._done.digest_at is not None:
@@ -81,13 +81,13 @@ class FencedWay:
     def step(self, rows: Rows) -> int:
         """Claim, skip or deliver, as what was found says."""
         lane = self._lane
-        if self._found is None:
+        if self._action is None:
             self._claim()
             return 0
-        if self._found is Found.COMPLETE:
+        if self._action is Action.COUNT:
             if not counting.goes_on(lane, rows):
                 return counting.count(lane, rows)
-            self._found = Found.PENDING
+            self._action = RESUME[Found.PENDING, lane.sink.capability].action
             self._resume()
             return 0
         self._compare(rows)
@@ -100,7 +100,7 @@ class FencedWay:
 
     def finish(self) -> None:
         """See that the replay covers what the destination says is done."""
-        if self._found is not Found.COMPLETE and self._lane.position < self._done.events:
+        if self._action is not Action.COUNT and self._lane.position < self._done.events:
             self._lane.short = True
 
     def close(self) -> None:
@@ -114,14 +114,14 @@ class FencedWay:
     def _claim(self) -> None:
         lane = self._lane
         location = lane.sink.locate(lane.assignment.target(lane.sink))
-        self._found = lane.holding.claim(None, location=location)
-        rule = RESUME[self._found, lane.sink.capability]
-        if rule.action is Action.DELIVER:
+        found = lane.holding.claim(None, location=location)
+        self._action = RESUME[found, lane.sink.capability].action
+        if self._action is Action.DELIVER:
             lane.look_at_heads(Found.NEW)
             if lane.sink.last_opener_wins:
                 self._ask()
             self._resend()
-        elif rule.action in (Action.ASK_PROGRESS, Action.ASK_TAIL):
+        elif self._action in (Action.ASK_PROGRESS, Action.ASK_TAIL):
             self._resume()
 
     def _resume(self) -> None:
@@ -155,6 +155,8 @@ class FencedWay:
         """Take the row or the epoch anew, and learn how far we are."""
         lane = self._lane
         told = self._take_over()
+        if lane.sink.last_opener_wins:
+            lane.holding.check()  # a zombie can take such a fence too: only the ledger tells
         self._done = self._from_tail(told) if isinstance(told, Tail) else self._from_row(told)
         row = lane.holding.row
         if row is not None and row.done > self._done.events:

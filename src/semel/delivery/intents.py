@@ -42,14 +42,14 @@ class IntentWay:
         self._doubts = Doubts(lane)
         self._drafts = Drafts(lane)
         self._caller = Caller(lane)
-        self._found: Found | None = None
+        self._action: Action | None = None
         self._recorded: deque[SpanRow] = deque()
         self._unsettled: Draft | None = None
 
     def wants(self) -> int:
         """A span; while resuming, the next recorded one just as it was recorded."""
         lane = self._lane
-        if self._found is Found.COMPLETE:
+        if self._action is Action.COUNT:
             return counting.wants(lane)
         if self._recorded:
             left = self._recorded[0].stop - lane.position
@@ -68,14 +68,14 @@ class IntentWay:
 
     def _step(self, rows: Rows) -> int:
         lane = self._lane
-        if self._found is None:
+        if self._action is None:
             return self._claim(rows)
-        if self._found is Found.COMPLETE:
+        if self._action is Action.COUNT:
             if not counting.goes_on(lane, rows):
                 return counting.count(lane, rows)
             lane.look_at_heads(Found.PENDING)
             lane.holding.spans()
-            self._found = Found.PENDING
+            self._action = RESUME[Found.UNRECORDED, lane.sink.capability].action
             return 0
         if self._recorded:
             return self._resume(self._recorded[0], rows)
@@ -110,16 +110,17 @@ class IntentWay:
             draft = self._drafts.next(rows)
             lane.limit_parks(draft.parks)
             try:
-                self._found = lane.holding.claim(draft.span, draft.parks, location)
+                found = lane.holding.claim(draft.span, draft.parks, location)
             except HeadMoved:
                 lane.reread_heads()
                 continue
             break
-        if self._found is Found.NEW:
+        self._action = RESUME[found, lane.sink.capability].action
+        if self._action is Action.DELIVER:
             lane.parked(draft.parks)
             self._send(draft)
             return len(rows)
-        if RESUME[self._found, lane.sink.capability].action is Action.READ_SPANS:
+        if self._action is Action.READ_SPANS:
             self._read_spans()
         return 0
 
@@ -325,6 +326,10 @@ class IntentWay:
         """Nothing of this chunk arrived and the task gives up: leave no doubt where none is."""
         if self._lane.sink.capability is not Capability.OPAQUE:
             return
+        rest = draft.rows.positions[chunk.start - draft.span.start :]
+        handled = draft.handled[chunk.start - draft.span.start :]
+        if not set(rest[handled].tolist()) <= self._lane.parked_at:
+            return  # beside it others were delivered, and only this intent tells
         if chunk.start > draft.span.start:
             self._lane.holding.write(settled=settled(self._drafts.cut_off(draft, chunk.start)))
         else:

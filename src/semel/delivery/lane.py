@@ -85,6 +85,7 @@ class Lane:
     figures: Figures = field(default_factory=Figures)
     heads: Heads = field(default_factory=dict)
     marks: dict[Key, str] = field(default_factory=dict)
+    parked_at: set[int] = field(default_factory=set)
     position: int = 0
     short: bool = False
     sent: int = 0
@@ -307,6 +308,7 @@ class Lane:
         ]
         self.marks.clear()
         self.marks.update({at: text for at, row, text in found if row.state.only_marks})
+        self.parked_at.update(row.position for _, row, _ in found if not row.state.only_marks)
         return [row for _, row, _ in found]
 
     def parks(self, rows: Sequence[ParkedRow]) -> Parks:
@@ -347,6 +349,8 @@ class Lane:
             if row.state.only_marks:
                 at = parked_key(self.assignment.pipeline, self.sink.name, row)
                 self.marks[at] = row.dump()
+            else:
+                self.parked_at.add(row.position)
         self.figures.parked += len(parks.rows)
         if self.parked_rows is not None:
             self.parked_rows += len(parks.rows)

@@ -138,7 +138,10 @@ class Resending:
             self._resends.settle(claimed, again, str(result), blocks=True)
             return False
         if isinstance(result, Receipt):
-            self._resends.settle(claimed, ParkedState.DELIVERED, "sent", blocks=False)
+            twice = taken_over and self._sends_again
+            self._resends.settle(
+                claimed, ParkedState.DELIVERED, "sent", blocks=False, doubted=twice
+            )
             return True
         if isinstance(result, Rejected):
             blocks = self.sink.on_reject is OnReject.BLOCK and claimed.was.blocks
@@ -191,11 +194,19 @@ class Resending:
                 self._resends.settle(claimed, ParkedState.SKIPPED, str(why), blocks=False)
                 return True
             case Remedy.SEND:
-                self._resends.settle(claimed, ParkedState.RESEND, str(why), blocks=True)
+                self._resends.settle(
+                    claimed, ParkedState.RESEND, str(why), blocks=True, doubted=True
+                )
                 return False
             case _:
                 self._resends.settle(claimed, ParkedState.HELD, str(why), blocks=claimed.was.blocks)
                 return False
+
+    @property
+    def _sends_again(self) -> bool:
+        """Whether what may have arrived is sent once more because the policy says so."""
+        opaque = self.sink.capability is Capability.OPAQUE
+        return opaque and DOUBT[self.sink.on_doubt].remedy is Remedy.SEND
 
     # -- by capability
 

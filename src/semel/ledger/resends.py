@@ -135,14 +135,26 @@ class Resends:
         """Ask whether the slot is still in these hands."""
         return self._scribe.read_one(self._slot) == claimed.slot_text
 
-    def settle(self, claimed: Claimed, state: ParkedState, why: str, *, blocks: bool) -> None:
-        """Record what came of it and free the slot. Raises `Fenced` when a later sender has it."""
+    def settle(
+        self,
+        claimed: Claimed,
+        state: ParkedState,
+        why: str,
+        *,
+        blocks: bool,
+        doubted: bool = False,
+    ) -> None:
+        """Record what came of it and free the slot; `doubted` says that it may have arrived twice.
+
+        Raises `Fenced` when a later sender has it.
+        """
+        in_doubt = doubted or state in (ParkedState.HELD, ParkedState.SKIPPED)
         row = replace(
             claimed.row,
             state=state,
             why=why,
             blocks=blocks,
-            doubted=claimed.row.doubted or state in (ParkedState.HELD, ParkedState.SKIPPED),
+            doubted=claimed.row.doubted or in_doubt,
             at=self._scribe.clock.wall(),
         )
         free = replace(SlotRow.load(claimed.slot_text), current=None).dump()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from semel.events import EntityIds
-from semel.events.ids import Attempt, Minibatch
+from semel.events.ids import Attempt, EventID, Minibatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,7 @@ class Progress:
         ids: of the done events of this minibatch, for given identity: what a new generation needs.
         rejected: positions of the last chunk that the destination refused and that are to be parked
             before the next one starts, with the reason (where one script does both).
+        rejected_events: scope and id of each of them: what a new generation needs.
     """
 
     minibatch: Minibatch
@@ -35,6 +36,7 @@ class Progress:
     sort_key: list[Any] | None = None
     ids: EntityIds = field(default=EntityIds.EMPTY)
     rejected: dict[int, str] = field(default_factory=dict)
+    rejected_events: dict[int, tuple[str, EventID]] = field(default_factory=dict)
 
     def taken_by(self, minibatch: Minibatch, attempt: Attempt) -> Progress:
         """Give the row as `attempt` leaves it when it takes over: a new minibatch starts from
@@ -55,6 +57,10 @@ class Progress:
             "sort_key": self.sort_key,
             "ids": self.ids.to_json(),
             "rejected": {str(place): why for place, why in self.rejected.items()},
+            "rejected_events": {
+                str(place): [scope, list(event) if isinstance(event, tuple) else event]
+                for place, (scope, event) in self.rejected_events.items()
+            },
         }
 
     @classmethod
@@ -69,6 +75,10 @@ class Progress:
             sort_key=value["sort_key"],
             ids=EntityIds.from_json(value["ids"]),
             rejected={int(place): why for place, why in value["rejected"].items()},
+            rejected_events={
+                int(place): (scope, tuple(event) if isinstance(event, list) else event)
+                for place, (scope, event) in value["rejected_events"].items()
+            },
         )
 
 

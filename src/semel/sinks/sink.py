@@ -190,7 +190,11 @@ class WholeSession(Protocol):
         """Take the next events, aside from the place itself."""
 
     def finish(self) -> None:
-        """Put what was written in its place, over whatever stands there."""
+        """Put what was written in its place, over whatever stands there.
+
+        Where nothing was written, nothing stands there afterwards: so a half-done place is emptied
+        when its generation is closed.
+        """
 
     def close(self) -> None:
         """Give up what was not finished."""

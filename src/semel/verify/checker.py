@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from semel.protocol import Capability, OnDoubt, OnReject, ParkedState
+from semel.verify.cases import Variant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -230,7 +231,7 @@ class _Event:
     def _may_slip(self) -> bool:
         """Whether a call that outlived its deadline can repeat an event at such a destination."""
         case = self.evidence.case
-        if case.capability is Capability.PROBING:
+        if case.capability is Capability.PROBING or case.variant is Variant.PLACES:
             return True
         if case.capability is Capability.REPEATABLE:
             return self.evidence.expired

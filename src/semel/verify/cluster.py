@@ -28,8 +28,9 @@ from semel.errors import (
 )
 from semel.events import Attempt
 from semel.ledger.journal import Journal
+from semel.ledger.minibatches import OPEN
 from semel.ledger.parked import PARKED, HeadMoved
-from semel.ledger.rows import ParkedRow
+from semel.ledger.rows import OpenRow, ParkedRow
 from semel.ledger.scribe import Scribe
 from semel.ledger.store import Conflict
 from semel.verify.faults import TWIN_PASSED, FaultyStore, Kind, Peace, Wire, over
@@ -240,6 +241,11 @@ class Cluster:
         """Give every parked row, straight from the store."""
         rows = self.store.scan(PARKED, "")
         return [ParkedRow.load(text) for _, text in rows]
+
+    def generation(self) -> int:
+        """Give the generation that the ledger has come to."""
+        rows = [OpenRow.load(text) for _, text in self.store.scan(OPEN, "")]
+        return max((row.minibatch.generation for row in rows), default=1)
 
     def findings(self) -> list[str]:
         """Say what happened that never may: an error that no fault explains, a twin that passed."""

@@ -148,6 +148,7 @@ class ScriptedWorld:
                 ended=self.play.ended,
                 refused=self.refused,
                 disturbances=self.script.struck,
+                generations=self.cluster.generation(),
                 notes=tuple(notes),
             )
         )

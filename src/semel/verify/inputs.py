@@ -82,11 +82,15 @@ class Feed:
     def batches(
         self, partition: str, start: int, stop: int, random: Random | None
     ) -> list[pa.RecordBatch]:
-        """Give the rows [start, stop) of a partition, cut into Arrow batches as chance has it."""
+        """Give the rows [start, stop) of a partition, cut into Arrow batches as chance has it.
+
+        Without chance, every batch but the last has four rows: never where a chunk ends.
+        """
         rows = self.rows[partition].slice(start, stop - start)
         if random is None:
-            return [rows]
-        edges = sorted({0, len(rows), *(random.randint(0, len(rows)) for _ in range(3))})
+            edges = sorted({*range(0, len(rows), 4), len(rows)})
+        else:
+            edges = sorted({0, len(rows), *(random.randint(0, len(rows)) for _ in range(3))})
         return [rows.slice(low, high - low) for low, high in pairwise(edges)]
 
     def count(self, partition: str) -> int:

@@ -89,13 +89,16 @@ class DatabaseSession(WitnessSession):
         events = [event for place, event in enumerate(chunk.events()) if place not in refused]
         positions = chunk.rows.positions.tolist()
         kept = {positions[place]: str(why) for place, why in refused.items()}
+        named = {
+            positions[place]: (chunk.rows.scope(place), chunk.rows.id(place)) for place in refused
+        }
 
         def transaction() -> None:
             stood = self.destination.progress.get(_place(self.target))
             _refuse_later(stood, self.target)
             same = stood is not None and stood.minibatch == progress.minibatch
             ids = stood.ids | progress.ids if stood is not None and same else progress.ids
-            row = replace(progress, rejected=kept, ids=ids)
+            row = replace(progress, rejected=kept, rejected_events=named, ids=ids)
             self.destination.progress[_place(self.target)] = row
             for event in events:
                 self.destination.accept(event, self.target, began)
@@ -309,11 +312,17 @@ class PlaceSession(WitnessSession):
         self.send(("write", len(effects), "events aside"), lambda: self.aside.extend(effects))
 
     def finish(self) -> None:
-        """Put it in its place."""
+        """Put it in its place; where nothing was written, nothing stands there afterwards."""
         self.begin()
+        began = self.began
 
         def put() -> None:
-            self.destination.places[self.place] = list(self.aside)
+            places, now = self.destination, self.wire.hub.now
+            late = now - began > places.deadline_s
+            made = [replace(effect, at=now, late=late) for effect in self.aside]
+            places.places.pop(self.place, None)
+            if made:
+                places.places[self.place] = made
 
         self.send(("put", len(self.aside), "events at", self.place), put)
 

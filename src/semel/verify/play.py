@@ -9,7 +9,7 @@ Always true:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError
@@ -62,7 +62,7 @@ class Play:
     starts: int = 0
     generations: int = 1
     ended: bool = False
-    refused: set[int] = field(default_factory=set)
+    before: tuple[str, int, Minibatches] | None = None
 
     def run(self) -> None:
         """Play to the end. Raises `Broken` or `Endless` when the pipeline does not come there."""
@@ -103,7 +103,7 @@ class Play:
         stage = Stage(cluster, lead, opening, self.minibatches[batch], self.chance, self.speculates)
         reports = stage.run()
         cluster.drive(lead, lambda: lead.driver.end(opening, reports))
-        self.batch = batch + 1
+        self.batch, self.before = batch + 1, None
         self.done(self.batch)
 
     def _begin(self, lead: Lead, batch: int) -> Opening:
@@ -139,16 +139,16 @@ class Play:
             return
         if self.chance is None:
             return
+        if self.before is None:
+            self.before = (self.cluster.query, self.batch, self.minibatches)
         back = self.chance.choice((0, 0, 1, 2, 3))
         if back:
             self.batch = max(0, self.batch - back)
             self._tell(f"an older checkpoint was restored: batch {self.batch} is next")
-            self.generations += back > 1
             return
         starts = {
             name: self.chance.randint(0, reached) for name, reached in self._reached().items()
         }
-        self._before = (self.cluster.query, self.batch, self.minibatches)
         self.generations += 1
         self.cluster.query = f"query-{self.generations}"
         self.minibatches = tail_apart(
@@ -173,11 +173,10 @@ class Play:
         """Counted ids do not outlive a checkpoint: then the old one has to be found again."""
         if self.cluster.case.identities.identity.survives_lost_checkpoint:
             return False
-        if self.generations == 1 or "checkpoint was lost" not in str(broken):
+        if self.before is None or "checkpoint was lost" not in str(broken):
             return False
-        self.cluster.query, self.batch, self.minibatches = self._before
-        self.generations = 1
-        self.loses = 0.0
+        self.cluster.query, self.batch, self.minibatches = self.before
+        self.generations, self.loses = 1, 0.0
         self._tell("the old checkpoint was found again")
         return True
 

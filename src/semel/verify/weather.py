@@ -28,6 +28,7 @@ class Weather:
         struck: faults that came, outages aside.
         zombies: whether processes are paused in this world.
         cuts: whether inputs end early in it.
+        flies: whether calls land after their process has died.
     """
 
     random: Random
@@ -35,6 +36,7 @@ class Weather:
     left: int
     zombies: bool = True
     cuts: bool = True
+    flies: bool = True
     peace: bool = False
     struck: int = 0
     _ledger_away: float = 0.0
@@ -50,7 +52,8 @@ class Weather:
         if not self.left or self.random.random() >= self.rate:
             return None
         fault = self.random.choice(POSSIBLE[kind])
-        if (fault is Fault.PAUSE and not self.zombies) or (fault is Fault.CUT and not self.cuts):
+        allowed = {Fault.PAUSE: self.zombies, Fault.CUT: self.cuts, Fault.LATE: self.flies}
+        if not allowed.get(fault, True):
             return None
         self.left -= 1
         if fault in STRIKES:

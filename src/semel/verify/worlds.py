@@ -180,6 +180,9 @@ class World:
             zombies=random.random() < 0.6,
             cuts=random.random() < 0.5,
         )
+        if self.case.variant is Variant.PLACES and self.weather.cuts:
+            # Nothing fences a place: a late put of a cut input would stand over the whole one.
+            self.weather.zombies = self.weather.flies = False
         self.hub = Hub(random)
         self.cluster = Cluster(
             self.case,
@@ -224,7 +227,7 @@ class World:
                 ended=self.play.ended,
                 refused=self.refused,
                 disturbances=self.weather.struck + self.cluster.attempts,
-                generations=self.play.generations,
+                generations=self.cluster.generation(),
                 expired=self.case.remembers_s < 3600.0,
                 notes=tuple(notes),
             )

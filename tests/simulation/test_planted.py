@@ -1,0 +1,541 @@
+"""A checker that finds nothing proves nothing: bugs are planted, and each has to be found.
+
+A bug is planted from this side, by replacing a part of the product while its worlds are played.
+Each is a mistake that somebody could make; the hunt that finds it is named beside it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from delivery import test_generations, test_heads, test_leases, test_partitions
+from ledger import test_complete, test_journal
+from ledger.doubles import World as LedgerWorld
+from semel.delivery import calls, closing, doubts, fenced, intents, lane, parks, resending
+from semel.errors import Fenced, NotDelivered, OutcomeUnknown, SemelError
+from semel.ledger import generations, journal, minibatches, parked, partitions, sequences
+from semel.ledger.keys import prefix
+from semel.ledger.reports import Report
+from semel.ledger.rows import SpanRow, StreamRow
+from semel.ledger.store import Equals, Put, Sweep
+from semel.protocol import DOUBT, RESUME, Action, Capability, Found, OnDoubt, PartitionState, Rule
+from semel.verify.cases import Case, Variant
+from semel.verify.checker import Verdict
+from semel.verify.explore import explore
+from semel.verify.inputs import Identities
+from semel.verify.worlds import World, run_world
+
+WORLDS = 3_000
+"""So many random worlds are played before a bug counts as not found."""
+
+Hunt = Callable[[], bool]
+Plant = Callable[[], Any]
+
+
+# -- hunting
+
+
+def every_crash(case: Case, refused: frozenset[int] = frozenset()) -> Hunt:
+    """Hunt with the explorer, until its first violation."""
+    return lambda: bool(explore(case, quick=True, refused=refused).violations)
+
+
+def random_worlds(fits: Callable[[World], bool] = lambda _: True, seed: int = 11) -> Hunt:
+    """Hunt in random worlds that fit, until one is invalid."""
+
+    def hunt() -> bool:
+        seeds = (seed * 1_000_000 + at for at in range(20 * WORLDS))
+        fitting = (each for each in seeds if fits(World(each)))
+        for played, each in enumerate(fitting):
+            if played == WORLDS:
+                break
+            if run_world(each).verdict is Verdict.INVALID:
+                print(f"seed {each}, world {played}")  # noqa: T201 - replays what was found
+                return True
+        return False
+
+    return hunt
+
+
+def this_test(test: Callable[..., None], **fixtures: Any) -> Hunt:
+    """Hunt with a test of the suite, which has to fail."""
+
+    def hunt() -> bool:
+        try:
+            test(**fixtures)
+        except (AssertionError, SemelError, pytest.fail.Exception):
+            return True
+        return False
+
+    return hunt
+
+
+def this_ledger_test(test: Callable[..., None]) -> Hunt:
+    """The same, for a test that takes an empty ledger."""
+
+    def hunt() -> bool:
+        with tempfile.TemporaryDirectory() as folder:
+            world = LedgerWorld(Path(folder) / "ledger.db")
+            try:
+                return this_test(test, world=world)()
+            finally:
+                world.close()
+
+    return hunt
+
+
+# -- planting
+
+
+@contextmanager
+def replaced(where: Any, name: str, by: Any) -> Iterator[None]:
+    """Put another part in a place, and the right one back."""
+    right = where.__dict__[name]
+    setattr(where, name, by)
+    try:
+        yield
+    finally:
+        setattr(where, name, right)
+
+
+@contextmanager
+def flipped(table: dict[Any, Any], key: Any, value: Any) -> Iterator[None]:
+    """Change a row of a table, and change it back."""
+    right = table[key]
+    table[key] = value
+    try:
+        yield
+    finally:
+        table[key] = right
+
+
+def row(found: Found, capability: Capability, action: Action) -> Plant:
+    return partial(flipped, RESUME, (found, capability), Rule(action, "planted"))
+
+
+def without_fence(self: partitions.Holding, found: StreamRow, text: str) -> bool:
+    """Looks like a take-over, and tells nobody."""
+    self.predecessor, self.row, self._text = found, found, text
+    return True
+
+
+def effect_before_intent(self: intents.IntentWay, rows: Any) -> None:
+    draft = self._drafts.next(rows)
+    self._send(draft)
+    before = None
+    self._lane.holding.write(settled=before, intended=draft.span, parks=draft.parks)
+
+
+def cut_anew(self: intents.IntentWay) -> None:
+    """Reads the spans, and cuts the open one by the limits of today."""
+    right_read_spans(self)
+    for at, span in enumerate(self._recorded):
+        size = self._lane.sink.chunk_rows
+        chunks = tuple(
+            (start, min(start + size, span.stop)) for start in range(span.start, span.stop, size)
+        )
+        self._recorded[at] = replace(span, chunks=chunks)
+
+
+right_read_spans = intents.IntentWay._read_spans
+right_finish = lane.Lane.finish
+right_claim = partitions.Holding.claim
+right_write = partitions.Holding.write
+right_park = fenced.FencedWay._park
+right_outcome = calls.outcome
+right_judge = doubts.Doubts.judge
+right_swept = minibatches._swept
+right_open_span = closing.Closing._open_span
+
+
+def completed_by_the_task(self: lane.Lane) -> Any:
+    """Takes the end of the input for the end of the partition."""
+    report = right_finish(self)
+    held = self.holding.row
+    if report is not None and held is not None and held.state is PartitionState.PENDING:
+        done = replace(
+            held, state=PartitionState.COMPLETE, count=report.count, digest=report.digest
+        )
+        at = self.holding._row_key
+        self.scribe.commit([Equals(at, self.holding._text)], [Put(at, done.dump())])
+    return report
+
+
+def lease_from_the_reply(self: partitions.Holding, *first: Any, **what: Any) -> Any:
+    found = right_claim(self, *first, **what)
+    self.asked_at = self.scribe.clock.monotonic()
+    return found
+
+
+def parks_at_the_end(self: fenced.FencedWay, rows: Any, refused: dict[int, str]) -> None:
+    """Lets progress pass first, and parks when the partition is done."""
+    self._parked.update(int(rows.positions[at]) for at in refused)
+    late = self.__dict__.setdefault("_planted", [])
+    late.append((rows, refused))
+
+
+def parks_late(self: fenced.FencedWay) -> None:
+    for rows, refused in self.__dict__.get("_planted", []):
+        right_park(self, rows, refused)
+
+
+@contextmanager
+def progress_before_parking() -> Iterator[None]:
+    with (
+        replaced(fenced.FencedWay, "_park", parks_at_the_end),
+        replaced(fenced.FencedWay, "finish", parks_late),
+    ):
+        yield
+
+
+def live_doubts_are_failures(
+    self: doubts.Doubts, rows: Any, failures: Any, *, found_so: bool = False
+) -> Any:
+    """Tries again what may have arrived."""
+    if not found_so:
+        failures = {at: NotDelivered(str(why)) for at, why in failures.items()}
+    return right_judge(self, rows, failures, found_so=found_so)
+
+
+def unknown_is_failed(call: Any) -> Any:
+    result = right_outcome(call)
+    return NotDelivered(str(result)) if isinstance(result, OutcomeUnknown) else result
+
+
+@contextmanager
+def unknown_taken_for_failed() -> Iterator[None]:
+    with replaced(calls, "outcome", unknown_is_failed):
+        yield
+
+
+def sweeps_what_it_opens(pipeline: str, before: Any, row_: Any, sinks: Any) -> list[Any]:
+    here = (row_.minibatch.generation, row_.minibatch.batch)
+    return [
+        Sweep(table, prefix(pipeline, sink, *here))
+        for sink in sinks
+        for table in (minibatches.STREAMS, minibatches.EVENTS)
+    ]
+
+
+def all_of_it_is_done(
+    self: closing.Closing, leftover: Any, sink: Any, span: Any, handled: Any
+) -> None:
+    """Moves the watermark over what was only intended."""
+    for ids in span.ids:
+        handled.ids = handled.ids | ids
+
+
+def takes_nothing_over(
+    scribe_: Any, opening: Any, sink: str, minibatch: Any, row_key: Any, text: str, process: Any
+) -> Any:
+    held = StreamRow.load(text)
+    found = scribe_.scan(minibatches.EVENTS, row_key.key + "/")
+    spans = tuple(SpanRow.load(span) for _, span in found)
+    return generations.Leftover(sink, minibatch, row_key, held, text, spans, held)
+
+
+def stands_still(self: sequences.SequenceRow, serial: int, after: Any) -> sequences.SequenceRow:
+    """Never moves L."""
+    del after
+    return replace(self, before=((serial, self.as_of(serial)),))
+
+
+def drops_everything(numbers: Any, number: int) -> tuple[int, ...]:
+    """Keeps nothing but the newest snapshot."""
+    del number
+    return tuple(each for each, _, _ in numbers)
+
+
+def any_report_will_do(self: Any, opening: Any, sink: str, row_: Any, report: Any) -> Any:
+    """Completes from whatever report is there, whoever holds the partition."""
+    return report or Report(sink, row_.partition, row_.attempt, 0, "", row_.osn)
+
+
+def settles_without_parks(self: partitions.Holding, **what: Any) -> None:
+    right_write(self, **{**what, "parks": parked.NOTHING})
+
+
+def last_come_first_sent(rows: Any, entity: Any) -> Any:
+    found = [
+        item
+        for item in rows
+        if (item[1].entity, item[1].scope) == entity and item[1].blocks and not item[1].state.final
+    ]
+    return found[-1] if found else None
+
+
+class AnyOpen:
+    """A requirement on `open` that any minibatch of any run meets."""
+
+    def __get__(self, holding: Any, owner: Any) -> Any:
+        text = holding.scribe.store.read([holding._open_key])[holding._open_key]
+        return Equals(holding._open_key, text)
+
+
+def guests_welcome(self: partitions.Holding) -> None:
+    """Renews the lease without asking whether `open` is still the same."""
+    self.asked_at = self.scribe.clock.monotonic()
+
+
+@contextmanager
+def open_not_required() -> Iterator[None]:
+    with (
+        replaced(partitions.Holding, "_open_stands", AnyOpen()),
+        replaced(partitions.Holding, "check", guests_welcome),
+    ):
+        yield
+
+
+def swallows_the_fence(self: partitions.Holding, **what: Any) -> None:
+    """Goes on although another attempt has the partition."""
+    try:
+        right_write(self, **what)
+    except Fenced:
+        return
+
+
+def acts_at_once(self: Any) -> None:
+    """Does not wait for the calls of the attempt before."""
+
+
+def nobody_waits(self: Any, rows: Any, besides: Any = frozenset()) -> Any:
+    return np.zeros(len(rows), dtype=bool)
+
+
+def the_head_is_gone(self: lane.Lane) -> None:
+    """Takes a head that moved for a head that is gone."""
+    self.heads.clear()
+    self.read_marks()
+
+
+def never_blocks(right: Any, *arguments: Any) -> Any:
+    return replace(right(*arguments), blocks=False)
+
+
+def digest_of_nothing(self: Any, rows: Any, count: int) -> str:
+    return "the same"
+
+
+def any_sender_may(self: Any, slot: Any) -> bool:
+    return True
+
+
+def asks_nobody(self: Any, claimed: Any) -> Any:
+    return self._call(claimed)
+
+
+@contextmanager
+def resenders_do_not_ask() -> Iterator[None]:
+    with (
+        replaced(resending.Resending, "_given_up", any_sender_may),
+        replaced(resending.Resending, "_ask", asks_nobody),
+    ):
+        yield
+
+
+HOLD = Case(Variant.OPAQUE)
+TRANSACTIONAL = Case(Variant.TRANSACTIONAL, identities=Identities.POSITION)
+SEQUENCED = Case(Variant.SEQUENCED, identities=Identities.GIVEN)
+PROBING = Case(Variant.PROBING)
+CHUNKS = Case(Variant.REPEATABLE_CHUNKS)
+ONE_REFUSED = frozenset({5})
+
+
+@dataclass(frozen=True)
+class Bug:
+    name: str
+    plant: Plant
+    hunt: Hunt
+
+
+BUGS = [
+    Bug(
+        "an open span of an opaque sink is repeated",
+        row(Found.INTENDED, Capability.OPAQUE, Action.REPEAT),
+        every_crash(HOLD),
+    ),
+    Bug(
+        "a settled span is sent again",
+        row(Found.SETTLED, Capability.OPAQUE, Action.REPEAT),
+        every_crash(HOLD),
+    ),
+    Bug(
+        "an open span of a probing sink is not asked for",
+        row(Found.INTENDED, Capability.PROBING, Action.REPEAT),
+        every_crash(PROBING),
+    ),
+    Bug(
+        "an open span of a repeatable sink is skipped",
+        row(Found.INTENDED, Capability.REPEATABLE, Action.SKIP),
+        every_crash(CHUNKS),
+    ),
+    Bug(
+        "a pending partition is taken for a new one",
+        row(Found.PENDING, Capability.TRANSACTIONAL, Action.DELIVER),
+        every_crash(TRANSACTIONAL),
+    ),
+    Bug(
+        "a complete partition is delivered",
+        row(Found.COMPLETE, Capability.TRANSACTIONAL, Action.DELIVER),
+        every_crash(TRANSACTIONAL),
+    ),
+    Bug(
+        "what may have arrived is sent under policy hold",
+        partial(flipped, DOUBT, OnDoubt.HOLD, DOUBT[OnDoubt.RESEND]),
+        every_crash(HOLD),
+    ),
+    Bug(
+        "the intent follows the effect",
+        partial(replaced, intents.IntentWay, "_deliver", effect_before_intent),
+        every_crash(HOLD),
+    ),
+    Bug(
+        "a take-over fences nobody",
+        partial(replaced, partitions.Holding, "_seize", without_fence),
+        every_crash(HOLD),
+    ),
+    Bug(
+        "a fenced attempt goes on",
+        partial(replaced, partitions.Holding, "write", swallows_the_fence),
+        every_crash(HOLD),
+    ),
+    Bug("open is not required", open_not_required, random_worlds()),
+    Bug(
+        "a recorded span is cut anew",
+        partial(replaced, intents.IntentWay, "_read_spans", cut_anew),
+        random_worlds(lambda world: world.case.variant is Variant.REPEATABLE_CHUNKS),
+    ),
+    Bug(
+        "progress passes before parking",
+        progress_before_parking,
+        every_crash(TRANSACTIONAL, ONE_REFUSED),
+    ),
+    Bug(
+        "an event is settled and not parked",
+        partial(replaced, partitions.Holding, "write", settles_without_parks),
+        every_crash(HOLD),
+    ),
+    Bug(
+        "a held event does not block its entity",
+        partial(replaced, doubts, "parked_row", partial(never_blocks, parks.parked_row)),
+        every_crash(HOLD),
+    ),
+    Bug(
+        "followers are not parked",
+        partial(replaced, lane.Lane, "blocked", nobody_waits),
+        every_crash(HOLD),
+    ),
+    Bug(
+        "a head that moved is taken for free",
+        partial(replaced, lane.Lane, "reread_heads", the_head_is_gone),
+        this_test(test_heads.test_a_head_that_only_moved_is_parked_behind),
+    ),
+    Bug(
+        "parked events are sent in any order",
+        partial(replaced, resending, "next_of", last_come_first_sent),
+        every_crash(HOLD),
+    ),
+    Bug(
+        "a generation is closed without fencing",
+        partial(replaced, generations, "_taken", takes_nothing_over),
+        this_test(
+            test_generations.test_open_is_rewritten_then_the_ledger_and_the_destination_taken_over_then_asked,
+            kind="transactional",
+        ),
+    ),
+    Bug(
+        "a watermark moves over what was only intended",
+        partial(replaced, closing.Closing, "_open_span", all_of_it_is_done),
+        random_worlds(
+            lambda world: (
+                world.case.variant is Variant.REPEATABLE
+                and world.play.loses > 0
+                and world.case.identities is not Identities.COUNTER
+            )
+        ),
+    ),
+    Bug(
+        "a take-over does not wait",
+        partial(replaced, doubts.Doubts, "wait_out_the_attempt_before", acts_at_once),
+        every_crash(PROBING),
+    ),
+    Bug(
+        "a lease counts from the reply",
+        partial(replaced, partitions.Holding, "claim", lease_from_the_reply),
+        this_test(test_leases.test_the_lease_counts_from_before_the_ledger_was_asked),
+    ),
+    Bug(
+        "rows are swept while they can be replayed",
+        partial(replaced, minibatches, "_swept", sweeps_what_it_opens),
+        every_crash(HOLD),
+    ),
+    Bug("a lost reply is taken for a failure", unknown_taken_for_failed, every_crash(PROBING)),
+    Bug(
+        "the end of the input is taken for completeness",
+        partial(replaced, lane.Lane, "finish", completed_by_the_task),
+        every_crash(HOLD),
+    ),
+    Bug(
+        "unknown is taken for failed",
+        partial(replaced, doubts.Doubts, "judge", live_doubts_are_failures),
+        every_crash(HOLD),
+    ),
+    Bug(
+        "output sequence numbers stand still",
+        partial(replaced, sequences.SequenceRow, "moved", stands_still),
+        every_crash(SEQUENCED),
+    ),
+    Bug(
+        "a minibatch is completed from any report",
+        partial(replaced, minibatches.Minibatches, "_matching", any_report_will_do),
+        this_ledger_test(
+            test_complete.test_a_sink_that_reports_nothing_of_what_it_claimed_stops_the_minibatch
+        ),
+    ),
+    Bug(
+        "the journal is compacted too far",
+        partial(replaced, journal, "_droppable", drops_everything),
+        this_ledger_test(
+            test_journal.test_compaction_keeps_two_restorable_points_and_every_minibatch_not_swept
+        ),
+    ),
+    Bug(
+        "other content under a recorded identity goes unnoticed",
+        partial(replaced, lane.Lane, "running_after", digest_of_nothing),
+        this_test(
+            test_partitions.test_other_content_under_an_opaque_span_is_diverged_before_it_is_judged
+        ),
+    ),
+    Bug(
+        "a resender does not ask what became of the one before",
+        resenders_do_not_ask,
+        random_worlds(lambda world: world.case.capability is Capability.OPAQUE),
+    ),
+]
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=[bug.name for bug in BUGS])
+def test_a_planted_bug_is_found(bug: Bug) -> None:
+    with bug.plant():
+        assert bug.hunt(), f"nobody noticed that {bug.name}"
+
+
+def test_at_least_twenty_bugs_are_planted() -> None:
+    assert len(BUGS) >= 20
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=[bug.name for bug in BUGS])
+def test_a_planted_bug_is_gone_when_it_was_found(bug: Bug) -> None:
+    right = [dict(RESUME), dict(DOUBT), partitions.Holding.write, lane.Lane.finish]
+    with bug.plant():
+        pass
+    assert right == [dict(RESUME), dict(DOUBT), partitions.Holding.write, lane.Lane.finish]
