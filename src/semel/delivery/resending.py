@@ -156,6 +156,8 @@ class Resending:
             if not self._given_up(slot):
                 return None
             stuck = self._resends.at(slot.current)
+            if stuck is not None and stuck[1].state is not ParkedState.SENDING:
+                return None  # its sender came to an end meanwhile
             if stuck is not None and stuck[0] != item[0]:
                 left = self._resends.claim(*stuck)
                 if left is None or not self._finish(left):

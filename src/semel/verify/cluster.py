@@ -242,10 +242,14 @@ class Cluster:
         rows = self.store.scan(PARKED, "")
         return [ParkedRow.load(text) for _, text in rows]
 
+    def opened(self) -> OpenRow | None:
+        """Give the minibatch that the ledger has open."""
+        return next((OpenRow.load(text) for _, text in self.store.scan(OPEN, "")), None)
+
     def generation(self) -> int:
         """Give the generation that the ledger has come to."""
-        rows = [OpenRow.load(text) for _, text in self.store.scan(OPEN, "")]
-        return max((row.minibatch.generation for row in rows), default=1)
+        opened = self.opened()
+        return 1 if opened is None else opened.minibatch.generation
 
     def findings(self) -> list[str]:
         """Say what happened that never may: an error that no fault explains, a twin that passed."""

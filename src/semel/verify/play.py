@@ -9,7 +9,7 @@ Always true:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError
@@ -62,7 +62,7 @@ class Play:
     starts: int = 0
     generations: int = 1
     ended: bool = False
-    before: tuple[str, int, Minibatches] | None = None
+    cuts: dict[str, Minibatches] = field(default_factory=dict)
 
     def run(self) -> None:
         """Play to the end. Raises `Broken` or `Endless` when the pipeline does not come there."""
@@ -103,11 +103,12 @@ class Play:
         stage = Stage(cluster, lead, opening, self.minibatches[batch], self.chance, self.speculates)
         reports = stage.run()
         cluster.drive(lead, lambda: lead.driver.end(opening, reports))
-        self.batch, self.before = batch + 1, None
+        self.batch = batch + 1
         self.done(self.batch)
 
     def _begin(self, lead: Lead, batch: int) -> Opening:
         query, ranges = self.cluster.query, self.minibatches[batch]
+        self.cuts[query] = self.minibatches
 
         def begin() -> Opening:
             opening = lead.driver.begin(query, batch)
@@ -139,8 +140,6 @@ class Play:
             return
         if self.chance is None:
             return
-        if self.before is None:
-            self.before = (self.cluster.query, self.batch, self.minibatches)
         back = self.chance.choice((0, 0, 1, 2, 3))
         if back:
             self.batch = max(0, self.batch - back)
@@ -173,10 +172,11 @@ class Play:
         """Counted ids do not outlive a checkpoint: then the old one has to be found again."""
         if self.cluster.case.identities.identity.survives_lost_checkpoint:
             return False
-        if self.before is None or "checkpoint was lost" not in str(broken):
+        opened = self.cluster.opened()
+        if opened is None or "checkpoint was lost" not in str(broken):
             return False
-        self.cluster.query, self.batch, self.minibatches = self.before
-        self.generations, self.loses = 1, 0.0
+        self.cluster.query, self.batch = opened.query, opened.minibatch.batch
+        self.minibatches, self.loses = self.cuts[opened.query], 0.0
         self._tell("the old checkpoint was found again")
         return True
 
