@@ -68,6 +68,6 @@ def open_session(sink: Sink, target: Target, around: Surroundings) -> AnySession
             last = error
     raise NotDelivered(
         f"pipeline {target.pipeline!r}, sink {target.sink!r}, partition {target.partition}: the "
-        "destination "
-        f"could not be reached ({last}). Nothing was sent; see that it runs, then restart the query"
+        f"destination could not be reached ({last}). Nothing was sent; see that it runs, then "
+        "restart the query"
     ) from last

@@ -142,8 +142,6 @@ class Doubts:
         lane = self._lane
         return (
             f"{lane.assignment.place(lane.sink)}: event {rows.id(at)} of {rows.entity(at)!r} is in "
-            "doubt "
-            f"({why}), and on_doubt is 'stop'. Look at the destination, then say `semel resolve "
-            "EVENT "
-            "delivered|resend|discard --reason ...` and start the query again"
+            f"doubt ({why}), and on_doubt is 'stop'. Look at the destination, then say `semel "
+            "resolve EVENT delivered|resend|discard --reason ...` and start the query again"
         )

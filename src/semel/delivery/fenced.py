@@ -181,8 +181,7 @@ class FencedWay:
                 last = error
         raise NotDelivered(
             f"{lane.assignment.place(lane.sink)}: the destination does not say what is done "
-            f"({last}). Nothing "
-            "was sent; see that it runs, then restart the query"
+            f"({last}). Nothing was sent; see that it runs, then restart the query"
         ) from last
 
     def _open(self) -> None:
@@ -211,10 +210,8 @@ class FencedWay:
         if tail.osn < before.sent:
             raise Diverged(
                 f"{lane.assignment.place(lane.sink)}: {before.sent} is the last output sequence "
-                "number that the "
-                f"destination acknowledged, and it has only {tail.osn}: events are gone from it, "
-                "or it is "
-                "another one. Restore it, or start under a new name"
+                f"number that the destination acknowledged, and it has only {tail.osn}: events are "
+                "gone from it, or it is another one. Restore it, or start under a new name"
             )
         minibatch = lane.assignment.opening.row.minibatch
         stamp = tail.stamp
@@ -281,8 +278,7 @@ class FencedWay:
             start = max(start, self._done.events)
         raise NotDelivered(
             f"{lane.assignment.place(lane.sink)}: {ASK_MAX} times in a row the destination's "
-            "answer was lost. "
-            "Nothing is in doubt; see that it runs, then restart the query"
+            "answer was lost. Nothing is in doubt; see that it runs, then restart the query"
         )
 
     def _call(

@@ -242,12 +242,10 @@ class Lane:
         named = ", ".join(f"{rows.id(at)} of {rows.scope(at)!r}" for at in range(min(3, len(rows))))
         return Diverged(
             f"{self.assignment.place(self.sink)}: events [{self.position}, {stop}) of the order "
-            "were recorded "
-            f"with {recorded}, and the replay gives {found} (from event {named} on). The query "
-            "does not give "
-            "the same rows for the same input. Nothing was repeated; look at the query, then say "
-            "`semel "
-            f"resolve {self.assignment.pipeline}/{self.assignment.opening.row.minibatch} "
+            f"were recorded with {recorded}, and the replay gives {found} (from event {named} on). "
+            "The query does not give the same rows for the same input. Nothing was repeated; look "
+            "at the query, then say `semel resolve "
+            f"{self.assignment.pipeline}/{self.assignment.opening.row.minibatch} "
             "as-recorded|as-replayed --reason ...`"
         )
 
@@ -272,10 +270,9 @@ class Lane:
         if held:
             raise HeldInDoubt(
                 f"{self.assignment.place(self.sink)}: {len(held)} events are in doubt, the first "
-                "is event "
-                f"{held[0].event} of {held[0].entity!r}. Look at the destination, then say `semel "
-                "resolve "
-                "EVENT delivered|resend|discard --reason ...` for each and start the query again"
+                f"is event {held[0].event} of {held[0].entity!r}. Look at the destination, then "
+                "say `semel resolve EVENT delivered|resend|discard --reason ...` for each and "
+                "start the query again"
             )
 
     def blocked(self, rows: Rows, besides: AbstractSet[Entity] = frozenset()) -> Mask:
@@ -321,10 +318,9 @@ class Lane:
         if self.unknown_in_a_row > UNKNOWN_MAX:
             raise HeldInDoubt(
                 f"{self.assignment.place(self.sink)}: {UNKNOWN_MAX} outcomes in a row were "
-                "unknown, the last "
-                f"because of: {why}. A broken destination or function must not park a stream. Mend "
-                "it, resolve "
-                "what `semel parked ls` shows, then start the query again"
+                f"unknown, the last because of: {why}. A broken destination or function must not "
+                "park a stream. Mend it, resolve what `semel parked ls` shows, then start the "
+                "query again"
             )
 
     def limit_parks(self, parks: Parks) -> None:
@@ -337,9 +333,8 @@ class Lane:
         if self.parked_rows + len(parks.rows) > self.sink.park_limit:
             raise HeldInDoubt(
                 f"{self.assignment.place(self.sink)}: {self.parked_rows} events are parked, and "
-                "park_limit is "
-                f"{self.sink.park_limit}. Resolve what `semel parked ls` shows, then start the "
-                "query again"
+                f"park_limit is {self.sink.park_limit}. Resolve what `semel parked ls` shows, then "
+                "start the query again"
             )
 
     def parked(self, parks: Parks) -> None:

@@ -109,8 +109,8 @@ class _ByPosition:
         if source is not None and before.source is not None and source != before.source:
             raise Diverged(
                 f"{self._place}: the source is {source}, but what was delivered came from "
-                f"{before.source}: a "
-                "topic made anew starts its offsets anew. Start under a new name"
+                f"{before.source}: a topic made anew starts its offsets anew. Start under a new "
+                "name"
             )
         first, upto = _offset(rows.id(0)), _offset(before.upto or 0)
         above = {_offset(each) for each in before.above}
@@ -122,9 +122,9 @@ class _ByPosition:
             where = json.dumps({topic: {number: upto + 1}})
             raise Diverged(
                 f"{self._place}: the checkpoint was lost, and Spark goes on at offset {first} "
-                "although the "
-                f"ledger stands at {upto}: {first - upto - 1} events would be left out. Start with "
-                f".option('startingOffsets', '{where}'), or say that the gap is meant"
+                f"although the ledger stands at {upto}: {first - upto - 1} events would be left "
+                f"out. Start with .option('startingOffsets', '{where}'), or say that the gap is "
+                "meant"
             )
 
     def _compare_content(self, rows: Rows, mask: NDArray[np.bool_], before: Mark) -> None:
@@ -137,9 +137,8 @@ class _ByPosition:
             if found != before.digest:
                 raise Diverged(
                     f"{self._place}: event {before.upto} was delivered with digest {before.digest} "
-                    "and comes "
-                    f"again with {found}: this is another source, or it was changed. Start under a "
-                    "new name"
+                    f"and comes again with {found}: this is another source, or it was changed. "
+                    "Start under a new name"
                 )
 
     def observe(self, rows: Rows) -> None:
@@ -195,8 +194,7 @@ class _ByMaximum(_Journaled):
             raise Diverged(
                 f"{self._place}: event {rows.id(at)} of {rows.scope(at)!r} comes after event "
                 f"{self._same[rows.scope(at)]}, but the ids were declared increasing. Take "
-                "increasing=True "
-                "away, under a new name; nothing was sent of this chunk"
+                "increasing=True away, under a new name; nothing was sent of this chunk"
             )
         return rows.at_most(self._older)
 

@@ -75,6 +75,6 @@ class WholeWay:
             lane = self._lane
             raise NotDelivered(
                 f"{lane.assignment.place(lane.sink)}: the place could not be written ({error}). "
-                "What is there "
-                "does not count; see that the destination can be written, then restart the query"
+                "What is there does not count; see that the destination can be written, then "
+                "restart the query"
             ) from error

@@ -146,6 +146,5 @@ def _commit(
             raise HeadMoved from None
         raise Fenced(
             f"pipeline {scribe.pipeline!r}: run {opening.row.run} was replaced while it closed "
-            "what an older "
-            "generation had left; the later run does it"
+            "what an older generation had left; the later run does it"
         ) from None

@@ -118,10 +118,30 @@ class Minibatches:
         Raises `Fenced` when a later run or attempt has it, `Diverged` when the reports do not cover
         what is recorded. May be repeated after a lost reply.
         """
-        requirements: list[Requirement] = [Equals(self._open, opening.text)]
         version = opening.row.version + 1
         done = replace(opening.row, complete=True, version=version).dump()
-        updates: list[Update] = [Put(self._open, done)]
+        try:
+            requirements, updates = self._completing(opening, reports, sinks)
+        except Diverged:
+            if self._scribe.read_one(self._open) not in (opening.text, done):
+                raise self._fenced(opening, "a later run has gone on") from None
+            raise
+        try:
+            self._scribe.commit(
+                [Equals(self._open, opening.text), *requirements], [Put(self._open, done), *updates]
+            )
+        except Conflict:
+            if self._scribe.read_one(self._open) != done:
+                raise self._fenced(
+                    opening, "its row or one of its partitions changed hands"
+                ) from None
+
+    def _completing(
+        self, opening: Opening, reports: Sequence[Report], sinks: Iterable[str]
+    ) -> tuple[list[Requirement], list[Update]]:
+        """Match every recorded partition with its report, and make what completes them."""
+        requirements: list[Requirement] = []
+        updates: dict[Update, None] = {}
         by_place = {(report.sink, report.partition): report for report in reports}
         for sink in sinks:
             start = prefix(self._scribe.pipeline, sink, *_parts(opening.row.minibatch))
@@ -133,18 +153,12 @@ class Minibatches:
                 if row.state is PartitionState.COMPLETE:
                     continue
                 requirements.append(Equals(row_key, text))
-                updates.append(Put(row_key, _completed(row, report).dump()))
-                updates.append(self._advanced(opening, sink, row, report))
-                updates.extend(journal.updates(self._scribe.pipeline, report.entries))
+                updates[Put(row_key, _completed(row, report).dump())] = None
+                updates[self._advanced(opening, sink, row, report)] = None
+                updates |= dict.fromkeys(journal.updates(self._scribe.pipeline, report.entries))
         if by_place:
             raise self._fenced(opening, f"no row is left of partition {next(iter(by_place))[1]}")
-        try:
-            self._scribe.commit(requirements, list(dict.fromkeys(updates)))
-        except Conflict:
-            if self._scribe.read_one(self._open) != done:
-                raise self._fenced(
-                    opening, "its row or one of its partitions changed hands"
-                ) from None
+        return requirements, list(updates)
 
     def _next(self, before: OpenRow | None, wish: Wish) -> OpenRow:
         """Decide which minibatch Spark's batch is: the same again, the next, or the first of a
@@ -169,8 +183,7 @@ class Minibatches:
         if before.run > self._run:
             raise Fenced(
                 f"pipeline {self._scribe.pipeline!r}: run {self._run} was replaced by run "
-                f"{before.run}, "
-                f"which has minibatch {before.minibatch}; this one stops"
+                f"{before.run}, which has minibatch {before.minibatch}; this one stops"
             )
         generation = before.minibatch.generation
         step = wish.batch - before.minibatch.batch
@@ -178,23 +191,18 @@ class Minibatches:
             if step == 1 and not before.complete:
                 raise Diverged(
                     f"pipeline {self._scribe.pipeline!r}: Spark goes on to batch {wish.batch}, but "
-                    "minibatch "
-                    f"{before.minibatch} is not complete in the ledger: was the checkpoint used by "
-                    "a query "
-                    "without semel, or the ledger restored from a copy? Start with the checkpoint "
-                    "of this ledger"
+                    f"minibatch {before.minibatch} is not complete in the ledger: was the "
+                    "checkpoint used by a query without semel, or the ledger restored from a copy? "
+                    "Start with the checkpoint of this ledger"
                 )
             same = Minibatch(generation, wish.batch)
             return replace(row, minibatch=same, serial=before.serial + step)
         if not wish.survives_lost_checkpoint:
             raise ConfigurationError(
                 f"pipeline {self._scribe.pipeline!r}: the checkpoint was lost or replaced (batch "
-                f"{wish.batch} "
-                f"does not follow {before.minibatch.batch}), and ids that semel counted cannot be "
-                "told from "
-                "the ones delivered before. Restore the checkpoint, or start under a new name with "
-                "input that "
-                "begins after what was delivered"
+                f"{wish.batch} does not follow {before.minibatch.batch}), and ids that semel "
+                "counted cannot be told from the ones delivered before. Restore the checkpoint, or "
+                "start under a new name with input that begins after what was delivered"
             )
         fresh = Minibatch(generation + 1, wish.batch)
         return replace(row, minibatch=fresh, serial=before.serial + 1)
@@ -205,8 +213,7 @@ class Minibatches:
         """Give the report that belongs to a row, or say what does not fit."""
         place = (
             f"pipeline {self._scribe.pipeline!r}, sink {sink!r}, minibatch "
-            f"{opening.row.minibatch}, "
-            f"partition {row.partition}"
+            f"{opening.row.minibatch}, partition {row.partition}"
         )
         if report is None or report.short:
             seen = (
@@ -216,21 +223,17 @@ class Minibatches:
             )
             raise Diverged(
                 f"{place}: an earlier attempt delivered from it, and {seen}. The query does not "
-                "give the same "
-                "rows for the same input; nothing was repeated. Look at the query, then say "
-                f"`semel resolve {self._scribe.pipeline}/{opening.row.minibatch} "
+                "give the same rows for the same input; nothing was repeated. Look at the query, "
+                f"then say `semel resolve {self._scribe.pipeline}/{opening.row.minibatch} "
                 "as-recorded|as-replayed`"
             )
         if row.state is PartitionState.COMPLETE:
             if (report.count, report.digest) != (row.count, row.digest):
                 raise Diverged(
                     f"{place}: complete with {row.count} events and digest {row.digest}, but a "
-                    "replay gave "
-                    f"{report.count} events and digest {report.digest}; nothing was repeated. Look "
-                    "at the "
-                    "query, then say `semel resolve "
-                    f"{self._scribe.pipeline}/{opening.row.minibatch} "
-                    "as-recorded|as-replayed`"
+                    f"replay gave {report.count} events and digest {report.digest}; nothing was "
+                    "repeated. Look at the query, then say `semel resolve "
+                    f"{self._scribe.pipeline}/{opening.row.minibatch} as-recorded|as-replayed`"
                 )
         elif report.attempt != row.attempt:
             raise self._fenced(
@@ -248,8 +251,8 @@ class Minibatches:
     def _fenced(self, opening: Opening, why: str) -> Fenced:
         return Fenced(
             f"pipeline {self._scribe.pipeline!r}: minibatch {opening.row.minibatch} of run "
-            f"{self._run} cannot "
-            f"be completed: {why}. Nothing was changed; the later run or attempt goes on"
+            f"{self._run} cannot be completed: {why}. Nothing was changed; the later run or "
+            "attempt goes on"
         )
 
 

@@ -157,9 +157,8 @@ class Owners:
         if changed:
             raise ConfigurationError(
                 f"pipeline {self._scribe.pipeline!r}: {'; '.join(changed)}. What was delivered "
-                "under this "
-                "name cannot be told from what was not any more: give the changed pipeline a new "
-                "name"
+                "under this name cannot be told from what was not any more: give the changed "
+                "pipeline a new name"
             )
         merged = payloads.dump({**before, **description, "sinks": {**known, **wanted}})
         if merged == recorded:

@@ -210,8 +210,7 @@ def _refuse(pipeline: str, row: ParkedRow, decision: ParkedState) -> None:
     if decision is ParkedState.RESEND and row.value is None:
         raise ConfigurationError(
             f"{name} was in doubt when the checkpoint was lost, and has not come again yet: it "
-            "cannot be "
-            "sent before it does. Say `delivered` or `discard`, or wait for it"
+            "cannot be sent before it does. Say `delivered` or `discard`, or wait for it"
         )
 
 

@@ -298,8 +298,7 @@ class Holding:
         return Fenced(
             f"pipeline {self.scribe.pipeline!r}, sink {self.sink!r}, minibatch "
             f"{self.opening.row.minibatch}, partition {self.partition}: attempt {self.who.attempt} "
-            "stops, "
-            f"because {why}. Nothing is to be done: the other one delivers the rest"
+            f"stops, because {why}. Nothing is to be done: the other one delivers the rest"
         )
 
     def _refuse_two_tasks(self, found: StreamRow) -> None:
@@ -309,10 +308,9 @@ class Holding:
         if found.attempt.run == self.who.attempt.run and found.task != self.who.task:
             raise ConfigurationError(
                 f"pipeline {self.scribe.pipeline!r}, sink {self.sink!r}, partition "
-                f"{self.partition}: its rows "
-                f"are in two tasks of Spark ({found.task} and {self.who.task}). Leave out "
-                "`minPartitions`, "
-                "`maxRecordsPerPartition` and `repartition` between the source and semel.deliver"
+                f"{self.partition}: its rows are in two tasks of Spark ({found.task} and "
+                f"{self.who.task}). Leave out `minPartitions`, `maxRecordsPerPartition` and "
+                "`repartition` between the source and semel.deliver"
             )
 
     # -- keys

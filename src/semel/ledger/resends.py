@@ -181,8 +181,8 @@ class Resends:
                     continue
                 raise Fenced(
                     f"pipeline {self._scribe.pipeline!r}, sink {self._sink!r}: event {row.event} "
-                    "of "
-                    f"{row.entity!r} was taken over by a later sender, which says what became of it"
+                    f"of {row.entity!r} was taken over by a later sender, which says what became "
+                    "of it"
                 ) from None
             return
 

@@ -72,9 +72,8 @@ class Scribe:
                 return
         raise LedgerUnavailable(
             f"pipeline {self.pipeline!r}: the ledger did not answer for {self.patience_s:g} s; "
-            "nothing "
-            "more is sent until it does. See that its server runs and can be reached, then restart "
-            "the query"
+            "nothing more is sent until it does. See that its server runs and can be reached, then "
+            "restart the query"
         )
 
     def stands(self, updates: Sequence[Update]) -> bool:
@@ -98,8 +97,7 @@ class Scribe:
                 self.clock.sleep(pause)
         raise LedgerUnavailable(
             f"pipeline {self.pipeline!r}: the ledger did not answer for {self.patience_s:g} s "
-            f"({last}). "
-            "See that its server runs and can be reached, then restart the query"
+            f"({last}). See that its server runs and can be reached, then restart the query"
         )
 
     def _pauses(self) -> Iterator[float]:

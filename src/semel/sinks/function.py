@@ -42,8 +42,8 @@ class Function(Sink):
             )
         if (self.on_doubt is OnDoubt.PROBE) != (self.probe is not None):
             raise ConfigurationError(
-                f"sink {self.name!r}: on_doubt='probe' and a probe function go together; "
-                "pass on_doubt=your_function"
+                f"sink {self.name!r}: on_doubt='probe' and a probe function go together; pass "
+                "on_doubt=your_function"
             )
         object.__setattr__(self, "chunk_rows", self.window)
         object.__setattr__(self, "span_chunks", 1)
