@@ -125,12 +125,12 @@ _INSTALLED: LiteralString = (
 )
 _INSERT: LiteralString = "insert into semel_ledger values (%s, %s, %s) on conflict do nothing"
 _COMMIT: LiteralString = (
-    "select semel_commit_1(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], "
-    "%s::text[], %s::text[])"
+    "select semel_commit_1(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[],"
+    " %s::text[], %s::text[], %s::text[])"
 )
 _READ: LiteralString = (
-    "select l.tbl, l.key, l.payload from unnest(%s::text[], %s::text[]) as wanted(tbl, key) join "
-    "semel_ledger l on l.tbl = wanted.tbl and l.key = wanted.key"
+    "select l.tbl, l.key, l.payload from unnest(%s::text[], %s::text[]) as wanted(tbl, key)"
+    " join semel_ledger l on l.tbl = wanted.tbl and l.key = wanted.key"
 )
 _SCAN: LiteralString = "select key, payload from semel_ledger where tbl=%s and key>%s and key>=%s"
 _SCAN_BELOW: LiteralString = _SCAN + " and key<%s"
@@ -163,8 +163,8 @@ class PostgresStore:
             given = conninfo.conninfo_to_dict(url)
         except psycopg.Error:
             raise ConfigurationError(
-                f"{self._where!r} is not a URL that PostgreSQL understands; the form is "
-                "postgresql://user:password@host:port/database"
+                f"{self._where!r} is not a URL that PostgreSQL understands; the form is"
+                " postgresql://user:password@host:port/database"
             ) from None
         self._settings = _CONNECTION_DEFAULTS | {k: str(v) for k, v in given.items()}
         self._idle = _Idle()

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from semel.ledger.stores import Arranged
 
 _CREATE = (
-    "CREATE TABLE IF NOT EXISTS semel (tbl TEXT NOT NULL, key TEXT NOT NULL, payload TEXT NOT "
-    "NULL, PRIMARY KEY (tbl, key)) WITHOUT ROWID"
+    "CREATE TABLE IF NOT EXISTS semel"
+    " (tbl TEXT NOT NULL, key TEXT NOT NULL, payload TEXT NOT NULL, PRIMARY KEY (tbl, key))"
+    " WITHOUT ROWID"
 )
 _CREATE_SCHEMA = "INSERT OR IGNORE INTO semel VALUES (?, ?, ?)"
 _READ = "SELECT payload FROM semel WHERE tbl = ? AND key = ?"
@@ -152,8 +153,8 @@ class _Connection:
             self._file = self._file_now()
         elif self._file_now() != self._file:
             raise ConfigurationError(
-                f"the ledger {self._path} was removed or replaced while in use; put the file back, "
-                "or stop everything that uses it first"
+                f"the ledger {self._path} was removed or replaced while in use; put the file back,"
+                " or stop everything that uses it first"
             )
         return self._connection
 

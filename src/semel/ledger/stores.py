@@ -32,8 +32,8 @@ KEY_BYTES_MAX = 2600
 """What the index of every store can hold."""
 
 _ACCEPTED = (
-    "sqlite:///relative/path.db, sqlite:////absolute/path.db or "
-    "postgresql://user:password@host:port/database"
+    "sqlite:///relative/path.db, sqlite:////absolute/path.db"
+    " or postgresql://user:password@host:port/database"
 )
 _PASSWORD = re.compile(r"(://[^:/@?]*:).*@")
 _PASSWORD_OPTION = re.compile(r"((?:ssl)?password=)[^&]*", re.IGNORECASE)
@@ -126,8 +126,8 @@ def check_schema(payload: Payload | None, ledger: str) -> None:
     version = load(payload)["version"] if payload else None
     if version != SCHEMA_VERSION:
         raise ConfigurationError(
-            f"the ledger {ledger} has schema version {version}, this semel knows {SCHEMA_VERSION}: "
-            "upgrade semel"
+            f"the ledger {ledger} has schema version {version}, this semel knows {SCHEMA_VERSION}:"
+            " upgrade semel"
         )
 
 
