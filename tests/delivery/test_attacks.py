@@ -28,6 +28,7 @@ from delivery.witnesses import (
     Reply,
     after,
     away,
+    before,
     crash,
     crash_after,
     fine,
@@ -57,6 +58,7 @@ from semel.errors import (
 from semel.events import Chunk, Event, Given, Identity
 from semel.ledger.parked import resolve
 from semel.ledger.pruning import Pruning
+from semel.ledger.reports import Report
 from semel.ledger.rescaling import rescale
 from semel.ledger.store import Conflict
 from semel.protocol import OnDoubt, OnReject, ParkedState
@@ -331,7 +333,7 @@ def test_a_sink_that_is_left_out_in_the_middle_of_a_minibatch_is_refused_or_fini
     told = {each.split()[0] for each in world.parked()}
     assert len(seen) == len(set(seen))
     assert len(set(world.out.numbers)) == len(seen)
-    assert {*seen, *told} == set("a1 b2 a3 b4 a5 b6 a7 b8".split())
+    assert {*seen, *told} == {"a1", "b2", "a3", "b4", "a5", "b6", "a7", "b8"}
 
 
 def test_a_sink_that_was_left_out_does_not_stop_a_lost_checkpoint_for_ever() -> None:
@@ -729,3 +731,50 @@ def test_an_entity_may_have_any_name(name: str, identity: Identity) -> None:
     sent = [(effect.entity, effect.value["id"]) for effect in world.out.effects]
     assert sent == [(name, 1), ("b", 2), (name, 1), (name, 3), (name, 4), ("b", 5)]
     assert world.heads() == []
+
+
+# -- attempts that were replaced
+
+
+@pytest.mark.parametrize("kind", ["transactional", "sequenced", "repeatable", "probing"])
+def test_an_attempt_that_was_replaced_during_its_last_call_does_not_succeed(kind: str) -> None:
+    world = world_like(kind, chunk_rows=1, lease_s=10.0, deadline_s=30.0)
+    opening = world.open(0)
+    reports: list[Report] = []
+    twin = before(lambda: reports.extend(world.task(opening, "a1 b2", number=20)))
+    world.out.plan(fine, twin)
+    with pytest.raises(Fenced):
+        world.task(opening, "a1 b2", number=10)
+    world.driver.end(opening, reports)
+    assert world.out.seen == "a1 b2"
+
+
+def test_a_chunk_that_was_recorded_anew_is_not_sent_by_the_attempt_before_under_its_old_key() -> (
+    None
+):
+    world = world_like("repeatable by chunk", chunk_rows=2, span_chunks=2)
+    opening = world.open(0)
+    reports: list[Report] = []
+
+    def replaced() -> None:
+        world.out.refuses.add("d4")
+        reports.extend(world.task(opening, "a1 b2 c3 d4", number=20))
+        world.out.refuses.clear()  # somebody has mended what refused it
+
+    world.out.plan(fine, after(replaced))
+    with contextlib.suppress(Fenced):
+        world.task(opening, "a1 b2 c3 d4", number=10)
+    world.driver.end(opening, reports)
+    assert world.out.seen.split().count("c3") == 1
+
+
+# -- order within a chunk
+
+
+def test_a_follower_in_the_same_chunk_does_not_overtake_an_event_that_blocks() -> None:
+    world = world_of(Couriers(), chunk_rows=3, on_reject=OnReject.BLOCK)
+    world.out.plan(rejects)
+    with contextlib.suppress(ConfigurationError):  # a receipt out of order may be refused
+        world.minibatch(0, "a1 b2 a3")
+        assert world.out.seen == "b2"
+        assert world.parked() == ["a1 rejected", "a3 waiting"]
