@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ledger.delivering import Driver, payments
@@ -63,6 +65,10 @@ def test_a_parked_event_goes_only_when_it_is_final_and_old(
     hand.claim(span(0, 0, 3))
     hand.write(parks=parking("pay", SINK, [parked(1, state=state)], {}))
     remember_s = world.clock.wall()
+    world.clock.move(1.0)
+    assert Pruning(world.scribe, remember_s).run([SINK]) == 0  # it can still be replayed
+    world.clock.move(-1.0)
+    world.begin("n2").open(replace(wish(0), query="another"))
     assert Pruning(world.scribe, remember_s).run([SINK]) == 0
     world.clock.move(1.0)
     assert Pruning(world.scribe, remember_s).run([SINK]) == state.final

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events.ids import Minibatch
-from semel.ledger import journal, sequences
+from semel.ledger import journal, payloads, sequences
 from semel.ledger.keys import key, prefix
+from semel.ledger.owners import PIPELINES
 from semel.ledger.rows import OpenRow, StreamRow
 from semel.ledger.sequences import SequenceRow, Standing
 from semel.ledger.store import Absent, Conflict, Equals, Put, Sweep
@@ -90,8 +91,10 @@ class Minibatches:
         while True:
             text = self._scribe.read_one(self._open)
             before = None if text is None else OpenRow.load(text)
+            if before is not None and before.run < self._run:
+                self._refuse_left_out(wish.sinks)
             row = self._next(before, wish)
-            if before is not None and before == replace(row, version=before.version):
+            if before is not None and _same(before, row):
                 row = before
             opening = Opening(
                 row,
@@ -177,6 +180,7 @@ class Minibatches:
             partitions=wish.partitions,
             blocked=blocked,
             version=1 if before is None else before.version + 1,
+            since=self._scribe.clock.wall(),
         )
         if before is None:
             return row
@@ -186,17 +190,19 @@ class Minibatches:
                 f"{before.run}, which has minibatch {before.minibatch}; this one stops"
             )
         generation = before.minibatch.generation
-        step = wish.batch - before.minibatch.batch
+        batch, serial, complete = before.reached()
+        step = wish.batch - batch
         if wish.query == before.query and step in (-1, 0, 1):
-            if step == 1 and not before.complete:
-                raise Diverged(
-                    f"pipeline {self._scribe.pipeline!r}: Spark goes on to batch {wish.batch}, but "
-                    f"minibatch {before.minibatch} is not complete in the ledger: was the "
-                    "checkpoint used by a query without semel, or the ledger restored from a copy? "
-                    "Start with the checkpoint of this ledger"
-                )
-            same = Minibatch(generation, wish.batch)
-            return replace(row, minibatch=same, serial=before.serial + step)
+            self._refuse_step(before, wish, step, complete=complete)
+            was_complete = step < 0 or (step == 0 and complete)
+            return replace(
+                row,
+                minibatch=Minibatch(generation, wish.batch),
+                serial=serial + step,
+                newest=(batch, serial, complete) if step < 0 else None,
+                again=was_complete,
+                since=before.since,
+            )
         if not wish.survives_lost_checkpoint:
             raise ConfigurationError(
                 f"pipeline {self._scribe.pipeline!r}: the checkpoint was lost or replaced (batch "
@@ -205,7 +211,37 @@ class Minibatches:
                 "start under a new name with input that begins after what was delivered"
             )
         fresh = Minibatch(generation + 1, wish.batch)
-        return replace(row, minibatch=fresh, serial=before.serial + 1)
+        return replace(row, minibatch=fresh, serial=serial + 1)
+
+    def _refuse_left_out(self, sinks: Iterable[str]) -> None:
+        """A sink that is left out with something pending would be forgotten: finish it first."""
+        described = self._scribe.read_one(key(PIPELINES, self._scribe.pipeline))
+        known = [] if described is None else payloads.load(described).get("sinks", {})
+        for sink in sorted(set(known) - set(sinks)):
+            for _, text in self._scribe.scan(STREAMS, prefix(self._scribe.pipeline, sink)):
+                row = StreamRow.load(text)
+                if row.state is PartitionState.PENDING:
+                    raise ConfigurationError(
+                        f"pipeline {self._scribe.pipeline!r}: sink {sink!r} is left out, but its "
+                        f"partition {row.partition} is half delivered. Start once with it, let the "
+                        "minibatch come to its end, then leave it out"
+                    )
+
+    def _refuse_step(self, before: OpenRow, wish: Wish, step: int, *, complete: bool) -> None:
+        """Refuse what cannot follow the newest minibatch of the generation."""
+        name = f"pipeline {self._scribe.pipeline!r}"
+        if step == 1 and not complete:
+            raise Diverged(
+                f"{name}: Spark goes on to batch {wish.batch}, but the minibatch before it is not "
+                "complete in the ledger: was the checkpoint used by a query without semel, or the "
+                "ledger restored from a copy? Start with the checkpoint of this ledger"
+            )
+        if step < 1 and before.partitions != wish.partitions:
+            raise ConfigurationError(
+                f"{name}: batch {wish.batch} comes again, and it was delivered with "
+                f"{before.partitions} buckets. Rescale back to {before.partitions}, let it come to "
+                f"its end, then rescale to {wish.partitions} and start again"
+            )
 
     def _matching(
         self, opening: Opening, sink: str, row: StreamRow, report: Report | None
@@ -256,6 +292,11 @@ class Minibatches:
         )
 
 
+def _same(before: OpenRow, row: OpenRow) -> bool:
+    """Whether a row says what stands there already."""
+    return before == replace(row, version=before.version, since=before.since)
+
+
 def _parts(minibatch: Minibatch) -> tuple[int, int]:
     return minibatch.generation, minibatch.batch
 
@@ -277,7 +318,7 @@ def _swept(
     pipeline: str, before: OpenRow | None, row: OpenRow, sinks: Iterable[str]
 ) -> list[Update]:
     """Sweep the next but one before a minibatch that opens as the next one of its generation."""
-    if before is None or row.serial <= before.serial:
+    if before is None or row.serial <= before.reached()[1]:
         return []
     if row.minibatch.generation != before.minibatch.generation:
         return []

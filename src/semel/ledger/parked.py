@@ -122,7 +122,9 @@ def parking(
         at = head_key(pipeline, sink, entity)
         seen = heads.get(entity)
         if seen is None:
-            head = HeadRow(entity[0], entity[1], 1, behind)
+            first = next(row for row in rows if (row.entity, row.scope) == entity and row.blocks)
+            origin = _origin(parked_key(pipeline, sink, first), first)
+            head = HeadRow(entity[0], entity[1], 1, behind, origin)
             requirements.append(Absent(at))
         else:
             head = replace(seen[0], version=seen[0].version + 1, waiting=seen[0].waiting + behind)
@@ -130,6 +132,11 @@ def parking(
         updates.append(Put(at, head.dump()))
         made.append((entity, head))
     return Parks(tuple(rows), tuple(requirements), tuple(updates), tuple(made))
+
+
+def _origin(row_key: Key, row: ParkedRow) -> str:
+    """Name what made a head: the event, and how often it had been tried and resolved by then."""
+    return f"{row_key.key}#{row.attempts}#{row.state.value}"
 
 
 def read_heads(scribe: Scribe, sink: str) -> Heads:
@@ -187,7 +194,8 @@ def resolve(
             updates.append(Put(at, replace(head, version=head.version + 1).dump()))
         elif decision is ParkedState.RESEND:
             requirements.append(Absent(at))
-            updates.append(Put(at, HeadRow(row.entity, row.scope, 1, 0).dump()))
+            head = HeadRow(row.entity, row.scope, 1, 0, _origin(row_key, row))
+            updates.append(Put(at, head.dump()))
         try:
             scribe.commit(requirements, updates, partial(scribe.stands, updates[:1]))
         except Conflict:

@@ -15,12 +15,15 @@ from semel.ledger import keys, payloads
 from semel.ledger.journal import FORGOT, FORGOTTEN, watermark_of
 from semel.ledger.journal import TABLE as JOURNAL
 from semel.ledger.keys import prefix
+from semel.ledger.minibatches import OPEN
 from semel.ledger.parked import read_parked
+from semel.ledger.rows import OpenRow
 from semel.ledger.store import Conflict, Delete, Equals, Key, Put
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from semel.events import Minibatch
     from semel.ledger.scribe import Scribe
 
 REMEMBER_S = 7 * 86_400.0
@@ -35,17 +38,20 @@ class Pruning:
 
     def run(self, sinks: Iterable[str]) -> int:
         """Remove old rows; say how many."""
-        old = self.scribe.clock.wall() - self.remember_s
+        now = self.scribe.clock.wall()
+        old = now - self.remember_s
+        text = self.scribe.read_one(keys.key(OPEN, self.scribe.pipeline))
+        opened = None if text is None else OpenRow.load(text)
         removed = 0
         for sink in sinks:
-            for row_key, row, text in read_parked(self.scribe, sink):
-                if row.state.final and row.at < old:
-                    removed += self._remove(row_key, text)
+            for row_key, row, row_text in read_parked(self.scribe, sink):
+                if row.state.final and row.at < old and not _replayable(opened, row.minibatch):
+                    removed += self._remove(row_key, row_text)
             name = watermark_of(sink).name
-            for row_key, text in self.scribe.scan(JOURNAL, prefix(self.scribe.pipeline, name)):
-                row_ = payloads.load(text)
-                if row_["at"] < old and _is_set(row_):
-                    removed += self._forget(row_key, text)
+            for row_key, row_text in self.scribe.scan(JOURNAL, prefix(self.scribe.pipeline, name)):
+                entry = payloads.load(row_text)
+                if entry["at"] < old and _is_set(entry) and not _re_read(opened, entry["at"], old):
+                    removed += self._forget(row_key, row_text)
         return removed
 
     def _forget(self, row_key: Key, text: str) -> int:
@@ -66,6 +72,18 @@ class Pruning:
         except Conflict:
             return 0
         return 1
+
+
+def _replayable(opened: OpenRow | None, minibatch: Minibatch) -> bool:
+    """Whether a minibatch is not swept yet: what is parked of it may be met again."""
+    if opened is None or minibatch.generation != opened.minibatch.generation:
+        return False
+    return minibatch.batch >= opened.reached()[0] - 1
+
+
+def _re_read(opened: OpenRow | None, at: float, old: float) -> bool:
+    """Whether a set is of an older generation, and the input may still be read again past it."""
+    return opened is not None and at < opened.since and opened.since > old
 
 
 def _is_set(row: dict[str, object]) -> bool:

@@ -19,9 +19,11 @@ from semel.ledger.journal import COUNTERS, Entry, Journal, watermark_of
 from semel.ledger.keys import key, prefix
 from semel.ledger.minibatches import OPEN
 from semel.ledger.owners import PIPELINES
+from semel.ledger.parked import read_parked
 from semel.ledger.rows import OpenRow
 from semel.ledger.sequences import TABLE as SEQUENCES
 from semel.ledger.store import Conflict, Equals, Put, Sweep
+from semel.protocol import Capability
 
 if TYPE_CHECKING:
     from semel.ledger.scribe import Scribe
@@ -54,6 +56,7 @@ def rescale(scribe: Scribe, partitions: int) -> None:
             f"pipeline {scribe.pipeline!r}: minibatch {opened.minibatch} is not complete. Start "
             "the query with the old number until it is, stop it, then rescale"
         )
+    _refuse_parked(scribe, described["sinks"])
     operators = [COUNTERS.name, *(watermark_of(sink).name for sink in described["sinks"])]
     still = Equals(open_key, rows[open_key])
     for operator in operators:
@@ -61,7 +64,7 @@ def rescale(scribe: Scribe, partitions: int) -> None:
         scribe.commit([still], journal.updates(scribe.pipeline, made))
     switch: list[Update] = [
         Put(pipeline_key, payloads.dump({**described, "partitions": partitions})),
-        Put(open_key, replace(opened, partitions=partitions, version=opened.version + 1).dump()),
+        Put(open_key, replace(opened, version=opened.version + 1).dump()),
         *(Sweep(SEQUENCES, prefix(scribe.pipeline, sink)) for sink in described["sinks"]),
         *(
             Sweep(journal.TABLE, prefix(scribe.pipeline, operator, bucket_name(number, before)))
@@ -76,6 +79,20 @@ def rescale(scribe: Scribe, partitions: int) -> None:
             f"pipeline {scribe.pipeline!r} went on while it was rescaled; nothing was switched. "
             "Stop the query, then rescale again"
         ) from None
+
+
+def _refuse_parked(scribe: Scribe, sinks: dict[str, Any]) -> None:
+    """What is parked of a log belongs to that log: its partition has to be there to append it."""
+    for sink, described in sinks.items():
+        if described.get("capability") != Capability.SEQUENCED:
+            continue
+        waiting = [row for _, row, _ in read_parked(scribe, sink) if not row.state.final]
+        if waiting:
+            raise ConfigurationError(
+                f"pipeline {scribe.pipeline!r}, sink {sink!r}: {len(waiting)} events are parked, "
+                "and only their own log may take them. Resolve what `semel parked ls` shows and let "
+                "the query run once more, then rescale"
+            )
 
 
 def _rebucketed(scribe: Scribe, operator: str, number: int, before: int, after: int) -> list[Entry]:

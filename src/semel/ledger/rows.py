@@ -26,6 +26,10 @@ class OpenRow:
         blocked: the sinks for which an entity is blocked, so that new partitions read heads too.
         complete: whether the driver has completed it; no task may act on it any more.
         version: how often the row was written: no two texts of it are ever the same.
+        newest: where an older copy of the checkpoint was restored: batch and serial of the minibatch
+            after this one, and whether it is complete.
+        again: whether this minibatch was complete before and is only counted.
+        since: when the generation began.
     """
 
     run: int
@@ -36,6 +40,9 @@ class OpenRow:
     blocked: tuple[str, ...] = ()
     complete: bool = False
     version: int = 1
+    newest: tuple[int, int, bool] | None = None
+    again: bool = False
+    since: float = 0.0
 
     def dump(self) -> str:
         """Give the payload."""
@@ -50,6 +57,9 @@ class OpenRow:
                 "blocked": list(self.blocked),
                 "complete": self.complete,
                 "version": self.version,
+                "newest": None if self.newest is None else list(self.newest),
+                "again": self.again,
+                "since": self.since,
             }
         )
 
@@ -66,7 +76,14 @@ class OpenRow:
             blocked=tuple(row["blocked"]),
             complete=row["complete"],
             version=row["version"],
+            newest=None if row["newest"] is None else tuple(row["newest"]),
+            again=row["again"],
+            since=row["since"],
         )
+
+    def reached(self) -> tuple[int, int, bool]:
+        """Give batch, serial and completeness of the newest minibatch, this one or the next."""
+        return self.newest or (self.minibatch.batch, self.serial, self.complete or self.again)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +242,7 @@ class ParkedRow:
         blocks: whether later events of its entity wait for it.
         doubted: whether it was ever in doubt: it may have arrived although nobody said so.
         attempts: how often it was tried since it was parked.
+        shown: the entity as a sink sees it, where it was not known yet when the row was made.
     """
 
     entity: str
@@ -244,6 +262,7 @@ class ParkedRow:
     attempts: int = 0
     by: str | None = None
     reason: str | None = None
+    shown: str | None = None
 
     def dump(self) -> str:
         """Give the payload."""
@@ -266,6 +285,7 @@ class ParkedRow:
                 "attempts": self.attempts,
                 "by": self.by,
                 "reason": self.reason,
+                "shown": self.shown,
             }
         )
 
@@ -293,19 +313,21 @@ class ParkedRow:
             attempts=row["attempts"],
             by=row["by"],
             reason=row["reason"],
+            shown=row["shown"],
         )
 
 
 @dataclass(frozen=True, slots=True)
 class HeadRow:
     """An entity that is blocked. Whoever parks behind, drains or unblocks it requires it as it
-    stands.
+    stands; its origin is the event that made it, so that no two heads ever have the same text.
     """
 
     entity: str
     scope: str
     version: int
     waiting: int
+    origin: str = ""
 
     def dump(self) -> str:
         """Give the payload."""
@@ -315,6 +337,7 @@ class HeadRow:
                 "scope": self.scope,
                 "version": self.version,
                 "waiting": self.waiting,
+                "origin": self.origin,
             }
         )
 
@@ -322,7 +345,7 @@ class HeadRow:
     def load(cls, text: str) -> HeadRow:
         """Read it back."""
         row = payloads.load(text)
-        return cls(row["entity"], row["scope"], row["version"], row["waiting"])
+        return cls(row["entity"], row["scope"], row["version"], row["waiting"], row["origin"])
 
 
 def _encoded(value: dict[str, Any]) -> dict[str, Any]:
