@@ -422,7 +422,7 @@ class DatabaseLine(Line):
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
         def act() -> Receipt:
             stood = self.destination.rows.get(_place(self.target))
-            self._refuse(stood)
+            self._refuse(stood, progress)
             refused = self.destination.refused(chunk)
             if refused and not self.destination.one_script:
                 raise Rejected("one of them is refused")
@@ -444,9 +444,12 @@ class DatabaseLine(Line):
         receipt: Receipt = self.destination.send(names_in(chunk), act)
         return receipt
 
-    def _refuse(self, stood: Progress | None) -> None:
+    def _refuse(self, stood: Progress | None, progress: Progress | None = None) -> None:
         if stood is None or self.destination.careless:
             return
+        same = progress is not None and stood.minibatch == progress.minibatch
+        if same and progress is not None and stood.done > progress.start:
+            raise Fenced(f"the row stands at {stood.done} already")
         if stood.attempt > self.target.attempt or stood.minibatch > self.target.minibatch:
             raise Fenced(f"the row names attempt {stood.attempt}")
 
@@ -541,6 +544,9 @@ class LogLine(Line):
 
         def put(places: range) -> Receipt:
             self._refuse()
+            tail = max((entry.effect.osn for entry in self.log if not entry.resend), default=0)
+            if not resend and events[places[0]].osn <= tail:
+                raise Fenced(f"the log stands at {tail} already")
             for place in places:
                 self.destination.accept(events[place], self.target.attempt)
                 stamp = progress if place == len(events) - 1 else None
@@ -579,6 +585,7 @@ class Folder(Destination):
     """Part files: what was last put at a place is all that stands there."""
 
     places: dict[str, list[str]] = field(default_factory=dict)
+    writers: dict[str, Attempt] = field(default_factory=dict)
     aside: list[list[str]] = field(default_factory=list)
 
     def sink(self, name: str = "out", **settings: Any) -> FolderSink:
@@ -610,6 +617,10 @@ class FolderLine(Line):
 
     def finish(self) -> None:
         def put() -> None:
+            writer = self.destination.writers.get(self.place)
+            if writer is not None and writer > self.target.attempt:
+                raise Fenced(f"attempt {writer} wrote this place")
+            self.destination.writers[self.place] = self.target.attempt
             self.destination.places[self.place] = list(self.written)
 
         self.destination.send(["(finish)"], put)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from semel.delivery.calls import call_patiently, open_session
-from semel.errors import DeliveryError, NotDelivered, OutcomeUnknown
+from semel.errors import ConfigurationError, DeliveryError, NotDelivered, OutcomeUnknown
 from semel.protocol import Capability
 from semel.sinks import DELIVERED, Receipt
 
@@ -47,6 +47,8 @@ class Caller:
             if isinstance(result, NotDelivered):
                 raise result
             if not _unknown(result):
+                if capability is Capability.PROBING and isinstance(result, Receipt):
+                    refuse_single_failures(lane, result)
                 return result
             self.close()
             if capability is Capability.OPAQUE:
@@ -105,6 +107,16 @@ class Caller:
         taken = lane.around.clock.monotonic() - lane.holding.asked_at
         if taken > lane.sink.lease_s + lane.sink.deadline_s:
             self.late.append(chunk)
+
+
+def refuse_single_failures(lane: Lane, receipt: Receipt) -> None:
+    """Where the destination tells of whole chunks later, single events cannot fail alone."""
+    if receipt.failures:
+        why = receipt.failures[min(receipt.failures)]
+        raise ConfigurationError(
+            f"{lane.assignment.place(lane.sink)}: a {lane.sink.capability.value} session spoke of "
+            f"single events ({why}). Let it raise Rejected for the whole chunk: it is split then"
+        )
 
 
 def _deliver(session: Session, chunk: Chunk) -> Receipt | None:

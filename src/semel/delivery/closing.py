@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from semel.delivery.calls import open_session
+from semel.delivery.watermarks import Reached
 from semel.events import Attempt, EntityIds, Given, IdSet, Position
 from semel.events.chunks import chunk_key
 from semel.ledger.generations import THE_DRIVER, Fold, close, leftovers
@@ -110,10 +111,12 @@ class Closing:
             kept = handled.ids | (handled.doubtful if not resent else EntityIds.EMPTY)
             doubts += self._rejected(leftover, sink, handled)
             heads = read_heads(self.scribe, sink.name)
+            rows = read_parked(self.scribe, sink.name, minibatch=leftover.minibatch)
+            marks = {at: text for at, row, text in rows if row.state.only_marks}
             fold = Fold(
                 standing=self._standing(leftover, handled, kept),
-                entry=self._entry(leftover, sink, kept),
-                parks=parking(self.scribe.pipeline, sink.name, doubts, heads),
+                entry=self._entry(leftover, sink, kept, handled),
+                parks=parking(self.scribe.pipeline, sink.name, doubts, heads, marks),
             )
             try:
                 close(self.scribe, self.opening, leftover, fold)
@@ -133,7 +136,7 @@ class Closing:
         else:
             handled = self._from_destination(leftover, sink)
         for _, row, _ in read_parked(self.scribe, sink.name, minibatch=leftover.minibatch):
-            if row.partition == leftover.row.partition:
+            if row.partition == leftover.row.partition and not row.state.only_marks:
                 known = (row.position, row.scope, row.event)
                 handled.rejected = tuple(each for each in handled.rejected if each[:3] != known)
                 handled.ids = handled.ids | EntityIds.of({row.scope: IdSet.of([row.event])})
@@ -181,7 +184,7 @@ class Closing:
         handled = Handled(osn=leftover.row.osn)
         for span in leftover.spans:
             handled.osn = max(handled.osn, span.osn[1])
-            if span.state is SpanState.SETTLED:
+            if span.state is SpanState.SETTLED or span.stop <= leftover.row.done:
                 for ids in span.ids:
                     handled.ids = handled.ids | ids
                 handled.upto = _greatest(span.ids)
@@ -241,8 +244,8 @@ class Closing:
                 event=event,
                 minibatch=leftover.minibatch,
                 partition=leftover.row.partition,
-                position=0 if handled.span is None else handled.span.start,
-                osn=0 if handled.span is None else handled.span.osn[0],
+                position=_rank(handled.span, scope, event),
+                osn=leftover.row.osn + _rank(handled.span, scope, event) + 1,
                 state=state,
                 why="the checkpoint was lost while it was being sent",
                 at=self.scribe.clock.wall(),
@@ -252,6 +255,7 @@ class Closing:
             for scope, ids in handled.doubtful.items()
             for event in ids
         ]
+        rows.sort(key=lambda row: row.position)
         return rows, state is ParkedState.RESENT
 
     def _rejected(self, leftover: Leftover, sink: Sink, handled: Handled) -> list[ParkedRow]:
@@ -290,7 +294,9 @@ class Closing:
             above = IdSet.of(event for event in above if _after(event, upto))
         return Standing(osn, max(before.sent, handled.sent), replace(mark, above=above))
 
-    def _entry(self, leftover: Leftover, sink: Sink, kept: EntityIds) -> Entry | None:
+    def _entry(
+        self, leftover: Leftover, sink: Sink, kept: EntityIds, handled: Handled
+    ) -> Entry | None:
         if not isinstance(self.identity, Given) or not kept:
             return None
         operator, partition = watermark_of(sink.name), leftover.row.partition
@@ -298,14 +304,28 @@ class Closing:
         if not self.identity.increasing:
             return self.journal.append(operator, partition, number, {str(number): kept.to_json()})
         base = self.journal.restore(operator, partition, before=number)
+        left = EntityIds.EMPTY
+        for sent in () if handled.span is None else handled.span.ids:
+            left = left | (sent - kept)
         delta: dict[str, Any] = {}
         for scope, ids in kept.items():
-            last = ids.max()
-            delta[scope] = [
-                list(last) if isinstance(last, tuple) else last,
-                leftover.minibatch.generation,
-            ]
+            known = Reached.load(base.values[scope]) if scope in base.values else Reached()
+            reached = known.joined(ids, left.get(scope), leftover.minibatch.generation)
+            delta[scope] = reached.dump()
         return self.journal.entry(operator, partition, number, base, delta)
+
+
+def _rank(span: SpanRow | None, scope: str, event: EventID) -> int:
+    """Give the place of an event in its span: the order of given ids is by id, then entity."""
+    if span is None:
+        return 0
+    every = sorted(
+        (cast("Any", each), name)
+        for chunk in span.ids
+        for name, ids in chunk.items()
+        for each in ids
+    )
+    return span.start + every.index((event, scope))
 
 
 def _id_of(sort_key: list[Any] | None) -> EventID | None:

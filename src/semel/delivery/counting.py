@@ -35,6 +35,10 @@ def goes_on(lane: Lane, rows: Rows) -> bool:
         return False
     if not isinstance(lane.assignment.identity, Position):
         return False
+    opening = lane.assignment.opening
+    known = opening.sequence(lane.sink.name, lane.assignment.partition)
+    if any(serial > opening.row.serial for serial, _ in known.before):
+        raise lane.diverged(row.count, f"{row.count} events", "more, of a later minibatch", rows)
     running = lane.running_after(rows, 0)
     if running != row.digest:
         raise lane.diverged(row.count, f"digest {row.digest}", f"digest {running}", rows)

@@ -64,6 +64,7 @@ class Drafts:
         ranges: Sequence[Range],
         known: NDArray[np.bool_] | None = None,
         to_park: Sequence[ParkedRow] = (),
+        at: float | None = None,
     ) -> Draft:
         """Draft the next span over `rows`: who waits behind a blocked entity is parked and not
         sent.
@@ -88,7 +89,7 @@ class Drafts:
             running=self._running(stop),
             ids=tuple(rows.slice(low - start, high - start).id_sets() for low, high in ranges),
             attempt=lane.assignment.attempt,
-            at=lane.scribe.clock.wall(),
+            at=lane.scribe.clock.wall() if at is None else at,
             osn=(lane.last_osn_before + start + 1, lane.last_osn_before + stop),
             handled=rows.take(handled).id_sets() if handled.any() else EntityIds.EMPTY,
         )

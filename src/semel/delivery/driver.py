@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 from semel.delivery.closing import Closing
 from semel.delivery.resending import Resending
 from semel.delivery.surroundings import Surroundings
+from semel.errors import HeldInDoubt
 from semel.ledger.journal import Journal
 from semel.ledger.minibatches import Minibatches, Wish
 from semel.ledger.owners import Owners
+from semel.ledger.parked import read_parked
 from semel.ledger.pruning import Pruning
+from semel.protocol import OnDoubt, ParkedState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,11 +77,29 @@ class Driver:
             self.identity.survives_lost_checkpoint,
         )
         opening = self._minibatches.open(wish)
-        if opening.first_of_run and self._close(opening):
-            opening = self._minibatches.open(wish)
+        if opening.first_of_run:
+            if self._close(opening):
+                opening = self._minibatches.open(wish)
+            self._stop_if_held()
         if opening.row.serial % PRUNE_EVERY == 0:
             Pruning(self.scribe).run([sink.name for sink in self.sinks])
         return opening
+
+    def _stop_if_held(self) -> None:
+        """Policy `stop`: nothing goes on before a person has said what happened."""
+        for sink in self.sinks:
+            held = [
+                row
+                for _, row, _ in read_parked(self.scribe, sink.name)
+                if row.state is ParkedState.HELD
+            ]
+            if held and sink.on_doubt is OnDoubt.STOP:
+                raise HeldInDoubt(
+                    f"pipeline {self.scribe.pipeline!r}, sink {sink.name!r}: {len(held)} events "
+                    f"are in doubt, the first is event {held[0].event} of {held[0].entity!r}. Look "
+                    "at the destination, then say `semel resolve EVENT delivered|resend|discard "
+                    "--reason ...` for each and start the query again"
+                )
 
     def drain(self) -> int:
         """Send parked events that are free to go; say how many."""

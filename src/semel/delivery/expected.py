@@ -40,7 +40,7 @@ class Expected:
         filled = 0
         for at in np.flatnonzero(rows.contained_in(EntityIds.of(wanted))).tolist():
             row_key, row, text = self._missing.pop((rows.scope(at), rows.id(at)))
-            full = replace(row, value=rows.value(at), schema=schema)
+            full = replace(row, value=rows.value(at), schema=schema, shown=rows.entity(at))
             try:
                 self._scribe.commit([Equals(row_key, text)], [Put(row_key, full.dump())])
             except Conflict:

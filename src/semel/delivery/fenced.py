@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from semel.delivery import counting
+from semel.delivery.caller import refuse_single_failures
 from semel.delivery.calls import call_patiently, open_session
 from semel.delivery.parks import parked_row
 from semel.delivery.resending import Resending
@@ -100,8 +101,11 @@ class FencedWay:
 
     def finish(self) -> None:
         """See that the replay covers what the destination says is done."""
-        if self._action is not Action.COUNT and self._lane.position < self._done.events:
+        if self._action is Action.COUNT:
+            return
+        if self._lane.position < self._done.events:
             self._lane.short = True
+        self._lane.holding.check()  # an attempt that was replaced must not succeed
 
     def close(self) -> None:
         """Give the session back."""
@@ -263,6 +267,8 @@ class FencedWay:
                 return
             result = self._call(rows, chosen, start, stop)
             if isinstance(result, Receipt):
+                if lane.sink.capability is Capability.SEQUENCED:
+                    refuse_single_failures(lane, result)
                 lane.figures.delivered += len(chosen) - len(result.failures)
                 lane.sent = lane.last_osn_before + int(chosen.positions[-1]) + 1
                 lane.unknown_in_a_row = 0
@@ -305,6 +311,7 @@ class FencedWay:
             minibatch=opening.row.minibatch,
             attempt=lane.assignment.attempt,
             done=stop,
+            start=start,
             osn=lane.last_osn_before + stop,
             digest=lane.running_after(rows, count),
             sort_key=rows.sort_key(count - 1),

@@ -45,6 +45,7 @@ class IntentWay:
         self._action: Action | None = None
         self._recorded: deque[SpanRow] = deque()
         self._unsettled: Draft | None = None
+        self._inherited = False
 
     def wants(self) -> int:
         """A span; while resuming, the next recorded one just as it was recorded."""
@@ -86,12 +87,16 @@ class IntentWay:
         """An OPAQUE span is settled at once; the others when the driver completes the minibatch."""
         if self._recorded:
             self._lane.short = True
-        if self._lane.sink.capability is Capability.OPAQUE:
-            try:
+        if self._action is Action.COUNT:
+            return
+        try:
+            if self._lane.sink.capability is Capability.OPAQUE:
                 self._settle()
-            except Fenced:
-                self._doubts.report_late(self._caller.late)
-                raise
+            else:
+                self._lane.holding.check()  # an attempt that was replaced must not succeed
+        except Fenced:
+            self._doubts.report_late(self._caller.late)
+            raise
 
     def close(self) -> None:
         """Give the session back."""
@@ -176,7 +181,11 @@ class IntentWay:
         if action is Action.DOUBT:
             self._doubt_all(draft)
         else:
+            sink = lane.sink
+            by_chunk = sink.capability is Capability.REPEATABLE and not sink.keyed_by_event
+            self._inherited = by_chunk  # its first sender may still send it under the same key
             self._send(draft, ask_first=action is Action.ASK_ARRIVED)
+            self._inherited = False
         return len(rows)
 
     def _found_of(self, span: SpanRow) -> Found:
@@ -217,6 +226,7 @@ class IntentWay:
                 continue
             break
         self._unsettled = None
+        self._caller.late.clear()
         lane.parked(draft.parks)
         self._send(draft)
 
@@ -256,6 +266,9 @@ class IntentWay:
         """Park what was rejected or is in doubt; make a new span of what is left, None when nothing
         is.
         """
+        if self._inherited:
+            self._doubts.wait_out_the_attempt_before()
+            self._inherited = False
         if isinstance(result, Rejected) and len(chunk) > 1:
             middle = int(chunk.rows.positions[len(chunk) // 2])
             halves = [(chunk.start, middle), (middle, chunk.stop)]
@@ -306,7 +319,7 @@ class IntentWay:
             known = draft.handled[first - span.start :].copy()
             if handled:
                 known |= np.isin(rest.positions, list(handled))
-            new = self._drafts.draft(rest, ranges, known, to_park) if ranges else None
+            new = self._drafts.draft(rest, ranges, known, to_park, span.at) if ranges else None
             parks = lane.parks(to_park) if new is None else new.parks
             lane.limit_parks(parks)
             try:

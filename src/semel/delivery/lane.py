@@ -17,7 +17,7 @@ import numpy as np
 from semel.delivery.expected import Expected
 from semel.delivery.parks import schema_text
 from semel.errors import Diverged, HeldInDoubt
-from semel.events import Chunk, Digest, Rows
+from semel.events import Chunk, Digest, Position, Rows
 from semel.events.chunks import chunk_key, escaped
 from semel.ledger.parked import parked_key, parking, read_heads, read_parked
 from semel.ledger.partitions import Holding
@@ -108,6 +108,7 @@ class Lane:
             self.sink.name,
             self.assignment.partition,
             self.assignment.claimant(self.sink),
+            may_grow=isinstance(self.assignment.identity, Position),
         )
 
     # -- rows in, rows out

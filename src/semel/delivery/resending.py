@@ -17,7 +17,14 @@ import numpy as np
 import pyarrow as pa
 
 from semel.delivery.calls import call_patiently, open_session
-from semel.errors import DeliveryError, Fenced, NotDelivered, OutcomeUnknown, Rejected
+from semel.errors import (
+    DeliveryError,
+    Fenced,
+    NotDelivered,
+    OutcomeUnknown,
+    Rejected,
+    SemelError,
+)
 from semel.events import Attempt, Chunk, Minibatch, Rows
 from semel.events.chunks import escaped
 from semel.events.labels import Labels
@@ -49,6 +56,10 @@ if TYPE_CHECKING:
 
 RESENDS = Minibatch(0, 0)
 """All resends are of one minibatch, so that a take-over keeps what the progress row names."""
+
+
+class _Unanswered(Exception):
+    """Nobody can say yet what became of an event that was sent; it stays in its sender's hands."""
 
 
 @dataclass
@@ -110,7 +121,7 @@ class Resending:
         return all(
             row.partition == self.partition
             for _, row, _ in rows
-            if (row.entity, row.scope) == entity
+            if (row.entity, row.scope) == entity and not row.state.final
         )
 
     # -- one event
@@ -128,11 +139,20 @@ class Resending:
             if self.session is not None:  # the log's writer, so perhaps the whole task is
                 raise
             return False
+        except _Unanswered:
+            return False  # it stays claimed, and the next one to come asks what became of it
 
     def _settle(self, claimed: Claimed) -> bool:
         taken_over = claimed.was.state is ParkedState.SENDING
         self._wait_before(claimed, taken_over=taken_over)
-        result = self._deliver(claimed, taken_over=taken_over)
+        try:
+            result = self._deliver(claimed, taken_over=taken_over)
+        except NotDelivered as error:
+            result = error  # nobody answered, so nothing was sent
+        except (SemelError, _Unanswered):
+            raise
+        except Exception as error:
+            raise _Unanswered from error
         if isinstance(result, NotDelivered):
             again = ParkedState.RESEND if taken_over else claimed.was.state
             self._resends.settle(claimed, again, str(result), blocks=True)
@@ -258,7 +278,7 @@ class Resending:
                 unknown = isinstance(result, OutcomeUnknown)
                 if not unknown or self.sink.capability is Capability.OPAQUE:
                     return result
-            return NotDelivered(f"the answer was lost again and again: {result}")
+            raise _Unanswered
         finally:
             session.close()
 
@@ -267,7 +287,10 @@ class Resending:
         if DOUBT[self.sink.on_doubt].remedy is Remedy.SEND:
             return self._call(claimed)
         if self.sink.probe is not None:
-            arrived = self.sink.probe(self._chunk(claimed).event(0))
+            try:
+                arrived = self.sink.probe(self._chunk(claimed).event(0))
+            except Exception as error:  # noqa: BLE001 - a probe that fails cannot tell
+                return OutcomeUnknown(f"whoever sent it did not end, and the probe failed: {error}")
             if arrived is not None:
                 return DELIVERED if arrived else self._call(claimed)
         return OutcomeUnknown("whoever sent it did not come to an end")
@@ -291,8 +314,7 @@ class Resending:
     def _transact(self, claimed: Claimed) -> Receipt | DeliveryError:
         """TRANSACTIONAL: a progress row of its own names the last event that was resent."""
         name: list[object] = [claimed.key.key]
-        result: Receipt | DeliveryError = NotDelivered("not tried")
-        for _ in range(2):
+        for _ in range(3):
             session = cast("TransactionalSession", self._open(claimed))
             try:
                 stood = session.take_over()
@@ -301,7 +323,8 @@ class Resending:
                 progress = Progress(
                     minibatch=RESENDS,
                     attempt=Attempt(claimed.token, 0),
-                    done=1,
+                    start=0 if stood is None else stood.done,
+                    done=claimed.token,
                     osn=claimed.row.osn,
                     sort_key=name,
                 )
@@ -311,7 +334,7 @@ class Resending:
                 session.close()
             if not isinstance(result, OutcomeUnknown):
                 return result
-        return NotDelivered(f"the answer was lost again: {result}")
+        raise _Unanswered
 
     def _append(self, claimed: Claimed) -> Receipt | DeliveryError:
         """SEQUENCED: the log says which resend was its last."""
@@ -325,8 +348,9 @@ class Resending:
             )
         )
         if isinstance(result, OutcomeUnknown):
-            arrived = session.take_over().resent >= claimed.first
-            return DELIVERED if arrived else NotDelivered(str(result))
+            if session.take_over().resent >= claimed.first:
+                return DELIVERED
+            raise _Unanswered
         return result
 
     def _open(self, claimed: Claimed) -> object:
@@ -360,7 +384,8 @@ def rows_of(row: ParkedRow) -> Rows:
     batch = pa.RecordBatch.from_pylist([row.value], schema=schema)
     parts = row.event if isinstance(row.event, tuple) else (row.event,)
     scopes = Labels.one(row.scope, 1)
-    entities = scopes if row.entity == row.scope else Labels.one(row.entity, 1)
+    shown = row.shown or row.entity
+    entities = scopes if shown == row.scope else Labels.one(shown, 1)
     return Rows(
         batch=batch,
         positions=np.array([row.position], dtype=np.int64),

@@ -9,8 +9,8 @@ hold anything back. Always true:
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
@@ -174,6 +174,44 @@ class _Journaled:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """Of one entity: every id up to `last` is handled, and those in `above`."""
+
+    last: EventID | None = None
+    generation: int = 0
+    above: IdSet = field(default=IdSet.EMPTY)
+
+    def joined(self, ids: IdSet, left: IdSet, generation: int) -> Reached:
+        """Give it with `ids` handled too, of a minibatch in which `left` are not."""
+        every = list(self.above | ids)
+        least = left.min() if left else None
+        below = [each for each in every if least is None or _less(each, least)]
+        last = self.last
+        for each in below:
+            last = each if last is None or _less(last, each) else last
+        above = IdSet.of(each for each in every if last is None or _less(last, each))
+        return Reached(last, generation, above)
+
+    def passed(self, last: EventID, generation: int) -> Reached:
+        """Give it after `last` was reached in a minibatch of `generation`."""
+        above = IdSet.of(each for each in self.above if _less(last, each))
+        return Reached(last, generation, above)
+
+    def dump(self) -> list[Any]:
+        """Give it as JSON."""
+        last = list(self.last) if isinstance(self.last, tuple) else self.last
+        plain = [last, self.generation]
+        return [*plain, self.above.to_json()] if self.above else plain
+
+    @classmethod
+    def load(cls, value: list[Any]) -> Reached:
+        """Read it back."""
+        last = tuple(value[0]) if isinstance(value[0], list) else value[0]
+        above = IdSet.from_json(value[2]) if len(value) > 2 else IdSet.EMPTY
+        return cls(last, value[1], above)
+
+
 class _ByMaximum(_Journaled):
     """Ids that only increase: a maximum per entity, with the generation it was reached in."""
 
@@ -182,13 +220,20 @@ class _ByMaximum(_Journaled):
         self._state = journal.restore(self._operator, assignment.partition, before=self._serial)
         self._older: dict[str, EventID] = {}
         self._same: dict[str, EventID] = {}
-        for scope, (last, generation) in self._state.values.items():
-            known = self._same if generation == self._generation else self._older
-            known[scope] = tuple(last) if isinstance(last, list) else last
+        self._above: dict[str, Reached] = {}
+        for scope, value in self._state.values.items():
+            last, generation = value[0], value[1]
+            if last is not None:
+                known = self._same if generation == self._generation else self._older
+                known[scope] = tuple(last) if isinstance(last, list) else last
+            if len(value) > 2:
+                self._above[scope] = Reached.load(value)
+        self._beyond = EntityIds.of({scope: known.above for scope, known in self._above.items()})
         self._reached: dict[str, EventID] = {}
 
     def handled(self, rows: Rows) -> NDArray[np.bool_]:
-        again = rows.at_most(self._same)
+        before = rows.contained_in(self._beyond)
+        again = rows.at_most(self._same) & ~before
         if again.any():
             at = int(np.flatnonzero(again)[0])
             raise Diverged(
@@ -196,7 +241,7 @@ class _ByMaximum(_Journaled):
                 f"{self._same[rows.scope(at)]}, but the ids were declared increasing. Take "
                 "increasing=True away, under a new name; nothing was sent of this chunk"
             )
-        return rows.at_most(self._older)
+        return rows.at_most(self._older) | before
 
     def observe(self, rows: Rows) -> None:
         self._reached.update(rows.last_ids())
@@ -208,6 +253,9 @@ class _ByMaximum(_Journaled):
             scope: [list(last) if isinstance(last, tuple) else last, self._generation]
             for scope, last in self._reached.items()
         }
+        for scope, known in self._above.items():
+            if scope in delta:
+                delta[scope] = known.passed(self._reached[scope], self._generation).dump()
         return self._journal.entry(
             self._operator, self._assignment.partition, self._serial, self._state, delta
         )
@@ -270,3 +318,8 @@ def _offset(event: EventID) -> int:
     """The offset in a position: the id itself, or the first of its parts."""
     offset = event[0] if isinstance(event, tuple) else event
     return int(offset)
+
+
+def _less(one: EventID, other: EventID) -> bool:
+    """Whether an id comes before another of the same shape."""
+    return bool(cast("Any", one) < cast("Any", other))

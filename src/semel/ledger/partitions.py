@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from semel.errors import ConfigurationError, Fenced
+from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events import EntityIds
 from semel.ledger.keys import key, prefix
 from semel.ledger.minibatches import EVENTS, OPEN, STREAMS
@@ -51,6 +51,7 @@ class Holding:
     """The hold of one attempt on one partition of one sink, from its claim to its report.
 
     Attributes:
+        may_grow: whether a minibatch that was complete may have further events (position).
         asked_at: on the own monotonic clock, just before the ledger was last asked: a lease counts
             from there.
         predecessor: the row as it was before this attempt took it over.
@@ -61,6 +62,7 @@ class Holding:
     sink: str
     partition: str
     who: Claimant
+    may_grow: bool = True
     asked_at: float = 0.0
     predecessor: StreamRow | None = None
     row: StreamRow | None = None
@@ -91,6 +93,8 @@ class Holding:
             at=self.scribe.clock.wall(),
             location=location,
         )
+        if self.opening.row.again and not self.may_grow:
+            self._refuse_growth()
         put = Put(self._row_key, fresh.dump())
         updates: list[Update] = [put, *parks.updates]
         if first is not None:
@@ -300,6 +304,16 @@ class Holding:
             f"{self.opening.row.minibatch}, partition {self.partition}: attempt {self.who.attempt} "
             f"stops, because {why}. Nothing is to be done: the other one delivers the rest"
         )
+
+    def _refuse_growth(self) -> None:
+        """A minibatch that was complete without this partition has no events in it."""
+        if self.scribe.read_one(self._row_key) is None:
+            raise Diverged(
+                f"pipeline {self.scribe.pipeline!r}, sink {self.sink!r}, minibatch "
+                f"{self.opening.row.minibatch}: it was complete without partition "
+                f"{self.partition}, and a replay gives events in it. The query does not give the "
+                "same rows for the same input; nothing was sent"
+            )
 
     def _refuse_two_tasks(self, found: StreamRow) -> None:
         """A partition belongs to one task; two of one run would each deliver a part of it under one

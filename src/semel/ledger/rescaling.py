@@ -90,8 +90,8 @@ def _refuse_parked(scribe: Scribe, sinks: dict[str, Any]) -> None:
         if waiting:
             raise ConfigurationError(
                 f"pipeline {scribe.pipeline!r}, sink {sink!r}: {len(waiting)} events are parked, "
-                "and only their own log may take them. Resolve what `semel parked ls` shows and let "
-                "the query run once more, then rescale"
+                "and only their own log may take them. Resolve what `semel parked ls` shows and "
+                "let the query run once more, then rescale"
             )
 
 

@@ -26,8 +26,8 @@ class OpenRow:
         blocked: the sinks for which an entity is blocked, so that new partitions read heads too.
         complete: whether the driver has completed it; no task may act on it any more.
         version: how often the row was written: no two texts of it are ever the same.
-        newest: where an older copy of the checkpoint was restored: batch and serial of the minibatch
-            after this one, and whether it is complete.
+        newest: where an older copy of the checkpoint was restored: batch and serial of the
+            minibatch after this one, and whether it is complete.
         again: whether this minibatch was complete before and is only counted.
         since: when the generation began.
     """

@@ -19,6 +19,8 @@ class Progress:
     """How far an attempt came with a partition, as the destination committed it.
 
     Attributes:
+        start: where the chunk starts that it is delivered with; a row that stands beyond it has it
+            already, because a call of one's own may arrive late.
         done: events of the order that are delivered or parked, counted from its start.
         sort_key: of the last done event; with position identity that is its offset.
         digest: of the partition so far.
@@ -31,6 +33,7 @@ class Progress:
     minibatch: Minibatch
     attempt: Attempt
     done: int = 0
+    start: int = 0
     osn: int = 0
     digest: str = ""
     sort_key: list[Any] | None = None
@@ -52,6 +55,7 @@ class Progress:
             "minibatch": [self.minibatch.generation, self.minibatch.batch],
             "attempt": [self.attempt.run, self.attempt.task],
             "done": self.done,
+            "start": self.start,
             "osn": self.osn,
             "digest": self.digest,
             "sort_key": self.sort_key,
@@ -70,6 +74,7 @@ class Progress:
             minibatch=Minibatch(*value["minibatch"]),
             attempt=Attempt(*value["attempt"]),
             done=value["done"],
+            start=value["start"],
             osn=value["osn"],
             digest=value["digest"],
             sort_key=value["sort_key"],

@@ -43,7 +43,9 @@ class Receipt:
     """What became of the events of a chunk: all delivered, but for `failures` (by place in the
     chunk).
 
-    An event after a failure that was not even tried is listed as `NotDelivered`.
+    An event after a failure that was not even tried is listed as `NotDelivered`, and so is every
+    event of the entity after one that failed: the events of an entity stay in order. PROBING and
+    SEQUENCED sessions speak of whole chunks, because that is what their destination tells later.
     """
 
     failures: Mapping[int, DeliveryError] = field(default_factory=dict)
@@ -144,10 +146,10 @@ class TransactionalSession(Protocol):
         """
 
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
-        """Lock the row, require an attempt and a minibatch not later than ours, move it, then the
-        effect.
+        """Lock the row, require that it is not beyond us, move it, then the effect; all as one.
 
-        All in one transaction. Raises `Fenced` when a later attempt is named by the row.
+        Raises `Fenced` when the row names a later attempt or minibatch, and when it stands beyond
+        `progress.start`: then an earlier call of this very attempt has arrived after all.
         """
 
     def close(self) -> None:
@@ -166,10 +168,11 @@ class SequencedSession(Protocol):
         """
 
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
-        """Append the chunk's events in order, each with its OSN and sort key; the last carries
-        `progress`.
+        """Append the chunk's events in order, each with its OSN; the last carries `progress`.
 
-        Raises `Fenced` when a later attempt holds the log.
+        Raises `Fenced` when a later attempt holds the log, and for an OSN that is not beyond its
+        tail: then an earlier call of this very attempt has arrived after all. A receipt speaks of
+        all events; an event that is rejected rejects the chunk.
         """
 
     def deliver_again(self, chunk: Chunk, number: int) -> Receipt:
@@ -190,7 +193,9 @@ class WholeSession(Protocol):
         """Take the next events, aside from the place itself."""
 
     def finish(self) -> None:
-        """Put what was written in its place, over whatever stands there.
+        """Put what was written in its place, over whatever an earlier attempt left there.
+
+        Raises `Fenced` when a later attempt has put something there, or emptied it.
 
         Where nothing was written, nothing stands there afterwards: so a half-done place is emptied
         when its generation is closed.

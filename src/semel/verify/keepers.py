@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import Fenced, Rejected
-from semel.events import EntityIds, IdSet, Minibatch
+from semel.events import Attempt, EntityIds, IdSet, Minibatch
 from semel.protocol import Capability, OnReject
 from semel.sinks import DELIVERED, Progress, Receipt, Tail
 from semel.verify.faults import Kind
@@ -96,6 +96,7 @@ class DatabaseSession(WitnessSession):
         def transaction() -> None:
             stood = self.destination.progress.get(_place(self.target))
             _refuse_later(stood, self.target)
+            _refuse_past(stood, progress)
             same = stood is not None and stood.minibatch == progress.minibatch
             ids = stood.ids | progress.ids if stood is not None and same else progress.ids
             row = replace(progress, rejected=kept, rejected_events=named, ids=ids)
@@ -111,6 +112,12 @@ class DatabaseSession(WitnessSession):
 def _refuse_later(stood: Progress | None, target: Target) -> None:
     if stood is not None and (stood.attempt > target.attempt or stood.minibatch > target.minibatch):
         raise Fenced(f"the progress row names attempt {stood.attempt}")
+
+
+def _refuse_past(stood: Progress | None, progress: Progress) -> None:
+    same = stood is not None and stood.minibatch == progress.minibatch
+    if stood is not None and same and stood.done > progress.start:
+        raise Fenced(f"the progress row stands at {stood.done} already")
 
 
 # -- SEQUENCED
@@ -235,6 +242,8 @@ class LogSession(WitnessSession):
 
         def entries(places: range) -> None:
             self._refuse_replaced(log)
+            if not resend and events[places[0]].osn <= log.tail().osn:
+                raise Fenced(f"the log stands at {log.tail().osn} already")
             for place in places:
                 effect = self.destination.effect(events[place], self.target, began)
                 effect = replace(effect, resend=bool(resend))
@@ -269,6 +278,7 @@ class Places(Destination):
     """Part files: what was last put at a place is all that stands there."""
 
     places: dict[str, list[Effect]] = field(default_factory=dict)
+    writers: dict[str, Attempt] = field(default_factory=dict)
 
     def seen(self) -> list[Effect]:
         """Give what stands at all places."""
@@ -318,6 +328,10 @@ class PlaceSession(WitnessSession):
 
         def put() -> None:
             places, now = self.destination, self.wire.hub.now
+            writer = places.writers.get(self.place)
+            if writer is not None and writer > self.target.attempt:
+                raise Fenced(f"attempt {writer} has put something here")
+            places.writers[self.place] = self.target.attempt
             late = now - began > places.deadline_s
             made = [replace(effect, at=now, late=late) for effect in self.aside]
             places.places.pop(self.place, None)
