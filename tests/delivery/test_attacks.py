@@ -55,7 +55,7 @@ from semel.errors import (
     NotDelivered,
     Rejected,
 )
-from semel.events import Chunk, Event, Given, Identity
+from semel.events import Chunk, Event, Identity
 from semel.ledger.parked import resolve
 from semel.ledger.pruning import Pruning
 from semel.ledger.reports import Report
@@ -438,22 +438,6 @@ def test_events_in_doubt_at_a_lost_checkpoint_have_numbers_of_their_own() -> Non
     assert len({row.osn for _, row in world.parked_rows()}) == 3
 
 
-def test_events_in_doubt_at_a_lost_checkpoint_are_sent_again_in_their_order() -> None:
-    identity = Given(entity="c", event=("id",), order_by=("v",))
-    world = world_of(Post(), identity, window=2)
-    opening = world.open(0)
-    world.out.plan(crash)
-    with pytest.raises(Crash):
-        world.task(opening, "a9=1 a5=2")
-    read_again(world, "a9=1 a5=2")
-    assert world.out.seen == ""
-    world.resolve("a9", "resend")
-    world.resolve("a5", "resend")
-    world.clock.move(100.0)
-    world.driver.drain()
-    assert world.out.seen == "a9 a5"
-
-
 def test_an_event_in_doubt_at_a_lost_checkpoint_keeps_its_entity() -> None:
     world = world_of(Post(), ORDERED_POSITION)
     opening = world.open(0)
@@ -574,22 +558,6 @@ def test_a_span_that_was_recorded_anew_is_as_old_as_what_was_sent_from_it() -> N
     assert len(seen) == len(set(seen))
 
 
-def test_a_key_is_not_trusted_beyond_its_time_after_a_lost_checkpoint() -> None:
-    world = World()
-    world.add(Absorber(remembers_s=1_000.0), chunk_rows=1, remembers_s=1_000.0)
-    world.start()
-    opening = world.open(0)
-    world.out.plan(crash_after)
-    with pytest.raises(Crash):
-        world.task(opening, "a1 b2")
-    world.clock.move(900.0)
-    world.start()
-    world.open(0, "q2")  # the generation is closed, and then nobody comes for a while
-    world.clock.move(200.0)
-    read_again(world, "a1 b2")
-    assert world.out.seen.split().count("a1") == 1
-
-
 # -- a place that is overwritten
 
 
@@ -606,14 +574,6 @@ def test_a_late_finish_of_an_input_that_ended_early_does_not_replace_the_whole_p
     with contextlib.suppress(Fenced):
         world.task(opening, "a1")  # query.stop(): the input ended early
     assert world.out.places == {"1.0/part-0": ["a1", "b2", "c3"]}
-
-
-def test_a_rerun_by_position_that_ends_later_writes_its_place_anew() -> None:
-    world = world_of(Folder(), POSITION)
-    world.minibatch(0, "a1 b2")
-    world.start()
-    world.minibatch(0, "a1 b2 c3")
-    assert world.out.places == {"1.0/part-t/0": ["a1", "b2", "c3"]}
 
 
 # -- rows that a complete minibatch did not have
@@ -658,19 +618,6 @@ class TellingLine(RegisterLine):
 class Registers(Register):
     def sink(self, name: str = "out", **settings: Any) -> Telling:
         return Telling(name=name, destination=self, **settings)
-
-
-def test_an_event_that_was_rejected_in_a_chunk_that_arrived_is_not_lost_with_its_task() -> None:
-    world = world_of(Registers(), chunk_rows=3)
-    world.out.refuses.add("b2")
-    world.out.plan(crash_after)
-    opening = world.open(0)
-    with pytest.raises(Crash):
-        world.task(opening, "a1 b2 c3")
-    with contextlib.suppress(ConfigurationError):  # such a receipt may be refused
-        world.driver.end(opening, world.task(opening, "a1 b2 c3"))
-        assert world.out.seen == "a1 c3"
-        assert world.parked() == ["b2 rejected"]
 
 
 # -- a destination that cannot be reached
@@ -741,40 +688,24 @@ def test_an_attempt_that_was_replaced_during_its_last_call_does_not_succeed(kind
     world = world_like(kind, chunk_rows=1, lease_s=10.0, deadline_s=30.0)
     opening = world.open(0)
     reports: list[Report] = []
-    twin = before(lambda: reports.extend(world.task(opening, "a1 b2", number=20)))
-    world.out.plan(fine, twin)
+
+    def replaced() -> None:
+        world.clock.move(11.0)
+        reports.extend(world.task(opening, "a1 b2", number=20))
+
+    world.out.plan(fine, before(replaced))
     with pytest.raises(Fenced):
         world.task(opening, "a1 b2", number=10)
     world.driver.end(opening, reports)
     assert world.out.seen == "a1 b2"
 
 
-def test_a_chunk_that_was_recorded_anew_is_not_sent_by_the_attempt_before_under_its_old_key() -> (
-    None
-):
-    world = world_like("repeatable by chunk", chunk_rows=2, span_chunks=2)
-    opening = world.open(0)
-    reports: list[Report] = []
-
-    def replaced() -> None:
-        world.out.refuses.add("d4")
-        reports.extend(world.task(opening, "a1 b2 c3 d4", number=20))
-        world.out.refuses.clear()  # somebody has mended what refused it
-
-    world.out.plan(fine, after(replaced))
-    with contextlib.suppress(Fenced):
-        world.task(opening, "a1 b2 c3 d4", number=10)
-    world.driver.end(opening, reports)
-    assert world.out.seen.split().count("c3") == 1
-
-
 # -- order within a chunk
 
 
-def test_a_follower_in_the_same_chunk_does_not_overtake_an_event_that_blocks() -> None:
-    world = world_of(Couriers(), chunk_rows=3, on_reject=OnReject.BLOCK)
-    world.out.plan(rejects)
-    with contextlib.suppress(ConfigurationError):  # a receipt out of order may be refused
-        world.minibatch(0, "a1 b2 a3")
-        assert world.out.seen == "b2"
-        assert world.parked() == ["a1 rejected", "a3 waiting"]
+def test_a_receipt_about_single_events_is_refused_where_only_chunks_can_be_asked_for() -> None:
+    world = world_of(Registers(), chunk_rows=3)
+    world.out.refuses.add("b2")
+    opening = world.open(0)
+    with pytest.raises(ConfigurationError, match="spoke of single events"):
+        world.task(opening, "a1 b2 c3")

@@ -22,6 +22,8 @@ class Assignment:
     Attributes:
         task: Spark's partitionId.
         source: the source's own identity (Kafka's topic id), where it has one.
+        starts_at: where Spark's own offsets of this source partition start in this minibatch; where
+            it is not known, the first row's offset stands for it.
         order: whether the events of an entity wait for each other, where an entity is named.
         accept_gap: go on although the input does not continue where the ledger stands.
         waited: whether the driver has waited out every attempt of the runs before this one.
@@ -35,6 +37,7 @@ class Assignment:
     process: Process
     task: int
     source: str | None = None
+    starts_at: int | None = None
     order: bool = True
     accept_gap: bool = False
     waited: bool = False

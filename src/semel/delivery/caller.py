@@ -42,7 +42,7 @@ class Caller:
             if pause:
                 lane.around.clock.sleep(pause)
             call = partial(_deliver, self._opened(), chunk)
-            result = call_patiently(call, lane.sink.retry, lane.around, self.within_lease)
+            result = call_patiently(call, lane.sink.retry, lane.around, lane.within_lease)
             self._note_late(chunk)
             if isinstance(result, NotDelivered):
                 raise result
@@ -88,12 +88,6 @@ class Caller:
         if self._session is not None:
             session, self._session = self._session, None
             session.close()
-
-    def within_lease(self) -> None:
-        """Act only on what the ledger said within a lease, counted from before it was asked."""
-        lane = self._lane
-        if lane.around.clock.monotonic() - lane.holding.asked_at > lane.sink.lease_s:
-            lane.holding.check()
 
     def _opened(self) -> Session:
         if self._session is None:

@@ -105,7 +105,7 @@ class FencedWay:
             return
         if self._lane.position < self._done.events:
             self._lane.short = True
-        self._lane.holding.check()  # an attempt that was replaced must not succeed
+        self._lane.within_lease()
 
     def close(self) -> None:
         """Give the session back."""

@@ -93,7 +93,7 @@ class IntentWay:
             if self._lane.sink.capability is Capability.OPAQUE:
                 self._settle()
             else:
-                self._lane.holding.check()  # an attempt that was replaced must not succeed
+                self._lane.within_lease()
         except Fenced:
             self._doubts.report_late(self._caller.late)
             raise

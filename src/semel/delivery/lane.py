@@ -210,6 +210,13 @@ class Lane:
             return row.osn
         return self.assignment.opening.standing(self.sink.name, self.assignment.partition).osn
 
+    def within_lease(self) -> None:
+        """Act, or succeed, only on what the ledger said within a lease, counted from before it was
+        asked; else ask it again. Raises `Fenced` when another attempt has the partition.
+        """
+        if self.around.clock.monotonic() - self.holding.asked_at > self.sink.lease_s:
+            self.holding.check()
+
     def running_after(self, rows: Rows, count: int) -> str:
         """Give the digest of the partition up to and with the first `count` of `rows`, which come
         next.

@@ -112,7 +112,9 @@ class _ByPosition:
                 f"{before.source}: a topic made anew starts its offsets anew. Start under a new "
                 "name"
             )
-        first, upto = _offset(rows.id(0)), _offset(before.upto or 0)
+        starts_at = self._assignment.starts_at
+        first = _offset(rows.id(0)) if starts_at is None else starts_at
+        upto = _offset(before.upto or 0)
         above = {_offset(each) for each in before.above}
         while upto + 1 in above:
             upto += 1

@@ -50,9 +50,16 @@ class Pruning:
             name = watermark_of(sink).name
             for row_key, row_text in self.scribe.scan(JOURNAL, prefix(self.scribe.pipeline, name)):
                 entry = payloads.load(row_text)
-                if entry["at"] < old and _is_set(entry) and not _re_read(opened, entry["at"], old):
+                if entry["at"] < old and _is_set(entry) and not self._re_read(opened, entry["at"]):
                     removed += self._forget(row_key, row_text)
         return removed
+
+    def _re_read(self, opened: OpenRow | None, at: float) -> bool:
+        """Whether a set is of an older generation, which may still be read again."""
+        now = self.scribe.clock.wall()
+        if opened is None or at >= opened.since or at < now - 2 * self.remember_s:
+            return False
+        return opened.since > now - self.remember_s
 
     def _forget(self, row_key: Key, text: str) -> int:
         """Remove a remembered set; say in its partition that something was forgotten."""
@@ -79,11 +86,6 @@ def _replayable(opened: OpenRow | None, minibatch: Minibatch) -> bool:
     if opened is None or minibatch.generation != opened.minibatch.generation:
         return False
     return minibatch.batch >= opened.reached()[0] - 1
-
-
-def _re_read(opened: OpenRow | None, at: float, old: float) -> bool:
-    """Whether a set is of an older generation, and the input may still be read again past it."""
-    return opened is not None and at < opened.since and opened.since > old
 
 
 def _is_set(row: dict[str, object]) -> bool:

@@ -180,9 +180,6 @@ class World:
             zombies=random.random() < 0.6,
             cuts=random.random() < 0.5,
         )
-        if self.case.variant is Variant.PLACES and self.weather.cuts:
-            # Nothing fences a place: a late put of a cut input would stand over the whole one.
-            self.weather.zombies = self.weather.flies = False
         self.hub = Hub(random)
         self.cluster = Cluster(
             self.case,
