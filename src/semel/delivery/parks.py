@@ -5,12 +5,16 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
+
+from semel.events import Rows
+from semel.events.labels import Labels
 from semel.ledger.rows import ParkedRow
 from semel.protocol import OnReject, ParkedState
 
 if TYPE_CHECKING:
     from semel.delivery.lane import Lane
-    from semel.events import Rows
 
 
 def parked_row(lane: Lane, rows: Rows, at: int, state: ParkedState, why: str) -> ParkedRow:
@@ -41,3 +45,22 @@ def parked_row(lane: Lane, rows: Rows, at: int, state: ParkedState, why: str) ->
 def schema_text(rows: Rows) -> str:
     """Write the schema of the rows down, so that a parked event can be made again as it was."""
     return base64.b64encode(rows.batch.schema.serialize().to_pybytes()).decode()
+
+
+def rows_of(row: ParkedRow) -> Rows:
+    """Make rows of a parked event, with the schema it came with."""
+    if row.schema is None or row.value is None:
+        raise ValueError(f"event {row.event} of {row.entity!r} has no payload yet")
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(row.schema)))
+    batch = pa.RecordBatch.from_pylist([row.value], schema=schema)
+    parts = row.event if isinstance(row.event, tuple) else (row.event,)
+    scopes = Labels.one(row.scope, 1)
+    shown = row.shown or row.entity
+    entities = scopes if shown == row.scope else Labels.one(shown, 1)
+    return Rows(
+        batch=batch,
+        positions=np.array([row.position], dtype=np.int64),
+        scopes=scopes,
+        entities=entities,
+        ids=tuple(pa.array([part]) for part in parts),
+    )

@@ -8,15 +8,12 @@ Always true:
 
 from __future__ import annotations
 
-import base64
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-import numpy as np
-import pyarrow as pa
-
 from semel.delivery.calls import call_patiently, open_session
+from semel.delivery.parks import rows_of
 from semel.errors import (
     DeliveryError,
     Fenced,
@@ -25,9 +22,8 @@ from semel.errors import (
     Rejected,
     SemelError,
 )
-from semel.events import Attempt, Chunk, Minibatch, Rows
+from semel.events import Attempt, Chunk, Minibatch
 from semel.events.chunks import escaped
-from semel.events.labels import Labels
 from semel.ledger.parked import next_of, read_heads, read_parked
 from semel.ledger.resends import WHOLE_SINK, Claimed, Resends
 from semel.protocol import DOUBT, Capability, OnReject, ParkedState, Remedy
@@ -374,25 +370,6 @@ class Resending:
         absorbed = self.sink.capability is Capability.REPEATABLE
         sender = "" if absorbed else f"/{token or claimed.token}"
         return replace(chunk, key=f"{chunk.event_key(0)}/resend{sender}")
-
-
-def rows_of(row: ParkedRow) -> Rows:
-    """Make rows of a parked event, with the schema it came with."""
-    if row.schema is None or row.value is None:
-        raise ValueError(f"event {row.event} of {row.entity!r} has no payload yet")
-    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(row.schema)))
-    batch = pa.RecordBatch.from_pylist([row.value], schema=schema)
-    parts = row.event if isinstance(row.event, tuple) else (row.event,)
-    scopes = Labels.one(row.scope, 1)
-    shown = row.shown or row.entity
-    entities = scopes if shown == row.scope else Labels.one(shown, 1)
-    return Rows(
-        batch=batch,
-        positions=np.array([row.position], dtype=np.int64),
-        scopes=scopes,
-        entities=entities,
-        ids=tuple(pa.array([part]) for part in parts),
-    )
 
 
 def _single(result: Receipt | DeliveryError) -> Receipt | DeliveryError:
