@@ -27,7 +27,17 @@ from semel.ledger.keys import prefix
 from semel.ledger.reports import Report
 from semel.ledger.rows import SpanRow, StreamRow
 from semel.ledger.store import Equals, Put, Sweep
-from semel.protocol import DOUBT, RESUME, Action, Capability, Found, OnDoubt, PartitionState, Rule
+from semel.protocol import (
+    DOUBT,
+    RESUME,
+    Action,
+    Capability,
+    Found,
+    OnDoubt,
+    OnReject,
+    PartitionState,
+    Rule,
+)
 from semel.verify.cases import Case, Variant
 from semel.verify.checker import Verdict
 from semel.verify.explore import explore
@@ -380,13 +390,13 @@ BUGS = [
     ),
     Bug(
         "a pending partition is taken for a new one",
-        row(Found.PENDING, Capability.TRANSACTIONAL, Action.DELIVER),
-        every_crash(TRANSACTIONAL),
+        row(Found.PENDING, Capability.OPAQUE, Action.DELIVER),
+        every_crash(HOLD),
     ),
     Bug(
         "a complete partition is delivered",
-        row(Found.COMPLETE, Capability.TRANSACTIONAL, Action.DELIVER),
-        every_crash(TRANSACTIONAL),
+        row(Found.COMPLETE, Capability.OPAQUE, Action.DELIVER),
+        every_crash(HOLD),
     ),
     Bug(
         "what may have arrived is sent under policy hold",
@@ -455,12 +465,11 @@ BUGS = [
     Bug(
         "a watermark moves over what was only intended",
         partial(replaced, closing.Closing, "_open_span", all_of_it_is_done),
-        random_worlds(
-            lambda world: (
-                world.case.variant is Variant.REPEATABLE
-                and world.play.loses > 0
-                and world.case.identities is not Identities.COUNTER
-            )
+        this_test(
+            test_generations.test_a_crash_at_any_call_and_then_a_lost_checkpoint_neither_lose_nor_repeat,
+            kind="repeatable",
+            identity="given",
+            on_reject=OnReject.PARK,
         ),
     ),
     Bug(
