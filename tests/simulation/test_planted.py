@@ -38,6 +38,8 @@ from semel.protocol import (
     PartitionState,
     Rule,
 )
+from semel.sinks import DELIVERED
+from semel.verify import keepers
 from semel.verify.cases import Case, Variant
 from semel.verify.checker import Verdict
 from semel.verify.explore import explore
@@ -283,6 +285,24 @@ def last_come_first_sent(rows: Any, entity: Any) -> Any:
     return found[-1] if found else None
 
 
+def progress_apart(self: keepers.DatabaseSession, chunk: Any, progress: Any) -> Any:
+    """Commits the effects, and the row that tells of them in a second transaction."""
+    self.begin()
+    began, target = self.began, self.target
+
+    def effects() -> None:
+        for event in chunk.events():
+            self.destination.accept(event, target, began)
+
+    def tell() -> None:
+        place = (target.pipeline, target.sink, target.partition)
+        self.destination.progress[place] = progress
+
+    self.send(("commit", len(chunk), "events"), effects)
+    self.send(("commit the progress row",), tell)
+    return DELIVERED
+
+
 class AnyOpen:
     """A requirement on `open` that any minibatch of any run meets."""
 
@@ -423,6 +443,11 @@ BUGS = [
         "a recorded span is cut anew",
         partial(replaced, intents.IntentWay, "_read_spans", cut_anew),
         random_worlds(lambda world: world.case.variant is Variant.REPEATABLE_CHUNKS),
+    ),
+    Bug(
+        "the progress row is written apart",
+        partial(replaced, keepers.DatabaseSession, "deliver_with", progress_apart),
+        every_crash(TRANSACTIONAL),
     ),
     Bug(
         "progress passes before parking",

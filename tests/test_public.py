@@ -1,0 +1,54 @@
+"""The public surface fits on one page, and this is the page."""
+
+from __future__ import annotations
+
+import semel
+from semel import sinks
+
+PUBLIC = [
+    "ConfigurationError",
+    "DeliveryError",
+    "Diverged",
+    "Event",
+    "Fenced",
+    "HeldInDoubt",
+    "Ledger",
+    "LedgerError",
+    "LedgerUnavailable",
+    "MissingExtra",
+    "NotDelivered",
+    "OutcomeUnknown",
+    "Rejected",
+    "SemelError",
+    "errors",
+    "sink",
+    "sinks",
+]
+
+SINKS = [
+    "DELIVERED",
+    "AnySession",
+    "Function",
+    "ProbingSession",
+    "Progress",
+    "Receipt",
+    "Retry",
+    "SequencedSession",
+    "Session",
+    "Sink",
+    "Tail",
+    "Target",
+    "TransactionalSession",
+    "WholeSession",
+    "sink",
+]
+
+
+def test_the_public_names_are_these() -> None:
+    assert semel.__all__ == PUBLIC
+    assert all(hasattr(semel, name) for name in PUBLIC)
+
+
+def test_what_an_author_of_sinks_needs_is_this() -> None:
+    assert sinks.__all__ == SINKS
+    assert all(hasattr(sinks, name) for name in SINKS)
