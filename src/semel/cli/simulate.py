@@ -67,6 +67,11 @@ def simulate(
             f"{total.of(Category.LOST)} lost, {total.of(Category.DUPLICATED)} duplicated"
             f" in {total.worlds} worlds with {total.faults} faults"
         )
+        if total.unknown:
+            print(
+                f"{total.unknown} worlds are unknown: something in them still waits, for a person"
+                " or for the next minibatch of its log"
+            )
     if summary.total.invalid:
         _tell(summary)
         raise typer.Exit(1)
@@ -89,7 +94,7 @@ def _table(summary: Summary) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in ("capability", "on doubt"):
         table.add_column(name)
-    for name in ("worlds", *(category.value for category in _COLUMNS), "invalid"):
+    for name in ("worlds", *(category.value for category in _COLUMNS), "unknown", "invalid"):
         table.add_column(name, justify="right")
     for (capability, policy), tally in sorted(summary.groups.items()):
         table.add_row(capability, policy, *_cells(tally))
@@ -99,7 +104,7 @@ def _table(summary: Summary) -> Table:
 
 def _cells(tally: Tally) -> list[str]:
     counts = [str(tally.of(category)) for category in _COLUMNS]
-    return [str(tally.worlds), *counts, str(tally.invalid)]
+    return [str(tally.worlds), *counts, str(tally.unknown), str(tally.invalid)]
 
 
 def _tell(summary: Summary) -> None:
