@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -65,7 +68,7 @@ def test_an_invalid_world_ends_with_status_1_its_story_and_its_seed(
     from semel.protocol import Found
 
     monkeypatch.setattr(Holding, "_take_over", lambda _: Found.NEW)
-    status, out, err = semel(capsys, "simulate", "--worlds", "100", "--processes", "1", "--json")
+    status, out, err = semel(capsys, "simulate", "--worlds", "100", "--processes", "0", "--json")
     told = json.loads(out)
     assert status == 1
     assert told["invalid"] > 0
@@ -105,3 +108,21 @@ def test_the_installed_command_knows_its_version() -> None:
         check=True,
     )
     assert done.stdout.startswith("semel ")
+
+
+def test_an_interrupt_stops_it_at_once_and_is_no_fault_of_a_world() -> None:
+    command = [sys.executable, "-c", "from semel.cli.main import main; main()"]
+    running = subprocess.Popen(
+        [*command, "simulate", "--worlds", "200000", "--processes", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    time.sleep(6)
+    os.killpg(running.pid, signal.SIGINT)
+    out, err = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert out == ""
+    assert "semel: stopped" in err
+    assert "Traceback" not in err

@@ -227,3 +227,11 @@ def test_a_decorated_function_travels_by_its_name() -> None:
 def test_a_sink_made_of_another_function_travels_with_it() -> None:
     made = Function(name="other", function=print, window=2)
     assert pickle.loads(pickle.dumps(made)) == made
+
+
+def test_a_function_that_would_never_run_is_refused() -> None:
+    async def later(event: Event) -> None:
+        del event
+
+    with pytest.raises(ConfigurationError, match="async def"):
+        sink(later)

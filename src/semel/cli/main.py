@@ -49,14 +49,24 @@ _USAGE: type[Exception] = typer.BadParameter.__mro__[1]
 """What a wrong option or argument raises, wherever this version of typer keeps it."""
 
 
+_INTERRUPTED = 130
+"""The exit status after Ctrl-C; some versions of typer return it, others raise."""
+
+
 def main() -> None:
     """Run `semel`; the entry point of the package."""
     try:
         status = app(standalone_mode=False)
+        if status == _INTERRUPTED:
+            raise typer.Abort
     except _USAGE as error:
         told = getattr(error, "format_message", error.__str__)()
         print(told if "\n" in told else f"semel: {told}", file=sys.stderr)
         sys.exit(2)
-    except typer.Abort:
-        sys.exit(130)
+    except (typer.Abort, KeyboardInterrupt):
+        print("semel: stopped", file=sys.stderr)
+        sys.exit(_INTERRUPTED)
+    except OSError as error:
+        print(f"semel: {error}", file=sys.stderr)
+        sys.exit(1)
     sys.exit(status if isinstance(status, int) else 0)

@@ -37,7 +37,8 @@ def simulate(
     worlds: Annotated[int, typer.Option(min=1, help="How many worlds to play.")] = 20_000,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same worlds.")] = 7,
     processes: Annotated[
-        int, typer.Option(min=1, help="How many processes share the work.", show_default="CPUs")
+        int,
+        typer.Option(min=0, help="Processes that share the work.", show_default="CPUs"),
     ] = os.cpu_count() or 1,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object instead of a table.")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from semel.errors import ConfigurationError
 from semel.events import EntityIds, Minibatch
 from semel.ledger import keys, payloads
 from semel.ledger.journal import COUNTERS, Journal, watermark_of
@@ -79,6 +81,10 @@ class Ledger:
     """A ledger to look at: `Ledger("sqlite:///charges.db")`."""
 
     def __init__(self, ledger: str | Store) -> None:
+        if isinstance(ledger, str):
+            _require_file(ledger)
+        elif not hasattr(ledger, "scan"):
+            raise ConfigurationError(f"{ledger!r} is not a ledger: give its URL")
         self._store = open_store(ledger) if isinstance(ledger, str) else ledger
 
     def pipelines(self) -> list[str]:
@@ -230,6 +236,13 @@ def _states_of(scribe: Scribe, operator: Operator) -> list[State]:
     rows = scribe.scan(JOURNAL, prefix(scribe.pipeline, operator.name))
     partitions = sorted({keys.text_of(keys.split(at.key)[2]) for at, _ in rows})
     return [Journal(scribe).restore(operator, each, before=FOR_EVER) for each in partitions]
+
+
+def _require_file(url: str) -> None:
+    """Looking at a ledger creates none: a path that was mistyped is not an empty ledger."""
+    scheme, _, rest = url.partition("://")
+    if scheme == "sqlite" and rest.startswith("/") and not Path(rest[1:]).exists():
+        raise ConfigurationError(f"there is no ledger at {rest[1:]}: see that the path is right")
 
 
 def _minibatch(parts: tuple[str, ...]) -> Minibatch:

@@ -7,6 +7,7 @@ Nothing is known of what the function does, so nothing is assumed: an exception 
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from dataclasses import dataclass
 from functools import partial
@@ -36,9 +37,14 @@ class Function(Sink):
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise ConfigurationError(f"sink {self.name!r}: {self.function!r} cannot be called")
-        if self.window < 1:
+        if inspect.iscoroutinefunction(self.function):
             raise ConfigurationError(
-                f"sink {self.name!r}: window={self.window} - the window is at least one event"
+                f"sink {self.name!r}: the function is `async def`, so a call would send nothing. "
+                "Make it an ordinary function that waits for its answer"
+            )
+        if type(self.window) is not int or self.window < 1:
+            raise ConfigurationError(
+                f"sink {self.name!r}: window={self.window!r} - the window is at least one event"
             )
         if (self.on_doubt is OnDoubt.PROBE) != (self.probe is not None):
             raise ConfigurationError(

@@ -2,13 +2,13 @@
 
 Always true:
 - the same seed gives the same world and the same story, byte for byte, in any process;
-- with one process nothing is forked or pickled: production code that a test replaced is what runs.
+- without processes nothing is forked or pickled: production code that a test replaced is what runs.
 """
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from random import Random
@@ -252,23 +252,30 @@ def run_world(seed: int, *, told: bool = False) -> Outcome:
 
 
 def run_worlds(
-    count: int, seed: int, processes: int = 1, progress: Progress = lambda _: None
+    count: int, seed: int, processes: int = 0, progress: Progress = lambda _: None
 ) -> Summary:
-    """Play many worlds, and sum them up; `progress` is called with how many more are done."""
+    """Play many worlds, and sum them up; `progress` is called with how many more are done.
+
+    Without `processes` they are played here; processes of their own end at once on Ctrl-C.
+    """
     seeds = [world_seed(seed, at) for at in range(count)]
     chunks = [seeds[at : at + CHUNK] for at in range(0, count, CHUNK)]
     summary = Summary()
-    if processes <= 1:
+    if not processes:
         for chunk in chunks:
             summary.merge(_run_chunk(chunk))
             progress(len(chunk))
         return summary
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        futures = {pool.submit(_run_chunk, chunk): len(chunk) for chunk in chunks}
-        for future in as_completed(futures):
-            summary.merge(future.result())
-            progress(futures[future])
+    with get_context("spawn").Pool(processes, _leave_interrupts_to_the_parent) as pool:
+        for part in pool.imap_unordered(_run_chunk, chunks):
+            summary.merge(part)
+            progress(part.total.worlds)
     return summary
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    """A Ctrl-C is no fault of a world: the parent ends its processes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def world_seed(seed: int, at: int) -> int:
