@@ -16,7 +16,7 @@ from semel.ledger.pruning import REMEMBER_S
 from semel.ledger.reading import TABLES
 from semel.ledger.store import Sweep
 
-MINIBATCHES = 2_500  # of each identity: ten thousand in all
+MINIBATCHES = 10_000
 STEP_S = REMEMBER_S / 300  # a minibatch is forgotten after 300 others
 ENTITIES = "abcdef"
 
