@@ -20,6 +20,7 @@ from semel.ledger.journal import FORGOT, Journal, Operator, watermark_of
 from semel.ledger.sequences import Mark
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from semel.delivery.assignment import Assignment
@@ -82,7 +83,7 @@ class _ByPosition:
         self._assignment = assignment
         self._place = assignment.place(sink)
         self._before = assignment.opening.standing(sink.name, assignment.partition).mark
-        self._last: tuple[EventID, str] | None = None
+        self._last: tuple[EventID, pa.RecordBatch] | None = None
         self._looked = False
 
     def handled(self, rows: Rows) -> NDArray[np.bool_]:
@@ -146,12 +147,12 @@ class _ByPosition:
     def observe(self, rows: Rows) -> None:
         if len(rows):
             at = len(rows) - 1
-            self._last = (rows.id(at), digest(rows.batch.slice(at, 1)))
+            self._last = (rows.id(at), rows.batch.slice(at, 1))
 
     def mark(self) -> Mark | None:
         if self._last is None:
             return self._before
-        upto, content = self._last
+        upto, content = self._last[0], digest(self._last[1])
         generation = self._assignment.opening.row.minibatch.generation
         above = IdSet.EMPTY if self._before is None else self._before.above
         above = IdSet.of(each for each in above if _parts(each) > _parts(upto))
