@@ -709,3 +709,21 @@ def test_a_receipt_about_single_events_is_refused_where_only_chunks_can_be_asked
     opening = world.open(0)
     with pytest.raises(ConfigurationError, match="spoke of single events"):
         world.task(opening, "a1 b2 c3")
+
+
+@pytest.mark.parametrize(("refused", "waits"), [(set(), 0.0), ({"d4"}, 40.0)])
+def test_a_chunk_is_recorded_anew_only_when_its_first_sender_cannot_send_it_any_more(
+    refused: set[str], waits: float
+) -> None:
+    world = world_like(
+        "repeatable by chunk", chunk_rows=2, span_chunks=2, lease_s=10.0, deadline_s=30.0
+    )
+    opening = world.open(0)
+    world.out.plan(fine, crash)
+    with pytest.raises(Crash):
+        world.task(opening, "a1 b2 c3 d4", number=10)
+    world.out.refuses.update(refused)
+    world.clock.slept.clear()
+    world.driver.end(opening, world.task(opening, "a1 b2 c3 d4", number=20))
+    assert sum(world.clock.slept) == waits
+    assert sorted(world.out.seen.split()) == sorted({"a1", "b2", "c3", "d4"} - refused)

@@ -42,6 +42,7 @@ from semel.sinks import Progress, Receipt, Tail
 if TYPE_CHECKING:
     from semel.delivery.lane import Lane
     from semel.events import Rows
+    from semel.ledger.rows import ParkedRow
     from semel.sinks import SequencedSession, TransactionalSession
 
 ASK_MAX = 20
@@ -356,21 +357,12 @@ class FencedWay:
 
     def _park(self, rows: Rows, refused: dict[int, str]) -> None:
         """Park dead letters, before progress passes them."""
-        while refused:
-            lane = self._lane
-            made = [
-                parked_row(lane, rows, at, ParkedState.REJECTED, why) for at, why in refused.items()
-            ]
-            parks = lane.parks(made)
-            lane.limit_parks(parks)
-            try:
-                lane.holding.write(parks=parks)
-            except HeadMoved:
-                lane.reread_heads()
-                continue
-            lane.parked(parks)
-            self._parked.update(row.position for row in made)
-            return
+        lane = self._lane
+        made = [
+            parked_row(lane, rows, at, ParkedState.REJECTED, why) for at, why in refused.items()
+        ]
+        while made and not self._parks(made):
+            pass  # a head moved: park with the heads as they are now
 
     def _park_followers(self, rows: Rows) -> None:
         """Park the events whose entity waits, a chunk at a time; deliver live those whose head is
@@ -378,23 +370,24 @@ class FencedWay:
         """
         lane = self._lane
         while True:
-            waiting = [
-                at
+            made = [
+                parked_row(lane, rows, at, ParkedState.WAITING, "an event of its entity is parked")
                 for at in np.flatnonzero(lane.blocked(rows)).tolist()
                 if int(rows.positions[at]) not in self._parked
             ]
-            if not waiting:
+            if not made or self._parks(made):
                 return
-            made = [
-                parked_row(lane, rows, at, ParkedState.WAITING, "an event of its entity is parked")
-                for at in waiting
-            ]
-            parks = lane.parks(made)
-            lane.limit_parks(parks)
-            try:
-                lane.holding.write(parks=parks)
-            except HeadMoved:
-                lane.reread_heads()
-                continue
-            lane.parked(parks)
-            self._parked.update(row.position for row in made)
+
+    def _parks(self, made: list[ParkedRow]) -> bool:
+        """Park these rows in one commit; False when a head moved, which is then read again."""
+        lane = self._lane
+        parks = lane.parks(made)
+        lane.limit_parks(parks)
+        try:
+            lane.holding.write(parks=parks)
+        except HeadMoved:
+            lane.reread_heads()
+            return False
+        lane.parked(parks)
+        self._parked.update(row.position for row in made)
+        return True
