@@ -19,7 +19,7 @@ help: ## print the targets
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[postgres,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[connect,postgres,dev]'
 	@touch $@
 
 check: $(INSTALLED) ## format, lint, types, the direction of imports, the tidy test

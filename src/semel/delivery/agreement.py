@@ -1,0 +1,51 @@
+"""What a user asked for: which pipeline, how its events are told apart, and where they go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from semel.errors import ConfigurationError
+from semel.ledger.pruning import REMEMBER_S
+
+if TYPE_CHECKING:
+    from semel.events import Identity
+    from semel.sinks import Sink
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """One pipeline as it was asked for. It travels to wherever the pipeline runs.
+
+    Attributes:
+        name: the pipeline's name in the ledger; a batch job's is `name@batch`.
+        partitions: the number of entity buckets that was asked for; None leaves it to semel.
+        order: whether the events of an entity arrive in order, where one is named.
+        accept_gap: go on although the input does not continue where the ledger stands.
+        remember_s: how long ids, and what became of parked events, are kept.
+    """
+
+    name: str
+    sinks: tuple[Sink, ...]
+    identity: Identity
+    partitions: int | None = None
+    order: bool = True
+    accept_gap: bool = False
+    remember_s: float = REMEMBER_S
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ConfigurationError('a pipeline needs a name: name="charges"')
+        if not self.sinks:
+            raise ConfigurationError(f"pipeline {self.name!r}: to= names no sink")
+        names = [sink.name for sink in self.sinks]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigurationError(
+                    f"pipeline {self.name!r}: two sinks are called {name!r}; the ledger keeps them "
+                    'apart by name: give one of them another, name="..."'
+                )
+        if self.partitions is not None and self.partitions < 1:
+            raise ConfigurationError(
+                f"pipeline {self.name!r}: partitions={self.partitions}; at least one is needed"
+            )

@@ -1,0 +1,1 @@
+"""On Spark: the only room that names pyspark."""
