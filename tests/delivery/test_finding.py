@@ -111,6 +111,7 @@ def test_a_summary_tells_who_runs_what_is_open_and_what_is_parked() -> None:
     summary = ledger.summary("pay")
     assert (summary["run"], summary["minibatch"], summary["complete"]) == (1, "1.1", False)
     assert summary["sinks"]["out"] == {
+        "capability": "opaque",
         "partitions": {"complete": 1},
         "delivered": 3,
         "parked": {"held": 1, "waiting": 1},
@@ -130,3 +131,28 @@ def test_looking_changes_nothing() -> None:
     ledger.find("pay", "a", 1)
     ledger.parked("pay")
     assert world.store.memory.rows() == before
+
+
+@pytest.mark.parametrize("entity", ["met", "forgot", "number"])
+def test_an_entity_may_be_called_like_a_word_of_the_journal(entity: str) -> None:
+    world = world_like("opaque")
+    world.minibatch(0, "a1")
+    world.minibatch(0, "a1 b2", query="another")  # the checkpoint was lost: `met` is written
+    for number in range(1, 4):
+        world.minibatch(number, f"a{10 + number}", query="another")
+    assert where(world, entity, 1) == "not seen"
+    assert where(world, "a", 1) == "delivered"
+
+
+def test_what_is_known_of_an_entity_is_its_watermark_what_is_parked_and_its_head() -> None:
+    world = world_like("opaque", INCREASING)
+    world.minibatch(0, "a1 b2")
+    world.out.plan(lost)
+    world.minibatch(1, "a3 b4 a5")
+    ledger = Ledger(world.store)
+    [known] = ledger.about("pay", "a")
+    assert known.upto == 5
+    assert [row.event for _, row in known.parked] == [3, 5]
+    assert [head.waiting for head in known.heads] == [1]
+    [nothing] = ledger.about("pay", "z")
+    assert not nothing

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError
-from semel.events import EntityIds, Minibatch
+from semel.events import EntityIds, IdSet, Minibatch
 from semel.ledger import keys, payloads
 from semel.ledger.journal import COUNTERS, Journal, watermark_of
 from semel.ledger.journal import TABLE as JOURNAL
@@ -27,7 +27,7 @@ from semel.protocol import ParkedState, PartitionState, SpanState
 if TYPE_CHECKING:
     from semel.events import EventID
     from semel.ledger.journal import Operator, State
-    from semel.ledger.rows import ParkedRow
+    from semel.ledger.rows import HeadRow, ParkedRow
     from semel.ledger.store import Store
 
 TABLES = (
@@ -65,6 +65,26 @@ class Trace:
     why: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the ledger knows of one entity at one sink.
+
+    Attributes:
+        upto: every event up to this id is handled, where ids are positions, increasing or counted.
+        ids: further ids that are remembered as handled.
+        heads: not empty while the entity is blocked.
+    """
+
+    sink: str
+    upto: EventID | None
+    ids: IdSet
+    parked: list[tuple[Key, ParkedRow]]
+    heads: list[HeadRow]
+
+    def __bool__(self) -> bool:
+        return self.upto is not None or bool(self.ids) or bool(self.parked) or bool(self.heads)
+
+
 _PARKED_AS = {
     ParkedState.HELD: "in doubt",
     ParkedState.REJECTED: "parked",
@@ -91,9 +111,16 @@ class Ledger:
         """Name the pipelines that were ever registered."""
         return [keys.text_of(found.key) for found, _ in self._store.scan(PIPELINES, "")]
 
-    def rows(self, table: str, start: str = "") -> list[tuple[str, dict[str, Any]]]:
-        """Give the rows of a table whose keys start with `start`, expanded."""
-        return [(row.key, payloads.load(text)) for row, text in self._store.scan(table, start)]
+    def rows(
+        self, table: str, start: str = "", limit: int | None = None
+    ) -> list[tuple[str, dict[str, Any]]]:
+        """Give the first `limit` rows of a table whose keys start with `start`, expanded."""
+        found = self._store.scan(table, start, limit=limit)
+        return [(row.key, payloads.load(text)) for row, text in found]
+
+    def count(self, table: str) -> int:
+        """Say how many rows a table has."""
+        return sum(1 for _ in self._store.scan(table, ""))
 
     def sinks(self, pipeline: str) -> list[str]:
         """Name the sinks of a pipeline."""
@@ -113,7 +140,9 @@ class Ledger:
         """
         scribe = Scribe(self._store, pipeline)
         owner_key, open_key = keys.key(OWNERS, pipeline), keys.key(OPEN, pipeline)
-        found = self._store.read([owner_key, open_key])
+        described_key = keys.key(PIPELINES, pipeline)
+        found = self._store.read([owner_key, open_key, described_key])
+        described = payloads.load(found.get(described_key, "{}"))
         owner = OwnerRow.load(found[owner_key]) if owner_key in found else None
         opened = OpenRow.load(found[open_key]) if open_key in found else None
         return {
@@ -121,10 +150,16 @@ class Ledger:
             "run": None if owner is None else owner.run,
             "beat_at": None if owner is None else owner.at,
             "ended": None if owner is None else owner.ended,
+            "gone": None if owner is None else owner.process.gone(),
+            "host": None if owner is None else owner.process.host,
+            "pid": None if owner is None else owner.process.pid,
+            "identity": described.get("identity"),
+            "buckets": None if opened is None else opened.partitions,
             "minibatch": None if opened is None else str(opened.minibatch),
             "complete": None if opened is None else opened.complete,
             "sinks": {
                 sink: {
+                    "capability": described["sinks"][sink].get("capability"),
                     "partitions": dict(self._states(pipeline, sink)),
                     "delivered": self._last_numbers(pipeline, sink),
                     "parked": dict(
@@ -145,9 +180,28 @@ class Ledger:
         names = self.sinks(pipeline) if sink is None else [sink]
         return [self._trace(Scribe(self._store, pipeline), name, entity, event) for name in names]
 
+    def about(self, pipeline: str, entity: str, sink: str | None = None) -> list[Known]:
+        """Say what is known of an entity, at each sink. It is the source partition for positions,
+        where no entity is named.
+        """
+        names = self.sinks(pipeline) if sink is None else [sink]
+        return [self._known(Scribe(self._store, pipeline), name, entity) for name in names]
+
     def close(self) -> None:
         """Give the connection back."""
         self._store.close()
+
+    # -- one entity
+
+    def _known(self, scribe: Scribe, sink: str, entity: str) -> Known:
+        upto, ids = _handled(scribe, sink, entity)
+        parked = [
+            (at, row)
+            for at, row, _ in read_parked(scribe, sink)
+            if entity in (row.entity, row.scope)
+        ]
+        heads = [head for who, (head, _) in read_heads(scribe, sink).items() if entity in who]
+        return Known(sink, upto, ids, parked, heads)
 
     # -- one event
 
@@ -191,21 +245,11 @@ class Ledger:
     def _in_watermarks(
         self, scribe: Scribe, sink: str, entity: str, event: EventID
     ) -> Trace | None:
-        for _, text in scribe.scan(SEQUENCES, prefix(scribe.pipeline, sink)):
-            row = SequenceRow.load(text)
-            mark = row.after.mark
-            if mark is not None and row.partition == entity:
-                reached = mark.upto is not None and _at_most(event, mark.upto)
-                if reached or event in mark.above:
-                    return Trace(sink, "delivered", why=f"position up to {mark.upto} is handled")
-        for state in [*_states_of(scribe, watermark_of(sink)), *_states_of(scribe, COUNTERS)]:
-            known = state.values.get(entity)
-            last = known[0] if isinstance(known, list) else known
-            if last is not None and _at_most(event, last):
-                return Trace(sink, "delivered", why=f"ids up to {last} are handled")
-            for ids in state.values.values():
-                if isinstance(ids, dict) and EntityIds.from_json(ids).contains(entity, event):
-                    return Trace(sink, "delivered", why="its id is remembered")
+        upto, ids = _handled(scribe, sink, entity)
+        if upto is not None and type(event) is type(upto) and event <= upto:  # type: ignore[operator]
+            return Trace(sink, "delivered", why=f"everything up to {upto} is handled")
+        if event in ids:
+            return Trace(sink, "delivered", why="its id is remembered")
         return None
 
     def _in_pending(self, scribe: Scribe, sink: str) -> Trace | None:
@@ -231,6 +275,31 @@ class Ledger:
         return sum(SequenceRow.load(text).after.osn for _, text in rows)
 
 
+def _handled(scribe: Scribe, sink: str, entity: str) -> tuple[EventID | None, IdSet]:
+    """Give the id up to which all events of an entity are handled, and further handled ones.
+
+    Positions stand in `sequences`. In the journal a maximum is a list under the entity's name, a
+    counter an integer in an operator of its own, and remembered ids are sets under a serial.
+    """
+    upto: EventID | None = None
+    ids = IdSet.EMPTY
+    for _, text in scribe.scan(SEQUENCES, prefix(scribe.pipeline, sink)):
+        row = SequenceRow.load(text)
+        if row.after.mark is not None and row.partition == entity:
+            upto, ids = row.after.mark.upto, row.after.mark.above
+    for state in _states_of(scribe, COUNTERS):
+        upto = state.values.get(entity, upto)
+    for state in _states_of(scribe, watermark_of(sink)):
+        reached = state.values.get(entity)
+        if isinstance(reached, list):
+            upto = tuple(reached[0]) if isinstance(reached[0], list) else reached[0]
+            ids = ids | (IdSet.from_json(reached[2]) if len(reached) > 2 else IdSet.EMPTY)
+        for sets in state.values.values():
+            if isinstance(sets, dict):
+                ids = ids | EntityIds.from_json(sets).get(entity)
+    return upto, ids
+
+
 def _states_of(scribe: Scribe, operator: Operator) -> list[State]:
     """Give the journaled state of each partition as of now."""
     rows = scribe.scan(JOURNAL, prefix(scribe.pipeline, operator.name))
@@ -247,8 +316,3 @@ def _require_file(url: str) -> None:
 
 def _minibatch(parts: tuple[str, ...]) -> Minibatch:
     return Minibatch(keys.number_of(parts[2]), keys.number_of(parts[3]))
-
-
-def _at_most(event: EventID, last: Any) -> bool:
-    found = tuple(last) if isinstance(last, list) else last
-    return type(event) is type(found) and bool(event <= found)  # type: ignore[operator]
