@@ -1,0 +1,74 @@
+"""What a checkpoint folder says: whose it is, and where its sources began.
+
+Reading goes through the local file system where the folder is there, else through Spark.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from semel.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
+
+def local_path(location: str) -> Path | None:
+    """The folder as a path of this machine; None when it names another file system."""
+    if location.startswith("file:"):
+        rest = location.removeprefix("file:")
+        return Path("/" + rest.lstrip("/")) if rest.startswith("/") else None
+    return None if "://" in location else Path(location)
+
+
+def query_id(spark: SparkSession, location: str) -> str:
+    """Spark's id of the query: it lives and dies with the checkpoint."""
+    text = _read(spark, location, "metadata")
+    if text is None:
+        raise ConfigurationError(
+            f"the checkpoint {location} has no metadata that could be read: give a "
+            "checkpointLocation that the driver can read, and a disk that keeps it"
+        )
+    return str(json.loads(text.splitlines()[-1])["id"])
+
+
+def starts(spark: SparkSession, location: str, batch: int) -> Mapping[str, int] | None:
+    """Where Spark's offsets begin in `batch`, for a source that has Kafka's shape; None where the
+    checkpoint does not say.
+    """
+    name = "sources/0/0" if batch == 0 else f"offsets/{batch - 1}"
+    text = _read(spark, location, name)
+    if not text:
+        return None
+    try:
+        offsets = json.loads(text.splitlines()[-1])
+    except ValueError:
+        return None
+    found: dict[str, int] = {}
+    for topic, partitions in offsets.items() if isinstance(offsets, dict) else ():
+        if not isinstance(partitions, dict):
+            return None
+        for number, offset in partitions.items():
+            if type(offset) is not int:
+                return None
+            found[f"{topic}/{number}"] = offset
+    return found or None
+
+
+def _read(spark: SparkSession, location: str, name: str) -> str | None:
+    """The text of a file of the checkpoint; None when there is none."""
+    path = local_path(location)
+    if path is not None and path.exists():
+        file = path / name
+        return file.read_text() if file.is_file() else None
+    from pyspark.errors import PySparkException
+
+    try:
+        rows = spark.read.text(f"{location.rstrip('/')}/{name}", wholetext=True).collect()
+    except PySparkException:
+        return None
+    return rows[0][0] if rows else None

@@ -1,0 +1,67 @@
+"""The heartbeat of a run: it says that the run lives, and between minibatches it sends what a
+person released.
+
+Always true: it ends with the query, so that whoever comes next need not wait for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from semel.errors import Fenced, SemelError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from semel.delivery import Driver
+
+BEAT_S = 3.0
+LOOK_S = 0.25
+
+log = logging.getLogger("semel")
+
+
+class Heartbeat(threading.Thread):
+    """Beats every few seconds while `active()`; then it says that the run has ended."""
+
+    def __init__(self, driver: Driver, active: Callable[[], bool], between: threading.Lock) -> None:
+        super().__init__(name=f"semel-{driver.scribe.pipeline}", daemon=True)
+        self._driver = driver
+        self._active = active
+        self._between = between
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """End it, whatever the query does."""
+        self._stopped.set()
+
+    def run(self) -> None:
+        """Beat until the query ends or a later run has the name."""
+        waited = 0.0
+        while not self._stopped.wait(LOOK_S) and self._active():
+            waited += LOOK_S
+            if waited < BEAT_S:
+                continue
+            waited = 0.0
+            try:
+                self._driver.beat()
+                self._drain()
+            except Fenced as error:
+                log.warning("%s", error)
+                return
+            except SemelError as error:
+                log.warning("pipeline %r: %s", self._driver.scribe.pipeline, error)
+        try:
+            self._driver.beat(ended=True)
+        except SemelError as error:
+            log.debug("pipeline %r: %s", self._driver.scribe.pipeline, error)
+
+    def _drain(self) -> None:
+        """Send what is parked and free to go, unless a minibatch begins just now and does it."""
+        if self._between.acquire(blocking=False):
+            try:
+                self._driver.drain()
+            finally:
+                self._between.release()

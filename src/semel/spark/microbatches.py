@@ -1,0 +1,230 @@
+"""The driver's part: what `foreachBatch` calls, once for each micro-batch.
+
+The steps of a micro-batch: 1. the first time, register the run; 2. open the minibatch; 3. one
+action over one pass of the frame delivers it; 4. complete it from the reports Spark handed over.
+
+Always true:
+- the frame is computed once: no count, no cache, no second action while nothing fails;
+- it is pickled without anything that lives: under Spark Connect it wakes up beside the server.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from semel import errors
+from semel.delivery import Driver
+from semel.errors import ConfigurationError, Fenced, SemelError
+from semel.events import Position
+from semel.ledger.owners import Owners
+from semel.ledger.processes import Process
+from semel.ledger.scribe import Scribe
+from semel.ledger.stores import open_store
+from semel.spark import checkpoints, ledgers
+from semel.spark.frames import arranged
+from semel.spark.heartbeat import Heartbeat
+from semel.spark.task import SCHEMA, Task, outcomes, refuse_optimized
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from semel.delivery import Agreement
+    from semel.ledger.minibatches import Opening
+    from semel.ledger.reports import Report
+
+OWNER_LEASE_S = 10.0
+TRIES = 3
+BUCKETS = 8
+
+log = logging.getLogger("semel")
+
+_RAISED = re.compile(r"semel\.errors\.(\w+): (.*)")
+
+
+@dataclass
+class Live:
+    """What a run keeps in the process it runs in."""
+
+    driver: Driver
+    ledger: str
+    query: str
+    starts: Mapping[str, int] | None
+    between: threading.Lock = field(default_factory=threading.Lock)
+    heartbeat: Heartbeat | None = None
+
+
+@dataclass
+class MicroBatches:
+    """Delivers the micro-batches of one `start()`. Runs on the driver, or beside a Connect server.
+
+    Attributes:
+        nonce: tells this start from every other.
+        query: Spark's query, where it lives in this process; the heartbeat ends with it.
+    """
+
+    agreement: Agreement
+    ledger: str | None
+    checkpoint: str
+    nonce: str
+    query: Any = None
+    _live: Live | None = field(default=None, init=False, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "query": None, "_live": None}
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        """Deliver one micro-batch. Raises what stops the query."""
+        if self._live is None:
+            refuse_optimized()
+            self._live = self._begin_run(frame.sparkSession, batch)
+        live = self._live
+        with live.between:
+            opening = live.driver.begin(live.query, batch, live.starts)
+        if opening.new_generation:
+            self._tell_generation(opening)
+        if opening.settled:
+            log.warning("%s: taken as recorded, as a person said", self._place(opening))
+            return
+        reports = deliver(frame, live.driver, opening, self.agreement, live.ledger)
+        self._tell(opening, reports)
+
+    def _begin_run(self, spark: SparkSession, batch: int) -> Live:
+        """Register this start, once nobody else has the name."""
+        ledger = ledgers.resolve(self.ledger, self.checkpoint)
+        ledgers.refuse_unreachable(ledger, spark)
+        scribe = Scribe(open_store(ledger), self.agreement.name)
+        refuse_living(scribe)
+        driver = make_driver(scribe, self.agreement, self.nonce, spark)
+        driver.start()
+        starts = None
+        if isinstance(self.agreement.identity, Position):
+            starts = checkpoints.starts(spark, self.checkpoint, batch)
+        live = Live(driver, ledger, checkpoints.query_id(spark, self.checkpoint), starts)
+        live.heartbeat = Heartbeat(driver, self._active, live.between)
+        live.heartbeat.start()
+        return live
+
+    def _active(self) -> bool:
+        """Whether the query still runs, as far as this process can see."""
+        return self.query is None or bool(self.query.isActive)
+
+    def _place(self, opening: Opening) -> str:
+        return f"pipeline {self.agreement.name!r}, minibatch {opening.row.minibatch}"
+
+    def _tell_generation(self, opening: Opening) -> None:
+        log.warning(
+            "%s: the checkpoint was lost or replaced; generation %d goes on from what the ledger "
+            "remembers, and says what it skips",
+            self._place(opening),
+            opening.row.minibatch.generation,
+        )
+
+    def _tell(self, opening: Opening, reports: list[Report]) -> None:
+        """Say what was not sent because it had been, and what waits for a person."""
+        told: Counter[str] = Counter()
+        for report in reports:
+            told["skipped"] += report.skipped
+            told["suppressed"] += report.suppressed
+            told["parked"] += report.parked
+            told["doubted"] += report.doubted
+        texts = {
+            "skipped": "were delivered before the checkpoint was lost and are skipped",
+            "suppressed": "were delivered by an attempt before and are not sent again",
+            "parked": "are parked (`semel parked ls` shows them)",
+            "doubted": "are in doubt (`semel parked ls` shows them)",
+        }
+        for what, text in texts.items():
+            if told[what]:
+                log.warning("%s: %d events %s", self._place(opening), told[what], text)
+
+
+def deliver(
+    frame: DataFrame, driver: Driver, opening: Opening, agreement: Agreement, ledger: str
+) -> list[Report]:
+    """Run the tasks of an open minibatch and complete it.
+
+    An attempt that Spark started for nothing may take a partition from the one whose report Spark
+    kept: then the minibatch is run again, and what was delivered is not.
+    """
+    for left in reversed(range(TRIES)):
+        reports = _run(frame, Task(agreement, ledger, opening, driver.waited))
+        try:
+            driver.end(opening, reports)
+        except Fenced:
+            if not left or not driver.holds(opening):
+                raise
+        else:
+            return reports
+    raise AssertionError("the last try returns or raises")
+
+
+def _run(frame: DataFrame, task: Task) -> list[Report]:
+    """One action over one pass of the frame."""
+    from pyspark.errors import PySparkException
+
+    buckets = task.opening.row.partitions
+    ready = arranged(frame, task.agreement.identity, buckets)
+    try:
+        rows = ready.mapInArrow(task.run, SCHEMA).collect()
+    except PySparkException as error:
+        raise _from_task(error) from None
+    return outcomes((bytes(row[0]),) for row in rows)
+
+
+def _from_task(error: Exception) -> Exception:
+    """Give the error of semel that a task failed with; anything else as Spark told it."""
+    found = _RAISED.findall(str(error))
+    if not found:
+        return error
+    kind = getattr(errors, found[-1][0], SemelError)
+    told: Exception = kind(found[-1][1])
+    return told
+
+
+def make_driver(scribe: Scribe, agreement: Agreement, nonce: str, spark: SparkSession) -> Driver:
+    """Make the driver's part for an agreement."""
+    positions = isinstance(agreement.identity, Position)
+    if positions and agreement.partitions is not None:
+        raise ConfigurationError(
+            f"pipeline {agreement.name!r}: partitions={agreement.partitions} with position "
+            "identity, where the source's own partitions are delivered; leave it away"
+        )
+    return Driver(
+        scribe,
+        agreement.sinks,
+        agreement.identity,
+        Process.here(),
+        nonce,
+        partitions=agreement.partitions,
+        default_partitions=None if positions else _parallelism(spark),
+        accept_gap=agreement.accept_gap,
+        remember_s=agreement.remember_s,
+    )
+
+
+def refuse_living(scribe: Scribe) -> None:
+    """Refuse a name whose beat moves: somebody else runs it."""
+    owners = Owners(scribe)
+    if owners.alive(Process.here(), OWNER_LEASE_S):
+        owner = owners.owner()
+        where = "" if owner is None else f" by process {owner.process.pid} on {owner.process.host}"
+        raise ConfigurationError(
+            f"pipeline {scribe.pipeline!r} is being run{where}: its heartbeat moves. Stop that "
+            "query first, or give this one another name"
+        )
+
+
+def _parallelism(spark: SparkSession) -> int:
+    """How many buckets a pipeline begins with when nobody says: as many tasks as run at once."""
+    said = spark.conf.get("spark.default.parallelism", "") or ""
+    if said.isdecimal():
+        return int(said)
+    context = getattr(spark, "_sc", None)
+    return BUCKETS if context is None else int(context.defaultParallelism)

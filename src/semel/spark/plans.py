@@ -1,0 +1,48 @@
+"""Looks at the plan of a classic session's frame: do the source's own columns come through?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql import DataFrame
+
+MAP_AND_FILTER = frozenset({"Project", "Filter", "SubqueryAlias", "EventTimeWatermark", "View"})
+"""What neither moves a row to another partition nor makes several of one."""
+
+
+def is_classic(frame: DataFrame) -> bool:
+    """Whether the frame lives in this process's own Spark session, not behind Spark Connect."""
+    return hasattr(frame, "_jdf")
+
+
+def keeps_positions(frame: DataFrame, names: Sequence[str]) -> bool:
+    """Whether the plan is only map and filter over one source, and `names` are that source's own
+    columns; False also where nobody can look (Spark Connect).
+    """
+    if not is_classic(frame):
+        return False
+    plan: Any = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - the plan has no other door
+    given = {name: expression for name, expression in _output(plan) if name in names}
+    while (children := list(_each(plan.children()))) != []:
+        if plan.nodeName() not in MAP_AND_FILTER or len(children) != 1:
+            return False
+        plan = children[0]
+    of_source = dict(_output(plan))
+    return set(given) == set(names) and all(
+        of_source.get(name) == expression for name, expression in given.items()
+    )
+
+
+def _output(plan: Any) -> Iterator[tuple[str, str]]:
+    """The columns of a plan: their names, and Spark's own ids of them."""
+    for attribute in _each(plan.output()):
+        yield attribute.name(), str(attribute.exprId().toString())
+
+
+def _each(sequence: Any) -> Iterator[Any]:
+    """The members of a Scala sequence."""
+    for place in range(sequence.size()):
+        yield sequence.apply(place)

@@ -1,0 +1,218 @@
+"""The writer that `semel.deliver` returns: Spark's own, with the promise kept in `start()`.
+
+Always true: whatever would make the promise false is refused here, before an event moves.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any, NoReturn
+from uuid import uuid4
+
+from semel.errors import ConfigurationError
+from semel.events import Counter, Given
+from semel.protocol import Capability
+from semel.spark import ledgers
+from semel.spark.microbatches import MicroBatches
+from semel.spark.plans import is_classic
+from semel.spark.task import refuse_optimized
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from semel.delivery import Agreement
+
+CHECKPOINT = "checkpointlocation"
+ASYNCHRONOUS = "asyncprogresstrackingenabled"
+
+
+def make_writer(frame: DataFrame, agreement: Agreement, ledger: str | None) -> DataStreamWriter:
+    """Give the session's own writer of the frame, as one that delivers."""
+    plain: Any = frame.writeStream
+    kind = _delivering(type(plain))
+    writer: Any = kind.__new__(kind)
+    writer.__dict__.update(plain.__dict__)
+    writer.agreement = agreement
+    writer._semel = _Said(frame, ledger)  # noqa: SLF001 - its own
+    made: DataStreamWriter = writer
+    return made
+
+
+class _Said:
+    """What was said to a writer, and what it needs to check it."""
+
+    def __init__(self, frame: DataFrame, ledger: str | None) -> None:
+        self.spark: SparkSession = frame.sparkSession
+        self.classic = is_classic(frame)
+        self.ledger = ledger
+        self.options: dict[str, str] = {}
+        self.mode = "append"
+        self.name: str | None = None
+        self.trigger: dict[str, Any] = {}
+
+
+class Delivering:
+    """What a delivering writer does otherwise than Spark's; mixed into the session's own class."""
+
+    agreement: Agreement
+    _semel: _Said
+
+    def option(self, key: str, value: Any) -> Any:
+        """As Spark's; semel reads `checkpointLocation`."""
+        self._semel.options[key.lower()] = str(value)
+        return super().option(key, value)  # type: ignore[misc]
+
+    def options(self, **options: Any) -> Any:
+        """As Spark's."""
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def outputMode(self, outputMode: str) -> Any:  # noqa: N802, N803 - Spark's names
+        """As Spark's."""
+        self._semel.mode = outputMode.lower()
+        return super().outputMode(outputMode)  # type: ignore[misc]
+
+    def queryName(self, queryName: str) -> Any:  # noqa: N802, N803 - Spark's names
+        """As Spark's."""
+        self._semel.name = queryName
+        return super().queryName(queryName)  # type: ignore[misc]
+
+    def trigger(self, **trigger: Any) -> Any:
+        """As Spark's, but for the triggers that have no micro-batches."""
+        self._semel.trigger = trigger
+        return super().trigger(**trigger)  # type: ignore[misc]
+
+    def format(self, source: str) -> NoReturn:
+        """Refused: the sinks are named in `semel.deliver`."""
+        self._refuse(f".format({source!r})")
+
+    def foreach(self, f: Any) -> NoReturn:
+        """Refused: the sinks are named in `semel.deliver`."""
+        del f
+        self._refuse(".foreach(...)")
+
+    def foreachBatch(self, func: Any) -> NoReturn:  # noqa: N802 - Spark's name
+        """Refused: the sinks are named in `semel.deliver`."""
+        del func
+        self._refuse(".foreachBatch(...)")
+
+    def partitionBy(self, *cols: Any) -> NoReturn:  # noqa: N802 - Spark's name
+        """Refused: the sinks are named in `semel.deliver`."""
+        self._refuse(f".partitionBy{cols!r}")
+
+    def clusterBy(self, *cols: Any) -> NoReturn:  # noqa: N802 - Spark's name
+        """Refused: the sinks are named in `semel.deliver`."""
+        self._refuse(f".clusterBy{cols!r}")
+
+    def toTable(self, tableName: str, *_: Any, **__: Any) -> NoReturn:  # noqa: N802, N803
+        """Refused: the sinks are named in `semel.deliver`."""
+        self._refuse(f".toTable({tableName!r})")
+
+    def start(
+        self,
+        path: str | None = None,
+        format: str | None = None,  # noqa: A002
+        outputMode: str | None = None,  # noqa: N803
+        partitionBy: Any = None,  # noqa: N803
+        queryName: str | None = None,  # noqa: N803
+        **options: Any,
+    ) -> StreamingQuery:
+        """Start the query, as Spark's. Raises `ConfigurationError` for what cannot keep the
+        promise.
+        """
+        for word, value in (("path", path), ("format", format), ("partitionBy", partitionBy)):
+            if value is not None:
+                self._refuse(f"start({word}={value!r})")
+        self.options(**options)
+        if outputMode is not None:
+            self.outputMode(outputMode)
+        if queryName is not None:
+            self.queryName(queryName)
+        refuse_optimized()
+        self._refuse_mode()
+        self._refuse_session()
+        batches = MicroBatches(self.agreement, self._semel.ledger, self._checkpoint(), uuid4().hex)
+        if self._semel.classic:
+            self._look(batches)
+        super().foreachBatch(batches)  # type: ignore[misc]
+        query: StreamingQuery = super().start()  # type: ignore[misc]
+        if self._semel.classic:
+            batches.query = query
+        return query
+
+    # -- what is refused
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise ConfigurationError(
+            f"pipeline {self.agreement.name!r}: {what} would make Spark write somewhere else, and "
+            "semel deliver nothing. Leave it away: to= of semel.deliver says where it goes"
+        )
+
+    def _refuse_mode(self) -> None:
+        """Refuse ways to run that have no replayable micro-batches, or ids that come again."""
+        name, said = self.agreement.name, self._semel
+        for word in ("continuous", "realTime"):
+            if said.trigger.get(word) is not None:
+                raise ConfigurationError(
+                    f"pipeline {name!r}: trigger({word}=...) has no micro-batches that could be "
+                    "opened and completed. Use processingTime or availableNow"
+                )
+        if said.options.get(ASYNCHRONOUS, "false").lower() == "true":
+            raise ConfigurationError(
+                f"pipeline {name!r}: asynchronous progress tracking commits only some of the "
+                "micro-batches, so a restart replays more than the ledger keeps. Leave "
+                "asyncProgressTrackingEnabled away"
+            )
+        identity = self.agreement.identity
+        tells_versions = isinstance(identity, Counter) or (
+            isinstance(identity, Given) and len(identity.event) > 1
+        )
+        if said.mode != "append" and not tells_versions:
+            raise ConfigurationError(
+                f"pipeline {name!r}: in {said.mode} mode a row comes again with new values under "
+                'the id it had. Use append mode, identity="counter", or an id that tells the '
+                'versions apart: event=["window.start", "version"]'
+            )
+
+    def _refuse_session(self) -> None:
+        """Refuse settings of the session under which an effect could happen twice unnoticed."""
+        spark, name = self._semel.spark, self.agreement.name
+        if (spark.conf.get("spark.speculation", "false") or "").lower() == "true":
+            for sink in self.agreement.sinks:
+                if sink.capability in (Capability.OPAQUE, Capability.PROBING):
+                    raise ConfigurationError(
+                        f"pipeline {name!r}: speculation runs a partition twice at once, and sink "
+                        f"{sink.name!r} is {sink.capability.value}: its destination cannot refuse "
+                        "the second. Set spark.speculation=false for this application"
+                    )
+
+    def _checkpoint(self) -> str:
+        """Where Spark keeps the checkpoint of this query."""
+        said = self._semel
+        location = said.options.get(CHECKPOINT)
+        if location:
+            return location
+        root = said.spark.conf.get("spark.sql.streaming.checkpointLocation", "") or ""
+        if root and said.name:
+            return f"{root.rstrip('/')}/{said.name}"
+        raise ConfigurationError(
+            f"pipeline {self.agreement.name!r}: there is no checkpoint location, so Spark could "
+            'not replay anything. Say .option("checkpointLocation", "checkpoints/'
+            f'{self.agreement.name}")'
+        )
+
+    def _look(self, batches: MicroBatches) -> None:
+        """Look at the ledger before Spark starts anything, where it can be reached from here."""
+        ledger = ledgers.resolve(batches.ledger, batches.checkpoint)
+        ledgers.refuse_unreachable(ledger, self._semel.spark)
+        batches.ledger = ledger
+        batches.refuse_changed(self._semel.spark)
+
+
+@cache
+def _delivering(plain: type[Any]) -> type[Any]:
+    """Give the subclass of a session's own writer that delivers."""
+    return type(f"Delivering{plain.__name__}", (Delivering, plain), {"__module__": __name__})
