@@ -11,22 +11,8 @@ import time
 
 import pytest
 
-from semel.cli import main as cli
+from cli.running import semel
 from semel.verify.worlds import world_seed
-
-
-def semel(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """Run the command in this process, so that replaced production code is what runs."""
-    before = sys.argv
-    sys.argv = ["semel", *arguments]
-    try:
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-    finally:
-        sys.argv = before
-    told = capsys.readouterr()
-    code = ended.value.code
-    return (0 if code is None else int(code)), told.out, told.err
 
 
 def test_a_few_worlds_are_summed_up_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,9 @@
 
 Always true:
 - what a machine reads goes to standard output, what a person watches goes to standard error;
-- a wrong option gets one clear line and exit status 2; a finding of a check is exit status 1.
+- what is wrong gets one clear line on standard error and no traceback;
+- the exit status is 0 when all is well, 1 when a check found something, 2 for a wrong command,
+  ledger, pipeline or event, 3 when the ledger cannot be reached.
 """
 
 from __future__ import annotations
@@ -13,7 +15,16 @@ from typing import Annotated
 
 import typer
 
-from semel.cli import simulate
+from semel.cli import ledger, parked, resolve, simulate, status
+from semel.cli.showing import plain
+from semel.errors import LedgerUnavailable, MissingExtra, SemelError
+
+EPILOG = (
+    "Exit status: 0 all is well; 1 a check found something, or `ledger find` found nothing; 2 a "
+    "wrong command, ledger, pipeline or event; 3 the ledger cannot be reached. Commands that look "
+    "at a ledger take --ledger URL or $SEMEL_LEDGER, and --json. Example: semel status --ledger "
+    "sqlite:///charges.db"
+)
 
 app = typer.Typer(
     name="semel",
@@ -22,7 +33,12 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    epilog=EPILOG,
 )
+app.command("status", epilog=status.EPILOG)(status.status)
+app.add_typer(parked.app, name="parked")
+app.command("resolve", epilog=resolve.EPILOG)(resolve.resolve)
+app.add_typer(ledger.app, name="ledger")
 app.command("simulate", epilog=simulate.EPILOG)(simulate.simulate)
 
 
@@ -49,8 +65,16 @@ _USAGE: type[Exception] = typer.BadParameter.__mro__[1]
 """What a wrong option or argument raises, wherever this version of typer keeps it."""
 
 
+_UNREACHABLE = 3
+
 _INTERRUPTED = 130
 """The exit status after Ctrl-C; some versions of typer return it, others raise."""
+
+
+def _complain(error: Exception) -> None:
+    """Say in one line what is wrong."""
+    told = f"this needs: {error}" if isinstance(error, MissingExtra) else str(error)
+    print(f"semel: {plain(' '.join(told.split()))}", file=sys.stderr)
 
 
 def main() -> None:
@@ -66,7 +90,10 @@ def main() -> None:
     except (typer.Abort, KeyboardInterrupt):
         print("semel: stopped", file=sys.stderr)
         sys.exit(_INTERRUPTED)
-    except OSError as error:
-        print(f"semel: {error}", file=sys.stderr)
-        sys.exit(1)
+    except LedgerUnavailable as error:
+        _complain(error)
+        sys.exit(_UNREACHABLE)
+    except (SemelError, OSError) as error:
+        _complain(error)
+        sys.exit(2)
     sys.exit(status if isinstance(status, int) else 0)

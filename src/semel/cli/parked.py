@@ -1,0 +1,179 @@
+"""The commands `semel parked ls` and `semel parked show`: what is kept out of the way."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from semel.cli.handles import Parked, find_event, read_events
+from semel.cli.ledgers import LedgerOption, choose_pipeline, opened
+from semel.cli.showing import (
+    JsonOption,
+    age_s,
+    ago,
+    plain,
+    shortened,
+    show_json,
+    show_pairs,
+    show_table,
+)
+from semel.cli.showing import when as moment
+from semel.ledger import payloads
+from semel.protocol import ParkedState
+
+LS_EPILOG = (
+    "Example: semel parked ls charges --ledger sqlite:///charges.db. The first two columns name an "
+    "event for `semel parked show` and `semel resolve`: the short form or the long one."
+)
+SHOW_EPILOG = "Example: semel parked show @3f9a2c --ledger sqlite:///charges.db"
+EventArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="EVENT",
+        help="As `semel parked ls` prints it: @3f9a2c, or PIPELINE/SINK/ENTITY/EVENT; what is in "
+        "front of ENTITY may be left out.",
+        show_default=False,
+    ),
+]
+
+app = typer.Typer(
+    help="Events that are in doubt, rejected, or wait behind one that is.", no_args_is_help=True
+)
+
+
+@app.command("ls", epilog=LS_EPILOG)
+def list_parked(
+    pipeline: Annotated[
+        str | None, typer.Argument(help="Only of this pipeline.", show_default=False)
+    ] = None,
+    also_final: Annotated[
+        bool, typer.Option("--all", help="Also what is delivered, discarded or skipped by now.")
+    ] = False,
+    ledger: LedgerOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List parked events: those that wait for a person, and those that wait for their turn.
+
+    State `held` is in doubt, `rejected` is a dead letter: both wait for `semel resolve`. `waiting`
+    stands behind one of its entity; `resend` and `sending` are on their way.
+    """
+    with opened(ledger) as (looked_at, _):
+        if pipeline is not None:
+            choose_pipeline(looked_at, pipeline)
+        events = read_events(looked_at)
+    chosen = [
+        each
+        for each in events
+        if pipeline in (None, each.pipeline) and (also_final or not each.row.state.final)
+    ]
+    if as_json:
+        show_json([_brief(each, events) for each in chosen])
+    elif not chosen:
+        print("nothing is parked")
+    else:
+        show_table(
+            ("short", "event", "state", "why", "since", "attempts", "behind"),
+            [
+                (
+                    each.short,
+                    each.handle,
+                    each.row.state.value,
+                    shortened(each.row.why),
+                    moment(each.row.at),
+                    each.row.attempts,
+                    count_behind(each, events),
+                )
+                for each in chosen
+            ],
+            right=("attempts", "behind"),
+        )
+
+
+@app.command("show", epilog=SHOW_EPILOG)
+def show_parked(
+    event: EventArgument, ledger: LedgerOption = None, as_json: JsonOption = False
+) -> None:
+    """Show everything about one parked event, with its payload."""
+    with opened(ledger) as (looked_at, store):
+        events = read_events(looked_at)
+        found = find_event(events, event)
+        payload = payloads.load(store.read([found.key])[found.key])
+    if as_json:
+        show_json(_brief(found, events) | {"row": payload})
+        return
+    row = found.row
+    show_pairs(
+        [
+            ("event", found.handle),
+            ("short", found.short),
+            ("pipeline", found.pipeline),
+            ("sink", found.sink),
+            ("entity", row.shown or row.entity),
+            *([("source partition", row.scope)] if row.scope != row.entity else []),
+            ("event id", row.event),
+            ("minibatch", row.minibatch),
+            ("partition", f"{row.partition}, position {row.position}"),
+            ("OSN", row.osn),
+            ("state", f"{row.state.value}: {MEANING[row.state]}"),
+            ("why", row.why),
+            ("since", f"{moment(row.at)} ({ago(age_s(row.at))})"),
+            ("attempts", row.attempts),
+            ("may have arrived", "yes" if row.doubted else "no"),
+            ("blocks its entity", "yes" if row.blocks and not row.state.final else "no"),
+            ("wait behind it", count_behind(found, events)),
+            *([("resolved by", row.by), ("reason", row.reason)] if row.by else []),
+        ]
+    )
+    if row.value is None:
+        print("payload: none yet; it was in doubt when the checkpoint was lost")
+        return
+    print("payload:")
+    for name, value in row.value.items():
+        print(f"  {plain(name)}: {plain(repr(value))}")
+
+
+MEANING = {
+    ParkedState.HELD: "in doubt; a person decides",
+    ParkedState.REJECTED: "nothing arrived and nothing will as it is; a person decides",
+    ParkedState.WAITING: "behind an event of its entity",
+    ParkedState.RESEND: "to be sent again; nobody has taken it yet",
+    ParkedState.SENDING: "somebody took it and may be sending it",
+    ParkedState.DELIVERED: "delivered",
+    ParkedState.DISCARDED: "a person discarded it",
+    ParkedState.SKIPPED: "in doubt, and policy skip passed it by",
+    ParkedState.RESENT: "was in doubt, and policy resend sent it again",
+    ParkedState.LATE: "a replaced attempt's call ended late; it may have arrived twice",
+}
+
+
+def count_behind(event: Parked, events: list[Parked]) -> int:
+    """Say how many events of the same entity wait for this one."""
+    row = event.row
+    if not row.blocks or row.state.final:
+        return 0
+    mine = (event.pipeline, event.sink, row.entity, row.scope)
+    return sum(
+        each.row.state is ParkedState.WAITING
+        and (each.pipeline, each.sink, each.row.entity, each.row.scope) == mine
+        and (each.row.minibatch, each.row.position) > (row.minibatch, row.position)
+        for each in events
+    )
+
+
+def _brief(event: Parked, events: list[Parked]) -> dict[str, Any]:
+    row = event.row
+    return {
+        "event": event.handle,
+        "short": event.short,
+        "pipeline": event.pipeline,
+        "sink": event.sink,
+        "entity": row.entity,
+        "id": row.event,
+        "minibatch": str(row.minibatch),
+        "state": row.state.value,
+        "why": row.why,
+        "since": moment(row.at),
+        "attempts": row.attempts,
+        "behind": count_behind(event, events),
+    }

@@ -1,0 +1,64 @@
+"""Running the command in this process, and ledgers that a real pipeline filled."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delivery.witnesses import Destination, Post
+from delivery.world import GIVEN, World
+from semel.cli import main as cli
+from semel.events import Identity
+from semel.ledger import open_store
+
+
+def semel(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Run the command in this process, so that replaced production code is what runs."""
+    before = sys.argv
+    sys.argv = ["semel", *arguments]
+    try:
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    finally:
+        sys.argv = before
+    told = capsys.readouterr()
+    code = ended.value.code
+    return (0 if code is None else int(code)), told.out, told.err
+
+
+def read_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    """Run the command with `--json`, see that all is well, and read what it says."""
+    status, out, err = semel(capsys, *arguments, "--json")
+    assert (status, err) == (0, "")
+    return json.loads(out)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Run the command, see that it ends with 2 and one line on standard error, and give it."""
+    status, out, err = semel(capsys, *arguments)
+    assert (status, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert err.startswith("semel: ")
+    assert "Traceback" not in err
+    return err
+
+
+def pipeline_at(
+    where: Path | str,
+    destination: Destination | None = None,
+    identity: Identity = GIVEN,
+    **settings: Any,
+) -> World:
+    """A started pipeline `pay` with a sink `out`, whose ledger is a real one."""
+    world = World(identity)
+    url = where if isinstance(where, str) else f"sqlite:///{where}"
+    world.store.memory = open_store(url)  # type: ignore[assignment]
+    world.clock.now = time.time()
+    world.add(destination or Post(), **settings)
+    world.start()
+    return world

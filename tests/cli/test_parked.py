@@ -1,0 +1,140 @@
+"""`semel parked` and `semel resolve`: what a person sees of parked events, and says of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.running import pipeline_at, read_json, refused, semel
+from delivery.witnesses import Database, lost
+from delivery.world import ORDERED_POSITION, World
+from semel.protocol import OnReject
+
+Out = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Event 1 of a is in doubt, 3 and 5 of a wait behind it, event 2 of b is rejected."""
+    made = pipeline_at(tmp_path / "ledger.db")
+    monkeypatch.setenv("SEMEL_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
+    made.out.refuses.add("b2")
+    made.out.plan(lost)
+    made.minibatch(0, "a1 b2 a3 c4 a5=9")
+    return made
+
+
+def test_what_waits_is_listed_with_a_handle_and_how_many_wait_behind(
+    world: World, capsys: Out
+) -> None:
+    told = read_json(capsys, "parked", "ls")
+    assert [(each["event"], each["state"], each["behind"]) for each in told] == [
+        ("pay/out/a/1", "held", 2),
+        ("pay/out/b/2", "rejected", 0),
+        ("pay/out/a/3", "waiting", 1),
+        ("pay/out/a/5", "waiting", 0),
+    ]
+    status, out, _ = semel(capsys, "parked", "ls", "pay")
+    lines = out.splitlines()
+    assert status == 0
+    assert lines[0].split() == ["short", "event", "state", "why", "since", "attempts", "behind"]
+    assert len(lines) == 5
+    assert lines[1].startswith("@")
+    assert "pay/out/a/1" in lines[1]
+
+
+def test_an_event_is_shown_with_its_payload_by_either_name(world: World, capsys: Out) -> None:
+    told = read_json(capsys, "parked", "show", "a/5")
+    assert told["row"]["value"]["v"] == 9
+    status, out, _ = semel(capsys, "parked", "show", told["short"])
+    assert status == 0
+    assert "pay/out/a/5" in out
+    assert "waiting: behind an event of its entity" in out
+    assert "  v: 9" in out
+
+
+@pytest.mark.parametrize(
+    ("decision", "state", "left"),
+    [("delivered", "delivered", 3), ("resend", "resend", 4), ("discard", "discarded", 3)],
+)
+def test_a_person_resolves_an_event_and_may_say_it_twice(
+    world: World, capsys: Out, decision: str, state: str, left: int
+) -> None:
+    for _ in range(2):
+        told = read_json(capsys, "resolve", "a/1", decision, "--reason", "I looked", "--by", "ann")
+        assert (told["event"], told["state"]) == ("pay/out/a/1", state)
+    assert len(read_json(capsys, "parked", "ls")) == left
+    [row] = [each for each in read_json(capsys, "parked", "ls", "--all") if each["id"] == 1]
+    assert row["state"] == state
+    shown = read_json(capsys, "parked", "show", row["short"])["row"]
+    assert (shown["by"], shown["reason"]) == ("ann", "I looked")
+
+
+def test_after_resend_the_running_pipeline_sends_it_and_what_waits(
+    world: World, capsys: Out
+) -> None:
+    told = read_json(capsys, "resolve", "a/1", "resend", "--reason", "not there")
+    assert "@" in told["by"]
+    assert "run 1 of pay is beating" in told["next"]
+    assert "the 2 events behind it go on" in told["next"]
+    world.driver.drain()
+    assert world.out.seen.split() == ["a1", "c4", "a1", "a3", "a5"]
+    assert [each["id"] for each in read_json(capsys, "parked", "ls")] == [2]
+
+
+def test_it_says_so_when_nobody_runs_who_could_send(world: World, capsys: Out) -> None:
+    from semel.ledger.owners import Owners
+
+    Owners(world.scribe).beat(1, "nonce-1", ended=True)
+    status, out, _ = semel(capsys, "resolve", "b/2", "resend", "--reason", "the address is mended")
+    assert status == 0
+    assert "pipeline pay does not seem to run (ended)" in out
+    assert "once it is started" in out
+
+
+def test_what_cannot_be_resolved_so_is_refused_in_one_line(world: World, capsys: Out) -> None:
+    assert "is waiting" in refused(capsys, "resolve", "a/3", "resend", "--reason", "x")
+    assert "nothing that is parked" in refused(capsys, "resolve", "a/9", "resend", "--reason", "x")
+    assert "no decision" in refused(capsys, "resolve", "a/1", "retry", "--reason", "x")
+    assert "--reason" in refused(capsys, "resolve", "a/1", "resend")
+    assert "empty" in refused(capsys, "resolve", "a/1", "resend", "--reason", " ")
+    assert "no pipeline 'nobody'" in refused(capsys, "parked", "ls", "nobody")
+    assert "nothing that is parked" in refused(capsys, "parked", "show", "@00000000000")
+
+
+def test_where_nothing_is_parked_it_says_so(tmp_path: Path, capsys: Out) -> None:
+    pipeline_at(tmp_path / "ledger.db").minibatch(0, "a1 b2")
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    assert semel(capsys, "parked", "ls", "--ledger", url)[1] == "nothing is parked\n"
+    assert read_json(capsys, "parked", "ls", "--ledger", url) == []
+
+
+def test_with_positions_the_handle_names_source_partition_and_offset(
+    tmp_path: Path, capsys: Out
+) -> None:
+    world = pipeline_at(tmp_path / "ledger.db", identity=ORDERED_POSITION)
+    world.out.plan(lost)
+    world.minibatch(0, "a1 b2 a3")
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    told = read_json(capsys, "parked", "ls", "--ledger", url)
+    assert [each["event"] for each in told] == ["pay/out/a/t%2F0,1", "pay/out/a/t%2F0,3"]
+    assert read_json(capsys, "parked", "show", told[0]["event"], "--ledger", url)["id"] == 1
+
+
+def test_on_postgresql_it_is_the_same(postgres_url: str, capsys: Out) -> None:
+    world = pipeline_at(postgres_url, Database(), on_reject=OnReject.BLOCK)
+    world.out.refuses.add("a1")
+    world.minibatch(0, "a1 b2 a3")
+    at = ("--ledger", postgres_url)
+    assert [each["state"] for each in read_json(capsys, "parked", "ls", *at)] == [
+        "rejected",
+        "waiting",
+    ]
+    status, out, _ = semel(capsys, "resolve", "a/1", "discard", "--reason", "x", *at, "--json")
+    assert status == 0
+    assert "1 events go on before the next minibatch" in json.loads(out)["next"]
+    world.driver.drain()
+    assert read_json(capsys, "parked", "ls", *at) == []
+    world.store.memory.close()

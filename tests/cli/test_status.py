@@ -1,0 +1,293 @@
+"""`semel status` and `semel ledger`: who runs what, how far it is, and what became of an event."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.running import pipeline_at, read_json, refused, semel
+from delivery.witnesses import Crash, crash, lost
+from delivery.world import COUNTER, GIVEN, INCREASING, ORDERED_POSITION, POSITION, World, events
+from semel.bench.servers import PostgresServer
+from semel.events import Given, Identity
+from semel.ledger import Scribe, open_store
+from semel.ledger.owners import Owners
+from semel.ledger.processes import Process
+from semel.protocol import ParkedState
+
+Out = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    made = pipeline_at(tmp_path / "ledger.db")
+    monkeypatch.setenv("SEMEL_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
+    return made
+
+
+# -- status
+
+
+def test_status_tells_who_runs_what_is_open_and_what_is_parked(world: World, capsys: Out) -> None:
+    world.out.plan(lost)
+    world.minibatch(0, "a1 b2 a3")
+    world.open(1)
+    told = read_json(capsys, "status", "pay")
+    assert {name: told[name] for name in ("run", "state", "host", "process", "minibatch")} == {
+        "run": 1,
+        "state": "beating",
+        "host": "host",
+        "process": 1,
+        "minibatch": "1.1",
+    }
+    assert (told["complete"], told["partitions"]) == (False, None)
+    assert told["identity"]["kind"] == "given"
+    assert told["waits_for_a_person"] == 1
+    assert told["sinks"] == [
+        {
+            "sink": "out",
+            "capability": "opaque",
+            "last_osn": 3,
+            "pending_partitions": 0,
+            "in_doubt": 1,
+            "rejected": 0,
+            "waiting": 1,
+            "blocked_entities": 1,
+        }
+    ]
+    status, out, _ = semel(capsys, "status")
+    assert status == 0
+    for words in ("beating, 0 s ago", "1 on host", "1.1 open", "given: c, id", "semel parked ls"):
+        assert words in out
+    assert [each["pipeline"] for each in read_json(capsys, "status")] == ["pay"]
+
+
+def test_a_check_finds_what_waits_for_a_person(world: World, capsys: Out) -> None:
+    world.minibatch(0, "a1")
+    assert semel(capsys, "status", "--check")[0] == 0
+    world.out.refuses.add("b2")
+    world.minibatch(1, "b2")
+    assert semel(capsys, "status", "--check")[0] == 1
+    assert semel(capsys, "status")[0] == 0
+    world.resolve("b2", "discarded")
+    assert semel(capsys, "status", "--check")[0] == 0
+
+
+def test_a_run_is_beating_silent_ended_or_gone(world: World, capsys: Out) -> None:
+    def state() -> tuple[int, str]:
+        told = read_json(capsys, "status", "pay")
+        return told["run"], told["state"]
+
+    assert state() == (1, "beating")
+    world.clock.now -= 3_600
+    Owners(world.scribe).beat(1, "nonce-1")
+    assert state() == (1, "silent")
+    Owners(world.scribe).beat(1, "nonce-1", ended=True)
+    assert state() == (1, "ended")
+    killed = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    start = Path(f"/proc/{killed.pid}/stat").read_text().rpartition(")")[2].split()[19]
+    here = Process.here()
+    driver = Process(here.host, here.boot, killed.pid, start)
+    Owners(world.scribe).register(world.driver.describe(), driver, "nonce-2")
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.wait()
+    assert state() == (2, "gone")
+
+
+# -- ledger ls
+
+
+def test_the_tables_are_counted_and_their_rows_listed_expanded(world: World, capsys: Out) -> None:
+    world.minibatch(0, "a1 b2")
+    counts = {each["table"]: each["rows"] for each in read_json(capsys, "ledger", "ls")}
+    assert counts["pipelines"] == counts["open"] == counts["sequences"] == 1
+    [row] = read_json(capsys, "ledger", "ls", "open")
+    assert (row["key"], row["payload"]["batch"]) == ("pay", 0)
+    assert read_json(capsys, "ledger", "ls", "events", "--prefix", "other/") == []
+    status, out, _ = semel(capsys, "ledger", "ls", "streams")
+    assert status == 0
+    assert out.startswith("pay/out/")
+
+
+def test_a_large_payload_is_shown_expanded(world: World, capsys: Out) -> None:
+    import pyarrow as pa
+
+    world.out.plan(lost)
+    batch = events("a1")
+    large = "x" * 200_000
+    batch = batch.append_column("text", pa.array([large]))
+    opening = world.open(0)
+    world.driver.end(opening, world.task(opening, [batch]))
+    [row] = read_json(capsys, "ledger", "ls", "parked")
+    assert row["payload"]["value"]["text"] == large
+
+
+def test_a_list_says_that_there_is_more(world: World, capsys: Out) -> None:
+    world.out.plan(lost)
+    world.minibatch(0, "a1 a2 a3")
+    assert len(read_json(capsys, "ledger", "ls", "parked", "--limit", "2")) == 2
+    assert "more than 2 rows" in semel(capsys, "ledger", "ls", "parked", "--limit", "2")[1]
+    assert "more" not in semel(capsys, "ledger", "ls", "parked", "--limit", "3")[1]
+
+
+# -- ledger find
+
+
+@pytest.mark.parametrize(
+    ("identity", "entity", "second"),
+    [(GIVEN, "b", "2"), (INCREASING, "b", "2"), (COUNTER, "b", "1"), (POSITION, "t/0", "2")],
+)
+def test_an_event_is_found_with_when_minibatch_attempt_and_number(
+    tmp_path: Path, capsys: Out, identity: Identity, entity: str, second: str
+) -> None:
+    made = pipeline_at(tmp_path / "ledger.db", identity=identity)
+    made.minibatch(0, "a1 b2", number=17)
+    at = ("--ledger", f"sqlite:///{tmp_path}/ledger.db")
+    [told] = read_json(capsys, "ledger", "find", "--entity", entity, "--event", second, *at)
+    assert (told["state"], told["minibatch"], told["attempt"]) == ("delivered", "1.0", "1.17")
+    assert told["osn"] is not None
+    assert told["when"].startswith("20")
+    status, out, _ = semel(capsys, "ledger", "find", "--entity", entity, "--event", "99", *at)
+    assert status == 1
+    assert "not seen" in out
+
+
+def test_what_is_in_doubt_parked_or_pending_is_told_so(world: World, capsys: Out) -> None:
+    def states(event: str) -> tuple[int, list[str]]:
+        arguments = ("ledger", "find", "--entity", "a", "--event", event, "--json")
+        status, out, _ = semel(capsys, *arguments)
+        return status, [each["state"] for each in json.loads(out)]
+
+    world.out.plan(lost)
+    world.minibatch(0, "a1 b2 a3")
+    assert states("1") == (0, ["in doubt"])
+    assert states("3") == (0, ["parked"])
+    world.out.plan(crash)
+    with pytest.raises(Crash):
+        world.task(world.open(1), "c5 d6")
+    assert states("9") == (1, ["pending"])
+
+
+def test_digits_may_be_a_text_and_an_id_may_have_several_columns(
+    tmp_path: Path, capsys: Out
+) -> None:
+    import pyarrow as pa
+
+    identity = Given(entity="c", event=("day", "id"))
+    made = pipeline_at(tmp_path / "ledger.db", identity=identity)
+    batch = events("a1 a2").append_column("day", pa.array(["20261114", "20261114"]))
+    opening = made.open(0)
+    made.driver.end(opening, made.task(opening, [batch]))
+    at = ("--entity", "a", "--ledger", f"sqlite:///{tmp_path}/ledger.db")
+    several = ("--event", "20261114", "--event", "2")
+    [told] = read_json(capsys, "ledger", "find", *several, *at)
+    assert told["state"] == "delivered"
+    assert semel(capsys, "ledger", "find", "--event", "2", *at)[0] == 1
+
+
+def test_without_an_event_it_tells_what_is_known_of_the_entity(tmp_path: Path, capsys: Out) -> None:
+    made = pipeline_at(tmp_path / "ledger.db", identity=INCREASING)
+    made.out.plan(lost)
+    made.minibatch(0, "a1 b2 a3")
+    at = ("--ledger", f"sqlite:///{tmp_path}/ledger.db")
+    [told] = read_json(capsys, "ledger", "find", "--entity", "a", *at)
+    assert (told["handled_up_to"], told["blocked"], told["waiting"]) == (3, True, 1)
+    assert [(each["id"], each["state"]) for each in told["parked"]] == [(1, "held"), (3, "waiting")]
+    status, out, _ = semel(capsys, "ledger", "find", "--entity", "a", *at)
+    assert status == 0
+    assert "handled up to" in out
+    assert semel(capsys, "ledger", "find", "--entity", "z", *at)[0] == 1
+
+
+def test_a_position_with_an_entity_is_found_by_its_source_partition(
+    tmp_path: Path, capsys: Out
+) -> None:
+    made = pipeline_at(tmp_path / "ledger.db", identity=ORDERED_POSITION)
+    made.minibatch(0, "a1 b2")
+    at = ("--ledger", f"sqlite:///{tmp_path}/ledger.db")
+    [told] = read_json(capsys, "ledger", "find", "--entity", "t/0", "--event", "2", *at)
+    assert told["state"] == "delivered"
+
+
+# -- what is wrong
+
+
+def test_a_wrong_ledger_pipeline_sink_or_table_gets_one_line(
+    world: World, tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "no pipeline 'x'" in refused(capsys, "status", "x")
+    find = ("ledger", "find", "--entity", "a", "--event", "1")
+    assert "no pipeline 'x'" in refused(capsys, *find, "--pipeline", "x")
+    assert "no sink 'x'" in refused(capsys, *find, "--sink", "x")
+    assert "no table 'x'" in refused(capsys, "ledger", "ls", "x")
+    assert "--entity" in refused(capsys, "ledger", "find")
+    assert "no ledger at" in refused(capsys, "status", "--ledger", f"sqlite:///{tmp_path}/no.db")
+    assert not (tmp_path / "no.db").exists()
+    assert "not the URL" in refused(capsys, "status", "--ledger", "mysql://x")
+    (tmp_path / "text.db").write_text("not a database, and quite long enough to be read as one")
+    assert "not a SQLite" in refused(capsys, "status", "--ledger", f"sqlite:///{tmp_path}/text.db")
+    monkeypatch.delenv("SEMEL_LEDGER")
+    assert "SEMEL_LEDGER" in refused(capsys, "status")
+
+
+def test_two_pipelines_have_to_be_told_apart(world: World, capsys: Out) -> None:
+    other = Scribe(world.store, "refunds")
+    Owners(other).register({"sinks": {"out": {}}, "identity": None}, Process.here(), "n")
+    told = refused(capsys, "ledger", "find", "--entity", "a")
+    assert "pay" in told
+    assert "refunds" in told
+    assert [each["pipeline"] for each in read_json(capsys, "status")] == ["pay", "refunds"]
+
+
+def test_looking_makes_no_ledger_of_another_database(
+    tmp_path: Path, capsys: Out, postgres: PostgresServer, postgres_url: str
+) -> None:
+    path = tmp_path / "other.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE mine (x)")
+    connection.close()
+    assert "no ledger" in refused(capsys, "status", "--ledger", f"sqlite:///{path}")
+    before = path.read_bytes()
+    assert "no ledger in" in refused(capsys, "status", "--ledger", postgres_url)
+    assert "no ledger in" in refused(capsys, "status", "--ledger", postgres_url)
+    assert path.read_bytes() == before
+
+
+def test_an_empty_ledger_has_no_pipelines(tmp_path: Path, capsys: Out) -> None:
+    url = f"sqlite:///{tmp_path}/empty.db"
+    store = open_store(url)
+    store.read([])
+    store.close()
+    assert "no pipeline" in semel(capsys, "status", "--ledger", url)[1]
+    assert "no pipeline" in refused(capsys, "ledger", "find", "--entity", "a", "--ledger", url)
+
+
+def test_a_ledger_that_does_not_answer_is_status_3_without_its_password(capsys: Out) -> None:
+    url = "postgresql://ann:geheim@127.0.0.1:1/ledger"
+    status, out, err = semel(capsys, "status", "--ledger", url)
+    assert (status, out) == (3, "")
+    assert len(err.splitlines()) == 1
+    assert err.startswith("semel: ")
+    assert "geheim" not in err
+
+
+def test_what_came_from_outside_cannot_colour_the_screen(world: World, capsys: Out) -> None:
+    def shout(act: Any) -> None:
+        raise OSError("\x1b[31mred\n[bold]loud[/bold]")
+
+    world.out.plan(shout)
+    world.minibatch(0, "a1")
+    [(_, row)] = world.parked_rows()
+    assert row.state is ParkedState.HELD
+    for arguments in (("parked", "ls"), ("parked", "show", "a/1"), ("ledger", "ls", "parked")):
+        out = semel(capsys, *arguments)[1]
+        assert "\x1b" not in out
+        assert "[bold]loud[/bold]" in out
