@@ -21,6 +21,7 @@ PUBLIC = [
     "Rejected",
     "SemelError",
     "errors",
+    "explain",
     "sink",
     "sinks",
 ]

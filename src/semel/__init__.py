@@ -1,6 +1,7 @@
 """Exactly-once delivery from Spark Structured Streaming to what cannot take a thing back."""
 
 from semel import errors, sinks
+from semel.delivery.explaining import explain
 from semel.errors import (
     ConfigurationError,
     DeliveryError,
@@ -37,6 +38,7 @@ __all__ = [
     "Rejected",
     "SemelError",
     "errors",
+    "explain",
     "sink",
     "sinks",
 ]

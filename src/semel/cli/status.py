@@ -16,7 +16,7 @@ EPILOG = (
     "Example: semel status charges --check --ledger sqlite:///charges.db. "
     "Exit status 1 with --check when something waits for a person."
 )
-SILENT_AFTER_S = 60.0
+SILENT_AFTER_S = 30.0
 """A run that has not said for so long that it lives is not called beating any more."""
 
 _HELD, _REJECTED = ParkedState.HELD.value, ParkedState.REJECTED.value

@@ -1,0 +1,383 @@
+"""The guarantee of a pipeline or a sink in plain words: what holds, why, and what does not.
+
+Always true:
+- every capability, policy and identity has its words in a table, and a test proves no hole;
+- what cannot be promised is said as plainly as what can.
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from semel.delivery.agreement import Agreement
+from semel.errors import ConfigurationError
+from semel.events import Counter, Given, Position
+from semel.protocol import Capability, OnDoubt, OnReject
+from semel.sinks import Sink, sink
+
+if TYPE_CHECKING:
+    from semel.events import Identity
+
+_WIDTH = 100
+
+
+@dataclass(frozen=True)
+class SinkPromise:
+    """What holds at one sink.
+
+    Attributes:
+        in_doubt_per_partition: how many events one crash of one partition can leave in doubt.
+        in_doubt_at_once: the same for all partitions together, where their number is known.
+    """
+
+    name: str
+    capability: str
+    because: str
+    after_a_crash: str
+    after_a_zombie: str
+    in_doubt: str
+    in_doubt_per_partition: int
+    in_doubt_at_once: int | None
+    rejected: str
+
+
+@dataclass(frozen=True)
+class IdentityPromise:
+    """What makes two events the same event, and what that survives."""
+
+    kind: str
+    same: str
+    lost_checkpoint: str
+    survives_lost_checkpoint: bool
+    order: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The guarantee of a pipeline, or of a sink alone; `str()` gives it in paragraphs."""
+
+    pipeline: str | None
+    sinks: tuple[SinkPromise, ...]
+    identity: IdentityPromise | None
+    not_promised: tuple[str, ...]
+
+    def __str__(self) -> str:
+        parts: list[str] = []
+        if self.pipeline is not None:
+            parts.append(f"Pipeline {self.pipeline!r}")
+        for each in self.sinks:
+            parts += [
+                _wrapped(f"Sink {each.name!r} is {each.capability.upper()}: {each.because}"),
+                _wrapped(f"After a crash, a retry or a restart: {each.after_a_crash}"),
+                _wrapped(
+                    "After a zombie (an attempt that was paused, was replaced, and wakes up): "
+                    f"{each.after_a_zombie}"
+                ),
+                _wrapped(f"In doubt: {each.in_doubt}"),
+                _wrapped(f"Rejected: {each.rejected}"),
+            ]
+        if self.identity is not None:
+            parts += [
+                _wrapped(f"The same event ({self.identity.kind}): {self.identity.same}"),
+                _wrapped(f"After a lost checkpoint: {self.identity.lost_checkpoint}"),
+                _wrapped(f"Order: {self.identity.order}"),
+            ]
+        parts.append(
+            "Not promised:\n"
+            + "\n".join(_wrapped(each, first="- ", rest="  ") for each in self.not_promised)
+        )
+        return "\n\n".join(parts)
+
+    def to_json(self) -> dict[str, Any]:
+        """Give it as a JSON object."""
+        return {
+            "pipeline": self.pipeline,
+            "sinks": [asdict(each) for each in self.sinks],
+            "identity": None if self.identity is None else asdict(self.identity),
+            "not_promised": list(self.not_promised),
+        }
+
+
+def explain(subject: object) -> Explanation:
+    """Say in plain words what is promised: of a sink, or of what `semel.deliver` gave.
+
+    A function without arguments is called for it; one that takes an event is the sink it would be.
+    Raises `ConfigurationError` for anything else.
+    """
+    return _explain(subject, called=False)
+
+
+def _explain(subject: object, *, called: bool) -> Explanation:
+    agreement = subject if isinstance(subject, Agreement) else getattr(subject, "agreement", None)
+    if isinstance(subject, Sink):
+        return Explanation(None, (_sink(subject, None),), None, _not_promised(None))
+    if isinstance(agreement, Agreement):
+        return Explanation(
+            agreement.name,
+            tuple(_sink(each, agreement) for each in agreement.sinks),
+            _identity(agreement),
+            _not_promised(agreement.identity),
+        )
+    if inspect.isroutine(subject) and not called:
+        if any(each.default is each.empty for each in _arguments(subject)):
+            return _explain(sink(subject), called=True)
+        return _explain(subject(), called=True)
+    raise ConfigurationError(
+        f"{type(subject).__name__} is nothing to explain: give a sink, what semel.deliver gave, or "
+        "a function without arguments that returns one of them"
+    )
+
+
+def _arguments(function: Any) -> list[inspect.Parameter]:
+    """Give the parameters that a call has to fill by their places."""
+    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [each for each in inspect.signature(function).parameters.values() if each.kind in places]
+
+
+# -- sinks
+
+BECAUSE = {
+    Capability.TRANSACTIONAL: "the destination commits semel's progress row together with the "
+    "effect.",
+    Capability.SEQUENCED: "the destination tells the last output sequence number of its log, and "
+    "refuses a writer that was replaced.",
+    Capability.REPEATABLE: "the destination absorbs a repeat that carries the same key.",
+    Capability.PROBING: "the destination tells whether a call arrived.",
+    Capability.OPAQUE: "the destination can neither be asked, nor absorb a repeat, nor commit a "
+    "progress row of semel's.",
+}
+AFTER_A_CRASH = {
+    Capability.TRANSACTIONAL: "exactly once. What is done, the progress row tells.",
+    Capability.SEQUENCED: "exactly once, in order. What is done, the log tells.",
+    Capability.REPEATABLE: "one effect. What may have been sent is sent again under the same key, "
+    "and absorbed.",
+    Capability.PROBING: "exactly once. What may have been sent is asked for first.",
+    Capability.OPAQUE: "nothing twice and nothing lost without being told. No protocol can tell "
+    "'sent, reply lost' from 'not sent' here, so such events are in doubt.",
+}
+AFTER_A_ZOMBIE = {
+    Capability.TRANSACTIONAL: "exactly once. The progress row names the attempt that may write.",
+    Capability.SEQUENCED: "exactly once. The destination refuses it.",
+    Capability.REPEATABLE: "one effect. What it sends is absorbed.",
+    Capability.PROBING: "at most its call in flight arrives twice, if that ends after its deadline "
+    "of {deadline:g} s, and it is reported (state `late`).",
+}
+_ZOMBIE_OPAQUE = {
+    True: "semel waits lease and deadline ({wait:g} s) before it {acts}; only a call that ends "
+    "later than that may arrive twice, and it is reported (state `late`).",
+    False: "its events were recorded in doubt when it was replaced; semel does not send them "
+    "again by itself.",
+}
+ON_DOUBT = {
+    OnDoubt.HOLD: "it is parked with its payload{wait}, all others go on, and a person decides: "
+    "semel resolve EVENT delivered|resend|discard.",
+    OnDoubt.RESEND: "it is sent again, so it may arrive twice; that is recorded.",
+    OnDoubt.SKIP: "it is recorded and never sent again, so it may not have arrived.",
+    OnDoubt.STOP: "it is parked and the pipeline stops until a person has decided: semel resolve "
+    "EVENT delivered|resend|discard.",
+    OnDoubt.PROBE: "your function is asked whether it arrived; where it cannot tell, the event is "
+    "parked for a person{wait}.",
+}
+ON_REJECT = {
+    OnReject.PARK: "an event that the destination refuses is parked as a dead letter, alone, and "
+    "its entity goes on.",
+    OnReject.BLOCK: "an event that the destination refuses is parked as a dead letter, alone, and "
+    "later events of its entity wait for a person's decision.",
+}
+
+
+def _sink(described: Sink, agreement: Agreement | None) -> SinkPromise:
+    capability = described.capability
+    span = described.chunk_rows * described.span_chunks
+    opaque = capability is Capability.OPAQUE
+    partitions = None if agreement is None else _partitions(agreement)
+    crash = AFTER_A_CRASH[capability]
+    if described.whole:
+        crash = (
+            "one effect. A partition is written to a place of its own from its first event, over "
+            "whatever an earlier attempt left there."
+        )
+    per_partition = span if opaque else 0
+    known = 0 if not opaque else None if partitions is None else span * partitions
+    return SinkPromise(
+        name=described.name,
+        capability=capability.value,
+        because=BECAUSE[capability],
+        after_a_crash=crash,
+        after_a_zombie=_after_a_zombie(described),
+        in_doubt=_in_doubt(described, span, partitions, _waits(agreement)),
+        in_doubt_per_partition=per_partition,
+        in_doubt_at_once=known,
+        rejected=ON_REJECT[described.on_reject],
+    )
+
+
+def _after_a_zombie(described: Sink) -> str:
+    if described.capability is not Capability.OPAQUE:
+        return AFTER_A_ZOMBIE[described.capability].format(deadline=described.deadline_s)
+    waits = described.on_doubt in (OnDoubt.RESEND, OnDoubt.PROBE)
+    acts = "asks your function" if described.on_doubt is OnDoubt.PROBE else "sends again"
+    wait = described.lease_s + described.deadline_s
+    return _ZOMBIE_OPAQUE[waits].format(wait=wait, acts=acts)
+
+
+def _in_doubt(described: Sink, span: int, partitions: int | None, waits: str) -> str:
+    policy = ON_DOUBT[described.on_doubt].format(wait=waits)
+    then = f"Policy {described.on_doubt.value!r}: {policy}"
+    match described.capability:
+        case Capability.OPAQUE:
+            among = (
+                "times the number of partitions"
+                if partitions is None
+                else f"so {span * partitions} in all {partitions} partitions"
+            )
+            return f"at most {_events(span)} per partition and crash, {among}. {then}"
+        case Capability.REPEATABLE if not described.whole:
+            return (
+                f"none, as long as nobody is away for longer than the destination remembers keys, "
+                f"{_duration(described.remembers_s)}. What was left open for longer is, at most "
+                f"{_events(span)} per partition. {then}"
+            )
+        case _:
+            return "none while Spark's checkpoint is there; the destination can tell."
+
+
+def _waits(agreement: Agreement | None) -> str:
+    """Say who waits behind an event in doubt."""
+    if agreement is None:
+        return ", later events of its entity wait behind it where order is kept"
+    if agreement.order and _entity(agreement.identity) is not None:
+        return ", later events of its entity wait behind it"
+    return ""
+
+
+def _partitions(agreement: Agreement) -> int | None:
+    """Give the number of partitions; a source's own are not known before it runs."""
+    return None if isinstance(agreement.identity, Position) else agreement.partitions
+
+
+# -- identity
+
+
+def _identity(agreement: Agreement) -> IdentityPromise:
+    identity = agreement.identity
+    return IdentityPromise(
+        kind=identity.kind,
+        same=_same(identity),
+        lost_checkpoint=_after_a_lost_checkpoint(agreement),
+        survives_lost_checkpoint=identity.survives_lost_checkpoint,
+        order=_order(agreement),
+    )
+
+
+def _entity(identity: Identity) -> str | None:
+    return identity.entity if isinstance(identity, Position | Given | Counter) else None
+
+
+def _same(identity: Identity) -> str:
+    if isinstance(identity, Position):
+        columns = f"{identity.topic}, {identity.partition}, {identity.offset}"
+        more = f" and {', '.join(identity.ordinals)}" if identity.ordinals else ""
+        return (
+            f"two rows are the same event when their place in the source is the same "
+            f"({columns}{more}). A place that repeats is refused, never merged."
+        )
+    if isinstance(identity, Given):
+        return (
+            f"two rows are the same event when {identity.entity} and "
+            f"{', '.join(identity.event)} are equal. In one minibatch the same id with the same "
+            "content is one event, with other content it is Diverged."
+        )
+    return (
+        f"semel counts the events of each {_entity(identity)}: 1, 2, 3, ... A replay gives the "
+        "same numbers to the same rows; nothing else tells two events apart."
+    )
+
+
+def _after_a_lost_checkpoint(agreement: Agreement) -> str:
+    identity = agreement.identity
+    gap = (
+        "Input that does not continue there is accepted (accept_gap)."
+        if agreement.accept_gap
+        else "Input that does not continue there stops the pipeline until somebody says that it is "
+        "meant."
+    )
+    if isinstance(identity, Position):
+        return (
+            "nothing is repeated. The ledger knows up to which offset of each source partition all "
+            f"is handled, and recognises the event there. {gap}"
+        )
+    if isinstance(identity, Given) and identity.increasing:
+        return (
+            "nothing is repeated. The ledger knows the greatest id of each entity, and that ids "
+            "only increase is checked with every delivery."
+        )
+    if isinstance(identity, Given):
+        return (
+            f"nothing is repeated of the last {_duration(agreement.remember_s)}, for which ids are "
+            "remembered. Older input stops the pipeline until somebody says that it is meant."
+        )
+    return (
+        "refused. Counted ids begin anew with the checkpoint, so what was delivered could not be "
+        "told from what was not: restore the checkpoint, or start under a new name."
+    )
+
+
+def _order(agreement: Agreement) -> str:
+    identity = agreement.identity
+    if _entity(identity) is None:
+        return (
+            "the events of a source partition are sent in order of their offsets. No entity is "
+            "named, so an event that is parked holds nobody back."
+        )
+    if not agreement.order:
+        return "off: an event that is parked holds nobody back."
+    by = "their offsets, within a source partition"
+    if isinstance(identity, Given):
+        by = ", ".join(identity.order_by or identity.event)
+    elif isinstance(identity, Counter):
+        by = ", ".join(identity.order_by) or "all columns"
+    return (
+        f"the events of one {_entity(identity)} arrive in order of {by}. One that is held makes "
+        "the later ones wait; other entities go on."
+    )
+
+
+# -- what is not promised
+
+
+def _not_promised(identity: Identity | None) -> tuple[str, ...]:
+    again = "under the same id" if isinstance(identity, Given) else "twice"
+    producer = (
+        f"A producer that gives the same thing {again} in two minibatches gives two events: drop "
+        "them with Spark's dropDuplicatesWithinWatermark."
+    )
+    durable = "The ledger and the destination have to keep what they acknowledged."
+    query = (
+        "The query has to give the same rows for the same input. Where it does not, that is "
+        "detected and stops the pipeline (Diverged); it is not repaired."
+    )
+    return producer, durable, query
+
+
+# -- words
+
+
+def _events(count: int) -> str:
+    return "1 event" if count == 1 else f"{count} events"
+
+
+def _duration(seconds: float) -> str:
+    for unit, length in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:g} {unit}"
+    return f"{seconds:g} seconds"
+
+
+def _wrapped(text: str, first: str = "", rest: str = "") -> str:
+    return textwrap.fill(
+        text, _WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+    )

@@ -1,0 +1,198 @@
+"""`semel explain` and `semel.explain`: the guarantee in plain words, honest and complete."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import semel as package
+from cli.running import read_json, refused, semel
+from delivery.witnesses import Absorber, Database, Destination, Logs, Post, Register
+from semel.delivery import Agreement
+from semel.delivery.explaining import AFTER_A_CRASH, AFTER_A_ZOMBIE, BECAUSE, ON_DOUBT, ON_REJECT
+from semel.errors import ConfigurationError
+from semel.events import Counter, Given, Identity, Position
+from semel.protocol import Capability, OnDoubt, OnReject
+from semel.sinks import Sink
+
+Out = pytest.CaptureFixture[str]
+
+GIVEN = Given("customer", ("payment_id",))
+DESTINATIONS: dict[Capability, type[Destination]] = {
+    Capability.TRANSACTIONAL: Database,
+    Capability.SEQUENCED: Logs,
+    Capability.REPEATABLE: Absorber,
+    Capability.PROBING: Register,
+    Capability.OPAQUE: Post,
+}
+
+
+def sink_of(capability: Capability, **settings: Any) -> Sink:
+    made: Sink = DESTINATIONS[capability]().sink("out", **settings)  # type: ignore[attr-defined]
+    return made
+
+
+def told(subject: object) -> str:
+    return " ".join(str(package.explain(subject)).split())
+
+
+def test_every_capability_and_policy_has_its_words() -> None:
+    assert BECAUSE.keys() == AFTER_A_CRASH.keys() == set(Capability)
+    assert AFTER_A_ZOMBIE.keys() == set(Capability) - {Capability.OPAQUE}
+    assert ON_DOUBT.keys() == set(OnDoubt)
+    assert ON_REJECT.keys() == set(OnReject)
+
+
+@pytest.mark.parametrize("capability", Capability)
+@pytest.mark.parametrize("identity", [Position(), GIVEN, Counter("customer")])
+def test_a_pipeline_is_told_with_its_row_of_the_promise(
+    capability: Capability, identity: Identity
+) -> None:
+    agreement = Agreement("charges", (sink_of(capability),), identity)
+    words = told(agreement)
+    for part in (f"is {capability.value.upper()}:", "'charges'", AFTER_A_CRASH[capability]):
+        assert part in words
+    assert "{" not in words
+    for part in ("After a zombie", "After a lost checkpoint", "Order:", "Not promised"):
+        assert part in words
+    as_json = package.explain(agreement).to_json()
+    assert json.loads(json.dumps(as_json)) == json.loads(json.dumps(as_json))
+    assert as_json["sinks"][0]["capability"] == capability.value
+
+
+@pytest.mark.parametrize("capability", set(Capability) - {Capability.OPAQUE})
+def test_only_an_opaque_sink_has_events_in_doubt(capability: Capability) -> None:
+    [promise] = package.explain(sink_of(capability)).sinks
+    assert (promise.in_doubt_per_partition, promise.in_doubt_at_once) == (0, 0)
+    assert promise.in_doubt.startswith("none")
+
+
+def test_what_may_be_in_doubt_is_the_window_times_the_partitions() -> None:
+    opaque = sink_of(Capability.OPAQUE, chunk_rows=3)
+    [promise] = package.explain(Agreement("p", (opaque,), GIVEN, partitions=8)).sinks
+    assert (promise.in_doubt_per_partition, promise.in_doubt_at_once) == (3, 24)
+    assert "at most 3 events per partition and crash, so 24 in all 8 partitions" in promise.in_doubt
+    [promise] = package.explain(Agreement("p", (opaque,), Position(), partitions=8)).sinks
+    assert promise.in_doubt_at_once is None
+    assert "times the number of partitions" in promise.in_doubt
+
+
+@pytest.mark.parametrize("policy", OnDoubt)
+def test_the_policy_is_told(policy: OnDoubt) -> None:
+    probe = {"probe": lambda _: None} if policy is OnDoubt.PROBE else {}
+    words = told(sink_of(Capability.OPAQUE, on_doubt=policy, **probe))
+    assert f"Policy '{policy.value}'" in words
+    assert ("waits lease and deadline" in words) == (policy in (OnDoubt.RESEND, OnDoubt.PROBE))
+
+
+def test_how_long_a_destination_remembers_is_told() -> None:
+    assert "remembers keys, 24 hours" in told(sink_of(Capability.REPEATABLE))
+    assert "remembers keys, 90 seconds" in told(sink_of(Capability.REPEATABLE, remembers_s=90))
+
+
+@pytest.mark.parametrize(
+    ("identity", "words"),
+    [
+        (Position(), "nothing is repeated. The ledger knows up to which offset"),
+        (Given("c", ("id",), increasing=True), "the greatest id of each entity"),
+        (GIVEN, "nothing is repeated of the last 2 hours"),
+        (Counter("c"), "refused. Counted ids begin anew"),
+    ],
+)
+def test_what_survives_a_lost_checkpoint_is_told(identity: Identity, words: str) -> None:
+    agreement = Agreement("p", (sink_of(Capability.OPAQUE),), identity, remember_s=7_200)
+    assert words in told(agreement)
+    found = package.explain(agreement).identity
+    assert found is not None
+    assert found.survives_lost_checkpoint == identity.survives_lost_checkpoint
+
+
+def test_order_is_told_as_it_is() -> None:
+    opaque = sink_of(Capability.OPAQUE)
+    assert "in order of payment_id" in told(Agreement("p", (opaque,), GIVEN))
+    assert "Order: off" in told(Agreement("p", (opaque,), GIVEN, order=False))
+    assert "wait behind it" not in told(Agreement("p", (opaque,), GIVEN, order=False))
+    assert "No entity is named" in told(Agreement("p", (opaque,), Position()))
+    assert "within a source partition" in told(Agreement("p", (opaque,), Position(entity="c")))
+
+
+def test_a_bare_sink_a_function_and_what_carries_an_agreement_are_understood() -> None:
+    class Writer:
+        agreement = Agreement("charges", (sink_of(Capability.OPAQUE),), GIVEN)
+
+    def charge(event: package.Event) -> None:
+        raise AssertionError("it is not called")
+
+    assert package.explain(sink_of(Capability.PROBING)).identity is None
+    assert package.explain(Writer()).pipeline == "charges"
+    assert package.explain(lambda: Writer()).pipeline == "charges"  # noqa: PLW0108
+    assert package.explain(charge).sinks[0].name == "charge"
+    for wrong in (5, None, object, lambda: 5, lambda: lambda: 5):
+        with pytest.raises(ConfigurationError, match="nothing to explain"):
+            package.explain(wrong)
+
+
+# -- the command
+
+
+MODULE = """
+import semel
+from semel.delivery import Agreement
+from semel.events import Given
+
+print("a module may print")
+
+
+@semel.sink(window=2)
+def charge(event):
+    raise AssertionError
+
+
+class Kept:
+    charge = charge
+
+
+def pipeline():
+    return Agreement("charges", (charge,), Given("customer", ("payment_id",)), partitions=4)
+
+
+def broken():
+    raise RuntimeError("no\\nsession")
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
+    name = f"payments_{abs(hash(request.node.name))}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    return name
+
+
+def test_the_command_tells_a_sink_and_a_pipeline(module: str, capsys: Out) -> None:
+    status, out, _ = semel(capsys, "explain", f"{module}:charge")
+    assert status == 0
+    assert out.startswith("Sink 'charge' is OPAQUE")
+    assert semel(capsys, "explain", f"{module}:Kept.charge")[1] == out
+    as_json = read_json(capsys, "explain", f"{module}:pipeline")
+    assert (as_json["pipeline"], as_json["sinks"][0]["in_doubt_at_once"]) == ("charges", 8)
+
+
+def test_what_cannot_be_imported_found_or_explained_gets_one_line(
+    module: str, tmp_path: Path, capsys: Out
+) -> None:
+    (tmp_path / "ill.py").write_text("def f(:\n")
+    (tmp_path / "leaves.py").write_text("raise SystemExit('bye')\n")
+    assert "cannot import 'nowhere_at_all'" in refused(capsys, "explain", "nowhere_at_all:x")
+    assert "cannot import 'ill': SyntaxError" in refused(capsys, "explain", "ill:f")
+    assert "cannot import 'leaves': SystemExit" in refused(capsys, "explain", "leaves:f")
+    assert "is not MODULE:OBJECT" in refused(capsys, "explain", "payments")
+    semel(capsys, "explain", f"{module}:charge")  # what it prints is not counted below
+    assert "has no 'x.y'" in refused(capsys, "explain", f"{module}:x.y")
+    assert "RuntimeError: no session" in refused(capsys, "explain", f"{module}:broken")
+    assert "nothing to explain" in refused(capsys, "explain", f"{module}:semel")
