@@ -23,7 +23,7 @@ from ledger.doubles import World as LedgerWorld
 from semel.delivery import calls, closing, doubts, fenced, intents, lane, parks, resending
 from semel.errors import Fenced, NotDelivered, OutcomeUnknown, SemelError
 from semel.ledger import generations, journal, minibatches, parked, partitions, sequences
-from semel.ledger.keys import prefix
+from semel.ledger.keys import EVENTS, STREAMS, prefix
 from semel.ledger.reports import Report
 from semel.ledger.rows import SpanRow, StreamRow
 from semel.ledger.store import Equals, Put, Sweep
@@ -234,7 +234,7 @@ def sweeps_what_it_opens(pipeline: str, before: Any, row_: Any, sinks: Any) -> l
     return [
         Sweep(table, prefix(pipeline, sink, *here))
         for sink in sinks
-        for table in (minibatches.STREAMS, minibatches.EVENTS)
+        for table in (STREAMS, EVENTS)
     ]
 
 
@@ -250,7 +250,7 @@ def takes_nothing_over(
     scribe_: Any, opening: Any, sink: str, minibatch: Any, row_key: Any, text: str, process: Any
 ) -> Any:
     held = StreamRow.load(text)
-    found = scribe_.scan(minibatches.EVENTS, row_key.key + "/")
+    found = scribe_.scan(EVENTS, row_key.key + "/")
     spans = tuple(SpanRow.load(span) for _, span in found)
     return generations.Leftover(sink, minibatch, row_key, held, text, spans, held)
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from semel.delivery.calls import open_session
 from semel.delivery.watermarks import Reached
-from semel.events import Attempt, EntityIds, Given, IdSet, Position
+from semel.events import EntityIds, Given, IdSet, Position
 from semel.events.chunks import chunk_key
-from semel.ledger.generations import THE_DRIVER, Fold, close, leftovers
+from semel.ledger.generations import Fold, close, leftovers
 from semel.ledger.journal import watermark_of
 from semel.ledger.parked import HeadMoved, parking, read_heads, read_parked
 from semel.ledger.rows import ParkedRow
@@ -96,6 +96,8 @@ class Closing:
         longest = 0.0
         for leftover in found:
             sink = sinks[leftover.sink]
+            if leftover.row.dropped and not sink.whole:
+                continue  # all of it is sent anew, whatever is still in flight
             doubts = sink.capability is Capability.OPAQUE and DOUBT[sink.on_doubt].waits
             if sink.capability is Capability.PROBING or sink.whole or doubts:
                 before = leftover.predecessor
@@ -106,6 +108,8 @@ class Closing:
 
     def _close(self, leftover: Leftover, sink: Sink) -> None:
         handled = self._handled(leftover, sink)
+        if leftover.row.dropped:
+            handled = Handled(osn=handled.osn, sent=handled.sent)
         while True:
             doubts, resent = self._doubts(leftover, sink, handled)
             kept = handled.ids | (handled.doubtful if not resent else EntityIds.EMPTY)
@@ -133,6 +137,8 @@ class Closing:
             return Handled(osn=leftover.row.osn)
         if sink.capability.records_intents:
             handled = self._from_spans(leftover, sink)
+            if self.opening.row.continues:
+                handled.upto = None  # a replay may have events in between: only these are handled
         else:
             handled = self._from_destination(leftover, sink)
         for _, row, _ in read_parked(self.scribe, sink.name, minibatch=leftover.minibatch):
@@ -218,9 +224,9 @@ class Closing:
         )
 
     def _open(self, leftover: Leftover, sink: Sink) -> AnySession:
-        attempt = Attempt(self.opening.row.run, THE_DRIVER)
+        row = leftover.row
         target = Target(
-            self.scribe.pipeline, sink.name, leftover.minibatch, leftover.row.partition, attempt
+            self.scribe.pipeline, sink.name, leftover.minibatch, row.partition, row.attempt
         )
         return open_session(sink, target, self.around)
 

@@ -48,6 +48,7 @@ class Driver:
     partitions: int | None = None
     run: int = 0
     waited: bool = False
+    _closed: int = 0
     _minibatches: Minibatches = field(init=False)
     _journal: Journal = field(init=False)
 
@@ -77,10 +78,15 @@ class Driver:
             self.identity.survives_lost_checkpoint,
         )
         opening = self._minibatches.open(wish)
-        if opening.first_of_run:
-            if self._close(opening):
+        generation = opening.row.minibatch.generation
+        if generation != self._closed:
+            judged = opening.new_generation and opening.row.continues
+            if judged:
+                self.drain()  # what was parked of it may have been discarded
+            if self._close(opening) or judged:
                 opening = self._minibatches.open(wish)
             self._stop_if_held()
+            self._closed = generation
         if opening.row.serial % PRUNE_EVERY == 0:
             Pruning(self.scribe).run([sink.name for sink in self.sinks])
         return opening
@@ -110,6 +116,14 @@ class Driver:
     def end(self, opening: Opening, reports: Sequence[Report]) -> None:
         """Complete the minibatch from the reports that Spark handed over."""
         self._minibatches.complete(opening, reports, [sink.name for sink in self.sinks])
+
+    def holds(self, opening: Opening) -> bool:
+        """Say whether the minibatch is still this run's to complete."""
+        return self._minibatches.stands(opening)
+
+    def beat(self, *, ended: bool = False) -> None:
+        """Say that the run lives, or that it has ended. Raises `Fenced` when it was replaced."""
+        Owners(self.scribe).beat(self.run, self.nonce, ended=ended)
 
     def _close(self, opening: Opening) -> int:
         closing = Closing(

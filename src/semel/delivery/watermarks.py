@@ -119,7 +119,9 @@ class _ByPosition:
         above = {_offset(each) for each in before.above}
         while upto + 1 in above:
             upto += 1
-        fresh = before.generation < self._assignment.opening.row.minibatch.generation
+        opened = self._assignment.opening.row
+        fresh = before.generation < opened.minibatch.generation
+        fresh = fresh and not opened.continues
         if fresh and first > upto + 1 and not self._assignment.accept_gap:
             topic, _, number = self._assignment.partition.rpartition("/")
             where = json.dumps({topic: {number: upto + 1}})
@@ -132,7 +134,8 @@ class _ByPosition:
 
     def _compare_content(self, rows: Rows, mask: NDArray[np.bool_], before: Mark) -> None:
         """The event at the watermark is met again in a re-read: it must be the same one."""
-        if before.digest is None or not mask.any():
+        judged = self._assignment.opening.row.continues
+        if before.digest is None or judged or not mask.any():
             return
         at = int(np.flatnonzero(mask)[-1])
         if rows.id(at) == before.upto:
@@ -282,7 +285,8 @@ class _BySet(_Journaled):
                 if name.isdecimal():
                     self._known = self._known | EntityIds.from_json(ids)
             met_before = state.values.get(MET) == self._generation
-            self._forgot = FORGOT in state.values and not met_before
+            lost = not assignment.opening.row.continues
+            self._forgot = lost and FORGOT in state.values and not met_before
             self._met = met_before
 
     def handled(self, rows: Rows) -> NDArray[np.bool_]:

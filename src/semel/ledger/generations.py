@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from semel.errors import Fenced
 from semel.events.ids import Attempt, Minibatch
 from semel.ledger import journal, keys, sequences
-from semel.ledger.keys import key, prefix
-from semel.ledger.minibatches import EVENTS, OPEN, STREAMS
+from semel.ledger.keys import EVENTS, OPEN, STREAMS, key, prefix
 from semel.ledger.parked import NOTHING, HeadMoved, Parks
 from semel.ledger.rows import SpanRow, StreamRow
 from semel.ledger.store import Conflict, Delete, Equals, Put, Sweep
@@ -88,7 +87,7 @@ def _taken(
     before = StreamRow.load(text)
     row = replace(
         before,
-        attempt=Attempt(opening.row.run, THE_DRIVER),
+        attempt=_later(before, opening.row.run, process),
         process=process,
         at=scribe.clock.wall(),
         taken=True,
@@ -99,6 +98,16 @@ def _taken(
         _commit(scribe, opening, [Equals(row_key, text)], [Put(row_key, payload)])
     spans = tuple(SpanRow.load(span) for _, span in scribe.scan(EVENTS, row_key.key + "/"))
     return Leftover(sink, minibatch, row_key, row, payload, spans, before)
+
+
+def _later(before: StreamRow, run: int, process: Process) -> Attempt:
+    """Give the attempt as which the driver acts: later than the one that has the partition, also
+    where that is of the same run, and not later than any task to come.
+    """
+    if before.attempt.run < run:
+        return Attempt(run, THE_DRIVER)
+    ours = before.process == process
+    return before.attempt if ours else Attempt(run, before.attempt.task + 1)
 
 
 def close(scribe: Scribe, opening: Opening, leftover: Leftover, fold: Fold) -> None:

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 TEXT_BYTES_MAX = 480
 
+OPEN = "open"
+STREAMS = "streams"
+EVENTS = "events"
+HEADS = "heads"
+
 _UNSAFE = re.compile(r"[%/\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _ESCAPE = re.compile(r"%(?:u([0-9A-F]{4})|([0-9A-F]{2}))")
 _EMPTY = "%-"

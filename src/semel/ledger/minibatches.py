@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events.ids import Minibatch
-from semel.ledger import journal, payloads, sequences
-from semel.ledger.keys import key, prefix
+from semel.ledger import journal, judging, payloads, sequences
+from semel.ledger.judging import Consequence
+from semel.ledger.keys import EVENTS, HEADS, OPEN, STREAMS, key, prefix
 from semel.ledger.owners import PIPELINES
 from semel.ledger.rows import OpenRow, StreamRow
 from semel.ledger.sequences import SequenceRow, Standing
@@ -30,10 +31,7 @@ if TYPE_CHECKING:
     from semel.ledger.scribe import Scribe
     from semel.ledger.store import Requirement, Update
 
-OPEN = "open"
-STREAMS = "streams"
-EVENTS = "events"
-HEADS = "heads"
+NOTHING = Consequence()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,8 @@ class Opening:
     Attributes:
         sequences: the row of each partition of each sink; `standing` reads it as of this minibatch.
         first_of_run: whether this is the run's first: a run before it may have left something.
-        new_generation: whether the checkpoint was lost or replaced just now.
+        new_generation: whether one began just now: the checkpoint was lost or replaced, or a
+            person has judged a divergence.
     """
 
     row: OpenRow
@@ -51,6 +50,11 @@ class Opening:
     sequences: Mapping[str, Mapping[str, SequenceRow]] = field(default_factory=dict)
     first_of_run: bool = False
     new_generation: bool = False
+
+    @property
+    def settled(self) -> bool:
+        """Whether a person said that it stands as recorded: no task runs, nothing is reported."""
+        return self.row.settled
 
     def standing(self, sink: str, partition: str) -> Standing:
         """Give where a partition stands before this minibatch; one never seen from nothing."""
@@ -93,13 +97,14 @@ class Minibatches:
             before = None if text is None else OpenRow.load(text)
             if before is not None and before.run < self._run:
                 self._refuse_left_out(wish.sinks)
-            row = self._next(before, wish)
+            judged = self._follow(before, wish)
+            row = self._next(before, wish, judged)
             if before is not None and _same(before, row):
                 row = before
             opening = Opening(
                 row,
                 row.dump(),
-                {sink: sequences.read_sequences(self._scribe, sink) for sink in wish.sinks},
+                self._sequences(wish),
                 first_of_run=before is None or before.run != self._run,
                 new_generation=before is not None
                 and before.minibatch.generation != row.minibatch.generation,
@@ -108,11 +113,25 @@ class Minibatches:
                 return opening
             requirement = Absent(self._open) if text is None else Equals(self._open, text)
             sweeps = _swept(self._scribe.pipeline, before, row, wish.sinks)
+            requirements = [requirement, *judged.requirements]
+            updates = [Put(self._open, opening.text), *sweeps, *judged.updates]
             try:
-                self._scribe.commit([requirement], [Put(self._open, opening.text), *sweeps])
+                self._scribe.commit(requirements, updates)
             except Conflict:
                 continue
-            return opening
+            return replace(opening, sequences=self._sequences(wish)) if judged.updates else opening
+
+    def _sequences(self, wish: Wish) -> Mapping[str, Mapping[str, SequenceRow]]:
+        return {sink: sequences.read_sequences(self._scribe, sink) for sink in wish.sinks}
+
+    def _follow(self, before: OpenRow | None, wish: Wish) -> Consequence:
+        """Say what follows from a judgement, where the batch that was judged comes again."""
+        if before is None or before.judged is None or before.run > self._run:
+            return NOTHING
+        if (wish.query, wish.batch) != (before.query, before.minibatch.batch):
+            return NOTHING
+        self._refuse_step(before, wish, 0, complete=True)
+        return judging.follow(self._scribe, before, wish.sinks)
 
     def complete(self, opening: Opening, reports: Sequence[Report], sinks: Iterable[str]) -> None:
         """Turn every pending partition complete, advance L, write watermarks and drop locations, in
@@ -123,6 +142,8 @@ class Minibatches:
         """
         version = opening.row.version + 1
         done = replace(opening.row, complete=True, version=version).dump()
+        if opening.settled and reports:
+            raise AssertionError("nothing of a settled minibatch is run, so nothing is reported")
         try:
             requirements, updates = self._completing(opening, reports, sinks)
         except Diverged:
@@ -139,6 +160,12 @@ class Minibatches:
                     opening, "its row or one of its partitions changed hands"
                 ) from None
 
+    def stands(self, opening: Opening) -> bool:
+        """Say whether the minibatch is open just as it was: no other run has it, nobody completed
+        it.
+        """
+        return self._scribe.read_one(self._open) == opening.text
+
     def _completing(
         self, opening: Opening, reports: Sequence[Report], sinks: Iterable[str]
     ) -> tuple[list[Requirement], list[Update]]:
@@ -146,7 +173,7 @@ class Minibatches:
         requirements: list[Requirement] = []
         updates: dict[Update, None] = {}
         by_place = {(report.sink, report.partition): report for report in reports}
-        for sink in sinks:
+        for sink in () if opening.settled else sinks:
             start = prefix(self._scribe.pipeline, sink, *_parts(opening.row.minibatch))
             for row_key, text in self._scribe.scan(STREAMS, start):
                 row = StreamRow.load(text)
@@ -163,9 +190,9 @@ class Minibatches:
             raise self._fenced(opening, f"no row is left of partition {next(iter(by_place))[1]}")
         return requirements, list(updates)
 
-    def _next(self, before: OpenRow | None, wish: Wish) -> OpenRow:
+    def _next(self, before: OpenRow | None, wish: Wish, judged: Consequence) -> OpenRow:
         """Decide which minibatch Spark's batch is: the same again, the next, or the first of a
-        generation.
+        generation, also because a person has judged it.
         """
         blocked = tuple(
             sink
@@ -192,6 +219,9 @@ class Minibatches:
         generation = before.minibatch.generation
         batch, serial, complete = before.reached()
         step = wish.batch - batch
+        fresh = replace(row, minibatch=Minibatch(generation + 1, wish.batch), serial=serial + 1)
+        if judged.new_generation:
+            return replace(fresh, continues=True)
         if wish.query == before.query and step in (-1, 0, 1):
             self._refuse_step(before, wish, step, complete=complete)
             was_complete = step < 0 or (step == 0 and complete)
@@ -202,6 +232,10 @@ class Minibatches:
                 newest=(batch, serial, complete) if step < 0 else None,
                 again=was_complete,
                 since=before.since,
+                settled=before.minibatch.batch == wish.batch
+                and (before.settled or before.judged is not None),
+                continues=before.continues,
+                compared=before.compared,
             )
         if not wish.survives_lost_checkpoint:
             raise ConfigurationError(
@@ -210,8 +244,7 @@ class Minibatches:
                 "counted cannot be told from the ones delivered before. Restore the checkpoint, or "
                 "start under a new name with input that begins after what was delivered"
             )
-        fresh = Minibatch(generation + 1, wish.batch)
-        return replace(row, minibatch=fresh, serial=serial + 1)
+        return fresh
 
     def _refuse_left_out(self, sinks: Iterable[str]) -> None:
         """A sink that is left out with something pending would be forgotten: finish it first."""

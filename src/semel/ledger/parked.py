@@ -15,8 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError, LedgerError
+from semel.ledger.keys import HEADS, key, prefix
 from semel.ledger.keys import event as event_part
-from semel.ledger.keys import key, prefix
 from semel.ledger.rows import HeadRow, ParkedRow
 from semel.ledger.store import Absent, Conflict, Equals, Put
 from semel.protocol import ParkedState
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from semel.ledger.store import Key, Requirement, Update
 
 PARKED = "parked"
-HEADS = "heads"
 
 Entity = tuple[str, str]
 """The ordering key and the scope of its ids: the entity twice, or entity and source partition."""

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events import EntityIds
-from semel.ledger.keys import key, prefix
-from semel.ledger.minibatches import EVENTS, OPEN, STREAMS
+from semel.ledger.keys import EVENTS, OPEN, STREAMS, key, prefix
 from semel.ledger.parked import NOTHING, HeadMoved
 from semel.ledger.rows import SpanRow, StreamRow
 from semel.ledger.store import Absent, Conflict, Delete, Equals, Put

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from semel.ledger import keys, payloads
 from semel.ledger.journal import FORGOT, FORGOTTEN, watermark_of
 from semel.ledger.journal import TABLE as JOURNAL
-from semel.ledger.keys import prefix
-from semel.ledger.minibatches import OPEN
+from semel.ledger.keys import OPEN, prefix
 from semel.ledger.parked import read_parked
 from semel.ledger.rows import OpenRow
 from semel.ledger.store import Conflict, Delete, Equals, Key, Put

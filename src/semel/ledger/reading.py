@@ -12,8 +12,7 @@ from semel.events import EntityIds, IdSet, Minibatch
 from semel.ledger import keys, payloads
 from semel.ledger.journal import COUNTERS, Journal, watermark_of
 from semel.ledger.journal import TABLE as JOURNAL
-from semel.ledger.keys import prefix
-from semel.ledger.minibatches import EVENTS, OPEN, STREAMS
+from semel.ledger.keys import EVENTS, OPEN, STREAMS, prefix
 from semel.ledger.owners import OWNERS, PIPELINES, OwnerRow
 from semel.ledger.parked import read_heads, read_parked
 from semel.ledger.rows import OpenRow, SpanRow, StreamRow

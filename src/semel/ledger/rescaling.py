@@ -16,8 +16,7 @@ from semel.errors import ConfigurationError, Fenced
 from semel.events import bucket, bucket_name
 from semel.ledger import journal, payloads
 from semel.ledger.journal import COUNTERS, Entry, Journal, watermark_of
-from semel.ledger.keys import key, prefix
-from semel.ledger.minibatches import OPEN
+from semel.ledger.keys import OPEN, key, prefix
 from semel.ledger.owners import PIPELINES
 from semel.ledger.parked import read_parked
 from semel.ledger.rows import OpenRow

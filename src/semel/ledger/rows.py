@@ -5,14 +5,24 @@ A row is compared by its text, so `dump` of a loaded row gives the text it was l
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from semel.events import EntityIds
 from semel.events.ids import Attempt, EventID, Minibatch
 from semel.ledger import payloads
 from semel.ledger.processes import Process
-from semel.protocol import ParkedState, PartitionState, SpanState
+from semel.protocol import Judgement, ParkedState, PartitionState, SpanState
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a person decided about a divergence, who and why; it waits for the next open."""
+
+    decision: Judgement
+    by: str
+    reason: str
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +40,11 @@ class OpenRow:
             minibatch after this one, and whether it is complete.
         again: whether this minibatch was complete before and is only counted.
         since: when the generation began.
+        judged: what a person said of this minibatch; gone with the open that acts on it.
+        settled: whether a person said that it stands as recorded: nothing of it is run again.
+        continues: whether the generation goes on where the one before stood, because a person said
+            so: no checkpoint was lost.
+        compared: whether the driver has compared the start of the generation with the ledger.
     """
 
     run: int
@@ -43,6 +58,10 @@ class OpenRow:
     newest: tuple[int, int, bool] | None = None
     again: bool = False
     since: float = 0.0
+    judged: Judged | None = None
+    settled: bool = False
+    continues: bool = False
+    compared: bool = False
 
     def dump(self) -> str:
         """Give the payload."""
@@ -60,6 +79,10 @@ class OpenRow:
                 "newest": None if self.newest is None else list(self.newest),
                 "again": self.again,
                 "since": self.since,
+                "judged": None if self.judged is None else asdict(self.judged),
+                "settled": self.settled,
+                "continues": self.continues,
+                "compared": self.compared,
             }
         )
 
@@ -67,6 +90,7 @@ class OpenRow:
     def load(cls, text: str) -> OpenRow:
         """Read it back."""
         row = payloads.load(text)
+        judged = row["judged"]
         return cls(
             run=row["run"],
             minibatch=Minibatch(row["generation"], row["batch"]),
@@ -79,6 +103,12 @@ class OpenRow:
             newest=None if row["newest"] is None else tuple(row["newest"]),
             again=row["again"],
             since=row["since"],
+            judged=None
+            if judged is None
+            else Judged(**{**judged, "decision": Judgement(judged["decision"])}),
+            settled=row["settled"],
+            continues=row["continues"],
+            compared=row["compared"],
         )
 
     def reached(self) -> tuple[int, int, bool]:
@@ -98,6 +128,7 @@ class StreamRow:
         done: events at the start of the order that a complete row already covered (position
             identity).
         location: the destination's place for exactly these events; removed with complete.
+        dropped: whether a person said that none of it counts: it is only numbered past.
     """
 
     partition: str
@@ -117,6 +148,7 @@ class StreamRow:
     digest: str | None = None
     first: list[Any] | None = None
     last: list[Any] | None = None
+    dropped: bool = False
 
     def dump(self) -> str:
         """Give the payload."""
@@ -139,6 +171,7 @@ class StreamRow:
                 "digest": self.digest,
                 "first": self.first,
                 "last": self.last,
+                "dropped": self.dropped,
             }
         )
 
@@ -164,6 +197,7 @@ class StreamRow:
             digest=row["digest"],
             first=row["first"],
             last=row["last"],
+            dropped=row["dropped"],
         )
 
 

@@ -3,7 +3,7 @@
 from semel.protocol.capabilities import Capability, OnDoubt, OnReject
 from semel.protocol.resume import DOUBT, IMPOSSIBLE, RESUME, Action, DoubtRule, Remedy, Rule
 from semel.protocol.sequence import Outstanding, outstanding
-from semel.protocol.states import Found, ParkedState, PartitionState, SpanState
+from semel.protocol.states import Found, Judgement, ParkedState, PartitionState, SpanState
 
 __all__ = [
     "DOUBT",
@@ -13,6 +13,7 @@ __all__ = [
     "Capability",
     "DoubtRule",
     "Found",
+    "Judgement",
     "OnDoubt",
     "OnReject",
     "Outstanding",

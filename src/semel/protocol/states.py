@@ -55,6 +55,13 @@ _FINAL = frozenset(
 )
 
 
+class Judgement(StrEnum):
+    """What a person says of a minibatch whose replay has other content than what is recorded."""
+
+    AS_RECORDED = "as-recorded"  # what was delivered stands; the replay adds what it has beyond it
+    AS_REPLAYED = "as-replayed"  # everything that the replay gives is delivered, all of it anew
+
+
 class Found(StrEnum):
     """What an attempt finds: of the partition as a whole, or of one recorded span of it."""
 

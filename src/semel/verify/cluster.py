@@ -28,7 +28,7 @@ from semel.errors import (
 )
 from semel.events import Attempt
 from semel.ledger.journal import Journal
-from semel.ledger.minibatches import OPEN
+from semel.ledger.keys import OPEN
 from semel.ledger.parked import PARKED, HeadMoved
 from semel.ledger.rows import OpenRow, ParkedRow
 from semel.ledger.scribe import Scribe

@@ -1,0 +1,172 @@
+"""What a person says of a divergence, and what follows from it when the minibatch is opened again.
+
+Always true:
+- a judgement is a new version of `open`, so no attempt from before it can write any more;
+- the open that acts on it takes it away and does everything that follows in that one commit;
+- no output sequence number is given twice: what is dropped is numbered past.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from semel.errors import ConfigurationError
+from semel.ledger import keys, payloads
+from semel.ledger.journal import COUNTERS, watermark_of
+from semel.ledger.journal import TABLE as JOURNAL
+from semel.ledger.keys import EVENTS, OPEN, STREAMS, key, prefix
+from semel.ledger.owners import PIPELINES
+from semel.ledger.parked import read_parked
+from semel.ledger.rows import Judged, OpenRow, SpanRow, StreamRow
+from semel.ledger.sequences import Standing, advance, read_sequences
+from semel.ledger.store import Conflict, Delete, Equals, Key, Put, Sweep
+from semel.protocol import Judgement, ParkedState, PartitionState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from semel.events.ids import Minibatch
+    from semel.ledger.scribe import Scribe
+    from semel.ledger.store import Requirement, Update
+
+
+def judge(scribe: Scribe, minibatch: Minibatch, decision: Judgement, by: str, reason: str) -> None:
+    """Record what a person says of a minibatch; the next open of its Spark batch acts on it.
+
+    - pending, as recorded: what was delivered stands and is skipped, the replay's other events are
+      delivered, what is in doubt is parked; as after a lost checkpoint.
+    - as replayed: what is recorded of it is dropped, and all that the replay gives is delivered.
+    - complete, as recorded: nothing is run again, and nothing is compared.
+
+    May be repeated. Raises `ConfigurationError` when it cannot be judged, or not so.
+    """
+    pipeline_key, open_key = key(PIPELINES, scribe.pipeline), key(OPEN, scribe.pipeline)
+    while True:
+        rows = scribe.read(pipeline_key, open_key)
+        text = rows.get(open_key)
+        if pipeline_key not in rows or text is None:
+            raise ConfigurationError(
+                f"pipeline {scribe.pipeline!r} is not in this ledger, or has no minibatch yet: "
+                "`semel status` names those that have"
+            )
+        row = OpenRow.load(text)
+        described = payloads.load(rows[pipeline_key])
+        _refuse(scribe, row, minibatch, decision, described["identity"].get("kind"))
+        before = row.judged
+        if before is not None and (before.decision, before.by, before.reason) == (
+            decision,
+            by,
+            reason,
+        ):
+            return
+        judged = Judged(decision, by, reason, scribe.clock.wall())
+        done = replace(row, judged=judged, version=row.version + 1)
+        try:
+            scribe.commit([Equals(open_key, text)], [Put(open_key, done.dump())])
+        except Conflict:
+            continue
+        return
+
+
+def _refuse(
+    scribe: Scribe, row: OpenRow, minibatch: Minibatch, decision: Judgement, identity: str | None
+) -> None:
+    """Say why a minibatch cannot be judged, or not so."""
+    name = f"pipeline {scribe.pipeline!r}"
+    if row.minibatch != minibatch:
+        raise ConfigurationError(
+            f"{name}: minibatch {minibatch} is not the one it stands at, which is {row.minibatch}: "
+            f"say `semel resolve {scribe.pipeline}/{row.minibatch} {decision.value} --reason ...`"
+        )
+    if decision is Judgement.AS_REPLAYED and row.newest is not None:
+        raise ConfigurationError(
+            f"{name}: the minibatch after {minibatch} was delivered already, so it cannot be "
+            "delivered anew as replayed. Say as-recorded, or restore the newer checkpoint"
+        )
+    complete = row.complete or row.again
+    if decision is Judgement.AS_RECORDED and identity == "counter" and not complete:
+        raise ConfigurationError(
+            f"{name}: minibatch {minibatch} is half delivered under ids that semel counted, and "
+            "the replay counts other events under them: what was delivered cannot be told from "
+            "what was not. Say as-replayed, which delivers all of it anew, or start under a new "
+            "name"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Consequence:
+    """What follows from a judgement: a generation of its own or none, and what goes into the same
+    commit as the row that is opened.
+    """
+
+    new_generation: bool = False
+    requirements: list[Requirement] = field(default_factory=list)
+    updates: list[Update] = field(default_factory=list)
+
+
+def follow(scribe: Scribe, row: OpenRow, sinks: Iterable[str]) -> Consequence:
+    """Say what follows from the judgement that stands in `open`, now that its batch comes again."""
+    if row.judged is None:
+        raise AssertionError("nobody judged it")
+    if row.judged.decision is Judgement.AS_REPLAYED:
+        dropped = Consequence(new_generation=True)
+        for sink in sinks:
+            _drop(scribe, row, sink, dropped)
+        _rewind(scribe, row, COUNTERS.name, dropped)
+        return dropped
+    complete = (row.complete or row.again) and not any(
+        StreamRow.load(text).state is PartitionState.PENDING
+        for sink in sinks
+        for _, text in scribe.scan(STREAMS, _of(scribe, row, sink))
+    )
+    return Consequence(new_generation=not complete)
+
+
+def _of(scribe: Scribe, row: OpenRow, sink: str) -> str:
+    return prefix(scribe.pipeline, sink, row.minibatch.generation, row.minibatch.batch)
+
+
+def _drop(scribe: Scribe, row: OpenRow, sink: str, into: Consequence) -> None:
+    """Drop what one sink has of the minibatch: its rows, its watermarks, what is parked of it.
+
+    A partition that is pending keeps its row, marked: its destination has to be fenced and asked
+    for its last number before anything of the new generation goes there.
+    """
+    start = _of(scribe, row, sink)
+    for row_key, text in scribe.scan(STREAMS, start):
+        stream = StreamRow.load(text)
+        if stream.state is PartitionState.COMPLETE:
+            into.updates.append(Delete(row_key))
+            continue
+        given = [SpanRow.load(span).osn[1] for _, span in scribe.scan(EVENTS, row_key.key + "/")]
+        marked = replace(stream, dropped=True, osn=max([stream.osn, *given]))
+        into.requirements.append(Equals(row_key, text))
+        into.updates.append(Put(row_key, marked.dump()))
+    into.updates.append(Sweep(EVENTS, start))
+    for known in read_sequences(scribe, sink).values():
+        standing = known.as_of(row.serial)
+        if standing != known.after:
+            back = Standing(known.after.osn, known.after.sent, standing.mark)
+            into.updates.append(advance(scribe, sink, known, row.serial, back))
+    _rewind(scribe, row, watermark_of(sink).name, into)
+    _discard(scribe, row, sink, into)
+
+
+def _rewind(scribe: Scribe, row: OpenRow, operator: str, into: Consequence) -> None:
+    """Take away what the minibatch wrote into the journal."""
+    for at, _ in scribe.scan(JOURNAL, prefix(scribe.pipeline, operator)):
+        if keys.number_of(keys.split(at.key)[-1]) == row.serial:
+            into.updates.append(Delete(Key(JOURNAL, at.key)))
+
+
+def _discard(scribe: Scribe, row: OpenRow, sink: str, into: Consequence) -> None:
+    """Discard what is parked of the minibatch: it comes anew. What is just being sent is left."""
+    judged = row.judged
+    for at, parked, text in read_parked(scribe, sink, minibatch=row.minibatch):
+        if judged is None or parked.state.final or parked.state is ParkedState.SENDING:
+            continue
+        why = f"{judged.decision.value}: {judged.reason}"
+        gone = replace(parked, state=ParkedState.DISCARDED, by=judged.by, reason=why, blocks=False)
+        into.requirements.append(Equals(at, text))
+        into.updates.append(Put(at, gone.dump()))
