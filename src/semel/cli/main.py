@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from semel.cli import explain, ledger, parked, resolve, simulate, status
+from semel.cli import doctor, explain, ledger, parked, resolve, simulate, status
 from semel.cli.showing import plain
 from semel.errors import LedgerUnavailable, MissingExtra, SemelError
 
@@ -40,6 +40,7 @@ app.add_typer(parked.app, name="parked")
 app.command("resolve", epilog=resolve.EPILOG)(resolve.resolve)
 app.add_typer(ledger.app, name="ledger")
 app.command("explain", epilog=explain.EPILOG)(explain.explain)
+app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)
 app.command("simulate", epilog=simulate.EPILOG)(simulate.simulate)
 
 

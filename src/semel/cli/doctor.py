@@ -1,0 +1,157 @@
+"""The command `semel doctor`: is here what a pipeline needs, and what to install if not."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import typer
+
+from semel.cli.checks import Check, Health, check_clock, check_disk
+from semel.cli.ledger_checks import check_ledger
+from semel.cli.ledgers import LedgerOption
+from semel.cli.showing import JsonOption, show_json, show_table
+
+EPILOG = (
+    "Example: semel doctor --ledger sqlite:///charges.db. "
+    "Exit status 1 when something that is required is missing."
+)
+JAVA = 17
+PYTHON = (3, 11)
+PYSPARK = (4, 2)
+PYARROW = (18,)
+PANDAS, PANDAS_BELOW = (2, 2), (3,)
+CONNECT = ("grpcio", "grpcio-status", "googleapis-common-protos", "zstandard")
+
+_JAVA_TIMEOUT_S = 30
+_JAVA_VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
+
+
+def doctor(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
+    """Look at Java, Spark, Python, the extras, the ledger, the clock and the disk.
+
+    Nothing is written, and nobody but the ledger is called. Each finding is ok, missing, warning
+    or unknown, with what to do about it.
+    """
+    found = [
+        check_python(),
+        check_java(),
+        *check_packages(),
+        check_psycopg(ledger),
+        check_connect(),
+        *check_ledger(ledger),
+        check_clock(),
+        check_disk("temporary files", _temporary()),
+    ]
+    if as_json:
+        show_json([each.to_json() for each in found])
+    else:
+        rows = [(each.what, each.found, each.health.value, each.do) for each in found]
+        show_table(("what", "found", "state", "what to do"), rows)
+    if any(each.health is Health.MISSING for each in found):
+        raise typer.Exit(1)
+
+
+def check_python() -> Check:
+    """Look at the interpreter that runs this."""
+    found = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info[:2] < PYTHON:
+        return Check("Python", found, Health.MISSING, "install Python 3.11 or later")
+    if sys.flags.optimize:
+        do = "run it without -O and PYTHONOPTIMIZE: they leave out checks of the protocol"
+        return Check("Python", f"{found} with -O", Health.WARNING, do)
+    return Check("Python", found)
+
+
+def check_java() -> Check:
+    """Look for the Java that Spark would start: that of JAVA_HOME, else that of the PATH."""
+    do = (
+        f"install Java {JAVA} or later, or let JAVA_HOME name it; a Spark Connect client needs none"
+    )
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None or not Path(java).exists():
+        place = f"no {java}" if java else "no java in PATH, no JAVA_HOME"
+        return Check("Java", place, Health.MISSING, do)
+    try:
+        ran = subprocess.run(  # noqa: S603 - the very program that Spark would start
+            [java, "-version"], capture_output=True, timeout=_JAVA_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Check("Java", f"{java} does not run: {error}", Health.MISSING, do)
+    told = (ran.stderr + ran.stdout).decode(errors="replace")
+    number = _JAVA_VERSION.search(told)
+    if number is None:
+        return Check("Java", f"{java} tells no version", Health.UNKNOWN, do)
+    major = int(number[2] or 0) if number[1] == "1" else int(number[1])
+    found = f"{major} ({java})"
+    return Check("Java", found) if major >= JAVA else Check("Java", found, Health.MISSING, do)
+
+
+def check_packages() -> Iterator[Check]:
+    """Look for PySpark and what it needs to hand columns to Python."""
+    spark = next(
+        filter(None, map(_version, ("pyspark", "pyspark-connect", "pyspark-client"))), None
+    )
+    yield _package("PySpark", spark, PYSPARK, "pip install 'semel[spark]'")
+    pandas = _version("pandas")
+    if pandas is not None and _numbers(pandas) >= PANDAS_BELOW:
+        do = "pip install 'pandas<3': PySpark warns about later ones"
+        yield Check("pandas", pandas, Health.WARNING, do)
+    else:
+        yield _package("pandas", pandas, PANDAS, "pip install 'pandas>=2.2,<3'")
+    yield _package("PyArrow", _version("pyarrow"), PYARROW, "pip install 'pyarrow>=18'")
+
+
+def check_psycopg(ledger: str | None) -> Check:
+    """Look for the driver of PostgreSQL, which only a ledger there needs."""
+    found, do = _version("psycopg"), "pip install 'semel[postgres]'"
+    if found is not None:
+        return _package("psycopg", found, (3, 2), do)
+    if (ledger or "").startswith("postgresql:"):
+        return Check("psycopg", "not installed", Health.MISSING, do)
+    only = f"nothing, unless the ledger is in PostgreSQL: {do}"
+    return Check("psycopg", "not installed", Health.WARNING, only)
+
+
+def check_connect() -> Check:
+    """Look for what a Spark Connect client needs."""
+    absent = [name for name in CONNECT if _version(name) is None]
+    if not absent:
+        return Check("Spark Connect", ", ".join(f"{name} {_version(name)}" for name in CONNECT))
+    do = "nothing, unless Spark Connect is used: pip install 'semel[connect]'"
+    return Check("Spark Connect", f"not installed: {', '.join(absent)}", Health.WARNING, do)
+
+
+def _package(what: str, found: str | None, least: tuple[int, ...], do: str) -> Check:
+    if found is None:
+        return Check(what, "not installed", Health.MISSING, do)
+    return (
+        Check(what, found) if _numbers(found) >= least else Check(what, found, Health.MISSING, do)
+    )
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _numbers(written: str) -> tuple[int, ...]:
+    """Give the leading numbers of a version: (4, 3, 0) for `4.3.0.dev1`."""
+    leading = re.match(r"\d+(?:\.\d+)*", written)
+    return tuple(map(int, leading[0].split("."))) if leading else ()
+
+
+def _temporary() -> Path:
+    """Give where Spark spills: the first of its local directories, else the system's own."""
+    first = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
+    return Path(first or tempfile.gettempdir())

@@ -1,0 +1,159 @@
+"""The looks of `semel doctor` at a ledger: is it there, can it be written, does it keep its word.
+
+Nothing is written and nothing is created, also where there is no ledger yet.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from semel.cli.checks import Check, Health, check_disk, check_file_system, compare_clocks
+from semel.errors import ConfigurationError
+from semel.ledger.clock import SystemClock
+from semel.ledger.stores import open_store, redact
+
+_NAMED = "give --ledger URL, or set SEMEL_LEDGER"
+_FIRST_RUN = "nothing: the first run of a pipeline makes it"
+_SETTINGS = (
+    "select current_setting('fsync'), current_setting('synchronous_commit'),"
+    " current_setting('full_page_writes'), current_setting('server_version'), pg_is_in_recovery(),"
+    " to_regclass('semel_ledger') is not null"
+)
+_PRIVILEGES = (
+    "select bool_and(has_table_privilege('semel_ledger', each)) from unnest(%s::text[]) each"
+)
+_CLOCK = "select extract(epoch from clock_timestamp())::float8"
+
+
+def check_ledger(url: str | None) -> Iterator[Check]:
+    """Look at the ledger that a URL names."""
+    if not url:
+        yield Check("ledger", "none is named", Health.UNKNOWN, _NAMED)
+        return
+    scheme, _, rest = url.partition("://")
+    try:
+        if scheme == "postgresql":
+            yield from _postgres(url)
+            return
+        open_store(url).close()  # opens nothing yet: it only reads the URL
+    except ConfigurationError as error:
+        yield Check("ledger", str(error), Health.MISSING, "see that the URL is right")
+        return
+    yield from _sqlite(Path(rest[1:]))
+
+
+# -- SQLite
+
+
+def _sqlite(path: Path) -> Iterator[Check]:
+    yield _sqlite_file(path)
+    yield check_file_system(path.parent)
+    yield check_disk("the ledger", path.parent)
+
+
+def _sqlite_file(path: Path) -> Check:
+    """Look at the file's place first, then into it."""
+    writable = "make the file and its directory writable"
+    if not path.parent.is_dir():
+        return Check("ledger", f"no directory {path.parent}", Health.MISSING, "create it")
+    for each in (path.parent, path):
+        if each.exists() and not os.access(each, os.R_OK | os.W_OK):
+            return Check("ledger", f"{each} is read-only", Health.MISSING, writable)
+    if not path.exists():
+        return Check("ledger", f"none at {path} yet", Health.WARNING, _FIRST_RUN)
+    return _sqlite_content(path)
+
+
+def _sqlite_content(path: Path) -> Check:
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as reader:
+            [mode] = reader.execute("PRAGMA journal_mode").fetchone()
+            table = reader.execute("SELECT 1 FROM sqlite_schema WHERE name = 'semel'").fetchone()
+    except sqlite3.OperationalError as error:
+        return Check("ledger", f"{path}: {error}", Health.UNKNOWN, "see who has it open")
+    except sqlite3.Error as error:
+        return Check("ledger", f"{path}: {error}", Health.MISSING, "name another file")
+    if table is None:
+        return Check("ledger", f"{path} is no ledger", Health.MISSING, "name another file")
+    if mode != "wal":
+        do = "nothing, if it is not in use: the next run sets it"
+        return Check("ledger", f"{path}, journal mode {mode}", Health.WARNING, do)
+    return Check("ledger", f"{path}, can be written, journal mode wal")
+
+
+# -- PostgreSQL
+
+
+def _postgres(url: str) -> Iterator[Check]:
+    try:
+        import psycopg
+    except ImportError:
+        yield Check("ledger", "cannot be asked", Health.UNKNOWN, "pip install 'semel[postgres]'")
+        return
+    clock = SystemClock()
+    try:
+        with psycopg.connect(url, autocommit=True, connect_timeout=10) as connection:
+            settings = connection.execute(_SETTINGS).fetchall()[0]
+            there = bool(settings[5])
+            acts = (["SELECT", "INSERT", "UPDATE", "DELETE"],)
+            may = there and bool(connection.execute(_PRIVILEGES, acts).fetchall()[0][0])
+            before = clock.wall()
+            [(theirs,)] = connection.execute(_CLOCK).fetchall()
+            after = clock.wall()
+    except psycopg.Error as error:
+        found = f"{redact(url)}: {_without_password(error, url)}"
+        do = "see that its server runs, and that host, user and password are right"
+        yield Check("ledger", found, Health.MISSING, do)
+        return
+    yield _postgres_table(redact(url), settings, may=may)
+    yield from _durability(settings)
+    yield compare_clocks(theirs, before, after)
+
+
+def _postgres_table(where: str, settings: tuple[Any, ...], *, may: bool) -> Check:
+    _, _, _, version, standby, there = settings
+    found = f"{where}, PostgreSQL {version}"
+    if standby:
+        do = "name the primary: a standby cannot be written to"
+        return Check("ledger", f"{found}, a standby", Health.MISSING, do)
+    if not there:
+        return Check("ledger", f"{found}, no ledger in it yet", Health.WARNING, _FIRST_RUN)
+    if not may:
+        do = "grant select, insert, update and delete on semel_ledger"
+        return Check("ledger", f"{found}, this user may not write", Health.MISSING, do)
+    return Check("ledger", f"{found}, can be written")
+
+
+def _durability(settings: tuple[Any, ...]) -> Iterator[Check]:
+    fsync, synchronous, pages, *_ = settings
+    if fsync == "on":
+        yield Check("ledger's fsync", fsync)
+    else:
+        do = "set fsync = on: after a power cut the ledger could have lost what it acknowledged"
+        yield Check("ledger's fsync", fsync, Health.MISSING, do)
+    if synchronous in ("off", "local"):
+        yield Check("ledger's synchronous_commit", f"{synchronous}, but on for semel's commits")
+    else:
+        yield Check("ledger's synchronous_commit", synchronous)
+    if pages != "on":
+        do = "set full_page_writes = on, unless the file system never tears a page"
+        yield Check("ledger's full_page_writes", pages, Health.WARNING, do)
+
+
+def _without_password(error: Exception, url: str) -> str:
+    from psycopg import conninfo
+
+    told = " ".join(str(error).split())
+    try:
+        given = conninfo.conninfo_to_dict(url)
+    except Exception:  # noqa: BLE001 - what cannot be read may hold the password anywhere
+        return "is not a URL that PostgreSQL understands"
+    for secret in ("password", "sslpassword"):
+        if given.get(secret):
+            told = told.replace(str(given[secret]), "***")
+    return told
