@@ -92,7 +92,7 @@ class Task:
                 continue
             if buckets is None:
                 if not isinstance(identity, Position):
-                    raise AssertionError("without buckets an event is its position")  # noqa: TRY004
+                    raise AssertionError("without buckets an event is its position")
                 yield from identity.split(batch)
             else:
                 ends = pc.min_max(batch.column(BUCKET)).as_py()

@@ -5,7 +5,6 @@ Always true: whatever would make the promise false is refused here, before an ev
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import uuid4
 
@@ -31,8 +30,7 @@ ASYNCHRONOUS = "asyncprogresstrackingenabled"
 def make_writer(frame: DataFrame, agreement: Agreement, ledger: str | None) -> DataStreamWriter:
     """Give the session's own writer of the frame, as one that delivers."""
     plain: Any = frame.writeStream
-    kind = _delivering(type(plain))
-    writer: Any = kind.__new__(kind)
+    writer: Any = object.__new__(_delivering(type(plain)))
     writer.__dict__.update(plain.__dict__)
     writer.agreement = agreement
     writer._semel = _Said(frame, ledger)  # noqa: SLF001 - its own
@@ -212,7 +210,12 @@ class Delivering:
         batches.refuse_changed(self._semel.spark)
 
 
-@cache
+_writers: dict[type[Any], type[Any]] = {}
+
+
 def _delivering(plain: type[Any]) -> type[Any]:
-    """Give the subclass of a session's own writer that delivers."""
-    return type(f"Delivering{plain.__name__}", (Delivering, plain), {"__module__": __name__})
+    """Give the subclass of a session's own writer that delivers; one for each."""
+    if plain not in _writers:
+        name = f"Delivering{plain.__name__}"
+        _writers[plain] = type(name, (Delivering, plain), {"__module__": __name__})
+    return _writers[plain]
