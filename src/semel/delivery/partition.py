@@ -45,6 +45,8 @@ class PartitionDelivery:
     scribe: Scribe
     journal: Journal
     around: Surroundings = field(default_factory=Surroundings)
+    skipped: int = 0
+    """Events of partitions without a report: all of them were handled before a lost checkpoint."""
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> list[Report]:
         """Deliver everything and report, one report for each sink that had events.
@@ -60,6 +62,8 @@ class PartitionDelivery:
                 for lane in lanes:
                     lane.push(rows)
             reports = [report for lane in lanes if (report := lane.finish()) is not None]
+            told = {report.sink for report in reports}
+            self.skipped = sum(lane.figures.skipped for lane in lanes if lane.sink.name not in told)
         counted = stamper.state()
         if not counted:
             return reports

@@ -28,7 +28,7 @@ from semel.ledger.stores import open_store
 from semel.spark import checkpoints, ledgers
 from semel.spark.frames import arranged
 from semel.spark.heartbeat import Heartbeat
-from semel.spark.task import SCHEMA, Task, outcomes, refuse_optimized
+from semel.spark.task import SCHEMA, Outcome, Task, refuse_optimized
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from semel.delivery import Agreement
     from semel.ledger.minibatches import Opening
-    from semel.ledger.reports import Report
 
 OWNER_LEASE_S = 10.0
 TRIES = 3
@@ -91,9 +90,9 @@ class MicroBatches:
             self._tell_generation(opening)
         if opening.settled:
             log.warning("%s: taken as recorded, as a person said", self._place(opening))
+            live.driver.end(opening, [])
             return
-        reports = deliver(frame, live.driver, opening, self.agreement, live.ledger)
-        self._tell(opening, reports)
+        self._tell(opening, deliver(frame, live.driver, opening, self.agreement, live.ledger))
 
     def _begin_run(self, spark: SparkSession, batch: int) -> Live:
         """Register this start, once nobody else has the name."""
@@ -126,10 +125,10 @@ class MicroBatches:
             opening.row.minibatch.generation,
         )
 
-    def _tell(self, opening: Opening, reports: list[Report]) -> None:
+    def _tell(self, opening: Opening, outcome: Outcome) -> None:
         """Say what was not sent because it had been, and what waits for a person."""
-        told: Counter[str] = Counter()
-        for report in reports:
+        told: Counter[str] = Counter(skipped=outcome.skipped)
+        for report in outcome.reports:
             told["skipped"] += report.skipped
             told["suppressed"] += report.suppressed
             told["parked"] += report.parked
@@ -147,25 +146,25 @@ class MicroBatches:
 
 def deliver(
     frame: DataFrame, driver: Driver, opening: Opening, agreement: Agreement, ledger: str
-) -> list[Report]:
+) -> Outcome:
     """Run the tasks of an open minibatch and complete it.
 
     An attempt that Spark started for nothing may take a partition from the one whose report Spark
     kept: then the minibatch is run again, and what was delivered is not.
     """
     for left in reversed(range(TRIES)):
-        reports = _run(frame, Task(agreement, ledger, opening, driver.waited))
+        outcome = _run(frame, Task(agreement, ledger, opening, driver.waited))
         try:
-            driver.end(opening, reports)
+            driver.end(opening, outcome.reports)
         except Fenced:
             if not left or not driver.holds(opening):
                 raise
         else:
-            return reports
+            return outcome
     raise AssertionError("the last try returns or raises")
 
 
-def _run(frame: DataFrame, task: Task) -> list[Report]:
+def _run(frame: DataFrame, task: Task) -> Outcome:
     """One action over one pass of the frame."""
     from pyspark.errors import PySparkException
 
@@ -175,7 +174,7 @@ def _run(frame: DataFrame, task: Task) -> list[Report]:
         rows = ready.mapInArrow(task.run, SCHEMA).collect()
     except PySparkException as error:
         raise _from_task(error) from None
-    return outcomes((bytes(row[0]),) for row in rows)
+    return Outcome.of(Outcome.load(bytes(row[0])) for row in rows)
 
 
 def _from_task(error: Exception) -> Exception:

@@ -37,8 +37,42 @@ if TYPE_CHECKING:
 
 SCHEMA = "outcome binary"
 
-Outcome = list["Report"] | SemelError
-"""What a task yields: its reports, or the error that no further attempt can mend."""
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the partitions of a task came to.
+
+    Attributes:
+        skipped: events of partitions that have no report, because nothing in them was new.
+        error: what stopped it, where no further attempt can mend that.
+    """
+
+    reports: tuple[Report, ...] = ()
+    skipped: int = 0
+    error: SemelError | None = None
+
+    @classmethod
+    def of(cls, parts: Iterable[Outcome]) -> Outcome:
+        """Put the outcomes of several tasks together. Raises the first error among them."""
+        reports: list[Report] = []
+        skipped = 0
+        for part in parts:
+            if part.error is not None:
+                raise part.error
+            reports += part.reports
+            skipped += part.skipped
+        return cls(tuple(reports), skipped)
+
+    def dump(self) -> bytes:
+        """Give it as it travels to the driver."""
+        return pickle.dumps(self)
+
+    @classmethod
+    def load(cls, text: bytes) -> Outcome:
+        """Read it back."""
+        outcome: Outcome = pickle.loads(text)  # noqa: S301 - our own task made it
+        return outcome
+
 
 _stores: dict[str, Store] = {}
 """The ledgers this worker process has opened: it serves many tasks."""
@@ -61,15 +95,14 @@ class Task:
         """Deliver, then yield the outcome. Raises what another attempt may mend."""
         refuse_optimized()
         try:
-            outcome: Outcome = self.deliver(batches)
+            outcome = Outcome.of(self.deliver(batches))
         except (ConfigurationError, Diverged, HeldInDoubt) as error:
-            outcome = error
-        if outcome:
-            yield pa.RecordBatch.from_pydict({"outcome": [pickle.dumps(outcome)]})
+            outcome = Outcome(error=error)
+        if outcome != Outcome():
+            yield pa.RecordBatch.from_pydict({"outcome": [outcome.dump()]})
 
-    def deliver(self, batches: Iterator[pa.RecordBatch]) -> list[Report]:
+    def deliver(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Outcome]:
         """Deliver every partition that comes, one after the other."""
-        reports: list[Report] = []
         done: set[str] = set()
         for partition, pairs in groupby(self._partitions(batches), key=itemgetter(0)):
             if partition in done:
@@ -79,8 +112,9 @@ class Task:
                     "partitions: no repartition or union between the source and semel.deliver"
                 )
             done.add(partition)
-            reports += self._delivery(partition).run(batch for _, batch in pairs)
-        return reports
+            delivery = self._delivery(partition)
+            reports = delivery.run(batch for _, batch in pairs)
+            yield Outcome(tuple(reports), delivery.skipped)
 
     def _partitions(
         self, batches: Iterator[pa.RecordBatch]
@@ -120,17 +154,6 @@ class Task:
             waited=self.waited,
         )
         return PartitionDelivery(assignment, self.agreement.sinks, scribe, Journal(scribe))
-
-
-def outcomes(rows: Iterable[tuple[bytes]]) -> list[Report]:
-    """Read what the tasks yielded. Raises the first error among them."""
-    reports: list[Report] = []
-    for (text,) in rows:
-        outcome: Outcome = pickle.loads(text)  # noqa: S301 - our own task made it
-        if isinstance(outcome, SemelError):
-            raise outcome
-        reports += outcome
-    return reports
 
 
 def refuse_optimized() -> None:
