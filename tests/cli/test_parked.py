@@ -10,6 +10,8 @@ import pytest
 from cli.running import pipeline_at, read_json, refused, semel
 from delivery.witnesses import Database, lost
 from delivery.world import ORDERED_POSITION, World
+from semel.errors import Diverged
+from semel.ledger.owners import Owners
 from semel.protocol import OnReject
 
 Out = pytest.CaptureFixture[str]
@@ -85,8 +87,6 @@ def test_after_resend_the_running_pipeline_sends_it_and_what_waits(
 
 
 def test_it_says_so_when_nobody_runs_who_could_send(world: World, capsys: Out) -> None:
-    from semel.ledger.owners import Owners
-
     Owners(world.scribe).beat(1, "nonce-1", ended=True)
     status, out, _ = semel(capsys, "resolve", "b/2", "resend", "--reason", "the address is mended")
     assert status == 0
@@ -138,3 +138,60 @@ def test_on_postgresql_it_is_the_same(postgres_url: str, capsys: Out) -> None:
     world.driver.drain()
     assert read_json(capsys, "parked", "ls", *at) == []
     world.store.memory.close()
+
+
+# -- a minibatch that diverged
+
+
+@pytest.fixture
+def diverged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Minibatch 1.0 is complete; its replay had other content, and the query has stopped."""
+    made = pipeline_at(tmp_path / "ledger.db")
+    monkeypatch.setenv("SEMEL_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
+    made.minibatch(0, "a1 b2")
+    made.start()
+    with pytest.raises(Diverged, match=r"semel resolve pay/1\.0 as-recorded\|as-replayed"):
+        made.minibatch(0, "a1 b2=9")
+    return made
+
+
+def end(world: World) -> None:
+    Owners(world.scribe).beat(2, "nonce-2", ended=True)
+
+
+def test_a_minibatch_that_diverged_stands_as_recorded(diverged: World, capsys: Out) -> None:
+    end(diverged)
+    for _ in range(2):
+        told = read_json(
+            capsys, "resolve", "pay/1.0", "as-recorded", "--reason", "x", "--by", "ann"
+        )
+        assert (told["minibatch"], told["state"]) == ("pay/1.0", "as-recorded")
+    diverged.start()
+    diverged.driver.end(diverged.open(0), [])
+    diverged.minibatch(1, "c3")
+    assert diverged.out.seen == "a1 b2 c3"
+
+
+def test_or_it_is_delivered_anew_as_replayed(diverged: World, capsys: Out) -> None:
+    end(diverged)
+    status, out, _ = semel(
+        capsys, "resolve", "pay/1.0", "as-replayed", "--reason", "the old is wrong"
+    )
+    assert status == 0
+    assert "pay/1.0: as-replayed" in out
+    assert "delivered anew" in out
+    diverged.start()
+    diverged.minibatch(0, "a1 b2=9")
+    assert diverged.out.seen == "a1 b2 a1 b2"
+
+
+def test_a_minibatch_is_not_judged_under_a_running_query(diverged: World, capsys: Out) -> None:
+    said = ("as-replayed", "--reason", "x")
+    assert "run 2 of pipeline 'pay' is beating" in refused(capsys, "resolve", "pay/1.0", *said)
+    end(diverged)
+    assert "stands at" in refused(capsys, "resolve", "pay/1.7", *said)
+    assert "no pipeline 'nobody'" in refused(capsys, "resolve", "nobody/1.0", *said)
+    assert "is no minibatch" in refused(capsys, "resolve", "pay/seven", *said)
+    assert "nothing that is parked" in refused(
+        capsys, "resolve", "pay/1.0", "delivered", "--reason", "x"
+    )

@@ -82,7 +82,7 @@ def _complain(error: Exception) -> None:
 def main() -> None:
     """Run `semel`; the entry point of the package."""
     try:
-        status = app(standalone_mode=False)
+        status = app(standalone_mode=False, prog_name="semel")
         if status == _INTERRUPTED:
             raise typer.Abort
     except _USAGE as error:

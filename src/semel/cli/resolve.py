@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import getpass
+import re
 import socket
 from typing import Annotated, Any
 
 import typer
 
-from semel.cli.handles import Parked, find_event, read_events
-from semel.cli.ledgers import LedgerOption, opened
+from semel.cli.handles import Parked, find_event, read_events, write_text
+from semel.cli.ledgers import LedgerOption, choose_pipeline, opened
 from semel.cli.parked import count_behind
 from semel.cli.showing import JsonOption, plain, show_json
 from semel.cli.status import read_standing
 from semel.errors import ConfigurationError
+from semel.events import Minibatch
 from semel.ledger import Ledger, Scribe
+from semel.ledger.judging import judge
+from semel.ledger.keys import text_of
 from semel.ledger.parked import resolve as resolve_parked
 from semel.ledger.store import Store
-from semel.protocol import Capability, ParkedState
+from semel.protocol import Capability, Judgement, ParkedState
 
 EPILOG = (
     "Example: semel resolve @3f9a2c delivered --reason 'seen in the mailbox' "
-    "--ledger sqlite:///charges.db"
+    "--ledger sqlite:///charges.db. Of a minibatch that diverged: semel resolve charges/1.57 "
+    "as-recorded --reason 'the query sorted by a random number'"
 )
+_MINIBATCH = re.compile(r"(.+)/([0-9]+)\.([0-9]+)", re.DOTALL)
 _DECISIONS = {
     "delivered": ParkedState.DELIVERED,
     "resend": ParkedState.RESEND,
@@ -35,15 +41,17 @@ def resolve(
         str,
         typer.Argument(
             metavar="EVENT",
-            help="As `semel parked ls` prints it: @3f9a2c, or PIPELINE/SINK/ENTITY/EVENT.",
+            help="As `semel parked ls` prints it: @3f9a2c, or PIPELINE/SINK/ENTITY/EVENT. Or a "
+            "minibatch that diverged: PIPELINE/GENERATION.BATCH.",
             show_default=False,
         ),
     ],
     decision: Annotated[
         str,
         typer.Argument(
-            metavar="delivered|resend|discard",
-            help="It arrived; send it again; or give it up.",
+            metavar="DECISION",
+            help="Of an event: delivered (it arrived), resend, or discard. Of a minibatch: "
+            "as-recorded (what was delivered stands) or as-replayed (all of it is delivered anew).",
             show_default=False,
         ),
     ],
@@ -54,24 +62,31 @@ def resolve(
     ledger: LedgerOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what became of an event that is in doubt or rejected.
+    """Say what became of an event that is in doubt or rejected, or which rows of a minibatch are
+    right.
 
-    What waits behind it goes on as soon as the pipeline runs. May be repeated: the same decision
-    twice changes nothing.
+    What waits behind an event goes on as soon as the pipeline runs. A minibatch is judged while the
+    query stands still, and the next start acts on it. May be repeated: the same decision twice
+    changes nothing.
     """
     who = by or _me()
     if not reason.strip():
         raise ConfigurationError("--reason is empty: say why, for whoever reads the ledger later")
-    if decision not in _DECISIONS:
+    if decision not in {*_DECISIONS, *Judgement}:
         raise ConfigurationError(
-            f"{decision!r} is no decision: an event is {' | '.join(_DECISIONS)}"
+            f"{decision!r} is no decision: of an event it is {' | '.join(_DECISIONS)}, of a "
+            f"minibatch {' | '.join(Judgement)}"
         )
     with opened(ledger) as (looked_at, store):
-        told = _resolve_event(looked_at, store, subject, _DECISIONS[decision], (who, reason))
+        if decision in _DECISIONS:
+            told = _resolve_event(looked_at, store, subject, _DECISIONS[decision], (who, reason))
+        else:
+            told = _judge(looked_at, store, subject, Judgement(decision), (who, reason))
     if as_json:
         show_json(told)
     else:
-        print(f"{told['event']}: {told['state']} (by {plain(who)})")
+        subject = told.get("event") or told["minibatch"]
+        print(f"{subject}: {told['state']} (by {plain(who)})")
         print(told["next"])
 
 
@@ -88,6 +103,41 @@ def _resolve_event(
         "by": row.by,
         "reason": row.reason,
         "next": _next(found, decision, count_behind(found, events), standing),
+    }
+
+
+_JUDGED = {
+    Judgement.AS_RECORDED: "what was delivered of it stands; where it was not complete, the other "
+    "events that the query gives are delivered too",
+    Judgement.AS_REPLAYED: "all that the query gives for it is delivered anew, also what was "
+    "delivered before",
+}
+
+
+def _judge(
+    ledger: Ledger, store: Store, typed: str, decision: Judgement, said: tuple[str, str]
+) -> dict[str, Any]:
+    named = _MINIBATCH.fullmatch(typed)
+    if named is None:
+        raise ConfigurationError(
+            f"{typed!r} is no minibatch: {decision.value} is said of PIPELINE/GENERATION.BATCH, as "
+            "in charges/1.57"
+        )
+    pipeline = named[1] if named[1] in ledger.pipelines() else text_of(named[1])
+    standing = read_standing(ledger, choose_pipeline(ledger, pipeline))
+    if standing["state"] == "beating":
+        raise ConfigurationError(
+            f"run {standing['run']} of pipeline {pipeline!r} is beating: a minibatch is judged "
+            "while nobody works at it. Stop the query first"
+        )
+    minibatch = Minibatch(int(named[2]), int(named[3]))
+    judge(Scribe(store, pipeline), minibatch, decision, *said)
+    return {
+        "minibatch": f"{write_text(pipeline)}/{minibatch}",
+        "state": decision.value,
+        "by": said[0],
+        "reason": said[1],
+        "next": f"when the query is started again, {_JUDGED[decision]}",
     }
 
 
