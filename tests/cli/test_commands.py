@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
 
-from cli.running import refused, semel
+from cli.running import pipeline_at, refused, semel
+from delivery.witnesses import lost
 from semel.cli.main import app
+from semel.ledger import Scribe
+from semel.ledger.owners import Owners
+from semel.ledger.processes import Process
 
 Out = pytest.CaptureFixture[str]
 
@@ -98,3 +105,39 @@ def test_without_a_command_it_gives_help(arguments: tuple[str, ...], capsys: Out
     status, out, err = semel(capsys, *arguments)
     assert status == 2
     assert "Usage: semel" in out + err
+
+
+def run(*arguments: str, **settings: Any) -> subprocess.CompletedProcess[bytes]:
+    """Run the command in a process of its own."""
+    command = [sys.executable, "-c", "from semel.cli.main import main; main()", *arguments]
+    return subprocess.run(command, capture_output=True, check=False, **settings)
+
+
+def test_a_terminal_that_knows_few_characters_is_no_fault(tmp_path: Path) -> None:
+    world = pipeline_at(tmp_path / "ledger.db")
+    Owners(Scribe(world.store, "Zürich 日本")).register({"sinks": {}}, Process.here(), "n")
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    done = run("status", "--ledger", url, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"Z\\xfcrich" in done.stdout
+
+
+def test_whoever_has_read_enough_is_no_fault(tmp_path: Path) -> None:
+    world = pipeline_at(tmp_path / "ledger.db")
+    world.out.plan(lost)
+    world.minibatch(0, " ".join(f"a{number}" for number in range(1, 1_000)))
+    for command in ("ledger ls parked --limit 5000", "parked ls", "parked ls --json"):
+        url = f"sqlite:///{tmp_path}/ledger.db"
+        line = f"{sys.executable} -c 'from semel.cli.main import main; main()' {command}"
+        script = f"{line} --ledger {url} | head -1"
+        done = subprocess.run(["bash", "-c", script], capture_output=True, check=False)
+        assert done.stderr == b"", command
+        assert done.stdout
+
+
+def test_a_driver_that_is_not_installed_is_named_with_the_line_that_installs_it(
+    capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    told = refused(capsys, "status", "--ledger", "postgresql://localhost/x")
+    assert "pip install 'semel[postgres]'" in told

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from importlib.metadata import version
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -81,6 +82,9 @@ def _complain(error: Exception) -> None:
 
 def main() -> None:
     """Run `semel`; the entry point of the package."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a terminal that knows few characters shows escapes
+            stream.reconfigure(errors="backslashreplace")
     try:
         status = app(standalone_mode=False, prog_name="semel")
         if status == _INTERRUPTED:

@@ -20,6 +20,7 @@ from semel.cli.showing import (
 )
 from semel.cli.showing import when as moment
 from semel.ledger import payloads
+from semel.ledger.store import Key
 from semel.protocol import ParkedState
 
 LS_EPILOG = (
@@ -62,13 +63,14 @@ def list_parked(
         if pipeline is not None:
             choose_pipeline(looked_at, pipeline)
         events = read_events(looked_at)
+    behind = count_behind(events)
     chosen = [
         each
         for each in events
         if pipeline in (None, each.pipeline) and (also_final or not each.row.state.final)
     ]
     if as_json:
-        show_json([_brief(each, events) for each in chosen])
+        show_json([_brief(each, behind) for each in chosen])
     elif not chosen:
         print("nothing is parked")
     else:
@@ -82,7 +84,7 @@ def list_parked(
                     shortened(each.row.why),
                     moment(each.row.at),
                     each.row.attempts,
-                    count_behind(each, events),
+                    behind[each.key],
                 )
                 for each in chosen
             ],
@@ -98,9 +100,10 @@ def show_parked(
     with opened(ledger) as (looked_at, store):
         events = read_events(looked_at)
         found = find_event(events, event)
+        behind = count_behind(events)
         payload = payloads.load(store.read([found.key])[found.key])
     if as_json:
-        show_json(_brief(found, events) | {"row": payload})
+        show_json(_brief(found, behind) | {"row": payload})
         return
     row = found.row
     show_pairs(
@@ -121,7 +124,7 @@ def show_parked(
             ("attempts", row.attempts),
             ("may have arrived", "yes" if row.doubted else "no"),
             ("blocks its entity", "yes" if row.blocks and not row.state.final else "no"),
-            ("wait behind it", count_behind(found, events)),
+            ("wait behind it", behind[found.key]),
             *([("resolved by", row.by), ("reason", row.reason)] if row.by else []),
         ]
     )
@@ -147,21 +150,23 @@ MEANING = {
 }
 
 
-def count_behind(event: Parked, events: list[Parked]) -> int:
-    """Say how many events of the same entity wait for this one."""
-    row = event.row
-    if not row.blocks or row.state.final:
-        return 0
-    mine = (event.pipeline, event.sink, row.entity, row.scope)
-    return sum(
-        each.row.state is ParkedState.WAITING
-        and (each.pipeline, each.sink, each.row.entity, each.row.scope) == mine
-        and (each.row.minibatch, each.row.position) > (row.minibatch, row.position)
-        for each in events
-    )
+def count_behind(events: list[Parked]) -> dict[Key, int]:
+    """Say of each event how many of its entity wait for it."""
+    entities: dict[tuple[str, str, str, str], list[Parked]] = {}
+    for each in events:
+        entity = (each.pipeline, each.sink, each.row.entity, each.row.scope)
+        entities.setdefault(entity, []).append(each)
+    behind: dict[Key, int] = {}
+    for members in entities.values():
+        waiting = 0
+        for each in reversed(members):  # they stand in the order in which they came
+            row = each.row
+            behind[each.key] = waiting if row.blocks and not row.state.final else 0
+            waiting += row.state is ParkedState.WAITING
+    return behind
 
 
-def _brief(event: Parked, events: list[Parked]) -> dict[str, Any]:
+def _brief(event: Parked, behind: dict[Key, int]) -> dict[str, Any]:
     row = event.row
     return {
         "event": event.handle,
@@ -175,5 +180,5 @@ def _brief(event: Parked, events: list[Parked]) -> dict[str, Any]:
         "why": row.why,
         "since": moment(row.at),
         "attempts": row.attempts,
-        "behind": count_behind(event, events),
+        "behind": behind[event.key],
     }

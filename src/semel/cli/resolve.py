@@ -102,7 +102,7 @@ def _resolve_event(
         "state": row.state.value,
         "by": row.by,
         "reason": row.reason,
-        "next": _next(found, decision, count_behind(found, events), standing),
+        "next": _next(found, decision, count_behind(events)[found.key], standing),
     }
 
 
