@@ -9,15 +9,16 @@ from semel.delivery.closing import Closing
 from semel.delivery.resending import Resending
 from semel.delivery.surroundings import Surroundings
 from semel.errors import HeldInDoubt
+from semel.events import Position
 from semel.ledger.journal import Journal
 from semel.ledger.minibatches import Minibatches, Wish
 from semel.ledger.owners import Owners
 from semel.ledger.parked import read_parked
-from semel.ledger.pruning import Pruning
+from semel.ledger.pruning import REMEMBER_S, Pruning
 from semel.protocol import OnDoubt, ParkedState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from semel.events import Identity
     from semel.ledger.minibatches import Opening
@@ -37,6 +38,13 @@ class Driver:
     The steps of a minibatch: 1. drain what is parked and free to go; 2. open it, which fences the
     run before; 3. the first time, close what an older generation left; 4. the tasks deliver; 5.
     complete it.
+
+    Attributes:
+        partitions: the number of entity buckets; None takes the one that is recorded.
+        default_partitions: the number of entity buckets of a pipeline that never ran, where none is
+            asked for.
+        accept_gap: go on although the input does not continue where the ledger stands.
+        remember_s: how long ids, and what became of parked events, are kept.
     """
 
     scribe: Scribe
@@ -48,6 +56,9 @@ class Driver:
     partitions: int | None = None
     run: int = 0
     waited: bool = False
+    default_partitions: int | None = None
+    accept_gap: bool = False
+    remember_s: float = REMEMBER_S
     _closed: int = 0
     _minibatches: Minibatches = field(init=False)
     _journal: Journal = field(init=False)
@@ -55,7 +66,12 @@ class Driver:
     def start(self) -> int:
         """Register the run; it fences nobody before its first minibatch."""
         self._journal = Journal(self.scribe)
-        self.run = Owners(self.scribe).register(self.describe(), self.process, self.nonce)
+        owners = Owners(self.scribe)
+        if self.partitions is None and not isinstance(self.identity, Position):
+            recorded = owners.described()
+            known = self.default_partitions if recorded is None else recorded.get("partitions")
+            self.partitions = known
+        self.run = owners.register(self.describe(), self.process, self.nonce)
         self._minibatches = Minibatches(self.scribe, self.run)
         return self.run
 
@@ -67,8 +83,12 @@ class Driver:
             "sinks": {sink.name: sink.describe() for sink in self.sinks},
         }
 
-    def begin(self, query: str, batch: int) -> Opening:
-        """Open a minibatch. Raises `Fenced`, `Diverged`, `ConfigurationError`."""
+    def begin(self, query: str, batch: int, starts: Mapping[str, int] | None = None) -> Opening:
+        """Open a minibatch; `starts` tells where Spark begins in each source partition, if known.
+
+        Where `settled` is set on what it gives, no task is run: `end` takes no reports. Raises
+        `Fenced`, `Diverged`, `ConfigurationError`.
+        """
         self.drain()
         wish = Wish(
             query,
@@ -76,6 +96,8 @@ class Driver:
             tuple(sink.name for sink in self.sinks),
             self.partitions,
             self.identity.survives_lost_checkpoint,
+            starts,
+            self.accept_gap,
         )
         opening = self._minibatches.open(wish)
         generation = opening.row.minibatch.generation
@@ -88,7 +110,7 @@ class Driver:
             self._stop_if_held()
             self._closed = generation
         if opening.row.serial % PRUNE_EVERY == 0:
-            Pruning(self.scribe).run([sink.name for sink in self.sinks])
+            Pruning(self.scribe, self.remember_s).run([sink.name for sink in self.sinks])
         return opening
 
     def _stop_if_held(self) -> None:

@@ -8,7 +8,6 @@ hold anything back. Always true:
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from semel.errors import Diverged, HeldInDoubt
 from semel.events import EntityIds, Given, IdSet, Position, digest
+from semel.ledger.gaps import next_offset, starting_offsets
 from semel.ledger.journal import FORGOT, Journal, Operator, watermark_of
 from semel.ledger.sequences import Mark
 
@@ -92,10 +92,10 @@ class _ByPosition:
         if before is None or not len(rows):
             return mask
         scope = rows.scope(0)
+        if not self._looked:
+            self._looked = True
+            self._compare_start(rows, before)
         if before.upto is not None:
-            if not self._looked:
-                self._looked = True
-                self._compare_start(rows, before)
             mask = rows.at_most({scope: before.upto})
             self._compare_content(rows, mask, before)
         if before.above:
@@ -115,21 +115,18 @@ class _ByPosition:
             )
         starts_at = self._assignment.starts_at
         first = _offset(rows.id(0)) if starts_at is None else starts_at
-        upto = _offset(before.upto or 0)
-        above = {_offset(each) for each in before.above}
-        while upto + 1 in above:
-            upto += 1
+        wanted = next_offset(before)
         opened = self._assignment.opening.row
         fresh = before.generation < opened.minibatch.generation
-        fresh = fresh and not opened.continues
-        if fresh and first > upto + 1 and not self._assignment.accept_gap:
-            topic, _, number = self._assignment.partition.rpartition("/")
-            where = json.dumps({topic: {number: upto + 1}})
+        told = opened.continues or opened.compared or self._assignment.accept_gap
+        if fresh and not told and wanted is not None and first > wanted:
+            partition = self._assignment.partition
+            where = starting_offsets({partition: wanted}, [partition])
             raise Diverged(
                 f"{self._place}: the checkpoint was lost, and Spark goes on at offset {first} "
-                f"although the ledger stands at {upto}: {first - upto - 1} events would be left "
-                f"out. Start with .option('startingOffsets', '{where}'), or say that the gap is "
-                "meant"
+                f"although the ledger stands at {wanted - 1}: {first - wanted} events would be "
+                f"left out. Start with .option('startingOffsets', '{where}'), or say "
+                "accept_gap=True to go on without them"
             )
 
     def _compare_content(self, rows: Rows, mask: NDArray[np.bool_], before: Mark) -> None:
@@ -299,7 +296,7 @@ class _BySet(_Journaled):
             raise HeldInDoubt(
                 f"{self._place}: the checkpoint was lost, and event {rows.id(at)} of "
                 f"{rows.scope(at)!r} is new, or older than the ids that are remembered: nobody can "
-                "tell. Let the input begin after what was delivered, and say that this is meant; "
+                "tell. Let the input begin after what was delivered, and say accept_gap=True; "
                 "nothing of it was sent"
             )
         return known

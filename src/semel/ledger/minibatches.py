@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events.ids import Minibatch
-from semel.ledger import journal, judging, payloads, sequences
+from semel.ledger import gaps, journal, judging, payloads, sequences
 from semel.ledger.judging import Consequence
 from semel.ledger.keys import EVENTS, HEADS, OPEN, STREAMS, key, prefix
 from semel.ledger.owners import PIPELINES
@@ -68,13 +68,21 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the driver wants to open: Spark's ids, and the shape of the pipeline."""
+    """What the driver wants to open: Spark's ids, and the shape of the pipeline.
+
+    Attributes:
+        starts: where Spark begins in each source partition, by its name, where that is known; it is
+            compared with the ledger when a checkpoint was lost.
+        accept_gap: go on although Spark begins later than the ledger stands.
+    """
 
     query: str
     batch: int
     sinks: tuple[str, ...]
     partitions: int | None = None
     survives_lost_checkpoint: bool = True
+    starts: Mapping[str, int] | None = None
+    accept_gap: bool = False
 
 
 class Minibatches:
@@ -90,7 +98,7 @@ class Minibatches:
 
         Raises `Fenced` when a later run has the pipeline, `ConfigurationError` when the identity
         cannot survive a lost checkpoint, `Diverged` when Spark went on past a minibatch that is not
-        complete.
+        complete, or begins later than the ledger stands.
         """
         while True:
             text = self._scribe.read_one(self._open)
@@ -99,12 +107,15 @@ class Minibatches:
                 self._refuse_left_out(wish.sinks)
             judged = self._follow(before, wish)
             row = self._next(before, wish, judged)
+            standing = self._sequences(wish)
             if before is not None and _same(before, row):
                 row = before
+            elif before is not None and _begins(before, row):
+                row = replace(row, compared=gaps.compare(self._scribe, standing, wish))
             opening = Opening(
                 row,
                 row.dump(),
-                self._sequences(wish),
+                standing,
                 first_of_run=before is None or before.run != self._run,
                 new_generation=before is not None
                 and before.minibatch.generation != row.minibatch.generation,
@@ -328,6 +339,11 @@ class Minibatches:
 def _same(before: OpenRow, row: OpenRow) -> bool:
     """Whether a row says what stands there already."""
     return before == replace(row, version=before.version, since=before.since)
+
+
+def _begins(before: OpenRow, row: OpenRow) -> bool:
+    """Whether a generation begins because a checkpoint was lost, not because a person said so."""
+    return before.minibatch.generation != row.minibatch.generation and not row.continues
 
 
 def _parts(minibatch: Minibatch) -> tuple[int, int]:

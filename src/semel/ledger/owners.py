@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 PIPELINES = "pipelines"
 OWNERS = "owners"
+FINISHED = "finished"
+"""The field in the row of a batch job that says what it delivered, once it is finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,11 @@ class Owners:
         """Tell who has the pipeline."""
         text = self._scribe.read_one(self._owner)
         return None if text is None else OwnerRow.load(text)
+
+    def described(self) -> dict[str, Any] | None:
+        """Give what is recorded of the pipeline; None when it never ran."""
+        text = self._scribe.read_one(self._pipeline)
+        return None if text is None else payloads.load(text)
 
     def alive(self, me: Process, lease_s: float) -> bool:
         """Watch for one lease whether the owner's beat moves; a process known to be gone needs no
@@ -142,10 +149,13 @@ class Owners:
         if recorded is None:
             return [Absent(self._pipeline)], [Put(self._pipeline, text)]
         before = payloads.load(recorded)
+        buckets = before.get("partitions"), description.get("partitions")
+        rescaled = None not in buckets and buckets[0] != buckets[1]
+        aside = {"sinks", FINISHED} | ({"partitions"} if rescaled else set())
         changed = [
             f"{name} was {before[name]!r} and is {description.get(name)!r}"
             for name in before
-            if name != "sinks" and description.get(name) != before[name]
+            if name not in aside and description.get(name) != before[name]
         ]
         known: dict[str, Any] = before.get("sinks", {})
         wanted: dict[str, Any] = description.get("sinks", {})
@@ -159,6 +169,12 @@ class Owners:
                 f"pipeline {self._scribe.pipeline!r}: {'; '.join(changed)}. What was delivered "
                 "under this name cannot be told from what was not any more: give the changed "
                 "pipeline a new name"
+            )
+        if rescaled:
+            raise ConfigurationError(
+                f"pipeline {self._scribe.pipeline!r} has {buckets[0]} buckets, and partitions="
+                f"{buckets[1]} is asked for. While it is stopped, say `semel rescale "
+                f"{self._scribe.pipeline} {buckets[1]}`; or start it with {buckets[0]}"
             )
         merged = payloads.dump({**before, **description, "sinks": {**known, **wanted}})
         if merged == recorded:
