@@ -166,19 +166,35 @@ def deliver(
 
 def _run(frame: DataFrame, task: Task) -> Outcome:
     """One action over one pass of the frame."""
-    from pyspark.errors import PySparkException
-
     buckets = task.opening.row.partitions
     ready = arranged(frame, task.agreement.identity, buckets)
     try:
         rows = ready.mapInArrow(task.run, SCHEMA).collect()
-    except PySparkException as error:
-        raise _from_task(error) from None
+    except Exception as error:  # noqa: BLE001 - it is raised again, in fewer words
+        raise _plain(error) from None
     return Outcome.of(Outcome.load(bytes(row[0])) for row in rows)
 
 
-def _from_task(error: Exception) -> Exception:
+class Stopped(Exception):
+    """The query was stopped while its tasks ran; Spark knows the end it asked for by these words.
+
+    Spark looks for them in the whole text of an error, and fails on a long one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            "py4j.protocol.Py4JJavaError: An error occurred while calling collect: "
+            "java.lang.InterruptedException"
+        )
+
+
+def _plain(error: Exception) -> Exception:
     """Give the error of semel that a task failed with; anything else as Spark told it."""
+    cause = getattr(error, "java_exception", None)
+    while cause is not None:
+        if "Interrupt" in cause.getClass().getName():
+            return Stopped()
+        cause = cause.getCause()
     found = _RAISED.findall(str(error))
     if not found:
         return error
