@@ -13,7 +13,14 @@ import semel as package
 from cli.running import read_json, refused, semel
 from delivery.witnesses import Absorber, Database, Destination, Logs, Post, Register
 from semel.delivery import Agreement
-from semel.delivery.explaining import AFTER_A_CRASH, AFTER_A_ZOMBIE, BECAUSE, ON_DOUBT, ON_REJECT
+from semel.delivery.explaining import (
+    AFTER_A_CRASH,
+    AFTER_A_ZOMBIE,
+    AFTER_AN_OPAQUE_ZOMBIE,
+    BECAUSE,
+    ON_DOUBT,
+    ON_REJECT,
+)
 from semel.errors import ConfigurationError
 from semel.events import Counter, Given, Identity, Position
 from semel.protocol import Capability, OnDoubt, OnReject
@@ -43,7 +50,7 @@ def told(subject: object) -> str:
 def test_every_capability_and_policy_has_its_words() -> None:
     assert BECAUSE.keys() == AFTER_A_CRASH.keys() == set(Capability)
     assert AFTER_A_ZOMBIE.keys() == set(Capability) - {Capability.OPAQUE}
-    assert ON_DOUBT.keys() == set(OnDoubt)
+    assert ON_DOUBT.keys() == AFTER_AN_OPAQUE_ZOMBIE.keys() == set(OnDoubt)
     assert ON_REJECT.keys() == set(OnReject)
 
 

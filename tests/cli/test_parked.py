@@ -80,7 +80,7 @@ def test_after_resend_the_running_pipeline_sends_it_and_what_waits(
     told = read_json(capsys, "resolve", "a/1", "resend", "--reason", "not there")
     assert "@" in told["by"]
     assert "run 1 of pay is beating" in told["next"]
-    assert "the 2 events behind it go on" in told["next"]
+    assert "it is sent, and the 2 behind it follow, before the next minibatch" in told["next"]
     world.driver.drain()
     assert world.out.seen.split() == ["a1", "c4", "a1", "a3", "a5"]
     assert [each["id"] for each in read_json(capsys, "parked", "ls")] == [2]
@@ -134,7 +134,7 @@ def test_on_postgresql_it_is_the_same(postgres_url: str, capsys: Out) -> None:
     ]
     status, out, _ = semel(capsys, "resolve", "a/1", "discard", "--reason", "x", *at, "--json")
     assert status == 0
-    assert "1 events go on before the next minibatch" in json.loads(out)["next"]
+    assert "the event behind it follows before the next minibatch" in json.loads(out)["next"]
     world.driver.drain()
     assert read_json(capsys, "parked", "ls", *at) == []
     world.store.memory.close()

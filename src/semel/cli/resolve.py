@@ -145,9 +145,11 @@ def _next(event: Parked, decision: ParkedState, behind: int, standing: dict[str,
     """Say what will happen now, and whether anybody runs who can do it."""
     if decision is not ParkedState.RESEND and not behind:
         return "nothing waits behind it"
-    what = "it is sent" if decision is ParkedState.RESEND else f"{behind} events go on"
-    if decision is ParkedState.RESEND and behind:
-        what = f"it is sent, and the {behind} events behind it go on"
+    follow = "the event behind it follows" if behind == 1 else f"the {behind} behind it follow"
+    if decision is not ParkedState.RESEND:
+        what = follow
+    else:
+        what = f"it is sent, and {follow}," if behind else "it is sent"
     sequenced = any(
         sink["sink"] == event.sink and sink["capability"] == Capability.SEQUENCED.value
         for sink in standing["sinks"]

@@ -137,7 +137,8 @@ def _show(found: list[dict[str, Any]]) -> None:
     )
     waiting = sum(each["waits_for_a_person"] for each in found)
     if waiting:
-        print(f"\n{waiting} parked events wait for a person: semel parked ls")
+        events = "1 parked event waits" if waiting == 1 else f"{waiting} parked events wait"
+        print(f"\n{events} for a person: semel parked ls")
 
 
 def _state(standing: dict[str, Any]) -> str:

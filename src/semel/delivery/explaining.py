@@ -165,11 +165,18 @@ AFTER_A_ZOMBIE = {
     Capability.PROBING: "at most its call in flight arrives twice, if that ends after its deadline "
     "of {deadline:g} s, and it is reported (state `late`).",
 }
-_ZOMBIE_OPAQUE = {
-    True: "semel waits lease and deadline ({wait:g} s) before it {acts}; only a call that ends "
-    "later than that may arrive twice, and it is reported (state `late`).",
-    False: "its events were recorded in doubt when it was replaced; semel does not send them "
-    "again by itself.",
+_RECORDED = (
+    "its events were recorded in doubt when it was replaced; semel does not send them again by "
+    "itself."
+)
+AFTER_AN_OPAQUE_ZOMBIE = {
+    OnDoubt.HOLD: _RECORDED,
+    OnDoubt.SKIP: _RECORDED,
+    OnDoubt.STOP: _RECORDED,
+    OnDoubt.RESEND: "as after a crash: semel waits lease and deadline ({wait:g} s) before it sends "
+    "its events again; a call that ends even later is reported (state `late`).",
+    OnDoubt.PROBE: "semel waits lease and deadline ({wait:g} s) before it asks your function; only "
+    "a call that ends even later may arrive twice, and it is reported (state `late`).",
 }
 ON_DOUBT = {
     OnDoubt.HOLD: "it is parked with its payload{wait}, all others go on, and a person decides: "
@@ -218,10 +225,8 @@ def _sink(described: Sink, agreement: Agreement | None) -> SinkPromise:
 def _after_a_zombie(described: Sink) -> str:
     if described.capability is not Capability.OPAQUE:
         return AFTER_A_ZOMBIE[described.capability].format(deadline=described.deadline_s)
-    waits = described.on_doubt in (OnDoubt.RESEND, OnDoubt.PROBE)
-    acts = "asks your function" if described.on_doubt is OnDoubt.PROBE else "sends again"
     wait = described.lease_s + described.deadline_s
-    return _ZOMBIE_OPAQUE[waits].format(wait=wait, acts=acts)
+    return AFTER_AN_OPAQUE_ZOMBIE[described.on_doubt].format(wait=wait)
 
 
 def _in_doubt(described: Sink, span: int, partitions: int | None, waits: str) -> str:
