@@ -1,0 +1,163 @@
+"""A driver script: one start of one query, as `Settings` say; `python -m spark.job SETTINGS`.
+
+Without a trigger it ends by itself when everything is delivered. It says `batch N` after each
+micro-batch and `finished` at the end; what stops it is printed, and it exits with 1.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from semel.spark.deliver import deliver
+from semel.verify.counting_house import clerk
+from semel.verify.standalone import SMALL_CONF, SMALL_JVM
+from spark import faults
+from spark.destinations import make_sink
+from spark.positions import Positions
+from spark.settings import Settings
+
+PAYMENTS = "customer string, payment_id bigint, amount bigint"
+
+
+def main() -> None:
+    settings = Settings.load(Path(sys.argv[1]))
+    faults.install(settings.house, settings.steps)
+    spark = session(settings)
+    query = writer(settings, source(settings, spark)).start()
+    say(f"started {query.id}")
+    query.awaitTermination()
+    say("finished")
+
+
+def session(settings: Settings) -> SparkSession:
+    builder = SparkSession.builder.appName(settings.name)
+    if settings.master.startswith("sc://"):
+        return builder.remote(settings.master).getOrCreate()
+    conf = {
+        **SMALL_CONF,
+        "spark.driver.extraJavaOptions": SMALL_JVM,
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.streaming.metricsEnabled": "false",
+        **settings.conf,
+    }
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    spark: SparkSession = builder.master(settings.master).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def source(settings: Settings, spark: SparkSession) -> DataFrame:
+    if settings.source == "positions":
+        spark.dataSource.register(Positions)
+        reader = spark.readStream.format("positions").option("table", settings.input)
+        return reader.option("limit", settings.max_files).load()
+    reader = spark.readStream.schema(PAYMENTS).option("maxFilesPerTrigger", settings.max_files)
+    return reader.json(settings.input)
+
+
+def writer(settings: Settings, frame: DataFrame) -> DataStreamWriter:
+    if settings.how == "plain":
+        made = frame.writeStream.foreachBatch(Plain(settings))
+    else:
+        names = [settings.sink] if isinstance(settings.sink, str) else settings.sink
+        sinks = [
+            make_sink(
+                each,
+                settings.house,
+                "charge" if len(names) == 1 else each,
+                delay_s=settings.delay_s,
+                **_tuples(settings.sink_settings),
+            )
+            for each in names
+        ]
+        made = deliver(
+            frame,
+            to=sinks,
+            name=settings.name,
+            ledger=settings.ledger,
+            **settings.identity,
+            **settings.words,
+        )
+        around(settings, made)
+    made = made.option("checkpointLocation", settings.checkpoint)
+    if settings.trigger is None:
+        return made.trigger(availableNow=True)
+    return made.trigger(processingTime=f"{settings.trigger} seconds")
+
+
+def _tuples(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+    }
+
+
+def around(settings: Settings, made: Any) -> None:
+    """Ask at the driver's steps around what `foreachBatch` calls."""
+    if not set(faults.DRIVER_STEPS) & set(settings.steps):
+        return
+    kind: Any = type(made).__mro__[2]
+    plain = kind.foreachBatch
+
+    def wrapped(self: Any, function: Any) -> Any:
+        def batch(frame: DataFrame, number: int) -> None:
+            if "batch.before" in settings.steps:
+                faults.reach(settings.house, "batch.before")
+            function(frame, number)
+            if "batch.after" in settings.steps:
+                faults.reach(settings.house, "batch.after")
+
+        return plain(self, batch)
+
+    kind.foreachBatch = wrapped
+
+
+class Plain:
+    """`foreachBatch` as people write it: every row is posted, and a replay posts it again."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.house, self.delay_s = settings.house, settings.delay_s
+        self.steps = tuple(settings.sink_settings.get("steps", ()))
+        self.driver_steps = tuple(settings.steps)
+
+    def __call__(self, frame: DataFrame, number: int) -> None:
+        self.reach("batch.before", self.driver_steps)
+        frame.mapInArrow(self.post, "posted bigint").collect()
+        self.reach("batch.after", self.driver_steps)
+        say(f"batch {number}")
+
+    def post(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        posted = 0
+        for batch in batches:
+            for row in batch.to_pylist():
+                entity, event, amount = list(row.values())[-3:]
+                charge = {"entity": entity, "event": event, "amount": amount}
+                self.reach("effect.before", self.steps)
+                time.sleep(self.delay_s)
+                body = {"sink": "plain", "pid": os.getpid(), "charges": [charge]}
+                clerk(self.house).ask("/charge", body)
+                self.reach("effect.after", self.steps)
+                posted += 1
+        yield pa.RecordBatch.from_pydict({"posted": [posted]})
+
+    def reach(self, step: str, steps: tuple[str, ...]) -> None:
+        if step in steps:
+            faults.reach(self.house, step)
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
