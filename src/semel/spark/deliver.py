@@ -9,7 +9,7 @@ from semel.errors import ConfigurationError
 from semel.ledger.pruning import REMEMBER_S
 from semel.sinks import Sink
 from semel.sinks import sink as make_sink
-from semel.spark.batch import Outcome, run_batch
+from semel.spark.batch import Delivered, run_batch
 from semel.spark.identities import Named, choose, require_order
 from semel.spark.writer import make_writer
 
@@ -93,7 +93,7 @@ def deliver_batch(  # noqa: PLR0913 - as above
     partitions: int | None = None,
     order: bool = True,
     order_by: str | Sequence[str] | None = None,
-) -> Outcome:
+) -> Delivered:
     """Deliver the rows of a frame, each once, under the name of a batch; say what was done.
 
     Run again after a crash it goes on at the exact record; run again after its end it delivers

@@ -24,9 +24,17 @@ log = logging.getLogger("semel")
 
 
 class Heartbeat(threading.Thread):
-    """Beats every few seconds while `active()`; then it says that the run has ended."""
+    """Beats every few seconds while `active()`; then it says that the run has ended.
 
-    def __init__(self, driver: Driver, active: Callable[[], bool], between: threading.Lock) -> None:
+    It drains only where `between` is given and free: a minibatch that begins holds it.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        active: Callable[[], bool] = lambda: True,
+        between: threading.Lock | None = None,
+    ) -> None:
         super().__init__(name=f"semel-{driver.scribe.pipeline}", daemon=True)
         self._driver = driver
         self._active = active
@@ -60,7 +68,7 @@ class Heartbeat(threading.Thread):
 
     def _drain(self) -> None:
         """Send what is parked and free to go, unless a minibatch begins just now and does it."""
-        if self._between.acquire(blocking=False):
+        if self._between is not None and self._between.acquire(blocking=False):
             try:
                 self._driver.drain()
             finally:

@@ -28,7 +28,8 @@ from semel.ledger.stores import open_store
 from semel.spark import checkpoints, ledgers
 from semel.spark.frames import arranged
 from semel.spark.heartbeat import Heartbeat
-from semel.spark.task import SCHEMA, Outcome, Task, refuse_optimized
+from semel.spark.refusals import refuse_optimized
+from semel.spark.task import SCHEMA, Outcome, Task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,7 +57,6 @@ class Live:
     query: str
     starts: Mapping[str, int] | None
     between: threading.Lock = field(default_factory=threading.Lock)
-    heartbeat: Heartbeat | None = None
 
 
 @dataclass
@@ -106,8 +106,7 @@ class MicroBatches:
         if isinstance(self.agreement.identity, Position):
             starts = checkpoints.starts(spark, self.checkpoint, batch)
         live = Live(driver, ledger, checkpoints.query_id(spark, self.checkpoint), starts)
-        live.heartbeat = Heartbeat(driver, self._active, live.between)
-        live.heartbeat.start()
+        Heartbeat(driver, self._active, live.between).start()
         return live
 
     def _active(self) -> bool:
@@ -153,7 +152,7 @@ def deliver(
     kept: then the minibatch is run again, and what was delivered is not.
     """
     for left in reversed(range(TRIES)):
-        outcome = _run(frame, Task(agreement, ledger, opening, driver.waited))
+        outcome = run_tasks(frame, Task(agreement, ledger, opening, driver.waited))
         try:
             driver.end(opening, outcome.reports)
         except Fenced:
@@ -164,7 +163,7 @@ def deliver(
     raise AssertionError("the last try returns or raises")
 
 
-def _run(frame: DataFrame, task: Task) -> Outcome:
+def run_tasks(frame: DataFrame, task: Task) -> Outcome:
     """One action over one pass of the frame."""
     buckets = task.opening.row.partitions
     ready = arranged(frame, task.agreement.identity, buckets)

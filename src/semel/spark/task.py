@@ -9,7 +9,6 @@ Always true:
 from __future__ import annotations
 
 import pickle
-import sys
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -26,6 +25,7 @@ from semel.ledger.processes import Process
 from semel.ledger.scribe import Scribe
 from semel.ledger.stores import open_store
 from semel.spark.frames import BUCKET
+from semel.spark.refusals import refuse_optimized
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -154,15 +154,6 @@ class Task:
             waited=self.waited,
         )
         return PartitionDelivery(assignment, self.agreement.sinks, scribe, Journal(scribe))
-
-
-def refuse_optimized() -> None:
-    """Assertions state the design: without them nobody would notice that it does not hold."""
-    if sys.flags.optimize:
-        raise ConfigurationError(
-            "Python runs with -O (PYTHONOPTIMIZE), which removes the checks that semel's promise "
-            "rests on: start the driver and the executors without it"
-        )
 
 
 def _store(url: str) -> Store:

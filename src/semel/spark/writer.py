@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import uuid4
 
 from semel.errors import ConfigurationError
-from semel.events import Counter, Given
-from semel.protocol import Capability
-from semel.spark import ledgers
+from semel.spark import ledgers, refusals
 from semel.spark.microbatches import MicroBatches
 from semel.spark.plans import is_classic
-from semel.spark.task import refuse_optimized
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,7 +21,6 @@ if TYPE_CHECKING:
     from semel.delivery import Agreement
 
 CHECKPOINT = "checkpointlocation"
-ASYNCHRONOUS = "asyncprogresstrackingenabled"
 
 
 def make_writer(frame: DataFrame, agreement: Agreement, ledger: str | None) -> DataStreamWriter:
@@ -129,9 +125,7 @@ class Delivering:
             self.outputMode(outputMode)
         if queryName is not None:
             self.queryName(queryName)
-        refuse_optimized()
-        self._refuse_mode()
-        self._refuse_session()
+        self._refuse_said()
         batches = MicroBatches(self.agreement, self._semel.ledger, self._checkpoint(), uuid4().hex)
         if self._semel.classic:
             self._look(batches)
@@ -149,43 +143,13 @@ class Delivering:
             "semel deliver nothing. Leave it away: to= of semel.deliver says where it goes"
         )
 
-    def _refuse_mode(self) -> None:
-        """Refuse ways to run that have no replayable micro-batches, or ids that come again."""
-        name, said = self.agreement.name, self._semel
-        for word in ("continuous", "realTime"):
-            if said.trigger.get(word) is not None:
-                raise ConfigurationError(
-                    f"pipeline {name!r}: trigger({word}=...) has no micro-batches that could be "
-                    "opened and completed. Use processingTime or availableNow"
-                )
-        if said.options.get(ASYNCHRONOUS, "false").lower() == "true":
-            raise ConfigurationError(
-                f"pipeline {name!r}: asynchronous progress tracking commits only some of the "
-                "micro-batches, so a restart replays more than the ledger keeps. Leave "
-                "asyncProgressTrackingEnabled away"
-            )
-        identity = self.agreement.identity
-        tells_versions = isinstance(identity, Counter) or (
-            isinstance(identity, Given) and len(identity.event) > 1
-        )
-        if said.mode != "append" and not tells_versions:
-            raise ConfigurationError(
-                f"pipeline {name!r}: in {said.mode} mode a row comes again with new values under "
-                'the id it had. Use append mode, identity="counter", or an id that tells the '
-                'versions apart: event=["window.start", "version"]'
-            )
-
-    def _refuse_session(self) -> None:
-        """Refuse settings of the session under which an effect could happen twice unnoticed."""
-        spark, name = self._semel.spark, self.agreement.name
-        if (spark.conf.get("spark.speculation", "false") or "").lower() == "true":
-            for sink in self.agreement.sinks:
-                if sink.capability in (Capability.OPAQUE, Capability.PROBING):
-                    raise ConfigurationError(
-                        f"pipeline {name!r}: speculation runs a partition twice at once, and sink "
-                        f"{sink.name!r} is {sink.capability.value}: its destination cannot refuse "
-                        "the second. Set spark.speculation=false for this application"
-                    )
+    def _refuse_said(self) -> None:
+        """Refuse what was said to this writer, or to its session, and cannot keep the promise."""
+        said = self._semel
+        refusals.refuse_session(said.spark, self.agreement)
+        refusals.refuse_trigger(self.agreement, said.trigger)
+        refusals.refuse_options(self.agreement, said.options)
+        refusals.refuse_mode(self.agreement, said.mode)
 
     def _checkpoint(self) -> str:
         """Where Spark keeps the checkpoint of this query."""
