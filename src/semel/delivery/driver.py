@@ -9,19 +9,21 @@ from semel.delivery.closing import Closing
 from semel.delivery.resending import Resending
 from semel.delivery.surroundings import Surroundings
 from semel.errors import HeldInDoubt
-from semel.events import Position
+from semel.events import Minibatch, Position
+from semel.ledger import finished as finishing
 from semel.ledger.journal import Journal
-from semel.ledger.minibatches import Minibatches, Wish
+from semel.ledger.minibatches import Minibatches, Opening, Wish
 from semel.ledger.owners import Owners
 from semel.ledger.parked import read_parked
 from semel.ledger.pruning import REMEMBER_S, Pruning
+from semel.ledger.rows import OpenRow
 from semel.protocol import OnDoubt, ParkedState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from semel.events import Identity
-    from semel.ledger.minibatches import Opening
+    from semel.ledger.finished import Finished
     from semel.ledger.processes import Process
     from semel.ledger.reports import Report
     from semel.ledger.scribe import Scribe
@@ -66,14 +68,22 @@ class Driver:
     def start(self) -> int:
         """Register the run; it fences nobody before its first minibatch."""
         self._journal = Journal(self.scribe)
-        owners = Owners(self.scribe)
-        if self.partitions is None and not isinstance(self.identity, Position):
-            recorded = owners.described()
-            known = self.default_partitions if recorded is None else recorded.get("partitions")
-            self.partitions = known
-        self.run = owners.register(self.describe(), self.process, self.nonce)
+        self._take_partitions()
+        self.run = Owners(self.scribe).register(self.describe(), self.process, self.nonce)
         self._minibatches = Minibatches(self.scribe, self.run)
         return self.run
+
+    def refuse_changed(self) -> None:
+        """Raise `ConfigurationError` where `start` would: the name was used for something else."""
+        self._take_partitions()
+        Owners(self.scribe).refuse_changed(self.describe())
+
+    def _take_partitions(self) -> None:
+        """Where nobody asks for a number of buckets, take the recorded one, else the default."""
+        if self.partitions is None and not isinstance(self.identity, Position):
+            recorded = Owners(self.scribe).described()
+            known = self.default_partitions if recorded is None else recorded.get("partitions")
+            self.partitions = known
 
     def describe(self) -> dict[str, Any]:
         """Say what may not change under the pipeline's name."""
@@ -128,6 +138,23 @@ class Driver:
                     "at the destination, then say `semel resolve EVENT delivered|resend|discard "
                     "--reason ...` for each and start the query again"
                 )
+
+    def finished(self) -> Mapping[str, Finished] | None:
+        """Tell what this batch job delivered, by sink; None while it is not finished."""
+        return finishing.finished(self.scribe)
+
+    def finish(self, opening: Opening) -> Mapping[str, Finished]:
+        """Leave the permanent row of a batch job whose only minibatch is complete."""
+        return finishing.finish(self.scribe, opening)
+
+    def recount(self) -> Opening:
+        """Give what the tasks of a finished batch job need to count it again; nothing is opened."""
+        row = OpenRow(self.run, Minibatch(1, 0), 1, "", self.partitions)
+        return Opening(row, row.dump(), counts=True)
+
+    def compare(self, reports: Sequence[Report]) -> None:
+        """Compare what was counted with what was delivered. Raises `Diverged`."""
+        finishing.compare(self.scribe, reports, [sink.name for sink in self.sinks])
 
     def drain(self) -> int:
         """Send parked events that are free to go; say how many."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from semel.delivery.fenced import FencedWay
 from semel.delivery.intents import IntentWay
 from semel.delivery.lane import Lane
+from semel.delivery.recounting import count
 from semel.delivery.surroundings import Surroundings
 from semel.delivery.watermarks import watermark
 from semel.delivery.whole import WholeWay
@@ -53,6 +54,8 @@ class PartitionDelivery:
 
         Raises `Fenced` when another attempt has the partition; its task must not succeed.
         """
+        if self.assignment.opening.counts:
+            return count(self.assignment, self.sinks, batches)
         base = self._counters()
         stamper = self.assignment.identity.stamper(self.assignment.partition, last=base.values)
         with contextlib.ExitStack() as stack:

@@ -18,7 +18,7 @@ from semel.events.ids import Minibatch
 from semel.ledger import gaps, journal, judging, payloads, sequences
 from semel.ledger.judging import Consequence
 from semel.ledger.keys import EVENTS, HEADS, OPEN, STREAMS, key, prefix
-from semel.ledger.owners import PIPELINES
+from semel.ledger.owners import FINISHED, PIPELINES
 from semel.ledger.rows import OpenRow, StreamRow
 from semel.ledger.sequences import SequenceRow, Standing
 from semel.ledger.store import Absent, Conflict, Equals, Put, Sweep
@@ -43,6 +43,7 @@ class Opening:
         first_of_run: whether this is the run's first: a run before it may have left something.
         new_generation: whether one began just now: the checkpoint was lost or replaced, or a
             person has judged a divergence.
+        counts: whether it is of a batch job that is finished, and in no ledger: tasks only count.
     """
 
     row: OpenRow
@@ -50,6 +51,12 @@ class Opening:
     sequences: Mapping[str, Mapping[str, SequenceRow]] = field(default_factory=dict)
     first_of_run: bool = False
     new_generation: bool = False
+    counts: bool = False
+
+    @property
+    def completed(self) -> str:
+        """The text of the row once the minibatch is complete."""
+        return replace(self.row, complete=True, version=self.row.version + 1).dump()
 
     @property
     def settled(self) -> bool:
@@ -122,15 +129,28 @@ class Minibatches:
             )
             if text == opening.text:
                 return opening
-            requirement = Absent(self._open) if text is None else Equals(self._open, text)
+            required = self._unfinished() if text is None else [Equals(self._open, text)]
             sweeps = _swept(self._scribe.pipeline, before, row, wish.sinks)
-            requirements = [requirement, *judged.requirements]
+            requirements = [*required, *judged.requirements]
             updates = [Put(self._open, opening.text), *sweeps, *judged.updates]
             try:
                 self._scribe.commit(requirements, updates)
             except Conflict:
                 continue
             return replace(opening, sequences=self._sequences(wish)) if judged.updates else opening
+
+    def _unfinished(self) -> list[Requirement]:
+        """Require that nothing is open because nothing ever was, not because it is finished."""
+        at = key(PIPELINES, self._scribe.pipeline)
+        described = self._scribe.read_one(at)
+        if described is None:
+            return [Absent(self._open)]
+        if FINISHED in payloads.load(described):
+            raise ConfigurationError(
+                f"pipeline {self._scribe.pipeline!r} is a batch that is finished: it is only "
+                "counted and compared. Deliver what is new under another batch"
+            )
+        return [Absent(self._open), Equals(at, described)]
 
     def _sequences(self, wish: Wish) -> Mapping[str, Mapping[str, SequenceRow]]:
         return {sink: sequences.read_sequences(self._scribe, sink) for sink in wish.sinks}
@@ -151,8 +171,7 @@ class Minibatches:
         Raises `Fenced` when a later run or attempt has it, `Diverged` when the reports do not cover
         what is recorded. May be repeated after a lost reply.
         """
-        version = opening.row.version + 1
-        done = replace(opening.row, complete=True, version=version).dump()
+        done = opening.completed
         if opening.settled and reports:
             raise AssertionError("nothing of a settled minibatch is run, so nothing is reported")
         try:

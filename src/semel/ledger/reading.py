@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from semel.errors import ConfigurationError
 from semel.events import EntityIds, IdSet, Minibatch
 from semel.ledger import keys, payloads
+from semel.ledger.finished import finished
 from semel.ledger.journal import COUNTERS, Journal, watermark_of
 from semel.ledger.journal import TABLE as JOURNAL
 from semel.ledger.keys import EVENTS, OPEN, STREAMS, prefix
@@ -215,6 +216,7 @@ class Ledger:
             self._in_spans(scribe, sink, entity, event)
             or self._in_watermarks(scribe, sink, entity, event)
             or self._in_pending(scribe, sink)
+            or self._in_finished(scribe, sink)
             or Trace(sink, "not seen")
         )
 
@@ -250,6 +252,13 @@ class Ledger:
         if event in ids:
             return Trace(sink, "delivered", why="its id is remembered")
         return None
+
+    def _in_finished(self, scribe: Scribe, sink: str) -> Trace | None:
+        known = (finished(scribe) or {}).get(sink)
+        if known is None:
+            return None
+        why = f"the batch is finished with {known.count} events; single ones are not kept"
+        return Trace(sink, "not seen", why=why)
 
     def _in_pending(self, scribe: Scribe, sink: str) -> Trace | None:
         for at, text in scribe.scan(STREAMS, prefix(scribe.pipeline, sink)):
