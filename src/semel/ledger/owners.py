@@ -117,6 +117,10 @@ class Owners:
                 continue
             return run
 
+    def refuse_changed(self, description: dict[str, Any]) -> None:
+        """Raise `ConfigurationError` where `register` would, and write nothing."""
+        self._described(self._scribe.read_one(self._pipeline), description)
+
     def beat(self, run: int, nonce: str, *, ended: bool = False) -> None:
         """Say that the run lives, or that it has ended. Raises `Fenced` when a later run has the
         name.

@@ -94,6 +94,14 @@ class MicroBatches:
             return
         self._tell(opening, deliver(frame, live.driver, opening, self.agreement, live.ledger))
 
+    def refuse_changed(self, spark: SparkSession) -> None:
+        """Look at the ledger before Spark starts anything: is the name used for something else?"""
+        self.ledger = ledgers.resolve(self.ledger, self.checkpoint)
+        ledgers.refuse_unreachable(self.ledger, spark)
+        scribe = Scribe(open_store(self.ledger), self.agreement.name)
+        make_driver(scribe, self.agreement, self.nonce, spark).refuse_changed()
+        scribe.store.close()
+
     def _begin_run(self, spark: SparkSession, batch: int) -> Live:
         """Register this start, once nobody else has the name."""
         ledger = ledgers.resolve(self.ledger, self.checkpoint)

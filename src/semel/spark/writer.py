@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import uuid4
 
 from semel.errors import ConfigurationError
-from semel.spark import ledgers, refusals
+from semel.spark import refusals
 from semel.spark.microbatches import MicroBatches
 from semel.spark.plans import is_classic
 
@@ -128,7 +128,7 @@ class Delivering:
         self._refuse_said()
         batches = MicroBatches(self.agreement, self._semel.ledger, self._checkpoint(), uuid4().hex)
         if self._semel.classic:
-            self._look(batches)
+            batches.refuse_changed(self._semel.spark)
         super().foreachBatch(batches)  # type: ignore[misc]
         query: StreamingQuery = super().start()  # type: ignore[misc]
         if self._semel.classic:
@@ -165,13 +165,6 @@ class Delivering:
             'not replay anything. Say .option("checkpointLocation", "checkpoints/'
             f'{self.agreement.name}")'
         )
-
-    def _look(self, batches: MicroBatches) -> None:
-        """Look at the ledger before Spark starts anything, where it can be reached from here."""
-        ledger = ledgers.resolve(batches.ledger, batches.checkpoint)
-        ledgers.refuse_unreachable(ledger, self._semel.spark)
-        batches.ledger = ledger
-        batches.refuse_changed(self._semel.spark)
 
 
 _writers: dict[type[Any], type[Any]] = {}
