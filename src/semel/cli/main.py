@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from semel.cli import doctor, explain, ledger, parked, resolve, simulate, status
+from semel.cli import bench, doctor, explain, ledger, parked, resolve, simulate, status
 from semel.cli.showing import plain
 from semel.errors import LedgerUnavailable, MissingExtra, SemelError
 
@@ -42,6 +42,7 @@ app.command("resolve", epilog=resolve.EPILOG)(resolve.resolve)
 app.add_typer(ledger.app, name="ledger")
 app.command("explain", epilog=explain.EPILOG)(explain.explain)
 app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)
+app.add_typer(bench.app, name="bench")
 app.command("simulate", epilog=simulate.EPILOG)(simulate.simulate)
 
 

@@ -1,0 +1,224 @@
+"""Measures what semel adds on Spark: the same query, the same work, with and without the promise.
+
+Always true: both sides do the same work on the same rows in the same session, in turns; the peer is
+`foreachBatch` as a careful person writes it, with Arrow batches, and at-least-once.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter, sleep
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.compute as pc
+
+from semel.bench.rows import Row, compared
+from semel.bench.servers import PostgresServer
+from semel.bench.writes import counted_writes
+from semel.events import Given
+from semel.sinks import sink
+from semel.spark.deliver import deliver
+from semel.spark.frames import arranged
+from semel.spark.session import make_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+ROWS = 1_000_000
+BATCHES = 4
+REPETITIONS = 5
+WINDOW = 50_000
+PARTITIONS = 2
+SETTINGS = {"spark.driver.memory": "2g", "spark.sql.streaming.numRecentProgressUpdates": "1000"}
+
+
+def work(batch: pa.RecordBatch) -> None:
+    """A cheap destination: it looks at every row once."""
+    pc.sum(pc.binary_length(batch.column("payload")))
+
+
+@sink(batches=True, window=WINDOW, name="cheap")
+def cheap(batch: pa.RecordBatch) -> None:
+    """The same as a sink."""
+    work(batch)
+
+
+def plain(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same as a task of the peer."""
+    for batch in batches:
+        work(batch)
+    yield from ()
+
+
+@dataclass
+class Bench:
+    """One session in which both sides take turns."""
+
+    spark: SparkSession
+    folder: Path
+    say: Callable[[str], None]
+    repetitions: int = REPETITIONS
+    rows: int = ROWS
+    _number: int = field(default=0, init=False)
+
+    def source(self, rows: int) -> DataFrame:
+        """Payments in two source partitions, the same in every run."""
+        made = (
+            self.spark.readStream.format("rate-micro-batch")
+            .option("rowsPerBatch", rows)
+            .option("numPartitions", PARTITIONS)
+            .load()
+        )
+        return made.selectExpr(
+            "'payments' as topic",
+            "cast(value % 2 as int) as partition",
+            "cast(floor(value / 2) as bigint) as offset",
+            "cast(value % 10000 as string) as customer",
+            "value as payment_id",
+            "concat('payment-', cast(value as string), repeat('x', 60)) as payload",
+        )
+
+    def semel(self, rows: int, **words: Any) -> float:
+        """Median milliseconds of a micro-batch with semel."""
+        ledger = f"sqlite:///{self.folder}/ledger-{self._number}.db"
+        writer = deliver(self.source(rows), to=cheap, name="bench", ledger=ledger, **words)
+        return self._run(writer)
+
+    def peer(self, rows: int, arrange: Callable[[DataFrame], DataFrame]) -> float:
+        """Median milliseconds of a micro-batch without it."""
+
+        def batch(frame: DataFrame, _: int) -> None:
+            arrange(frame).mapInArrow(plain, "nothing int").collect()
+
+        return self._run(self.source(rows).writeStream.foreachBatch(batch))
+
+    def _run(self, writer: Any) -> float:
+        self._number += 1
+        checkpoint = self.folder / f"checkpoint-{self._number}"
+        query = writer.option("checkpointLocation", str(checkpoint)).start()
+        try:
+            took = _durations(query, BATCHES)
+        finally:
+            query.stop()
+            shutil.rmtree(checkpoint, ignore_errors=True)
+        return statistics.median(took[1:])
+
+    def pairs(
+        self, what: str, ours: Callable[[], float], theirs: Callable[[], float]
+    ) -> list[tuple[float, float]]:
+        """Let both sides take turns; the first pair warms up and does not count."""
+        pairs = []
+        for turn in range(self.repetitions + 1):
+            self.say(f"{what}: {turn} of {self.repetitions}")
+            pairs.append((ours(), theirs()))
+        return pairs[1:]
+
+
+def _durations(query: StreamingQuery, batches: int) -> list[float]:
+    """How long each of the first micro-batches took in Spark's own account, in milliseconds."""
+    ends = perf_counter() + 300
+    while perf_counter() < ends:
+        progress = query.recentProgress
+        if len(progress) >= batches:
+            return [each["durationMs"]["addBatch"] for each in progress[:batches]]
+        error = query.exception()
+        if error is not None:
+            raise error
+        sleep(0.05)
+    raise TimeoutError(f"{batches} micro-batches took more than five minutes")
+
+
+def measure(
+    say: Callable[[str], None] = lambda _: None,
+    repetitions: int = REPETITIONS,
+    rows: int = ROWS,
+) -> list[Row]:
+    """Run everything; give the rows of the table."""
+    folder = Path(tempfile.mkdtemp(prefix="semel-bench-"))
+    spark = make_session("semel bench overhead", settings=SETTINGS)
+    try:
+        bench = Bench(spark, folder, say, repetitions, rows)
+        return [*throughput(bench), *latency(bench), *writes(bench)]
+    finally:
+        spark.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def throughput(bench: Bench) -> list[Row]:
+    """Rows 1 and 2 of the goals, in rows per second."""
+    ids = Given("customer", ("payment_id",))
+    given = {"entity": "customer", "event": "payment_id", "partitions": PARTITIONS}
+    rows = bench.rows
+    cases: Sequence[tuple[str, dict[str, Any], Callable[[DataFrame], DataFrame]]] = [
+        ("position, no shuffle", {"identity": "position"}, lambda frame: frame),
+        (
+            "entity buckets and order, increasing ids; peer sorts too",
+            {**given, "increasing": True},
+            lambda frame: arranged(frame, ids, PARTITIONS),
+        ),
+        (
+            "entity buckets and order, any ids; peer sorts too",
+            given,
+            lambda frame: arranged(frame, ids, PARTITIONS),
+        ),
+        (
+            "entity buckets and order, increasing ids; peer only shuffles",
+            {**given, "increasing": True},
+            lambda frame: frame.repartition(PARTITIONS, "customer"),
+        ),
+    ]
+    made = []
+    for what, words, arrange in cases:
+        pairs = bench.pairs(
+            what,
+            lambda words=words: bench.semel(rows, **words),  # type: ignore[misc]
+            lambda arrange=arrange: bench.peer(rows, arrange),  # type: ignore[misc]
+        )
+        made.append(compared(what, [(_rate(rows, a), _rate(rows, b)) for a, b in pairs], "rows/s"))
+    return made
+
+
+def latency(bench: Bench) -> list[Row]:
+    """What a micro-batch of ten rows gains, in milliseconds."""
+    pairs = bench.pairs(
+        "latency",
+        lambda: bench.semel(10, identity="position"),
+        lambda: bench.peer(10, lambda frame: frame),
+    )
+    return [compared("a micro-batch of 10 rows, position", pairs, "ms")]
+
+
+def writes(bench: Bench) -> list[Row]:
+    """Count the commits that change the ledger, as PostgreSQL itself saw them."""
+    server = PostgresServer(durable=False)
+    try:
+        url = server.url()
+        with counted_writes(url) as count:
+            writer = deliver(
+                bench.source(1_000), to=cheap, name="writes", identity="position", ledger=url
+            )
+            checkpoint = bench.folder / "checkpoint-writes"
+            query = writer.option("checkpointLocation", str(checkpoint)).start()
+            try:
+                _durations(query, 12)
+            finally:
+                query.stop()
+            total, batches = count()
+    finally:
+        server.close()
+    per = total / batches
+    promised = 2.0 + PARTITIONS
+    what = f"ledger writes per micro-batch of {PARTITIONS} partitions (peer: what is promised)"
+    return [Row(what, per, promised, per / promised, (per / promised,) * 2, "commits")]
+
+
+def _rate(rows: int, milliseconds: float) -> float:
+    return rows / (milliseconds / 1000)
