@@ -432,7 +432,9 @@ def test_a_closed_store_opens_itself_again(store: Store) -> None:
 @pytest.mark.parametrize(
     "bad",
     ["", "ledger.db", "sqlite://", "sqlite:///", "sqlite://ledger.db", "sqlite:///:memory:",
-     "mysql://u:secret@h/d", "postgresql:", "postgres:secret", "redis://:secret@h"],
+     "mysql://u:secret@h/d", "postgresql:", "postgres:secret", "redis://:secret@h",
+     "postgres://u:secret@h/d", "postgresql://host:abc", "postgresql://u:secret@h:0/d",
+     "postgresql://u:secret@h:1,g:x/d", "postgresql://[::1]:port/d"],
 )  # fmt: skip
 def test_a_url_that_means_no_store_is_told_which_would(bad: str) -> None:
     with pytest.raises(ConfigurationError, match=r"sqlite:///relative.*postgresql://") as error:

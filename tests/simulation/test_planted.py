@@ -232,9 +232,7 @@ def unknown_taken_for_failed() -> Iterator[None]:
 def sweeps_what_it_opens(pipeline: str, before: Any, row_: Any, sinks: Any) -> list[Any]:
     here = (row_.minibatch.generation, row_.minibatch.batch)
     return [
-        Sweep(table, prefix(pipeline, sink, *here))
-        for sink in sinks
-        for table in (STREAMS, EVENTS)
+        Sweep(table, prefix(pipeline, sink, *here)) for sink in sinks for table in (STREAMS, EVENTS)
     ]
 
 

@@ -90,7 +90,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"on_doubt": "probe"}, "probe function go together"),
     ({"on_doubt": "hold", "probe": bool}, "probe function go together"),
     ({"on_reject": "drop"}, "'drop'.*on_reject is park or block"),
-    ({"windov": 3}, "windov"),
+    ({"windov": 3}, "no setting 'windov'; did you mean 'window'[?] There are window, on_doubt"),
+    ({"colour": 3}, "no setting 'colour'[.] There are window, on_doubt"),
+    ({"function": print}, "no setting 'function'"),
 ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from semel.errors import ConfigurationError
 from semel.events import EntityIds, IdSet, Minibatch
@@ -98,7 +98,7 @@ _PARKED_AS = {
 
 
 class Ledger:
-    """A ledger to look at: `Ledger("sqlite:///charges.db")`."""
+    """A ledger to look at: `with Ledger("sqlite:///charges.db") as ledger: ...`."""
 
     def __init__(self, ledger: str | Store) -> None:
         if isinstance(ledger, str):
@@ -115,30 +115,43 @@ class Ledger:
         self, table: str, start: str = "", limit: int | None = None
     ) -> list[tuple[str, dict[str, Any]]]:
         """Give the first `limit` rows of a table whose keys start with `start`, expanded."""
+        _require_table(table)
         found = self._store.scan(table, start, limit=limit)
         return [(row.key, payloads.load(text)) for row, text in found]
 
     def count(self, table: str) -> int:
         """Say how many rows a table has."""
+        _require_table(table)
         return sum(1 for _ in self._store.scan(table, ""))
 
     def sinks(self, pipeline: str) -> list[str]:
-        """Name the sinks of a pipeline."""
+        """Name the sinks of a pipeline. Raises `ConfigurationError` for one that never ran."""
         at = keys.key(PIPELINES, pipeline)
         text = self._store.read([at]).get(at)
-        return [] if text is None else sorted(payloads.load(text).get("sinks", {}))
+        if text is None:
+            known = ", ".join(map(repr, self.pipelines())) or "none at all"
+            raise ConfigurationError(f"no pipeline {pipeline!r} is in this ledger: it has {known}")
+        return sorted(payloads.load(text).get("sinks", {}))
+
+    def _chosen(self, pipeline: str, sink: str | None) -> list[str]:
+        """Give the sinks to look at: all, or one that the pipeline has."""
+        known = self.sinks(pipeline)
+        if sink is not None and sink not in known:
+            names = ", ".join(map(repr, known))
+            raise ConfigurationError(f"pipeline {pipeline!r} has no sink {sink!r}: it has {names}")
+        return known if sink is None else [sink]
 
     def parked(self, pipeline: str, sink: str | None = None) -> list[tuple[Key, ParkedRow]]:
         """Give the parked events of a pipeline, in the order in which they came."""
         scribe = Scribe(self._store, pipeline)
-        names = self.sinks(pipeline) if sink is None else [sink]
+        names = self._chosen(pipeline, sink)
         return [(at, row) for name in names for at, row, _ in read_parked(scribe, name)]
 
     def summary(self, pipeline: str) -> dict[str, Any]:
         """Say who runs a pipeline, which minibatch is open, and what is pending, parked and
         blocked.
         """
-        scribe = Scribe(self._store, pipeline)
+        scribe, sinks = Scribe(self._store, pipeline), self.sinks(pipeline)
         owner_key, open_key = keys.key(OWNERS, pipeline), keys.key(OPEN, pipeline)
         described_key = keys.key(PIPELINES, pipeline)
         found = self._store.read([owner_key, open_key, described_key])
@@ -167,7 +180,7 @@ class Ledger:
                     ),
                     "blocked": len(read_heads(scribe, sink)),
                 }
-                for sink in self.sinks(pipeline)
+                for sink in sinks
             },
         }
 
@@ -177,19 +190,25 @@ class Ledger:
         """Say what became of one event, at each sink. The entity is the source partition for
         positions.
         """
-        names = self.sinks(pipeline) if sink is None else [sink]
+        names = self._chosen(pipeline, sink)
         return [self._trace(Scribe(self._store, pipeline), name, entity, event) for name in names]
 
     def about(self, pipeline: str, entity: str, sink: str | None = None) -> list[Known]:
         """Say what is known of an entity, at each sink. It is the source partition for positions,
         where no entity is named.
         """
-        names = self.sinks(pipeline) if sink is None else [sink]
+        names = self._chosen(pipeline, sink)
         return [self._known(Scribe(self._store, pipeline), name, entity) for name in names]
 
     def close(self) -> None:
         """Give the connection back."""
         self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     # -- one entity
 
@@ -313,6 +332,11 @@ def _states_of(scribe: Scribe, operator: Operator) -> list[State]:
     rows = scribe.scan(JOURNAL, prefix(scribe.pipeline, operator.name))
     partitions = sorted({keys.text_of(keys.split(at.key)[2]) for at, _ in rows})
     return [Journal(scribe).restore(operator, each, before=FOR_EVER) for each in partitions]
+
+
+def _require_table(table: str) -> None:
+    if table not in TABLES:
+        raise ConfigurationError(f"a ledger has no table {table!r}: it has {', '.join(TABLES)}")
 
 
 def _require_file(url: str) -> None:

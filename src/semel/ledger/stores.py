@@ -36,6 +36,7 @@ _ACCEPTED = (
     " or postgresql://user:password@host:port/database"
 )
 _PASSWORD = re.compile(r"(://[^:/@?]*:).*@")
+_HOSTS = re.compile(r"://(?:[^/?]*@|.*@(?=[^@]*$))?([^/?@]*)")
 _PASSWORD_OPTION = re.compile(r"((?:ssl)?password=)[^&]*", re.IGNORECASE)
 
 
@@ -50,10 +51,26 @@ def open_store(url: str) -> Store:
 
         return SqliteStore(rest[1:])
     if scheme == "postgresql" and separator:
+        _require_ports(url)
         from semel.ledger.postgres import PostgresStore
 
         return PostgresStore(url)
-    raise ConfigurationError(f"{redact(url)!r} is not the URL of a ledger; it can be {_ACCEPTED}")
+    hint = "write postgresql:// instead of postgres://; " if scheme == "postgres" else ""
+    raise ConfigurationError(
+        f"{redact(url)!r} is not the URL of a ledger; {hint}it can be {_ACCEPTED}"
+    )
+
+
+def _require_ports(url: str) -> None:
+    """Refuse a port that is no number, which would look like a server that is away."""
+    hosts = _HOSTS.search(url)
+    for host in hosts[1].split(",") if hosts else ():
+        port = host.rpartition("]")[2].partition(":")[2]
+        if port and not (port.isascii() and port.isdecimal() and 0 < int(port) < 65_536):
+            raise ConfigurationError(
+                f"{redact(url)!r} is not the URL of a ledger: {port!r} is no port; it can be "
+                f"{_ACCEPTED}"
+            )
 
 
 def redact(url: str) -> str:

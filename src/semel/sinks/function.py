@@ -9,7 +9,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast, overload
 
@@ -162,10 +163,38 @@ def sink(
     return _make(settings, function)
 
 
+SETTINGS = (
+    "window",
+    "on_doubt",
+    "on_reject",
+    "batches",
+    "name",
+    "lease_s",
+    "deadline_s",
+    "retry",
+    "park_limit",
+)
+"""What `@semel.sink` can be told."""
+
+
+def _refuse_unknown(name: str, settings: dict[str, Any]) -> None:
+    """Name a setting that there is none of, and the nearest that there is."""
+    known = {each.name for each in fields(Function)} - {"function"}
+    for setting in settings:
+        if setting not in known:
+            near = get_close_matches(setting, SETTINGS, 1)
+            meant = f"; did you mean {near[0]!r}?" if near else "."
+            raise ConfigurationError(
+                f"sink {name!r}: there is no setting {setting!r}{meant} There are "
+                f"{', '.join(SETTINGS)}"
+            )
+
+
 def _make(settings: dict[str, Any], function: Callable[..., object]) -> Function:
     """Build the sink from the decorator's settings; words become the protocol's values."""
     chosen = dict(settings)
     name = chosen.pop("name", None) or getattr(function, "__name__", type(function).__name__)
+    _refuse_unknown(name, chosen)
     doubt = chosen.pop("on_doubt", OnDoubt.HOLD)
     if callable(doubt):
         chosen["probe"] = doubt
