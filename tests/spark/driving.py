@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from semel.events.ids import EventID
 from semel.verify.counting_house import Charge, CountingHouse
 from semel.verify.households import Household, command_of, descendants
 from semel.verify.standalone import python_workers, spark_environment
+from spark.positions import write_table
 from spark.settings import Settings
 
 TESTS = Path(__file__).parents[1]
@@ -102,13 +103,30 @@ class Bed:
             os.utime(aside, (number, 1_700_000_000 + number))
             aside.rename(self.input / f"payments-{number:04}.json")
 
+    @property
+    def table(self) -> Path:
+        return self.folder / "positions.json"
+
+    def positions(self, partitions: Mapping[int, Sequence[int]], topic: str = "t") -> None:
+        """Write the table of positions: the offsets of each partition, as it is from now on."""
+        rows = {
+            number: [(offset, f"k{offset % 3}", offset * 10) for offset in offsets]
+            for number, offsets in partitions.items()
+        }
+        write_table(self.table, rows, topic)
+        self.expected = [
+            (f"{topic}/{number}", offset)
+            for number, offsets in partitions.items()
+            for offset in offsets
+        ]
+
     # -- drivers
 
     def settings(self, **changes: Any) -> Settings:
         """Say what a driver is told; whatever is not named is as in most tests."""
         usual: dict[str, Any] = {
             "house": self.house.url,
-            "input": str(self.input),
+            "input": str(self.table if changes.get("source") == "positions" else self.input),
             "checkpoint": str(self.folder / "checkpoint"),
             "ledger": f"sqlite:///{self.folder / 'ledger.db'}",
         }
@@ -149,14 +167,16 @@ class Bed:
         self.household.end()
 
 
-def wait_for(what: Callable[[], Any], timeout_s: float = PATIENCE_S) -> Any:
-    """Wait until `what` gives something that is true; give it."""
+def wait_for(what: Callable[[], Any], run: Run | None = None, timeout_s: float = 60.0) -> Any:
+    """Wait until `what` gives something that is true, while the driver `run` lives; give it."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
+        ended = run is not None and run.process.poll() is not None
         if found := what():
             return found
+        assert not ended, f"the driver ended before it happened\n{run and run.said()}"
         time.sleep(0.02)
-    raise AssertionError(f"did not happen within {timeout_s} s: {what}")
+    raise AssertionError(f"did not happen within {timeout_s} s\n{run and run.said()}")
 
 
 def names(charges: Iterable[Charge]) -> list[Name]:

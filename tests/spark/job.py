@@ -139,8 +139,7 @@ class Plain:
         posted = 0
         for batch in batches:
             for row in batch.to_pylist():
-                entity, event, amount = list(row.values())[-3:]
-                charge = {"entity": entity, "event": event, "amount": amount}
+                charge = plain_charge(row)
                 self.reach("effect.before", self.steps)
                 time.sleep(self.delay_s)
                 body = {"sink": "plain", "pid": os.getpid(), "charges": [charge]}
@@ -152,6 +151,13 @@ class Plain:
     def reach(self, step: str, steps: tuple[str, ...]) -> None:
         if step in steps:
             faults.reach(self.house, step)
+
+
+def plain_charge(row: dict[str, Any]) -> dict[str, Any]:
+    if "offset" in row:
+        place = f"{row['topic']}/{row['partition']}"
+        return {"entity": place, "event": row["offset"], "amount": row["value"]}
+    return {"entity": row["customer"], "event": row["payment_id"], "amount": row["amount"]}
 
 
 def say(text: str) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 SCHEMA = "topic string, partition int, offset bigint, key string, value bigint"
 
@@ -48,19 +49,23 @@ class Positions(DataSource):
         return PositionsReader(self.options["table"], int(self.options.get("limit", "1000000")))
 
 
-class PositionsReader(DataSourceStreamReader):
+class PositionsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Moves every partition by up to `limit` offsets at a time."""
 
     def __init__(self, table: str, limit: int) -> None:
         self.table = table
         self.limit = limit
+        self.target: dict[str, Any] | None = None
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        self.target = self._read()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         table = self._read()
         return {table["topic"]: dict.fromkeys(table["partitions"], 0)}
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802
-        table = self._read()
+        table = self.target or self._read()
         ends = {number: rows[-1][0] + 1 for number, rows in table["partitions"].items() if rows}
         begun = start[table["topic"]]
         moved = {

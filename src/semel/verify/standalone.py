@@ -71,6 +71,7 @@ def spark_environment(folder: Path, python_path: Sequence[str | Path] = ()) -> d
     local.mkdir(parents=True, exist_ok=True)
     return {
         "SPARK_HOME": str(spark_home()),
+        "SPARK_SCALA_VERSION": "2.13",  # a worker looks for build folders without it
         "SPARK_LOCAL_IP": HOST,
         "SPARK_LOCAL_DIRS": str(local),
         "PYSPARK_PYTHON": sys.executable,
