@@ -117,7 +117,5 @@ class Drafts:
 
 def settled(span: SpanRow) -> SpanRow:
     """Give a span as it stands once settled: one range, one set."""
-    ids = EntityIds.EMPTY
-    for chunk_ids in span.ids:
-        ids = ids | chunk_ids
-    return replace(span, chunks=((span.start, span.stop),), ids=(ids,), state=SpanState.SETTLED)
+    ids = (EntityIds.union(span.ids),)
+    return replace(span, chunks=((span.start, span.stop),), ids=ids, state=SpanState.SETTLED)

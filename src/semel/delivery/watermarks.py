@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 
 from semel.errors import Diverged, HeldInDoubt
-from semel.events import EntityIds, Given, IdSet, Position, digest
+from semel.events import EntityIds, Gathered, Given, IdSet, Position, digest
 from semel.ledger.gaps import next_offset, starting_offsets
 from semel.ledger.journal import FORGOT, Journal, Operator, watermark_of
 from semel.ledger.sequences import Mark
@@ -272,15 +272,15 @@ class _BySet(_Journaled):
     def __init__(self, assignment: Assignment, sink: Sink, journal: Journal) -> None:
         super().__init__(assignment, sink, journal)
         self._operator = replace(self._operator, folds=False)
-        self._ids = EntityIds.EMPTY
+        self._ids = Gathered()
         self._known = EntityIds.EMPTY
         self._met = False
         self._forgot = False
         if self._generation > 1:
             state = journal.restore(self._operator, assignment.partition, before=self._serial)
-            for name, ids in state.values.items():
-                if name.isdecimal():
-                    self._known = self._known | EntityIds.from_json(ids)
+            self._known = EntityIds.union(
+                EntityIds.from_json(ids) for name, ids in state.values.items() if name.isdecimal()
+            )
             met_before = state.values.get(MET) == self._generation
             lost = not assignment.opening.row.continues
             self._forgot = lost and FORGOT in state.values and not met_before
@@ -302,12 +302,13 @@ class _BySet(_Journaled):
         return known
 
     def observe(self, rows: Rows) -> None:
-        self._ids = self._ids | rows.id_sets()
+        self._ids.add(rows.id_sets())
 
     def entry(self) -> Entry | None:
-        if not self._ids:
+        ids = self._ids.ids()
+        if not ids:
             return None
-        delta: dict[str, Any] = {str(self._serial): self._ids.to_json()}
+        delta: dict[str, Any] = {str(self._serial): ids.written()}
         if self._met:
             delta[MET] = self._generation
         return self._journal.append(self._operator, self._assignment.partition, self._serial, delta)

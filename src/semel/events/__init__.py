@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from semel.events.chunks import Chunk
 from semel.events.digests import Digest, digest
+from semel.events.entityids import EntityIds, Gathered
 from semel.events.identity import Counter, Given, Identity, Position, Stamper
 from semel.events.ids import Attempt, EntityID, Event, EventID, Minibatch
-from semel.events.intervals import EntityIds, IdSet
+from semel.events.intervals import IdSet
 from semel.events.order import bucket, bucket_name, cuts, order_columns, sort
 from semel.events.rows import Rows
 
@@ -19,6 +20,7 @@ __all__ = [
     "EntityIds",
     "Event",
     "EventID",
+    "Gathered",
     "Given",
     "IdSet",
     "Identity",

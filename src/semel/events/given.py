@@ -187,19 +187,15 @@ class GivenStamper:
     def _require_increasing(self, rows: Rows) -> None:
         """Within every entity, ids rise from row to row and from batch to batch."""
         present, places = rows.scopes.distinct()
-        known = [
-            (place, self._last[text])
-            for place, text in enumerate(map(rows.scopes.texts.__getitem__, present.tolist()))
-            if text in self._last
-        ]
+        last: list[Any] = list(map(self._last.get, rows.scopes.texts_of(present)))
+        known = np.flatnonzero([each is not None for each in last])
+        found = [each for each in last if each is not None]
         whole = len(rows.ids) == 1
-        parts = [
-            pa.concat_arrays(
-                [pa.array([each if whole else each[at] for _, each in known], part.type), part]  # type: ignore[index]
-            )
-            for at, part in enumerate(rows.ids)
-        ]
-        codes = np.concatenate([np.array([place for place, _ in known], np.intp), places])
+        parts = []
+        for at, part in enumerate(rows.ids):
+            values = found if whole else [each[at] for each in found]
+            parts.append(pa.concat_arrays([pa.array(values, part.type), part]))
+        codes = np.concatenate([known, places])
         order = np.argsort(codes, kind="stable")
         rises = columns.steps([part.take(pa.array(order)) for part in parts]).rises
         wrong = (codes[order][1:] == codes[order][:-1]) & ~rises

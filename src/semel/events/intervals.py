@@ -13,7 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 if TYPE_CHECKING:
-    from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from semel.events.ids import EventID
 
@@ -178,93 +178,6 @@ class IdSet:
 
 
 IdSet.EMPTY = IdSet(None, ())
-
-
-class EntityIds:
-    """An immutable {scope: set of event ids}; a scope without ids is not in it."""
-
-    __slots__ = ("_sets",)
-
-    EMPTY: ClassVar[EntityIds]
-
-    def __init__(self, sets: dict[str, IdSet]) -> None:
-        """Trusts that no set is empty and that nobody else holds the dictionary; `of` does not."""
-        self._sets = sets
-
-    @classmethod
-    def of(cls, sets: Mapping[str, Iterable[EventID]]) -> EntityIds:
-        """These sets by scope; anything that holds ids will do for a set."""
-        return cls({scope: kept for scope, ids in sets.items() if (kept := IdSet.of(ids))})
-
-    def contains(self, scope: str, id: EventID) -> bool:  # noqa: A002 - the word of the design
-        """Whether this id of this scope is in the set."""
-        return id in self._sets.get(scope, IdSet.EMPTY)
-
-    def get(self, scope: str) -> IdSet:
-        """The ids of this scope, which may be none."""
-        return self._sets.get(scope, IdSet.EMPTY)
-
-    def items(self) -> ItemsView[str, IdSet]:
-        """The scopes that have ids, with them."""
-        return self._sets.items()
-
-    def scopes(self) -> KeysView[str]:
-        """The scopes that have ids."""
-        return self._sets.keys()
-
-    def __len__(self) -> int:
-        return sum(map(len, self._sets.values()))
-
-    def __bool__(self) -> bool:
-        return bool(self._sets)
-
-    def __eq__(self, other: object) -> bool:
-        return self._sets == other._sets if isinstance(other, EntityIds) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(frozenset(self._sets.items()))
-
-    def __repr__(self) -> str:
-        return f"EntityIds({self.to_json()!r})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return EntityIds, (self._sets,)
-
-    def __or__(self, other: EntityIds) -> EntityIds:
-        united = dict(self._sets)
-        for scope, ids in other._sets.items():
-            mine = united.get(scope)
-            united[scope] = ids if mine is None else mine | ids
-        return EntityIds(united)
-
-    def __sub__(self, other: EntityIds) -> EntityIds:
-        return EntityIds.of(
-            {
-                scope: ids - other._sets[scope] if scope in other._sets else ids
-                for scope, ids in self._sets.items()
-            }
-        )
-
-    def __and__(self, other: EntityIds) -> EntityIds:
-        both = self._sets.keys() & other._sets.keys()
-        return EntityIds.of({scope: self._sets[scope] & other._sets[scope] for scope in both})
-
-    def isdisjoint(self, other: EntityIds) -> bool:
-        """Whether no id of any scope is in both."""
-        both = self._sets.keys() & other._sets.keys()
-        return all(self._sets[scope].isdisjoint(other._sets[scope]) for scope in both)
-
-    def to_json(self) -> dict[str, Any]:
-        """The JSON form of every set, sorted by scope."""
-        return {scope: self._sets[scope].to_json() for scope in sorted(self._sets)}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> EntityIds:
-        """What `to_json` gave. Raises ValueError for anything else."""
-        return cls.of({scope: IdSet.from_json(ids) for scope, ids in value.items()})
-
-
-EntityIds.EMPTY = EntityIds.of({})
 
 
 def shape_of(id: EventID) -> Shape:  # noqa: A002 - the word of the design

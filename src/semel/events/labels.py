@@ -1,23 +1,63 @@
 """A column of texts that repeat, kept as one code per row and each text once.
 
-- `texts` holds no text twice; it may hold texts that no row has any more, after a slice.
-- The work on a slice is proportional to the slice, not to the texts.
+- `names` holds no text twice; it may hold texts that no row has any more, after a slice.
+- The work on a slice is proportional to the slice; the texts are sorted, and made objects of
+  Python, at most once for all slices together.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from semel.events import columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import pyarrow as pa
     from numpy.typing import NDArray
+
+
+class Names:
+    """Distinct texts in an order of their own, as Arrow and as Python have them."""
+
+    __slots__ = ("_array", "_ranks", "_texts")
+
+    def __init__(self, array: pa.Array | None, texts: tuple[str, ...] | None = None) -> None:
+        """Trusts that one of the two is there, and that no text is there twice."""
+        self._array = array
+        self._texts = texts
+        self._ranks: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+
+    @property
+    def array(self) -> pa.Array:
+        """The texts as an Arrow array."""
+        if self._array is None:
+            self._array = pa.array(self._texts, pa.string())
+        return self._array
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The texts as Python has them."""
+        if self._texts is None:
+            self._texts = tuple(self.array.to_pylist())
+        return self._texts
+
+    def __len__(self) -> int:
+        return len(self.array if self._texts is None else self._texts)
+
+    def ranks(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The codes in the order of their texts, and for each code its place in it."""
+        if self._ranks is None:
+            order = pc.sort_indices(self.array).to_numpy().astype(np.int64)
+            rank = np.empty(len(order), np.int64)
+            rank[order] = np.arange(len(order))
+            self._ranks = order, rank
+        return self._ranks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,7 +65,7 @@ class Labels:
     """One text per row: the scopes or the entities of a run of events."""
 
     codes: NDArray[np.int32]
-    texts: tuple[str, ...]
+    names: Names
 
     @classmethod
     def of(cls, array: pa.Array, path: str) -> Labels:
@@ -34,27 +74,29 @@ class Labels:
             array.slice(0, 0), path
         )  # a type that is no entity is refused before encoding
         encoded = array.dictionary_encode()
-        distinct = columns.texts(encoded.dictionary, path)
-        return cls(encoded.indices.to_numpy(), tuple(distinct.to_pylist()))
+        return cls(encoded.indices.to_numpy(), Names(columns.texts(encoded.dictionary, path)))
 
     @classmethod
     def one(cls, text: str, count: int) -> Labels:
         """The same text for every row."""
-        return cls(np.zeros(count, np.int32), (text,))
+        return cls(np.zeros(count, np.int32), Names(None, (text,)))
 
     @classmethod
     def concat(cls, runs: Sequence[Labels]) -> Labels:
         """One run after the other."""
-        first = runs[0].texts
-        if all(run.texts is first for run in runs):
+        first = runs[0].names
+        if all(run.names is first for run in runs):
             return cls(np.concatenate([run.codes for run in runs]), first)
-        known: dict[str, int] = {}
-        codes = []
-        for run in runs:
-            present, places = run.distinct()
-            moved = [known.setdefault(run.texts[code], len(known)) for code in present.tolist()]
-            codes.append(np.array(moved, np.int32)[places] if moved else run.codes)
-        return cls(np.concatenate(codes), tuple(known))
+        distinct = [run.distinct() for run in runs]
+        texts = [
+            run.names.array.take(pa.array(present))
+            for run, (present, _) in zip(runs, distinct, strict=True)
+        ]
+        encoded = pa.concat_arrays(texts).dictionary_encode()
+        borders = np.cumsum([len(present) for present, _ in distinct])[:-1]
+        moved = np.split(encoded.indices.to_numpy(), borders)
+        codes = [code[places] for code, (_, places) in zip(moved, distinct, strict=True)]
+        return cls(np.concatenate(codes), Names(encoded.dictionary))
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -62,18 +104,23 @@ class Labels:
     def __getitem__(self, row: int) -> str:
         return self.texts[int(self.codes[row])]
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The text of each code."""
+        return self.names.texts
+
     def slice(self, start: int, stop: int) -> Labels:
         """The rows [start, stop), without a copy."""
-        return Labels(self.codes[start:stop], self.texts)
+        return Labels(self.codes[start:stop], self.names)
 
     def take(self, mask: NDArray[np.bool_]) -> Labels:
         """The rows where the mask is true."""
-        return Labels(self.codes[mask], self.texts)
+        return Labels(self.codes[mask], self.names)
 
     def distinct(self) -> tuple[NDArray[np.int32], NDArray[np.intp]]:
         """The codes that rows have, and for each row its place among them."""
-        if len(self.texts) <= len(self.codes):
-            used = np.zeros(len(self.texts), np.bool_)
+        if len(self.names) <= len(self.codes):
+            used = np.zeros(len(self.names), np.bool_)
             used[self.codes] = True
             present = np.flatnonzero(used).astype(np.int32)
             place = np.cumsum(used) - 1
@@ -81,8 +128,12 @@ class Labels:
         present, places = np.unique(self.codes, return_inverse=True)
         return present, places
 
+    def texts_of(self, codes: NDArray[np.integer]) -> list[str]:
+        """The texts of these codes."""
+        return list(map(self.texts.__getitem__, codes.tolist()))
+
     def where(self, holds: Callable[[str], bool]) -> NDArray[np.bool_]:
         """The rows whose text fulfils `holds`, which is asked once per distinct text."""
         present, places = self.distinct()
-        answers = [holds(self.texts[code]) for code in present.tolist()]
-        return np.array(answers, np.bool_)[places]
+        answers = np.fromiter(map(holds, self.texts_of(present)), np.bool_, len(present))
+        return cast("NDArray[np.bool_]", answers[places])

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from semel.events.entityids import EntityIds
     from semel.events.ids import EntityID, EventID
-    from semel.events.intervals import EntityIds
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,18 +1,21 @@
 """Set arithmetic between a run of events and sets of event ids, on columns.
 
 - A run's ids are one array per part, int64 or string, without nulls; several parts are a tuple.
-- Python objects are made per scope or per interval, never per row, where ids are integers.
+- Python objects are made per scope, and per row only where ids are tuples.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.events.intervals import INTEGER, TEXT, EntityIds, IdSet, Shape, shape_of
+from semel.events.entityids import EntityIds
+from semel.events.idcolumns import IdColumns, borders, sorted_pairs, sorted_texts
+from semel.events.intervals import INTEGER, TEXT, IdSet, Shape, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,19 +41,16 @@ def id_sets(scopes: Labels, parts: Parts) -> EntityIds:
     """The ids of a run by scope."""
     if not len(scopes):
         return EntityIds.EMPTY
-    if shape(parts) == INTEGER:
-        return _interval_sets(scopes, parts[0])
-    codes, ids = _sorted(scopes, parts)
-    borders = _borders(codes)
+    if len(parts) == 1:
+        return EntityIds(None, IdColumns.of(scopes.names, scopes.codes, parts[0]))
+    order = sorted_texts(scopes.codes, parts)
+    codes, ids = scopes.codes[order], _ids([part.take(pa.array(order)) for part in parts])
+    edges = borders(codes)
+    names = scopes.texts_of(codes[edges[:-1]])
     return EntityIds(
         {
-            scopes.texts[code]: IdSet(shape(parts), tuple(dict.fromkeys(ids[start:stop])))
-            for code, start, stop in zip(
-                codes[borders[:-1]].tolist(),
-                borders[:-1].tolist(),
-                borders[1:].tolist(),
-                strict=True,
-            )
+            name: IdSet(shape(parts), tuple(dict.fromkeys(ids[start:stop])))
+            for name, (start, stop) in zip(names, pairwise(edges.tolist()), strict=True)
         }
     )
 
@@ -60,20 +60,25 @@ def last_ids(scopes: Labels, parts: Parts) -> dict[str, EventID]:
     if not len(scopes):
         return {}
     if shape(parts) == INTEGER:
-        codes, numbers = _sorted_pairs(scopes.codes, parts[0].to_numpy())
-        ends = _borders(codes)[1:] - 1
+        codes, numbers = sorted_pairs(scopes.codes, parts[0].to_numpy())
+        ends = borders(codes)[1:] - 1
         latest: list[Any] = numbers[ends].tolist()
     else:
-        codes, ids = _sorted(scopes, parts)
-        ends = _borders(codes)[1:] - 1
-        latest = [ids[end] for end in ends.tolist()]
-    return dict(zip(map(scopes.texts.__getitem__, codes[ends].tolist()), latest, strict=True))
+        order = sorted_texts(scopes.codes, parts)
+        codes = scopes.codes[order].astype(np.int64)
+        ends = borders(codes)[1:] - 1
+        latest = _ids([part.take(pa.array(order[ends])) for part in parts])
+    return dict(zip(scopes.texts_of(codes[ends]), latest, strict=True))
 
 
 def contained_in(scopes: Labels, parts: Parts, ids: EntityIds) -> NDArray[np.bool_]:
     """The rows whose id is in the set of their scope."""
     found = np.zeros(len(scopes), np.bool_)
-    asked = np.flatnonzero(scopes.where(ids.scopes().__contains__)) if ids else found[:0]
+    if not ids or not len(scopes):
+        return found
+    if ids.columns is not None:
+        return _in_columns(scopes, parts, ids, ids.columns)
+    asked = np.flatnonzero(scopes.where(ids.scopes().__contains__))
     if not len(asked):
         return found
     codes = scopes.codes[asked]
@@ -81,7 +86,7 @@ def contained_in(scopes: Labels, parts: Parts, ids: EntityIds) -> NDArray[np.boo
     _require_shape(shape(parts), (each.shape for each in known.values()))
     taken = [part.take(pa.array(asked)) for part in parts]
     if shape(parts) == INTEGER:
-        found[asked] = _in_intervals(codes, taken[0].to_numpy(), known)
+        found[asked] = _in_intervals(codes, taken[0].to_numpy(), *_clipped(known))
         return found
     wanted = {(code, each) for code, kept in known.items() for each in kept}
     pairs = zip(codes.tolist(), _ids(taken), strict=True)
@@ -91,22 +96,24 @@ def contained_in(scopes: Labels, parts: Parts, ids: EntityIds) -> NDArray[np.boo
 
 def at_most(scopes: Labels, parts: Parts, last: Mapping[str, EventID]) -> NDArray[np.bool_]:
     """The rows whose id is not greater than the last one of their scope."""
+    if not last:
+        return np.zeros(len(scopes), np.bool_)
     present, places = scopes.distinct()
-    bounds: list[Any] = [last.get(scopes.texts[code]) for code in present.tolist()]
+    bounds: list[Any] = list(map(last.get, scopes.texts_of(present)))
     bounded = [bound for bound in bounds if bound is not None]
     if not bounded:
         return np.zeros(len(scopes), np.bool_)
-    _require_shape(shape(parts), map(shape_of, bounded))
+    _require_shape(shape(parts), _shapes(bounded))
     below = np.zeros(len(scopes), np.bool_)
     same = np.ones(len(scopes), np.bool_)
     for at, part in enumerate(parts):
         whole = len(parts) == 1
-        values = [None if each is None else each if whole else each[at] for each in bounds]
-        if pa.types.is_int64(part.type):
-            less, equal = _against_integers(part, values, places)
-        else:
-            bound = pa.array(values, pa.string()).take(pa.array(places))
+        values = bounds if whole else [None if each is None else each[at] for each in bounds]
+        try:
+            bound = pa.array(values, part.type).take(pa.array(places))
             less, equal = _mask(pc.less(part, bound)), _mask(pc.equal(part, bound))
+        except OverflowError:
+            less, equal = _against_integers(part, values, places)
         below |= same & less
         same &= equal
     return below | same
@@ -125,25 +132,38 @@ def _against_integers(
     return above | (fits & (numbers < limit)), fits & (numbers == limit)
 
 
-def _interval_sets(scopes: Labels, part: pa.Array) -> EntityIds:
-    codes, numbers = _sorted_pairs(scopes.codes, part.to_numpy())
-    breaks = codes[1:] != codes[:-1]
-    breaks |= (numbers[1:] != numbers[:-1]) & (numbers[1:] != numbers[:-1] + 1)
-    starts = np.concatenate([[0], np.flatnonzero(breaks) + 1])
-    ends = np.concatenate([starts[1:], [len(codes)]]) - 1
-    runs = list(zip(numbers[starts].tolist(), numbers[ends].tolist(), strict=True))
-    owners = codes[starts]
-    borders = _borders(owners)
-    names = map(scopes.texts.__getitem__, owners[borders[:-1]].tolist())
-    edges = zip(names, borders[:-1].tolist(), borders[1:].tolist(), strict=True)
-    return EntityIds({name: IdSet(INTEGER, tuple(runs[start:stop])) for name, start, stop in edges})
+def _in_columns(
+    scopes: Labels, parts: Parts, ids: EntityIds, known: IdColumns
+) -> NDArray[np.bool_]:
+    """The rows whose id is in the columns of their scope."""
+    present, places = scopes.distinct()
+    found = ids.places_of(scopes.texts_of(present))
+    shared = np.flatnonzero(found >= 0)
+    if not len(shared):
+        return np.zeros(len(scopes), np.bool_)
+    _require_shape(shape(parts), [known.shape])
+    rows, owners = known.rows_of(found[shared])
+    owners = shared[owners]
+    firsts = known.firsts.take(pa.array(rows))
+    if known.shape == INTEGER:
+        lasts = known.lasts.take(pa.array(rows)).to_numpy()
+        return _in_intervals(places, parts[0].to_numpy(), owners, firsts.to_numpy(), lasts)
+    return _mask(pc.is_in(_keys(places, parts[0]), value_set=_keys(owners, firsts)))
+
+
+def _keys(owners: NDArray[Any], texts: pa.Array) -> pa.Array:
+    """A text for each pair, no two pairs the same."""
+    return pc.binary_join_element_wise(pa.array(owners).cast(pa.string()), texts, "/")
 
 
 def _in_intervals(
-    codes: NDArray[np.int32], numbers: NDArray[np.int64], known: Mapping[int, IdSet]
+    codes: NDArray[Any],
+    numbers: NDArray[np.int64],
+    owners: NDArray[np.int64],
+    firsts: NDArray[np.int64],
+    lasts: NDArray[np.int64],
 ) -> NDArray[np.bool_]:
     """Whether each number lies in an interval of its code: sort both together, look left."""
-    owners, firsts, lasts = _clipped(known)
     if not len(owners):
         return np.zeros(len(codes), np.bool_)
     every = np.concatenate([owners, codes])
@@ -174,48 +194,17 @@ def _clipped(
     return table[:, 0], table[:, 1], table[:, 2]
 
 
-def _sorted_pairs(
-    codes: NDArray[np.int32], numbers: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Codes and numbers sorted together; as one 64-bit word each where they fit: far faster."""
-    if _is_sorted(codes, numbers):
-        return codes.astype(np.int64), numbers
-    low, high = int(numbers.min()), int(numbers.max())
-    bits = (high - low).bit_length()
-    if bits + int(codes.max()).bit_length() <= 63:
-        words = (codes.astype(np.int64) << bits) | (numbers - low)
-        words.sort()
-        return words >> bits, (words & ((1 << bits) - 1)) + low
-    order = np.lexsort((numbers, codes))
-    return codes[order].astype(np.int64), numbers[order]
-
-
-def _is_sorted(codes: NDArray[np.int32], numbers: NDArray[np.int64]) -> bool:
-    """Whether there is nothing to sort: one scope and increasing ids, as positions have them."""
-    if codes[0] != codes[-1] or numbers[0] > numbers[-1]:
-        return False
-    return bool((codes == codes[0]).all() and (numbers[1:] >= numbers[:-1]).all())
-
-
-def _sorted(scopes: Labels, parts: Parts) -> tuple[NDArray[np.int64], list[Any]]:
-    """Codes and ids of any shape sorted together."""
-    names = [f"part {at}" for at in range(len(parts))]
-    table = pa.table([pa.array(scopes.codes), *parts], names=["code", *names])
-    keys = [(name, "ascending") for name in table.column_names]
-    order = pc.sort_indices(table, sort_keys=keys)
-    taken = [part.take(order) for part in parts]
-    return scopes.codes[order.to_numpy()].astype(np.int64), _ids(taken)
-
-
 def _ids(parts: list[pa.Array]) -> list[Any]:
     lists = [part.to_pylist() for part in parts]
     return lists[0] if len(lists) == 1 else list(zip(*lists, strict=True))
 
 
-def _borders(codes: NDArray[Any]) -> NDArray[np.int64]:
-    """Where each run of equal codes begins, and the end."""
-    changes = np.flatnonzero(codes[1:] != codes[:-1]) + 1
-    return np.concatenate([[0], changes, [len(codes)]])
+def _shapes(ids: list[Any]) -> set[Shape]:
+    """The shapes among ids; where all are numbers or all texts, without a look at each."""
+    kinds = set(map(type, ids))
+    if kinds in ({int}, {str}):
+        return {INTEGER if kinds == {int} else TEXT}
+    return set(map(shape_of, ids))
 
 
 def _mask(array: pa.Array) -> NDArray[np.bool_]:

@@ -146,16 +146,14 @@ class Journal:
         A value of None in `delta` removes the name. Nothing is written here: the row goes with
         `complete`.
         """
-        after = _applied(base.values, delta)
         at = self._scribe.clock.wall()
         full = not operator.journaled
         if operator.journaled:
             full = base.bytes_since_full() > max(SMALLEST_FULL, base.bytes_of_full())
         drop = _droppable(base.numbers, number) if full else ()
-        state = {name: value for name, value in after.items() if value is not None}
-        entry = Entry(operator.name, partition, number, full, state if full else delta, at, drop)
-        size = len(entry.dump())
-        self.figures.bytes_created += size
+        state = _standing(_applied(base.values, delta)) if full else delta
+        entry = Entry(operator.name, partition, number, full, state, at, drop)
+        self.figures.bytes_created += len(entry.dump())
         if full:
             self.figures.full_created += 1
         else:
@@ -194,8 +192,7 @@ class Journal:
                 self.figures.journal_loaded += 1
                 values = _applied(values, row["state"])
             numbers.append((number, row["full"], len(text)))
-        kept = {name: value for name, value in values.items() if value is not None}
-        return State(kept, numbers[-1][0] if numbers else 0, _recent(numbers))
+        return State(_standing(values), numbers[-1][0] if numbers else 0, _recent(numbers))
 
 
 def updates(pipeline: str, entries: Iterable[Entry]) -> list[Update]:
@@ -213,6 +210,11 @@ def _key(pipeline: str, entry: Entry, number: int) -> Key:
 
 def _applied(values: dict[str, Any], delta: dict[str, Any]) -> dict[str, Any]:
     return {**values, **delta}
+
+
+def _standing(values: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the names that were removed."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _recent(numbers: list[tuple[int, bool, int]]) -> tuple[tuple[int, bool, int], ...]:

@@ -96,8 +96,9 @@ class Holding:
             self._refuse_growth()
         put = Put(self._row_key, fresh.dump())
         updates: list[Update] = [put, *parks.updates]
+        text = "" if first is None else first.dump()
         if first is not None:
-            updates.append(Put(self._span_key(first.number), first.dump()))
+            updates.append(Put(self._span_key(first.number), text))
         self.asked_at = self.scribe.clock.monotonic()
         try:
             self.scribe.commit(
@@ -109,7 +110,7 @@ class Holding:
             return self._take_over()
         self.row, self._text = fresh, put.payload
         if first is not None:
-            self._last = (first, first.dump())
+            self._last = (first, text)
         return Found.NEW
 
     def _take_over(self) -> Found:
@@ -215,15 +216,16 @@ class Holding:
             row_text = row.dump()
             updates.append(Put(self._row_key, row_text))
         proof: list[Update] = []
+        texts = [span.dump() if span is not None else "" for span in (settled, intended)]
         if settled is not None:
-            proof.append(Put(self._span_key(settled.number), settled.dump()))
+            proof.append(Put(self._span_key(settled.number), texts[0]))
         elif withdrawn and self._last is not None:
             gone = Delete(self._span_key(self._last[0].number))
             # Gone while the row is still ours: nobody else can have withdrawn it.
             proof += [gone, Put(self._row_key, row_text)]
         if intended is not None:
             requirements.append(Absent(self._span_key(intended.number)))
-            proof.append(Put(self._span_key(intended.number), intended.dump()))
+            proof.append(Put(self._span_key(intended.number), texts[1]))
         merged = self._merge()
         asked_at = self.scribe.clock.monotonic()
         try:
@@ -239,12 +241,12 @@ class Holding:
         if merged:
             self._settled = [merged[0]]
         if settled is not None:
-            self._last = (settled, settled.dump())
+            self._last = (settled, texts[0])
             self._settled.append(self._last)
         elif withdrawn:
             self._last = self._settled[-1] if self._settled else None
         if intended is not None:
-            self._last = (intended, intended.dump())
+            self._last = (intended, texts[1])
 
     def check(self) -> None:
         """Ask the ledger whether this attempt still has the partition: a new lease, or `Fenced`."""
@@ -360,16 +362,11 @@ def _as_one(run: list[tuple[SpanRow, str]]) -> tuple[SpanRow, str]:
     head, last = run[0][0], run[-1][0]
     if head is last:
         return run[0]
-    ids, handled = EntityIds.EMPTY, EntityIds.EMPTY
-    for span, _ in run:
-        handled = handled | span.handled
-        for chunk_ids in span.ids:
-            ids = ids | chunk_ids
     one = replace(
         head,
         chunks=((head.start, last.stop),),
-        ids=(ids,),
-        handled=handled,
+        ids=(EntityIds.union(ids for span, _ in run for ids in span.ids),),
+        handled=EntityIds.union(span.handled for span, _ in run),
         running=last.running,
         attempt=last.attempt,
         at=last.at,

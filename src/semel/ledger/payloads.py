@@ -14,31 +14,33 @@ from __future__ import annotations
 import base64
 import json
 import math
-import re
+import secrets
 import zlib
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, cast
 
+from semel.events.written import Written, canonical, compressed
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 EXPANDED_BYTES_MAX = 64 * 1024
+DEFLATED_BYTES_MIN = 4 * 1024
 
 _COMPRESSED = "z"
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_MARK = secrets.token_hex(16)
+"""Stands for a text that is there already while the rest is written; nobody else can say it."""
 
 
 def dump(value: Mapping[str, Any]) -> str:
     """Write a payload. What JSON has no word for is a ValueError or TypeError: `encode_value`."""
-    text = _json(value)
+    parts = _parts(value)
     # A value that looks like a compressed one is compressed too, so that `load` never has to guess.
-    if len(text) * 4 <= EXPANDED_BYTES_MAX and value.keys() != {_COMPRESSED}:
-        return text
-    content = text.encode()
-    if len(content) <= EXPANDED_BYTES_MAX and value.keys() != {_COMPRESSED}:
-        return text
-    return _json({_COMPRESSED: base64.b64encode(zlib.compress(content, 6)).decode("ascii")})
+    if sum(map(len, parts)) <= EXPANDED_BYTES_MAX and value.keys() != {_COMPRESSED}:
+        return b"".join(map(_content, parts)).decode()
+    deflated = base64.b64encode(compressed(_larger(parts))).decode("ascii")
+    return f'{{"{_COMPRESSED}":"{deflated}"}}'
 
 
 def load(text: str) -> dict[str, Any]:
@@ -81,11 +83,36 @@ def decode_value(value: Any) -> Any:
     return {name: decode_value(each) for name, each in value.items()}
 
 
-def _json(value: Mapping[str, Any]) -> str:
-    text = json.dumps(
-        dict(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    )
-    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+def _parts(value: Mapping[str, Any]) -> list[bytes | Written]:
+    """The text of a payload in parts: what is written anew, and between it what is ready."""
+    ready: list[Written] = []
+
+    def default(each: object) -> str:
+        if not isinstance(each, Written):
+            raise TypeError(f"a value of type {type(each).__name__} has no form in JSON")
+        ready.append(each)
+        return _MARK
+
+    anew = canonical(dict(value), default).encode().split(f'"{_MARK}"'.encode())
+    parts: list[bytes | Written] = [anew[0]]
+    for each, rest in zip(ready, anew[1:], strict=True):
+        parts += [each, rest]
+    return parts
+
+
+def _larger(parts: list[bytes | Written]) -> list[bytes | Written]:
+    """The parts with small ones put together: only a large one is worth a stream of its own."""
+    made: list[bytes | Written] = [b""]
+    for part in parts:
+        if isinstance(part, Written) and len(part) >= DEFLATED_BYTES_MIN:
+            made += [part, b""]
+        else:
+            made[-1] = _content(made[-1]) + _content(part)
+    return made
+
+
+def _content(part: bytes | Written) -> bytes:
+    return part.content if isinstance(part, Written) else part
 
 
 def _is_tagged(value: dict[Any, Any]) -> bool:

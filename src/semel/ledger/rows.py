@@ -241,11 +241,11 @@ class SpanRow:
                 "chunks": [list(chunk) for chunk in self.chunks],
                 "state": self.state.value,
                 "running": self.running,
-                "ids": [ids.to_json() for ids in self.ids],
+                "ids": [ids.written() for ids in self.ids],
                 "attempt": [self.attempt.run, self.attempt.task],
                 "at": self.at,
                 "osn": list(self.osn),
-                "handled": self.handled.to_json(),
+                "handled": self.handled.written(),
             }
         )
 
