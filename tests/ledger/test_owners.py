@@ -154,14 +154,14 @@ def test_an_owner_whose_beat_moves_is_alive(world: World) -> None:
     run = world.owners.register(DESCRIPTION, ELSEWHERE, "n1")
     world.clock.meanwhile = lambda: world.owners.beat(run, "n1")
     assert world.owners.alive(Process.here(), LEASE_S)
-    assert world.clock.slept == [LEASE_S]
+    assert sum(world.clock.slept) < LEASE_S, "nobody waits longer than needed"
 
 
 @pytest.mark.rows("A18")
 def test_an_owner_whose_beat_stands_still_for_a_lease_is_not_alive(world: World) -> None:
     world.owners.register(DESCRIPTION, ELSEWHERE, "n1")
     assert not world.owners.alive(Process.here(), LEASE_S)
-    assert world.clock.slept == [LEASE_S]
+    assert sum(world.clock.slept) == pytest.approx(LEASE_S)
 
 
 def test_an_owner_that_ends_while_it_is_watched_is_not_alive(world: World) -> None:
@@ -196,13 +196,13 @@ def test_a_process_known_to_be_gone_is_not_waited_for(world: World) -> None:
     world.owners.register(DESCRIPTION, process, "n1")
     assert not process.gone()
     assert not world.owners.alive(Process.here(), LEASE_S)
-    assert world.clock.slept == [LEASE_S]
+    assert sum(world.clock.slept) == pytest.approx(LEASE_S)
     child.stdin.close()
     child.stdout.close()
     child.wait()
     assert process.gone()
     assert not world.owners.alive(Process.here(), LEASE_S)
-    assert world.clock.slept == [LEASE_S]
+    assert sum(world.clock.slept) == pytest.approx(LEASE_S)
 
 
 def test_of_a_process_of_another_machine_nobody_knows_that_it_is_gone() -> None:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 PIPELINES = "pipelines"
 OWNERS = "owners"
+
+LOOKS = 20
+"""How often a lease is cut to see whether the owner is gone: nobody waits longer than needed."""
 FINISHED = "finished"
 """The field in the row of a batch job that says what it delivered, once it is finished."""
 
@@ -89,11 +92,16 @@ class Owners:
         watching.
         """
         before = self.owner()
-        if before is None or before.ended or before.process == me or before.process.gone():
+        if before is None or before.process == me:
             return False
-        self._scribe.clock.sleep(lease_s)
-        after = self.owner()
-        return after is not None and not after.ended and after != before
+        for _ in range(LOOKS):
+            owner = self.owner()
+            if owner is None or owner.ended or owner.process.gone():
+                return False
+            if owner != before:
+                return True
+            self._scribe.clock.sleep(lease_s / LOOKS)
+        return self.owner() not in (None, before)
 
     def register(self, description: dict[str, Any], me: Process, nonce: str) -> int:
         """Begin a run: give its number. May be repeated with the same `nonce` after a lost reply.

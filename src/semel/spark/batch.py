@@ -82,7 +82,7 @@ def _delivered(frame: DataFrame, driver: Driver, agreement: Agreement, url: str)
 
 
 def _compared(frame: DataFrame, driver: Driver, agreement: Agreement, url: str) -> Delivered:
-    outcome = run_tasks(frame, Task(agreement, url, driver.recount()))
+    outcome = run_tasks(frame, Task(agreement, url, driver.nonce, driver.recount()))
     driver.compare(outcome.reports)
     finished = driver.finished() or {}
     return _told({sink: each.count for sink, each in finished.items()}, None, again=True)

@@ -119,7 +119,12 @@ class MicroBatches:
 
     def _active(self) -> bool:
         """Whether the query still runs, as far as this process can see."""
-        return self.query is None or bool(self.query.isActive)
+        if self.query is None:
+            return True
+        try:
+            return bool(self.query.isActive)
+        except Exception:  # noqa: BLE001 - the session is gone, and the query with it
+            return False
 
     def _place(self, opening: Opening) -> str:
         return f"pipeline {self.agreement.name!r}, minibatch {opening.row.minibatch}"
@@ -160,7 +165,7 @@ def deliver(
     kept: then the minibatch is run again, and what was delivered is not.
     """
     for left in reversed(range(TRIES)):
-        outcome = run_tasks(frame, Task(agreement, ledger, opening, driver.waited))
+        outcome = run_tasks(frame, Task(agreement, ledger, driver.nonce, opening, driver.waited))
         try:
             driver.end(opening, outcome.reports)
         except Fenced:
@@ -234,7 +239,9 @@ def make_driver(scribe: Scribe, agreement: Agreement, nonce: str, spark: SparkSe
 def refuse_living(scribe: Scribe) -> None:
     """Refuse a name whose beat moves: somebody else runs it."""
     owners = Owners(scribe)
-    if owners.alive(Process.here(), OWNER_LEASE_S):
+    me = Process.here()
+    # One that was stopped just now may beat once more; one that lives beats again.
+    if owners.alive(me, OWNER_LEASE_S) and owners.alive(me, OWNER_LEASE_S):
         owner = owners.owner()
         where = "" if owner is None else f" by process {owner.process.pid} on {owner.process.host}"
         raise ConfigurationError(

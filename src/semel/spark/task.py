@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from semel.delivery import Agreement
     from semel.ledger.minibatches import Opening
     from semel.ledger.reports import Report
-    from semel.ledger.store import Store
 
 SCHEMA = "outcome binary"
 
@@ -74,8 +73,11 @@ class Outcome:
         return outcome
 
 
-_stores: dict[str, Store] = {}
-"""The ledgers this worker process has opened: it serves many tasks."""
+JOURNALS = 8
+"""How many runs a worker process remembers between its tasks."""
+
+_journals: dict[tuple[str, str, str], tuple[Scribe, Journal]] = {}
+"""The ledgers this worker process has opened, and the state it has read of each run."""
 
 
 @dataclass(frozen=True)
@@ -83,11 +85,13 @@ class Task:
     """Delivers the partitions that Spark gives to one task of one minibatch. Runs on an executor.
 
     Everything it knows travels in the closure: under Spark Connect a task is told neither its query
-    nor its batch.
+    nor its batch. `nonce` tells the start it belongs to from every other, also under the same name
+    in a ledger that was made anew.
     """
 
     agreement: Agreement
     ledger: str
+    nonce: str
     opening: Opening
     waited: bool = False
 
@@ -140,7 +144,7 @@ class Task:
         context = TaskContext.get()
         if context is None:
             raise AssertionError("a task has a context")
-        scribe = Scribe(_store(self.ledger), self.agreement.name)
+        scribe, journal = self._journal()
         assignment = Assignment(
             pipeline=self.agreement.name,
             opening=self.opening,
@@ -153,11 +157,17 @@ class Task:
             accept_gap=self.agreement.accept_gap,
             waited=self.waited,
         )
-        return PartitionDelivery(assignment, self.agreement.sinks, scribe, Journal(scribe))
+        return PartitionDelivery(assignment, self.agreement.sinks, scribe, journal)
 
-
-def _store(url: str) -> Store:
-    """The ledger at `url`, opened once in this process."""
-    if url not in _stores:
-        _stores[url] = open_store(url)
-    return _stores[url]
+    def _journal(self) -> tuple[Scribe, Journal]:
+        """Give the ledger and the state read so far, opened once for this run in this process."""
+        place = (self.ledger, self.agreement.name, self.nonce)
+        found = _journals.pop(place, None)
+        if found is None:
+            scribe = Scribe(open_store(self.ledger), self.agreement.name)
+            found = (scribe, Journal(scribe))
+        while len(_journals) >= JOURNALS:
+            scribe, _ = _journals.pop(next(iter(_journals)))
+            scribe.store.close()
+        _journals[place] = found
+        return found
