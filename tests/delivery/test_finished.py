@@ -230,3 +230,6 @@ def test_looking_for_an_event_of_a_finished_batch_says_why_it_is_not_seen() -> N
     [trace] = Ledger(world.store).find("pay", "a", 1)
     assert trace.state == "not seen"
     assert "finished with 4 events" in str(trace.why)
+    summary = Ledger(world.store).summary("pay")
+    assert summary["finished"]
+    assert summary["sinks"]["out"]["delivered"] == 4

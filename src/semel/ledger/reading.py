@@ -158,6 +158,7 @@ class Ledger:
         described = payloads.load(found.get(described_key, "{}"))
         owner = OwnerRow.load(found[owner_key]) if owner_key in found else None
         opened = OpenRow.load(found[open_key]) if open_key in found else None
+        done = finished(scribe)
         return {
             "pipeline": pipeline,
             "run": None if owner is None else owner.run,
@@ -170,11 +171,15 @@ class Ledger:
             "buckets": None if opened is None else opened.partitions,
             "minibatch": None if opened is None else str(opened.minibatch),
             "complete": None if opened is None else opened.complete,
+            "judged": None if opened is None or opened.judged is None else opened.judged.decision,
+            "finished": done is not None,
             "sinks": {
                 sink: {
                     "capability": described["sinks"][sink].get("capability"),
                     "partitions": dict(self._states(pipeline, sink)),
-                    "delivered": self._last_numbers(pipeline, sink),
+                    "delivered": done[sink].count
+                    if done and sink in done
+                    else self._last_numbers(pipeline, sink),
                     "parked": dict(
                         Counter(row.state.value for _, row, _ in read_parked(scribe, sink))
                     ),
