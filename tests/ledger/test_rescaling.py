@@ -100,7 +100,9 @@ def test_every_entity_goes_on_counting_in_its_new_bucket(store: Store) -> None:
 
 def test_a_pipeline_that_starts_with_another_number_is_refused(store: Store) -> None:
     Pipeline(store, 3).minibatch(0)
-    with pytest.raises(ConfigurationError, match=r"has 3 buckets.*`semel rescale pipeline 5`; or start it with 3"):
+    with pytest.raises(
+        ConfigurationError, match=r"has 3 buckets.*`semel rescale pipeline 5`; or start it with 3"
+    ):
         Pipeline(store, 5)
 
 
