@@ -12,10 +12,10 @@ export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help check test simulate bench-spine format clean
+.PHONY: help check test test-spark42 simulate bench-spine format clean
 
 help: ## print the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -30,7 +30,17 @@ check: $(INSTALLED) ## format, lint, types, the direction of imports, the tidy t
 	$(BIN)/python -m pytest -q tests/test_tidy.py
 
 test: $(INSTALLED) ## every test, on two processes
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+.venv42/.installed: pyproject.toml constraints.txt
+	test -x .venv42/bin/python || $(PYTHON) -m venv .venv42
+	sed 's/^pyspark==.*/pyspark==4.2.1/' constraints.txt > .venv42/constraints.txt
+	PIP_CONSTRAINT=$(CURDIR)/.venv42/constraints.txt PIP_BUILD_CONSTRAINT=$(CURDIR)/.venv42/constraints.txt \
+		.venv42/bin/python -m pip install --quiet -e '.[connect,postgres,dev]'
+	@touch $@
+
+test-spark42: .venv42/.installed ## the tests on Spark, with PySpark 4.2
+	.venv42/bin/python -m pytest -n 2 --dist loadgroup tests/spark
 
 simulate: $(INSTALLED) ## the real protocol on a simulated store, sink and clock
 	$(BIN)/semel simulate
