@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -40,6 +40,7 @@ class Rows:
     entities: Labels | None
     ids: tuple[pa.Array, ...]
     order: tuple[pa.Array, ...] = ()
+    _sets: EntityIds | None = field(default=None, init=False, repr=False)
 
     @classmethod
     def concat(cls, runs: Sequence[Rows]) -> Rows:
@@ -73,6 +74,8 @@ class Rows:
     def slice(self, start: int, stop: int) -> Rows:
         """The rows [start, stop), counted from the first of these; nothing is copied."""
         stop = min(stop, len(self))
+        if start == 0 and stop == len(self):
+            return self
         count = max(stop - start, 0)
         scopes = self.scopes.slice(start, start + count)
         return Rows(
@@ -101,7 +104,9 @@ class Rows:
 
     def renumber(self, start: int) -> Rows:
         """The same rows at the positions start, start + 1, ..."""
-        return replace(self, positions=np.arange(start, start + len(self), dtype=np.int64))
+        made = replace(self, positions=np.arange(start, start + len(self), dtype=np.int64))
+        object.__setattr__(made, "_sets", self._sets)
+        return made
 
     def scope(self, row: int) -> str:
         """The text within which the row's id is unique."""
@@ -124,7 +129,11 @@ class Rows:
 
     def id_sets(self) -> EntityIds:
         """The ids of these rows by scope."""
-        return sets.id_sets(self.scopes, self.ids)
+        found = self._sets
+        if found is None:
+            found = sets.id_sets(self.scopes, self.ids)
+            object.__setattr__(self, "_sets", found)  # the span and the watermark both ask
+        return found
 
     def last_ids(self) -> dict[str, EventID]:
         """The greatest id of each scope among these rows."""
