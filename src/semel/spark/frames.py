@@ -6,14 +6,14 @@ setting of adaptive execution; with positions the source's own partitions are le
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError
 from semel.events import Counter, Given
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType
+    from pyspark.sql.types import DataType, StructType
 
     from semel.events import Identity
 
@@ -28,24 +28,27 @@ def arranged(frame: DataFrame, identity: Identity, buckets: int | None) -> DataF
 
     if not isinstance(identity, (Given, Counter)):
         raise AssertionError("only entities have buckets")  # noqa: TRY004 - nobody's mistake
-    entity = _plain(frame, identity.entity).cast("string")
+    schema = frame.schema
+    entity = _plain(schema, identity.entity).cast("string")
     number = sql.pmod(sql.xxhash64(entity), sql.lit(buckets)).cast("int")
     bucketed = frame.select(number.alias(BUCKET), "*").repartitionById(buckets, BUCKET)
-    return bucketed.sortWithinPartitions(*(_plain(frame, path) for path in _order(frame, identity)))
+    return bucketed.sortWithinPartitions(
+        *(_plain(schema, path) for path in _order(schema, identity))
+    )
 
 
-def _order(frame: DataFrame, identity: Given | Counter) -> list[str]:
+def _order(schema: StructType, identity: Given | Counter) -> list[str]:
     """The columns of the total order: those of the identity, and where they can tie, all."""
     if isinstance(identity, Given):
         return identity.order()
-    for name, kind in zip(frame.columns, [each.dataType for each in frame.schema], strict=True):
-        if _has_no_order(kind):
+    for field in schema:
+        if _has_no_order(field.dataType):
             raise ConfigurationError(
-                f"column {name!r} is {kind.simpleString()}, which has no order, and counted ids "
-                f"let every column decide ties: leave it out, or turn it into "
-                f"array_sort(map_entries({name}))"
+                f"column {field.name!r} is {field.dataType.simpleString()}, which has no order, "
+                "and counted ids let every column decide ties: leave it out, or turn it into "
+                f"array_sort(map_entries({field.name}))"
             )
-    return list(dict.fromkeys([*identity.order_by, identity.entity, *frame.columns]))
+    return list(dict.fromkeys([*identity.order_by, identity.entity, *schema.names]))
 
 
 def _has_no_order(kind: DataType) -> bool:
@@ -53,14 +56,16 @@ def _has_no_order(kind: DataType) -> bool:
     return "map<" in text or "variant" in text or text == "interval"
 
 
-def _plain(frame: DataFrame, path: str) -> Column:
+def _plain(schema: StructType, path: str) -> Column:
     """The column at `path`, a name or a dotted path, compared by its bytes if it is text."""
     from pyspark.sql import functions as sql
     from pyspark.sql.types import StringType
 
-    quoted = f"`{path}`" if path in frame.columns else ".".join(f"`{x}`" for x in path.split("."))
-    column = sql.col(quoted)
-    kind = frame.select(column).schema[0].dataType
+    names = [path] if path in schema.names else path.split(".")
+    column = sql.col(".".join(f"`{name.replace('`', '``')}`" for name in names))
+    kind: Any = schema
+    for name in names:
+        kind = kind[name].dataType
     if isinstance(kind, StringType) and kind.collation != "UTF8_BINARY":
         return sql.collate(column, "UTF8_BINARY")
     return column
