@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from semel.cli import bench, doctor, explain, ledger, parked, resolve, simulate, status
+from semel.cli import bench, demo, doctor, explain, ledger, parked, resolve, simulate, status
 from semel.cli.showing import plain
 from semel.errors import LedgerUnavailable, MissingExtra, SemelError
 
@@ -36,6 +36,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     epilog=EPILOG,
 )
+app.command("demo", epilog=demo.EPILOG)(demo.demo)
 app.command("status", epilog=status.EPILOG)(status.status)
 app.add_typer(parked.app, name="parked")
 app.command("resolve", epilog=resolve.EPILOG)(resolve.resolve)
