@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 VARIABLE = "SEMEL_LEDGER"
 SQLITE = "sqlite:///"
-LOOPBACK = ("127.", "localhost", "[::1]", "::1")
+LOOPBACK = ("localhost", "::1")
+STANDALONE = "spark://"
 
 
 def resolve(named: str | None, checkpoint: str | None) -> str:
@@ -32,7 +33,9 @@ def resolve(named: str | None, checkpoint: str | None) -> str:
 
 
 def _beside(checkpoint: str | None) -> str:
-    """A file beside the checkpoint, not in it: it outlives a checkpoint that is thrown away."""
+    """A file beside the checkpoint, not in it: it outlives a checkpoint that is thrown away. Its
+    folder is made, as Spark makes that of the checkpoint.
+    """
     folder = None if checkpoint is None else local_path(checkpoint)
     if folder is None:
         where = "there is no checkpoint" if checkpoint is None else f"{checkpoint} is not local"
@@ -41,6 +44,7 @@ def _beside(checkpoint: str | None) -> str:
             f'"postgresql://user@host/database", or set ${VARIABLE}'
         )
     absolute = folder.absolute()
+    absolute.parent.mkdir(parents=True, exist_ok=True)
     return SQLITE + str(absolute.with_name(absolute.name + ".semel.db"))
 
 
@@ -49,11 +53,17 @@ def refuse_unreachable(url: str, spark: SparkSession) -> None:
     master = spark.conf.get("spark.master", "local") or "local"
     if not url.startswith("sqlite:") or master.startswith("local"):
         return
-    host = urlsplit(master.split(",")[0]).hostname or ""
-    if master.startswith("spark://") and host.startswith(LOOPBACK):
+    masters = master.removeprefix(STANDALONE).split(",")
+    if master.startswith(STANDALONE) and all(map(_is_here, masters)):
         return
     raise ConfigurationError(
         f"the ledger is a SQLite file, and the master is {master}: executors on other machines "
         "cannot share a file safely. Say ledger="
         f'"postgresql://user@host/database", or set ${VARIABLE}'
     )
+
+
+def _is_here(place: str) -> bool:
+    """Whether a master at this host and port is reached on this machine alone."""
+    host = urlsplit(f"//{place}").hostname or ""
+    return host in LOOPBACK or host.startswith("127.")
