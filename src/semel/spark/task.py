@@ -97,13 +97,21 @@ class Task:
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Deliver, then yield the outcome. Raises what another attempt may mend."""
-        refuse_optimized()
         try:
+            refuse_optimized()
             outcome = Outcome.of(self.deliver(batches))
         except (ConfigurationError, Diverged, HeldInDoubt) as error:
-            outcome = Outcome(error=error)
+            outcome = Outcome(error=self._placed(error))
         if outcome != Outcome():
             yield pa.RecordBatch.from_pydict({"outcome": [outcome.dump()]})
+
+    def _placed(self, error: SemelError) -> SemelError:
+        """Say of an error which pipeline and minibatch it is about, where it does not know."""
+        text = str(error)
+        if text.startswith("pipeline "):
+            return error
+        minibatch = self.opening.row.minibatch
+        return type(error)(f"pipeline {self.agreement.name!r}, minibatch {minibatch}: {text}")
 
     def deliver(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Outcome]:
         """Deliver every partition that comes, one after the other."""
