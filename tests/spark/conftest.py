@@ -7,18 +7,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from semel.verify.counting_house import CountingHouse
 from semel.verify.households import Household
 from semel.verify.standalone import ConnectServer, StandaloneCluster
 from spark.driving import TESTS, Bed
+from spark.sessions import Desk, own_session, without_jvm
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests that use a cluster run in one process of xdist (`--dist loadgroup`)."""
+    """All tests that use a cluster run in one process of xdist (`--dist loadgroup`), and so do all
+    that have a session in it.
+    """
     for item in items:
-        if {"cluster", "connect"} & set(getattr(item, "fixturenames", ())):
+        used = set(getattr(item, "fixturenames", ()))
+        if {"cluster", "connect"} & used:
             item.add_marker(pytest.mark.xdist_group("clusters"))
+        elif "spark" in used:
+            item.add_marker(pytest.mark.xdist_group("sessions"))
 
 
 @pytest.fixture
@@ -48,3 +55,35 @@ def connect() -> Iterator[ConnectServer]:
     """A Spark Connect server on `local[2,4]`."""
     with ConnectServer(python_path=[TESTS]) as connect:
         yield connect
+
+
+@pytest.fixture(scope="session")
+def jvm() -> Iterator[None]:
+    """The JVM below this process of pytest: the first session starts it, and it ends with us."""
+    yield
+    without_jvm()
+
+
+@pytest.fixture(scope="module")
+def spark(jvm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A classic session in this process, on `local[2,4]`; for tests that kill no driver."""
+    spark = own_session(tmp_path_factory.mktemp("spark"))
+    yield spark
+    spark.stop()
+
+
+@pytest.fixture(scope="module")
+def desks(spark: SparkSession) -> Iterator[tuple[CountingHouse, Household]]:
+    """What all desks of a module share."""
+    with CountingHouse() as house, Household("desks") as household:
+        yield house, household
+
+
+@pytest.fixture
+def desk(
+    spark: SparkSession, desks: tuple[CountingHouse, Household], tmp_path: Path
+) -> Iterator[Desk]:
+    """A test bed in this process: queries run in its own session."""
+    house, household = desks
+    yield Desk(house, tmp_path, household, spark=spark, begun=len(house.charges()))
+    shutil.rmtree(tmp_path, ignore_errors=True)

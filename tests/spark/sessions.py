@@ -1,0 +1,99 @@
+"""A classic session in pytest's own process, and queries that run in it to their end."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import SparkContext
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from semel.spark.session import make_session
+from semel.verify.counting_house import Charge
+from semel.verify.standalone import SMALL_JVM
+from spark import job
+from spark.driving import TESTS, Bed
+from spark.settings import Settings
+
+Query = Callable[[DataFrame], DataFrame]
+
+SENTENCE = re.compile(r"^semel\.errors\.(\w+: .*)$", re.MULTILINE)
+
+
+def own_session(folder: Path) -> SparkSession:
+    """Start a session whose workers find what tests import, and that writes into `folder` only."""
+    paths = [str(TESTS), str(TESTS.parent / "src")]
+    return make_session(
+        "tests",
+        settings={
+            "spark.driver.extraJavaOptions": f"{SMALL_JVM} -Dderby.system.home={folder}",
+            "spark.executorEnv.PYTHONPATH": os.pathsep.join(paths),
+            "spark.local.dir": str(folder),
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        },
+    )
+
+
+def without_jvm() -> None:
+    """End the JVM that sessions of this process had, and wait until it is gone."""
+    gateway: Any = SparkContext._gateway
+    if gateway is None:
+        return
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(30)
+    SparkContext._gateway = SparkContext._jvm = None
+
+
+def finish(writer: DataStreamWriter) -> None:
+    """Start a query and wait for its end. Raises what ended it."""
+    query = writer.start()
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+
+
+def stopped_by(writer: DataStreamWriter) -> str:
+    """Start a query that does not come to a good end; give semel's one sentence in what the user
+    sees, the error's name before it.
+    """
+    query = writer.start()
+    with pytest.raises(StreamingQueryException) as raised:
+        query.awaitTermination()
+    sentences: set[str] = set(SENTENCE.findall(str(raised.value)))
+    assert len(sentences) == 1, f"not one clear sentence:\n{raised.value}"
+    assert sentences == set(SENTENCE.findall(str(query.exception())))
+    return sentences.pop()
+
+
+@dataclass(eq=False, kw_only=True)
+class Desk(Bed):
+    """A bed whose queries run in pytest's own process; it shares its counting house with others."""
+
+    spark: SparkSession
+    begun: int = 0
+
+    def charges(self, sink: str | None = None) -> list[Charge]:
+        """Give the charges since the test began."""
+        found = self.house.charges()[self.begun :]
+        return [charge for charge in found if sink in (None, charge.sink)]
+
+    def writer(self, settings: Settings, query: Query = lambda frame: frame) -> DataStreamWriter:
+        """Make the writer of what `settings` say; `query` is what becomes of the source."""
+        return job.writer(settings, query(job.source(settings, self.spark)))
+
+    def deliver(self, settings: Settings, query: Query = lambda frame: frame) -> None:
+        """Run it to its end. Raises what ended it."""
+        finish(self.writer(settings, query))
+
+    def refused(self, settings: Settings, query: Query = lambda frame: frame) -> str:
+        """Run what does not come to a good end; give what the user sees."""
+        return stopped_by(self.writer(settings, query))
