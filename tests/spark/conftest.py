@@ -16,6 +16,7 @@ from spark.driving import TESTS, Bed
 from spark.sessions import Desk, own_session, without_jvm
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """All tests that use a cluster run in one process of xdist (`--dist loadgroup`), and so do all
     that have a session in it.
