@@ -16,7 +16,7 @@ from semel.verify.households import command_of
 from spark.driving import wait_for
 
 SEMEL = [sys.executable, "-c", "from semel.cli.main import main; main()"]
-ENOUGH_S = 240.0
+ENOUGH_S = 300.0
 
 
 @pytest.fixture

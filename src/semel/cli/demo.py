@@ -120,10 +120,8 @@ def _resolve_held(played: Demo, tell: Tell) -> int:
     if not held:
         tell("semel holds nothing in doubt: no kill came between a charge and its answer")
         return 0
-    tell(
-        f"semel holds {len(held)} of them in doubt: the kill came between sending and hearing the "
-        "answer, and only the destination knows. What a person does:"
-    )
+    tell(f"semel holds {len(held)} in doubt: the kill came between a charge and its answer, and")
+    tell("only the destination knows whether it was made. What a person does:")
     _tell_typed(tell, ["export", f"SEMEL_LEDGER={played.ledger}"])
     listed = _typed(list_parked, ledger=played.ledger)
     _tell_typed(tell, ["semel", "parked", "ls"], listed)
