@@ -19,6 +19,7 @@ from semel.errors import (
 from semel.events import Event
 from semel.ledger import Ledger
 from semel.sinks import sink
+from semel.spark import deliver, deliver_batch
 
 __version__ = "0.1.0"
 
@@ -37,6 +38,8 @@ __all__ = [
     "OutcomeUnknown",
     "Rejected",
     "SemelError",
+    "deliver",
+    "deliver_batch",
     "errors",
     "explain",
     "sink",

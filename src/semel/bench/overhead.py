@@ -11,7 +11,7 @@ import statistics
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
@@ -20,6 +20,7 @@ from semel.bench.rows import Row, compared
 from semel.bench.servers import PostgresServer
 from semel.bench.writes import counted_writes
 from semel.events import Given
+from semel.ledger.clock import SystemClock
 from semel.sinks import sink
 from semel.spark.deliver import deliver
 from semel.spark.frames import arranged
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 ROWS = 1_000_000
 BATCHES = 4
@@ -62,14 +61,14 @@ def plain(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 class Bench:
     """One session in which both sides take turns."""
 
-    spark: SparkSession
+    spark: Any
     folder: Path
     say: Callable[[str], None]
     repetitions: int = REPETITIONS
     rows: int = ROWS
     _number: int = field(default=0, init=False)
 
-    def source(self, rows: int) -> DataFrame:
+    def source(self, rows: int) -> Any:
         """Payments in two source partitions, the same in every run."""
         made = (
             self.spark.readStream.format("rate-micro-batch")
@@ -92,10 +91,10 @@ class Bench:
         writer = deliver(self.source(rows), to=cheap, name="bench", ledger=ledger, **words)
         return self._run(writer)
 
-    def peer(self, rows: int, arrange: Callable[[DataFrame], DataFrame]) -> float:
+    def peer(self, rows: int, arrange: Callable[[Any], Any]) -> float:
         """Median milliseconds of a micro-batch without it."""
 
-        def batch(frame: DataFrame, number: int) -> None:
+        def batch(frame: Any, number: int) -> None:
             if number < BATCHES:  # Spark does not bear to be stopped while Python runs an action
                 arrange(frame).mapInArrow(plain, "nothing int").collect()
 
@@ -123,9 +122,9 @@ class Bench:
         return pairs[1:]
 
 
-def _durations(query: StreamingQuery, batches: int) -> list[float]:
+def _durations(query: Any, batches: int) -> list[float]:
     """How long each of the first micro-batches took in Spark's own account, in milliseconds."""
-    ends = perf_counter() + 300
+    clock, ends = SystemClock(), perf_counter() + 300
     while perf_counter() < ends:
         progress = query.recentProgress
         if len(progress) >= batches:
@@ -133,7 +132,7 @@ def _durations(query: StreamingQuery, batches: int) -> list[float]:
         error = query.exception()
         if error is not None:
             raise error
-        sleep(0.05)
+        clock.sleep(0.05)
     raise TimeoutError(f"{batches} micro-batches took more than five minutes")
 
 
@@ -158,7 +157,7 @@ def throughput(bench: Bench) -> list[Row]:
     ids = Given("customer", ("payment_id",))
     given = {"entity": "customer", "event": "payment_id", "partitions": PARTITIONS}
     rows = bench.rows
-    cases: Sequence[tuple[str, dict[str, Any], Callable[[DataFrame], DataFrame]]] = [
+    cases: Sequence[tuple[str, dict[str, Any], Callable[[Any], Any]]] = [
         ("position, no shuffle", {"identity": "position"}, lambda frame: frame),
         (
             "entity buckets and order, increasing ids; peer sorts too",

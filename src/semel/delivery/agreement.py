@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError
 from semel.ledger.pruning import REMEMBER_S
+from semel.protocol import OnDoubt, OnReject
 
 if TYPE_CHECKING:
     from semel.events import Identity
@@ -38,6 +39,7 @@ class Agreement:
             raise ConfigurationError('a pipeline needs a name: name="charges"')
         if not self.sinks:
             raise ConfigurationError(f"pipeline {self.name!r}: to= names no sink")
+        object.__setattr__(self, "sinks", tuple(self._worded(sink) for sink in self.sinks))
         names = [sink.name for sink in self.sinks]
         for name in names:
             if names.count(name) > 1:
@@ -49,3 +51,16 @@ class Agreement:
             raise ConfigurationError(
                 f"pipeline {self.name!r}: partitions={self.partitions}; at least one is needed"
             )
+
+    def _worded(self, sink: Sink) -> Sink:
+        """Give the sink with the protocol's own values, where its policies were said in words."""
+        if isinstance(sink.on_doubt, OnDoubt) and isinstance(sink.on_reject, OnReject):
+            return sink
+        try:
+            doubt, reject = OnDoubt(sink.on_doubt), OnReject(sink.on_reject)
+        except ValueError as error:
+            raise ConfigurationError(
+                f"pipeline {self.name!r}, sink {sink.name!r}: {error}; on_doubt is "
+                f"{', '.join(OnDoubt)}, on_reject is {', '.join(OnReject)}"
+            ) from None
+        return replace(sink, on_doubt=doubt, on_reject=reject)

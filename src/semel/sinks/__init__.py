@@ -1,5 +1,7 @@
 """Where it goes: what a sink and a session are, and the sinks that come with semel."""
 
+from semel.events import Chunk
+from semel.protocol import Capability, OnDoubt, OnReject
 from semel.sinks.function import Function, sink
 from semel.sinks.progress import Progress, Tail
 from semel.sinks.retry import Retry
@@ -19,7 +21,11 @@ from semel.sinks.sink import (
 __all__ = [
     "DELIVERED",
     "AnySession",
+    "Capability",
+    "Chunk",
     "Function",
+    "OnDoubt",
+    "OnReject",
     "ProbingSession",
     "Progress",
     "Receipt",

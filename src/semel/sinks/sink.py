@@ -148,6 +148,9 @@ class TransactionalSession(Protocol):
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
         """Lock the row, require that it is not beyond us, move it, then the effect; all as one.
 
+        The row keeps `progress`; within one minibatch its `ids` are added to those that stand
+        there, because after a lost checkpoint they are all that is known of it.
+
         Raises `Fenced` when the row names a later attempt or minibatch, and when it stands beyond
         `progress.start`: then an earlier call of this very attempt has arrived after all.
         """

@@ -1,1 +1,7 @@
 """On Spark: the only room that names pyspark."""
+
+from semel.spark.batch import Delivered
+from semel.spark.deliver import deliver, deliver_batch
+from semel.spark.session import make_session
+
+__all__ = ["Delivered", "deliver", "deliver_batch", "make_session"]

@@ -37,6 +37,16 @@ def arranged(frame: DataFrame, identity: Identity, buckets: int | None) -> DataF
     )
 
 
+def plainly_named(frame: DataFrame) -> tuple[DataFrame, tuple[str, ...] | None]:
+    """Give the frame and None; or under plain names, with its own beside, where it has names that
+    `mapInArrow` takes for paths.
+    """
+    names = tuple(frame.columns)
+    if not any("." in name or "`" in name for name in names):
+        return frame, None
+    return frame.toDF(*(f"_{place}" for place in range(len(names)))), names
+
+
 def _order(schema: StructType, identity: Given | Counter) -> list[str]:
     """The columns of the total order: those of the identity, and where they can tie, all."""
     if isinstance(identity, Given):
@@ -61,7 +71,7 @@ def _plain(schema: StructType, path: str) -> Column:
     from pyspark.sql import functions as sql
     from pyspark.sql.types import StringType
 
-    names = [path] if path in schema.names else path.split(".")
+    names = _names(schema, path)
     column = sql.col(".".join(f"`{name.replace('`', '``')}`" for name in names))
     kind: Any = schema
     for name in names:
@@ -69,3 +79,12 @@ def _plain(schema: StructType, path: str) -> Column:
     if isinstance(kind, StringType) and kind.collation != "UTF8_BINARY":
         return sql.collate(column, "UTF8_BINARY")
     return column
+
+
+def _names(schema: StructType, path: str) -> list[str]:
+    """The column at the beginning of a path, which may itself have dots, and the fields in it."""
+    names = path.split(".")
+    for count in range(len(names), 1, -1):
+        if (outer := ".".join(names[:count])) in schema.names:
+            return [outer, *names[count:]]
+    return names

@@ -1,5 +1,4 @@
-"""The heartbeat of a run: it says that the run lives, and between minibatches it sends what a
-person released.
+"""The heartbeat of a run: it says that the run lives, and sends what a person released.
 
 Always true: it ends with the query, so that whoever comes next need not wait for it.
 """

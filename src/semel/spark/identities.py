@@ -6,6 +6,7 @@ source's own columns come through; ids that semel counts have to be asked for.
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -153,8 +154,11 @@ def _nothing(frame: DataFrame) -> pa.RecordBatch:
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_schema
 
+    # From 4.3 on it wants to be told a time zone wherever there is a timestamp.
+    told = "timezone" in inspect.signature(to_arrow_schema).parameters
+    words: dict[str, Any] = {"timezone": "UTC"} if told else {}
     try:
-        schema: Any = to_arrow_schema(frame.schema)
+        schema: Any = to_arrow_schema(frame.schema, **words)
     except PySparkException as error:
         raise ConfigurationError(
             f"a column cannot travel as Arrow ({error}); leave it out or cast it"

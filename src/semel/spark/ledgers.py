@@ -1,6 +1,4 @@
-"""Which ledger a pipeline writes: the one that was named, `$SEMEL_LEDGER`, or a file beside the
-checkpoint.
-"""
+"""Which ledger a pipeline writes: a named one, `$SEMEL_LEDGER`, or one beside the checkpoint."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import logging
 import re
 import threading
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from semel import errors
@@ -26,7 +26,7 @@ from semel.ledger.processes import Process
 from semel.ledger.scribe import Scribe
 from semel.ledger.stores import open_store
 from semel.spark import checkpoints, ledgers
-from semel.spark.frames import arranged
+from semel.spark.frames import arranged, plainly_named
 from semel.spark.heartbeat import Heartbeat
 from semel.spark.refusals import refuse_optimized
 from semel.spark.task import SCHEMA, Outcome, Task
@@ -146,14 +146,14 @@ class MicroBatches:
             told["parked"] += report.parked
             told["doubted"] += report.doubted
         texts = {
-            "skipped": "were delivered before the checkpoint was lost and are skipped",
-            "suppressed": "were delivered by an attempt before and are not sent again",
-            "parked": "are parked (`semel parked ls` shows them)",
-            "doubted": "are in doubt (`semel parked ls` shows them)",
+            "skipped": "not sent, because delivered before the checkpoint was lost",
+            "suppressed": "not sent again, because delivered by an attempt before",
+            "parked": "parked (`semel parked ls` shows them)",
+            "doubted": "in doubt (`semel parked ls` shows them)",
         }
         for what, text in texts.items():
             if told[what]:
-                log.warning("%s: %d events %s", self._place(opening), told[what], text)
+                log.warning("%s: events %s: %d", self._place(opening), text, told[what])
 
 
 def deliver(
@@ -179,9 +179,9 @@ def deliver(
 def run_tasks(frame: DataFrame, task: Task) -> Outcome:
     """One action over one pass of the frame."""
     buckets = task.opening.row.partitions
-    ready = arranged(frame, task.agreement.identity, buckets)
+    ready, names = plainly_named(arranged(frame, task.agreement.identity, buckets))
     try:
-        rows = ready.mapInArrow(task.run, SCHEMA).collect()
+        rows = ready.mapInArrow(replace(task, names=names).run, SCHEMA).collect()
     except Exception as error:  # noqa: BLE001 - it is raised again, in fewer words
         raise _plain(error) from None
     return Outcome.of(Outcome.load(bytes(row[0])) for row in rows)

@@ -1,4 +1,4 @@
-"""Looks at the plan of a classic session's frame: do the source's own columns come through?"""
+"""Looks at the plan of a frame, to see whether the source's own columns come through."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Task:
 
     Everything it knows travels in the closure: under Spark Connect a task is told neither its query
     nor its batch. `nonce` tells the start it belongs to from every other, also under the same name
-    in a ledger that was made anew.
+    in a ledger that was made anew. `names` are the columns' own, where they come under others.
     """
 
     agreement: Agreement
@@ -94,6 +94,7 @@ class Task:
     nonce: str
     opening: Opening
     waited: bool = False
+    names: tuple[str, ...] | None = None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Deliver, then yield the outcome. Raises what another attempt may mend."""
@@ -136,6 +137,8 @@ class Task:
         for batch in batches:
             if not batch.num_rows:
                 continue
+            if self.names is not None:
+                batch = batch.rename_columns(list(self.names))  # noqa: PLW2901 - the same batch
             if buckets is None:
                 if not isinstance(identity, Position):
                     raise AssertionError("without buckets an event is its position")
