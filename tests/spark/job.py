@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from semel.spark.deliver import deliver
@@ -62,7 +63,22 @@ def source(settings: Settings, spark: SparkSession) -> DataFrame:
         reader = spark.readStream.format("positions").option("table", settings.input)
         return reader.option("limit", settings.max_files).load()
     reader = spark.readStream.schema(PAYMENTS).option("maxFilesPerTrigger", settings.max_files)
-    return reader.json(settings.input)
+    frame = reader.json(settings.input).where(settings.where)
+    if settings.counted:
+        told = sql.udf(Told(settings.house), "bigint")
+        frame = frame.withColumn("amount", told("payment_id", "amount"))
+    return frame
+
+
+class Told:
+    """A function in a user's query that leaves a trace each time a row is computed."""
+
+    def __init__(self, house: str) -> None:
+        self.house = house
+
+    def __call__(self, payment: int, amount: int) -> int:
+        clerk(self.house).token(f"row/{payment}")
+        return amount
 
 
 def writer(settings: Settings, frame: DataFrame) -> DataStreamWriter:
