@@ -15,8 +15,8 @@ from typing import Any
 
 from semel.errors import NotDelivered, OutcomeUnknown
 from semel.events import Chunk, EntityIds, Event, IdSet, Minibatch
-from semel.protocol import Capability
-from semel.sinks import DELIVERED, Function, Progress, Receipt, Sink, Tail, Target
+from semel.protocol import Capability, OnDoubt
+from semel.sinks import DELIVERED, Function, Progress, Receipt, Retry, Sink, Tail, Target
 from semel.verify.counting_house import Clerk, clerk
 from spark import faults
 
@@ -292,5 +292,9 @@ SINKS: dict[Capability, Callable[..., Sink]] = {
 
 
 def make_sink(capability: str, url: str, name: str = "charge", **settings: Any) -> Sink:
-    """Make the sink of a capability at the counting house `url`."""
+    """Make the sink of a capability at the counting house `url`; settings come as JSON has them."""
+    if "on_doubt" in settings:
+        settings["on_doubt"] = OnDoubt(settings["on_doubt"])
+    if "retry" in settings:
+        settings["retry"] = Retry(*settings["retry"])
     return SINKS[Capability(capability)](url=url, name=name, **settings)

@@ -132,14 +132,16 @@ class Bed:
         }
         return Settings(**{**usual, **changes})
 
-    def start(self, settings: Settings) -> Run:
-        """Start a driver and go on."""
+    def start(self, *settings: Settings, script: str = "spark.job") -> Run:
+        """Start a driver and go on; some scripts run several queries."""
         self.starts += 1
-        told = self.folder / f"settings-{self.starts}.json"
-        settings.save(told)
+        told = []
+        for number, each in enumerate(settings):
+            told.append(str(self.folder / f"settings-{self.starts}-{number}.json"))
+            each.save(Path(told[-1]))
         log = self.folder / f"driver-{self.starts}.log"
         environment = spark_environment(self.household.folder, [TESTS])
-        command = [sys.executable, "-m", "spark.job", str(told)]
+        command = [sys.executable, "-m", script, *told]
         return Run(self.household.start(command, environment, log), log)
 
     def run(self, settings: Settings, timeout_s: float = PATIENCE_S) -> Run:
