@@ -323,7 +323,7 @@ class Lane:
     def count_unknown(self, why: object) -> None:
         """Take note of an unknown outcome; too many in a row stop the pipeline."""
         self.unknown_in_a_row += 1
-        if self.unknown_in_a_row > UNKNOWN_MAX:
+        if self.unknown_in_a_row >= UNKNOWN_MAX:
             raise HeldInDoubt(
                 f"{self.assignment.place(self.sink)}: {UNKNOWN_MAX} outcomes in a row were "
                 f"unknown, the last because of: {why}. A broken destination or function must not "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from semel.errors import Diverged
+from semel.errors import ConfigurationError, Diverged
 from semel.ledger.keys import STREAMS, prefix
 from semel.ledger.rows import StreamRow
 
@@ -48,6 +48,17 @@ def positions(sequences: Iterable[Mapping[str, SequenceRow]]) -> dict[str, int]:
             if at is not None:
                 found[partition] = min(at, found.get(partition, at))
     return found
+
+
+def refuse_unknown(pipeline: str, wish: Wish) -> None:
+    """Refuse a checkpoint that has gone on where the ledger knows nothing: was the ledger lost?"""
+    if wish.batch > 0 and not wish.accept_gap:
+        raise ConfigurationError(
+            f"pipeline {pipeline!r}: the checkpoint is at batch {wish.batch}, and the ledger knows "
+            "nothing of this pipeline. Was the ledger lost, or is it another one (by default it "
+            "carries the checkpoint's name)? Then give the right one. If the query has run without "
+            "semel until now, say accept_gap=True: what was delivered of this batch is not known"
+        )
 
 
 def compare(scribe: Scribe, standing: Mapping[str, Mapping[str, SequenceRow]], wish: Wish) -> bool:

@@ -240,6 +240,7 @@ class Minibatches:
             since=self._scribe.clock.wall(),
         )
         if before is None:
+            gaps.refuse_unknown(self._scribe.pipeline, wish)
             return row
         if before.run > self._run:
             raise Fenced(
