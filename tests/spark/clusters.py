@@ -1,0 +1,133 @@
+"""What tests on a standalone cluster share: who runs where, and how far the ledger is."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import xxhash
+
+from semel import Ledger
+from semel.delivery.resending import Resending
+from semel.delivery.surroundings import Surroundings
+from semel.errors import ConfigurationError
+from semel.events import bucket_name
+from semel.ledger import keys
+from semel.ledger.processes import Process
+from semel.ledger.scribe import Scribe
+from semel.ledger.stores import open_store
+from semel.verify.households import state_of
+from semel.verify.standalone import StandaloneCluster, python_workers
+from spark.accounts import judge_held
+from spark.destinations import make_sink
+from spark.driving import Bed, Name, Run, wait_for
+from spark.settings import Settings
+
+LONG_S = 300.0
+"""How long anything may take on a machine that has other things to do."""
+
+BOTH = {
+    "spark.cores.max": "2",
+    "spark.locality.wait": "0s",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{LONG_S:.0f}s",
+}
+"""A session that waits for both executors, and gives a task to whichever is free."""
+
+SPECULATING = {
+    **BOTH,
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.minTaskRuntime": "5s",  # longer than a Python worker takes to come up
+}
+"""When one of two tasks has ended and the other one goes on and on, its copy starts elsewhere."""
+
+BUCKETS = 2
+
+
+def partition_of(entity: str) -> str:
+    """Name the bucket of an entity, as Spark hashes it."""
+    return bucket_name(xxhash.xxh64(entity.encode(), seed=42).intdigest() % BUCKETS, BUCKETS)
+
+
+def calls_of(events: Iterable[Name], chunk_rows: int) -> int:
+    """Say how many chunks of a minibatch there are, over all partitions."""
+    found: dict[str, int] = {}
+    for entity, _ in events:
+        found[partition_of(entity)] = found.get(partition_of(entity), 0) + 1
+    return sum(-(-count // chunk_rows) for count in found.values())
+
+
+def executor_of(cluster: StandaloneCluster, worker: int) -> int:
+    """Give the executor's JVM that a Python worker works for."""
+    return next(each for each in cluster.executors() if worker in python_workers(each))
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def go_on(pid: int) -> None:
+    """Let a process go on that has stopped itself, or is just about to."""
+    wait_for(lambda: state_of(pid) in ("T", "Z", ""))
+    if state_of(pid) == "T":
+        os.kill(pid, signal.SIGCONT)
+
+
+def completed(settings: Settings) -> int:
+    """Give the last batch that is complete in the ledger, -1 when none is."""
+    assert settings.ledger is not None
+    try:
+        with Ledger(settings.ledger) as ledger:
+            rows = ledger.rows("open")
+    except ConfigurationError:
+        return -1
+    if not rows:
+        return -1
+    row = rows[0][1]
+    return int(row["batch"]) if row["complete"] else int(row["batch"]) - 1
+
+
+def wait_until_complete(run: Run, settings: Settings, batch: int) -> None:
+    wait_for(lambda: completed(settings) >= batch, run, LONG_S)
+
+
+def partitions(settings: Settings, batch: int, sink: str = "charge") -> dict[str, dict[str, Any]]:
+    """Give the rows of a minibatch's partitions, as they stand in the ledger now."""
+    assert settings.ledger is not None
+    with Ledger(settings.ledger) as ledger:
+        rows = ledger.rows("streams", keys.prefix(settings.name, sink, 1, batch))
+    return {row["partition"]: row for _, row in rows}
+
+
+def held_by(settings: Settings, batch: int, pid: int) -> dict[str, Any]:
+    """Give the row of the partition that a process has."""
+    return next(row for row in partitions(settings, batch).values() if row["process"]["pid"] == pid)
+
+
+@contextmanager
+def driver(bed: Bed, settings: Settings) -> Iterator[Run]:
+    """A driver that runs until the test has seen enough, and ends with all that it started."""
+    run = bed.start(settings)
+    yield run
+    run.kill()
+    bed.end_leftovers()
+
+
+def release(bed: Bed, settings: Settings, sink: str = "charge", capability: str = "opaque") -> int:
+    """Decide about everything in doubt as the witness knows it, and send what waited; say how many
+    were in doubt.
+    """
+    assert settings.ledger is not None
+    judged = judge_held(bed.house, settings, sink)
+    store = open_store(settings.ledger)
+    described = make_sink(capability, settings.house, sink, lease_s=0.0, deadline_s=0.0)
+    scribe = Scribe(store, settings.name)
+    Resending(scribe, described, Process.here(), Surroundings()).drain()
+    store.close()
+    return judged
