@@ -112,9 +112,21 @@ def test_a_resend_waits_until_lease_and_deadline_since_it_was_parked(
     ago: float, slept: list[float]
 ) -> None:
     world = held_at(ago)
-    assert world.driver.drain() == 1
+    driver = world.driver
+    assert Resending(driver.scribe, driver.sinks[0], driver.process, driver.around).drain() == 1
     assert world.clock.slept == slept
     assert world.out.seen == "b2 a1"
+
+
+def test_the_driver_does_not_wait_for_a_resend_but_sends_it_when_its_time_has_come() -> None:
+    world = held_at(0.0)
+    assert world.driver.drain() == 0
+    world.minibatch(1, "b3")
+    assert world.out.seen == "b2 b3", "nobody else waits for it"
+    assert world.clock.slept == []
+    world.clock.move(LEASE + DEADLINE)
+    assert world.driver.drain() == 1
+    assert world.out.seen == "b2 b3 a1"
 
 
 def test_without_the_wait_it_would_overtake_the_call_that_was_in_flight() -> None:
@@ -326,6 +338,7 @@ def test_an_event_without_entity_can_be_resent_too() -> None:
     world.out.plan(lost_on_the_way)
     world.minibatch(0, "a1 a2")
     world.resolve("a1", "resend")
+    world.clock.move(60.0)
     assert world.driver.drain() == 1
     assert world.out.seen == "a2 a1"
 

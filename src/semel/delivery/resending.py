@@ -64,7 +64,7 @@ class Resending:
     by a person.
 
     For SEQUENCED only the partition's own task may append: it gives its `partition` and its
-    `session`.
+    `session`. An event that may not go yet is waited for, or with `waits=False` left for later.
     """
 
     scribe: Scribe
@@ -73,6 +73,7 @@ class Resending:
     around: Surroundings
     partition: str | None = None
     session: SequencedSession | None = None
+    waits: bool = True
 
     def __post_init__(self) -> None:
         slot = WHOLE_SINK if self.partition is None else self.partition
@@ -106,6 +107,7 @@ class Resending:
             elif (
                 item[1].state in (ParkedState.HELD, ParkedState.REJECTED)
                 or item[1].value is None
+                or not (self.waits or self._left_s(item[1]) <= 0)
                 or not self._send(item)
             ):
                 return sent
@@ -199,11 +201,16 @@ class Resending:
             return
         if taken_over:
             self.around.clock.sleep(self.sink.deadline_s)
-        elif claimed.was.doubted:
-            since = self.scribe.clock.wall() - claimed.was.at
-            left = self.sink.lease_s + self.sink.deadline_s - since
-            if left > 0:
-                self.around.clock.sleep(left)
+        elif (left := self._left_s(claimed.was)) > 0:
+            self.around.clock.sleep(left)
+
+    def _left_s(self, row: ParkedRow) -> float:
+        """How long a call from before an event was parked may still come to its end."""
+        fences = self.sink.capability not in (Capability.PROBING, Capability.OPAQUE)
+        if fences or not row.doubted or row.state is ParkedState.SENDING:
+            return 0.0
+        since = self.scribe.clock.wall() - row.at
+        return self.sink.lease_s + self.sink.deadline_s - since
 
     def _doubt(self, claimed: Claimed, why: DeliveryError) -> bool:
         """Apply the policy to a resend whose outcome is unknown."""

@@ -39,6 +39,7 @@ class Heartbeat(threading.Thread):
         self._active = active
         self._between = between
         self._stopped = threading.Event()
+        self._draining: threading.Thread | None = None
 
     def stop(self) -> None:
         """End it, whatever the query does."""
@@ -54,7 +55,7 @@ class Heartbeat(threading.Thread):
             waited = 0.0
             try:
                 self._driver.beat()
-                self._drain()
+                self._drain_beside()
             except Fenced as error:
                 log.warning("%s", error)
                 return
@@ -65,10 +66,19 @@ class Heartbeat(threading.Thread):
         except SemelError as error:
             log.debug("pipeline %r: %s", self._driver.scribe.pipeline, error)
 
-    def _drain(self) -> None:
+    def _drain_beside(self) -> None:
+        """Send what is free to go in a thread of its own: a slow destination stops no beat."""
+        if self._between is None or (self._draining is not None and self._draining.is_alive()):
+            return
+        self._draining = threading.Thread(target=self._drain, args=[self._between], daemon=True)
+        self._draining.start()
+
+    def _drain(self, between: threading.Lock) -> None:
         """Send what is parked and free to go, unless a minibatch begins just now and does it."""
-        if self._between is not None and self._between.acquire(blocking=False):
+        if between.acquire(blocking=False):
             try:
                 self._driver.drain()
+            except SemelError as error:
+                log.warning("pipeline %r: %s", self._driver.scribe.pipeline, error)
             finally:
-                self._between.release()
+                between.release()
