@@ -52,10 +52,11 @@ def pipeline_at(
     where: Path | str,
     destination: Destination | None = None,
     identity: Identity = GIVEN,
+    partitions: int | None = None,
     **settings: Any,
 ) -> World:
     """A started pipeline `pay` with a sink `out`, whose ledger is a real one."""
-    world = World(identity)
+    world = World(identity, partitions=partitions)
     url = where if isinstance(where, str) else f"sqlite:///{where}"
     world.store.memory = open_store(url)  # type: ignore[assignment]
     world.clock.now = time.time()

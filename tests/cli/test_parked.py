@@ -81,6 +81,8 @@ def test_after_resend_the_running_pipeline_sends_it_and_what_waits(
     assert "@" in told["by"]
     assert "run 1 of pay is beating" in told["next"]
     assert "it is sent, and the 2 behind it follow, before the next minibatch" in told["next"]
+    assert "once no earlier call can be on its way" in told["next"]
+    world.clock.move(60.0)
     world.driver.drain()
     assert world.out.seen.split() == ["a1", "c4", "a1", "a3", "a5"]
     assert [each["id"] for each in read_json(capsys, "parked", "ls")] == [2]

@@ -16,7 +16,18 @@ from typing import Annotated
 
 import typer
 
-from semel.cli import bench, demo, doctor, explain, ledger, parked, resolve, simulate, status
+from semel.cli import (
+    bench,
+    demo,
+    doctor,
+    explain,
+    ledger,
+    parked,
+    rescale,
+    resolve,
+    simulate,
+    status,
+)
 from semel.cli.showing import plain
 from semel.errors import LedgerUnavailable, MissingExtra, SemelError
 
@@ -40,6 +51,7 @@ app.command("demo", epilog=demo.EPILOG)(demo.demo)
 app.command("status", epilog=status.EPILOG)(status.status)
 app.add_typer(parked.app, name="parked")
 app.command("resolve", epilog=resolve.EPILOG)(resolve.resolve)
+app.command("rescale", epilog=rescale.EPILOG)(rescale.rescale)
 app.add_typer(ledger.app, name="ledger")
 app.command("explain", epilog=explain.EPILOG)(explain.explain)
 app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)

@@ -155,6 +155,8 @@ def _next(event: Parked, decision: ParkedState, behind: int, standing: dict[str,
         for sink in standing["sinks"]
     )
     place = "with the next minibatch of its partition" if sequenced else "before the next minibatch"
+    if decision is ParkedState.RESEND and not sequenced:
+        place += ", once no earlier call can be on its way"
     name = plain(event.pipeline)
     if standing["state"] == "beating":
         return f"{what} {place}: run {standing['run']} of {name} is beating"

@@ -1,0 +1,30 @@
+"""`semel rescale`: another number of buckets, while nobody works with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli.running import pipeline_at, read_json, refused
+from semel.ledger import Ledger
+
+Out = pytest.CaptureFixture[str]
+
+
+def test_a_pipeline_that_stands_still_gets_another_number_of_buckets(
+    tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    monkeypatch.setenv("SEMEL_LEDGER", url)
+    world = pipeline_at(tmp_path / "ledger.db", partitions=1)
+    world.partition = "0of1"
+    world.minibatch(0, "a1 b2")
+    assert "is beating" in refused(capsys, "rescale", "pay", "4")
+    world.driver.beat(ended=True)
+    assert read_json(capsys, "rescale", "pay", "4") == {"pipeline": "pay", "partitions": 4}
+    assert read_json(capsys, "rescale", "pay", "4") == {"pipeline": "pay", "partitions": 4}
+    with Ledger(url) as ledger:
+        [(_, row)] = ledger.rows("pipelines")
+    assert row["partitions"] == 4
+    assert "nobody" in refused(capsys, "rescale", "nobody", "4")
