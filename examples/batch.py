@@ -11,7 +11,6 @@ import tempfile
 from pathlib import Path
 
 import semel
-from semel.spark.deliver import deliver_batch
 from semel.spark.session import make_session
 
 
@@ -31,7 +30,7 @@ def main(folder: Path) -> None:
     for rows in (due, due, [*due, ("joe", 4)]):
         frame = spark.createDataFrame(rows, "customer string, invoice bigint")
         try:
-            done = deliver_batch(
+            done = semel.deliver_batch(
                 frame,
                 to=remind,
                 name="reminders",

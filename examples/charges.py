@@ -18,7 +18,6 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import semel
-from semel.spark.deliver import deliver
 from semel.spark.session import make_session
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def charge(event: semel.Event) -> None:  # event.entity, .id, .osn, .key, .value
 def start(payments: DataFrame) -> StreamingQuery:
     """Charge every payment of the stream, each once."""
     return (
-        deliver(
+        semel.deliver(
             payments,
             to=charge,
             name="charges",

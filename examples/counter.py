@@ -14,7 +14,6 @@ from pathlib import Path
 from pyspark.sql import functions as sql
 
 import semel
-from semel.spark.deliver import deliver
 from semel.spark.session import make_session
 
 
@@ -48,7 +47,7 @@ def main(folder: Path) -> None:
     for name, times in {"1": ["12:01", "12:02", "12:31"], "2": ["12:45", "12:55"]}.items():
         write(clicks, f"{name}.json", times)
         query = (
-            deliver(
+            semel.deliver(
                 counts,
                 to=announce,
                 name="windows",

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import semel
-from semel.spark.deliver import deliver
 from semel.spark.session import make_session
 
 
@@ -41,7 +40,7 @@ def main(folder: Path) -> None:
     spark = make_session("fan out")
     frame = spark.readStream.schema("shop string, number bigint, mail string").json(str(orders))
     query = (
-        deliver(
+        semel.deliver(
             frame,
             to=[store, send],
             name="orders",

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 import semel
 from semel.protocol import Capability
 from semel.sinks import DELIVERED, Progress, Receipt, Sink, Target
-from semel.spark.deliver import deliver
 from semel.spark.session import make_session
 
 if TYPE_CHECKING:
@@ -134,7 +133,7 @@ def run(spark: SparkSession, folder: Path) -> dict[str, int]:
     schema = "customer string, payment_id bigint, amount bigint"
     payments = spark.readStream.schema(schema).json(str(folder / "payments"))
     query = (
-        deliver(
+        semel.deliver(
             payments,
             to=Balances(name="balances", path=str(bank), chunk_rows=2),
             name="bookings",

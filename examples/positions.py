@@ -16,7 +16,6 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 import semel
-from semel.spark.deliver import deliver
 from semel.spark.session import make_session
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ def run(spark: SparkSession, folder: Path, length: int) -> int:
 
     readings = spark.readStream.format("meters").option("length", length).load()
     query = (
-        deliver(readings, to=append, name="readings", ledger=f"sqlite:///{folder}/ledger.db")
+        semel.deliver(readings, to=append, name="readings", ledger=f"sqlite:///{folder}/ledger.db")
         .option("checkpointLocation", str(folder / "checkpoint"))
         .trigger(availableNow=True)
         .start()
