@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,13 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from semel import Ledger
+from semel.protocol import ParkedState
 from semel.spark.session import make_session
 from semel.verify.counting_house import Charge
 from semel.verify.standalone import SMALL_JVM
 from spark import job
-from spark.driving import TESTS, Bed
+from spark.driving import TESTS, Bed, assert_ordered, missing, names, repeated
 from spark.settings import Settings
 
 Query = Callable[[DataFrame], DataFrame]
@@ -81,6 +84,15 @@ class Desk(Bed):
     spark: SparkSession
     begun: int = 0
 
+    @property
+    def name(self) -> str:
+        """The name of a pipeline that no other test has at the shared counting house."""
+        return f"charges-{self.folder.name}"
+
+    def settings(self, **changes: Any) -> Settings:
+        """Say what a query is told."""
+        return super().settings(**{"name": self.name, **changes})
+
     def charges(self, sink: str | None = None) -> list[Charge]:
         """Give the charges since the test began."""
         found = self.house.charges()[self.begun :]
@@ -97,3 +109,24 @@ class Desk(Bed):
     def refused(self, settings: Settings, query: Query = lambda frame: frame) -> str:
         """Run what does not come to a good end; give what the user sees."""
         return stopped_by(self.writer(settings, query))
+
+    def lose_checkpoint(self) -> None:
+        """Throw the checkpoint away, as people do."""
+        shutil.rmtree(self.folder / "checkpoint")
+
+    def assert_told(self, settings: Settings, *, in_doubt_max: int = 0) -> None:
+        """Every event was charged once and in order, but for those that the ledger holds in doubt
+        or behind one of them; no more are in doubt than said.
+        """
+        assert settings.ledger is not None
+        charges = self.charges()
+        with Ledger(settings.ledger) as ledger:
+            rows = [row for _, row in ledger.parked(settings.name)]
+        held = {(row.scope, row.event) for row in rows if row.state is ParkedState.HELD}
+        waiting = {(row.scope, row.event) for row in rows if row.state is ParkedState.WAITING}
+        assert repeated(charges) == {}
+        assert set(names(charges)) <= set(self.expected)
+        assert missing(charges, self.expected) <= held | waiting, "lost"
+        assert not waiting & set(names(charges))
+        assert len(held) <= in_doubt_max
+        assert_ordered(charges)
