@@ -78,6 +78,30 @@ def test_two_copies_of_a_task_deliver_each_event_once_whichever_of_them_spark_pr
     Account.of(house, settings).assert_exact(bed.expected)
 
 
+@pytest.mark.rows("S19")
+def test_a_task_that_fails_because_it_was_replaced_does_not_end_the_query(
+    bed: Bed, cluster: StandaloneCluster
+) -> None:
+    house = bed.house
+    settings = bed.settings(
+        master=cluster.url,
+        sink="transactional",
+        sink_settings={"steps": ["effect.after", "take.after"], "chunk_rows": 2},
+        conf={**SPECULATING, "spark.task.maxFailures": "1"},  # on five hosts, four would not do
+        delay_s=0.1,
+    )
+    house.arm("effect.after", "stop", after=3)
+    bed.payments(files=2, rows=2 * ROWS, customers=8)
+    run = bed.start(settings)
+    original = wait_for(lambda: house.taken("effect.after"), run, LONG_S)[0].pid
+    wait_for(lambda: house.asked().get("take.after"), run, LONG_S)
+    wait_for(lambda: len({call.attempt for call in house.calls()}) == 3, run, LONG_S)
+    go_on(original)
+    run.finished(LONG_S)
+    Account.of(house, settings).assert_exact(bed.expected)
+    assert any(call.status == 409 and call.pid == original for call in house.calls())
+
+
 def payments(start: int, stop: int) -> list[tuple[str, int]]:
     return [(f"c{payment % 8}", payment) for payment in range(start, stop)]
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from semel.ledger.minibatches import Opening
 
 OWNER_LEASE_S = 10.0
-TRIES = 3
+TRIES = 10
 BUCKETS = 8
 
 log = logging.getLogger("semel")
@@ -162,11 +162,14 @@ def deliver(
     """Run the tasks of an open minibatch and complete it.
 
     An attempt that Spark started for nothing may take a partition from the one whose report Spark
-    kept: then the minibatch is run again, and what was delivered is not.
+    kept; and one that was replaced fails its task, of which Spark counts only so many. While the
+    minibatch is ours, so is whoever took the partition: it is run again, and what was delivered is
+    not.
     """
     for left in reversed(range(TRIES)):
-        outcome = run_tasks(frame, Task(agreement, ledger, driver.nonce, opening, driver.waited))
+        task = Task(agreement, ledger, driver.nonce, opening, driver.waited)
         try:
+            outcome = run_tasks(frame, task)
             driver.end(opening, outcome.reports)
         except Fenced:
             if not left or not driver.holds(opening):
