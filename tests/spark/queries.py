@@ -1,0 +1,143 @@
+"""A driver script for stateful queries and batch jobs: `python -m spark.queries SETTINGS NAME...`.
+
+The queries that are named run side by side in one session; each is a pipeline and a sink of its
+name, with a checkpoint of its own. It ends by itself when everything is delivered.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+
+from semel.spark.deliver import deliver, deliver_batch
+from spark import faults
+from spark.destinations import make_sink
+from spark.job import PAYMENTS, say, session
+from spark.job import source as payments
+from spark.settings import Settings
+
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+WINDOW_S = 60
+STEP_S = 10
+
+Words = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Continuous:
+    """A continuous query: what becomes of payments, and how its events are told apart."""
+
+    of: Callable[[DataFrame], DataFrame]
+    words: Words
+    conf: dict[str, str] = field(default_factory=dict)
+    mode: str = "append"
+
+
+def timed(frame: DataFrame) -> DataFrame:
+    """Payment n happened 10 n seconds after the beginning of time."""
+    at = sql.timestamp_seconds(sql.col("payment_id") * STEP_S)
+    return frame.withColumn("at", at).withWatermark("at", "0 seconds")
+
+
+def windowed(frame: DataFrame) -> DataFrame:
+    window = sql.window("at", f"{WINDOW_S} seconds")
+    grouped = timed(frame).groupBy("customer", window)
+    return grouped.agg(sql.sum("amount").alias("amount"))
+
+
+def totals(frame: DataFrame) -> DataFrame:
+    """A running total for each customer: a new version with each micro-batch."""
+    return frame.groupBy("customer").agg(sql.sum("amount").alias("amount"))
+
+
+def joined(frame: DataFrame) -> DataFrame:
+    """Payments of customers with an even number, at twice the amount, from a static table."""
+    spark = frame.sparkSession
+    table = spark.createDataFrame([("c0", 2), ("c2", 2)], "customer string, times bigint")
+    return frame.join(table, "customer").withColumn("amount", sql.expr("amount * times"))
+
+
+def deduplicated(frame: DataFrame) -> DataFrame:
+    """Each payment comes twice and is kept once."""
+    twice = sql.explode(sql.array(sql.lit(1), sql.lit(2))).alias("copy")
+    return timed(frame).select("*", twice).dropDuplicates(["payment_id", "at"])
+
+
+def both(frame: DataFrame) -> DataFrame:
+    """Two inputs: the payments, and those of a second folder under other ids."""
+    spark = frame.sparkSession
+    where = spark.conf.get("spark.semel.second")
+    second = spark.readStream.schema(PAYMENTS).option("maxFilesPerTrigger", 2).json(str(where))
+    return frame.union(second.withColumn("payment_id", sql.col("payment_id") + 10_000))
+
+
+GIVEN: Words = {"entity": "customer", "event": "payment_id"}
+
+QUERIES: dict[str, Continuous] = {
+    "windowed": Continuous(
+        windowed,
+        {"entity": "customer", "event": "window.start"},
+        {
+            "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+            "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        },
+    ),
+    "counted": Continuous(windowed, {"entity": "customer", "identity": "counter"}),
+    "totals": Continuous(totals, {"entity": "customer", "identity": "counter"}, mode="update"),
+    "joined": Continuous(joined, GIVEN),
+    "deduplicated": Continuous(deduplicated, GIVEN),
+    "both": Continuous(both, GIVEN),
+}
+
+
+def main() -> None:
+    settings, chosen = Settings.load(Path(sys.argv[1])), sys.argv[2:]
+    faults.install(settings.house, settings.steps)
+    spark = session(settings)
+    if chosen[0] == "batch":
+        say(f"delivered {run_batch(spark, settings, chosen[1])}")
+        return
+    queries = [start(spark, settings, name) for name in chosen]
+    for query in queries:
+        query.awaitTermination()
+    say("finished")
+
+
+def start(spark: SparkSession, settings: Settings, name: str) -> Any:
+    asked = QUERIES[name]
+    apart = spark.newSession()
+    for key, value in {"spark.sql.shuffle.partitions": "2", **asked.conf}.items():
+        apart.conf.set(key, value)
+    made = deliver(
+        asked.of(payments(settings, apart)),
+        to=make_sink(str(settings.sink), settings.house, name, **settings.sink_settings),
+        name=name,
+        ledger=settings.ledger,
+        partitions=2,
+        **asked.words,
+    )
+    made = made.option("checkpointLocation", f"{settings.checkpoint}-{name}")
+    return made.outputMode(asked.mode).trigger(availableNow=True).start()
+
+
+def run_batch(spark: SparkSession, settings: Settings, batch: str, **words: Any) -> Any:
+    """Run a batch job over the payments that are there."""
+    return deliver_batch(
+        spark.read.schema(PAYMENTS).json(settings.input).where(settings.where),
+        to=make_sink(str(settings.sink), settings.house, **settings.sink_settings),
+        name=settings.name,
+        batch=batch,
+        ledger=settings.ledger,
+        partitions=2,
+        **{**settings.identity, **words},
+    )
+
+
+if __name__ == "__main__":
+    main()
