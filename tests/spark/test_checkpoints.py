@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from semel import Ledger
 from semel.errors import ConfigurationError
 from semel.spark import checkpoints
-from spark.driving import Bed, assert_once, assert_ordered
+from spark.driving import Bed, assert_once, assert_ordered, names
 from spark.positions import write_table
 from spark.sessions import Desk
 from spark.settings import Settings
@@ -44,7 +45,7 @@ def grow(desk: Bed, identity: str, rounds: int) -> None:
         desk.payments(files=2, rows=10)
 
 
-@pytest.mark.rows("A1", "A10", "O8")
+@pytest.mark.rows("A1", "A10", "O8", "N4")
 @pytest.mark.parametrize("identity", IDENTITIES)
 def test_a_checkpoint_lost_again_and_again_repeats_nothing(
     desk: Desk, caplog: pytest.LogCaptureFixture, identity: str
@@ -197,7 +198,7 @@ CRASHED = [
 ]
 
 
-@pytest.mark.rows("A9", "O8")
+@pytest.mark.rows("A9", "O8", "N4", "N11")
 @pytest.mark.parametrize(("sink", "identity"), CRASHED)
 def test_a_checkpoint_lost_after_a_crash_repeats_nothing(
     desk: Desk, sink: str, identity: str
@@ -217,6 +218,14 @@ def test_a_checkpoint_lost_after_a_crash_repeats_nothing(
     again = settings_of(desk, identity, sink=sink, sink_settings=given, max_files=7, **words)
     desk.deliver(again)
     desk.assert_told(again, in_doubt_max=4 if sink == "opaque" else 0)
+    charged = set(names(desk.charges()))
+    assert again.ledger is not None
+    with Ledger(again.ledger) as ledger:
+        for entity, event in desk.expected:
+            (trace,) = ledger.find(desk.name, entity, event)
+            sure = "delivered" if (entity, event) in charged else "parked"
+            assert trace.state in (sure, "in doubt"), f"{entity}/{event}: {trace}"
+            assert trace.state != "in doubt" or sink == "opaque"
 
 
 def grow_one(desk: Desk, identity: str, rounds: int) -> None:

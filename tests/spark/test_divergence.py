@@ -18,7 +18,7 @@ from spark.driving import assert_once, names, repeated
 from spark.sessions import Desk
 from spark.settings import Settings
 
-pytestmark = pytest.mark.rows("O24")
+pytestmark = pytest.mark.rows("O24", "N5")
 
 TOLD = re.compile(
     r"partition 0of1: events \[(\d+), (\d+)\) of the order were recorded with (digest )?(\w+), and "
