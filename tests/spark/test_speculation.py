@@ -22,7 +22,7 @@ from spark.driving import TESTS, Bed, wait_for
 ROWS = 40
 
 
-@pytest.mark.rows("S19", "A17", "N6")
+@pytest.mark.rows("S19", "A17")
 @pytest.mark.parametrize("capability", ["transactional", "repeatable"])
 def test_two_copies_of_a_task_deliver_each_event_once_whichever_of_them_spark_prefers(
     bed: Bed, cluster: StandaloneCluster, capability: str

@@ -38,7 +38,7 @@ def absorbed(call: Call) -> bool:
     return call.effects == 0
 
 
-@pytest.mark.rows("S19", "A8", "A17", "N6")
+@pytest.mark.rows("S19", "A17")
 @pytest.mark.parametrize(
     ("capability", "harmless"),
     [("transactional", refused), ("sequenced", refused), ("repeatable", absorbed)],
@@ -166,7 +166,7 @@ def test_two_attempts_of_a_partition_live_at_once_when_a_stage_is_tried_again(
     Account.of(house, settings).assert_exact(bed.expected)
 
 
-@pytest.mark.rows("S19", "N6")
+@pytest.mark.rows("S19")
 def test_a_probing_destination_is_told_at_most_the_call_in_flight_again_and_that_is_reported(
     bed: Bed, cluster: StandaloneCluster
 ) -> None:
