@@ -25,6 +25,7 @@ from spark.settings import Settings
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 WINDOW_S = 60
 STEP_S = 10
+BEGAN_S = 3600
 
 Words = dict[str, Any]
 
@@ -40,8 +41,8 @@ class Continuous:
 
 
 def timed(frame: DataFrame) -> DataFrame:
-    """Payment n happened 10 n seconds after the beginning of time."""
-    at = sql.timestamp_seconds(sql.col("payment_id") * STEP_S)
+    """Payment n happened 10 n seconds after one o'clock on the first day of all."""
+    at = sql.timestamp_seconds(sql.col("payment_id") * STEP_S + BEGAN_S)
     return frame.withColumn("at", at).withWatermark("at", "0 seconds")
 
 
