@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError
@@ -10,6 +10,8 @@ from semel.ledger.pruning import REMEMBER_S
 from semel.protocol import OnDoubt, OnReject
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from semel.events import Identity
     from semel.sinks import Sink
 
@@ -24,6 +26,8 @@ class Agreement:
         order: whether the events of an entity arrive in order, where one is named.
         accept_gap: go on although the input does not continue where the ledger stands.
         remember_s: how long ids, and what became of parked events, are kept.
+        forms: of each column that gives an id, whether it is an integer, a text, a date, ...: the
+            same event under another form would be another event.
     """
 
     name: str
@@ -33,6 +37,7 @@ class Agreement:
     order: bool = True
     accept_gap: bool = False
     remember_s: float = REMEMBER_S
+    forms: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.name:

@@ -47,6 +47,7 @@ class Driver:
             asked for.
         accept_gap: go on although the input does not continue where the ledger stands.
         remember_s: how long ids, and what became of parked events, are kept.
+        forms: of each column that gives an id, whether it is an integer, a text, a date, ...
     """
 
     scribe: Scribe
@@ -61,6 +62,7 @@ class Driver:
     default_partitions: int | None = None
     accept_gap: bool = False
     remember_s: float = REMEMBER_S
+    forms: Mapping[str, str] = field(default_factory=dict)
     _closed: int = 0
     _minibatches: Minibatches = field(init=False)
     _journal: Journal = field(init=False)
@@ -87,11 +89,12 @@ class Driver:
 
     def describe(self) -> dict[str, Any]:
         """Say what may not change under the pipeline's name."""
-        return {
+        described = {
             "identity": self.identity.describe(),
             "partitions": self.partitions,
             "sinks": {sink.name: sink.describe() for sink in self.sinks},
         }
+        return {**described, "forms": dict(self.forms)} if self.forms else described
 
     def begin(self, query: str, batch: int, starts: Mapping[str, int] | None = None) -> Opening:
         """Open a minibatch; `starts` tells where Spark begins in each source partition, if known.
@@ -156,12 +159,19 @@ class Driver:
         """Compare what was counted with what was delivered. Raises `Diverged`."""
         finishing.compare(self.scribe, reports, [sink.name for sink in self.sinks])
 
-    def drain(self) -> int:
-        """Send parked events that are free to go now; say how many. Nothing is waited for."""
+    def drain(self, *, waits: bool = False) -> int:
+        """Send parked events that are free to go now, or also those that soon are; say how many."""
         return sum(
-            Resending(self.scribe, sink, self.process, self.around, waits=False).drain()
+            Resending(self.scribe, sink, self.process, self.around, waits=waits).drain()
             for sink in self.sinks
         )
+
+    def parked(self) -> dict[str, int]:
+        """Tell how many events wait for a person or for their turn, by sink."""
+        return {
+            sink.name: sum(not row.state.final for _, row, _ in read_parked(self.scribe, sink.name))
+            for sink in self.sinks
+        }
 
     def end(self, opening: Opening, reports: Sequence[Report]) -> None:
         """Complete the minibatch from the reports that Spark handed over."""

@@ -7,7 +7,7 @@ its content is counted and compared.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -16,7 +16,7 @@ from semel.ledger.stores import open_store
 from semel.spark import ledgers, refusals
 from semel.spark.heartbeat import Heartbeat
 from semel.spark.microbatches import deliver, make_driver, refuse_living, run_tasks
-from semel.spark.task import Task
+from semel.spark.task import Outcome, Task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from semel.delivery import Agreement, Driver
-    from semel.spark.task import Outcome
 
 QUERY = "batch"
 """Stands for Spark's query id, which a batch job does not have."""
@@ -39,6 +38,7 @@ class Delivered:
         delivered: how many of them this very run delivered, by sink.
         suppressed: how many had been delivered by a run before, by sink.
         parked: how many wait for a person or for their turn, by sink.
+        resent: how many that had been parked were sent now, because a person said so.
         again: whether the batch had been finished before, and was only compared.
     """
 
@@ -46,6 +46,7 @@ class Delivered:
     delivered: Mapping[str, int]
     suppressed: Mapping[str, int]
     parked: Mapping[str, int]
+    resent: int = 0
     again: bool = False
 
 
@@ -74,25 +75,26 @@ def _delivered(frame: DataFrame, driver: Driver, agreement: Agreement, url: str)
     opening = driver.begin(QUERY, 0)
     if opening.settled:
         driver.end(opening, [])
-        outcome = None
+        outcome = Outcome()
     else:
         outcome = deliver(frame, driver, opening, agreement, url)
-    finished = driver.finish(opening)
-    return _told({sink: each.count for sink, each in finished.items()}, outcome)
+    driver.finish(opening)
+    return _told(driver, outcome)
 
 
 def _compared(frame: DataFrame, driver: Driver, agreement: Agreement, url: str) -> Delivered:
+    """Compare a finished batch with what comes now; nobody else sends what is parked of it."""
     outcome = run_tasks(frame, Task(agreement, url, driver.nonce, driver.recount()))
     driver.compare(outcome.reports)
-    finished = driver.finished() or {}
-    return _told({sink: each.count for sink, each in finished.items()}, None, again=True)
+    resent = driver.drain(waits=True)
+    return replace(_told(driver, Outcome()), resent=resent, again=True)
 
 
-def _told(events: dict[str, int], outcome: Outcome | None, *, again: bool = False) -> Delivered:
+def _told(driver: Driver, outcome: Outcome) -> Delivered:
+    events = {sink: each.count for sink, each in (driver.finished() or {}).items()}
     delivered: Counter[str] = Counter(dict.fromkeys(events, 0))
-    suppressed, parked = Counter(delivered), Counter(delivered)
-    for report in () if outcome is None else outcome.reports:
+    suppressed = Counter(delivered)
+    for report in outcome.reports:
         delivered[report.sink] += report.delivered
         suppressed[report.sink] += report.suppressed
-        parked[report.sink] += report.parked
-    return Delivered(events, dict(delivered), dict(suppressed), dict(parked), again)
+    return Delivered(events, dict(delivered), dict(suppressed), driver.parked())

@@ -6,6 +6,7 @@ Reading goes through the local file system where the folder is there, else throu
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,12 +18,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+
 def local_path(location: str) -> Path | None:
     """The folder as a path of this machine; None when it names another file system."""
     if location.startswith("file:"):
         rest = location.removeprefix("file:")
         return Path("/" + rest.lstrip("/")) if rest.startswith("/") else None
-    return None if "://" in location else Path(location)
+    return None if _SCHEME.match(location) else Path(location)
 
 
 def query_id(spark: SparkSession, location: str) -> str:

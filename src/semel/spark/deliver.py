@@ -10,7 +10,7 @@ from semel.ledger.pruning import REMEMBER_S
 from semel.sinks import Sink
 from semel.sinks import sink as make_sink
 from semel.spark.batch import Delivered, run_batch
-from semel.spark.identities import Named, choose, require_order
+from semel.spark.identities import Named, choose, forms, require_order
 from semel.spark.writer import make_writer
 
 if TYPE_CHECKING:
@@ -107,7 +107,8 @@ def deliver_batch(  # noqa: PLR0913 - as above
     if not batch:
         raise ConfigurationError(f'pipeline {name!r}: the batch needs a name: batch="2026-11-14"')
     named = Named(identity, entity, event, order_by)
-    agreement = _agree(df, to, f"{name}@{batch}", named, partitions=partitions, order=order)
+    words = {"partitions": partitions, "order": order}
+    agreement = _agree(df, to, f"{name}@{batch}", named, batch, **words)
     return run_batch(df, agreement, ledger)
 
 
@@ -116,9 +117,15 @@ def _agree(
     to: Destination | Sequence[Destination],
     name: str,
     named: Named,
+    batch: str = "",
     **words: Any,
 ) -> Agreement:
     """Put together what was asked for. Raises `ConfigurationError`."""
+    if "@" in name.removesuffix(f"@{batch}") + batch:
+        raise ConfigurationError(
+            f"pipeline {name!r}: an @ stands between the name of a batch job and its batch; leave "
+            "it out of both"
+        )
     sinks = tuple(_sink(each, name) for each in ([to] if _is_one(to) else to))  # type: ignore[union-attr]
     chosen = choose(df, named, name)
     if words.get("order", True):
@@ -126,7 +133,7 @@ def _agree(
             require_order(df, chosen)
         except ConfigurationError as error:
             raise ConfigurationError(f"pipeline {name!r}: {error}") from None
-    return Agreement(name, sinks, chosen, **words)
+    return Agreement(name, sinks, chosen, forms=forms(df, chosen), **words)
 
 
 def _is_one(to: object) -> bool:

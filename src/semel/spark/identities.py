@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from semel.errors import ConfigurationError
-from semel.events import Counter, Given, Position
+from semel.events import Counter, Given, Position, columns
+from semel.spark.frames import BUCKET
 from semel.spark.plans import keeps_positions
 
 if TYPE_CHECKING:
@@ -70,6 +71,22 @@ def require_order(frame: DataFrame, identity: Identity) -> None:
                 'entity comes first. Say order_by="created_at" (a column that does), or '
                 "order=False where order does not matter"
             )
+
+
+def forms(frame: DataFrame, identity: Identity) -> dict[str, str]:
+    """Give the form of each column that is an id: under another one it would be another event."""
+    if not isinstance(identity, Given):
+        return {}
+    nothing = _nothing(frame)
+    return {path: _form(columns.column(nothing, path).type) for path in identity.event}
+
+
+def _form(kind: pa.DataType) -> str:
+    if pa.types.is_timestamp(kind):
+        return "timestamp" if kind.tz else "timestamp without zone"
+    if pa.types.is_date(kind):
+        return "date"
+    return "text" if columns.is_text(kind) else "integer"
 
 
 def _chosen(frame: DataFrame, named: Named) -> Identity:
@@ -146,6 +163,11 @@ def _refuse_besides(named: Named) -> None:
 
 def _check(frame: DataFrame, identity: Identity) -> None:
     """Let the identity look at a batch without rows: it refuses columns as it would with some."""
+    for name in frame.columns:
+        if frame.columns.count(name) > 1 or name == BUCKET:
+            raise ConfigurationError(
+                f"column {name!r} is there twice, or has a name that semel needs: rename it"
+            )
     identity.stamper("").stamp(_nothing(frame))
 
 

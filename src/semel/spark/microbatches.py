@@ -196,10 +196,10 @@ class Stopped(Exception):
     Spark looks for them in the whole text of an error, and fails on a long one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, why: str) -> None:
         super().__init__(
             "py4j.protocol.Py4JJavaError: An error occurred while calling collect: "
-            "java.lang.InterruptedException"
+            f"java.lang.InterruptedException ({why[:200]})"
         )
 
 
@@ -208,7 +208,7 @@ def _plain(error: Exception) -> Exception:
     cause = getattr(error, "java_exception", None)
     while cause is not None:
         if "Interrupt" in cause.getClass().getName():
-            return Stopped()
+            return Stopped(str(cause))
         cause = cause.getCause()
     found = _RAISED.findall(str(error))
     if not found:
@@ -236,6 +236,7 @@ def make_driver(scribe: Scribe, agreement: Agreement, nonce: str, spark: SparkSe
         default_partitions=None if positions else _parallelism(spark),
         accept_gap=agreement.accept_gap,
         remember_s=agreement.remember_s,
+        forms=agreement.forms,
     )
 
 
