@@ -78,9 +78,10 @@ def kind_of(requirements: Sequence[Requirement], updates: Sequence[Update]) -> s
     put = {update.key.table for update in updates if isinstance(update, Put)}
     absent = {each.key.table for each in requirements if isinstance(each, Absent)}
     swept = {update.table for update in updates if isinstance(update, Sweep)}
+    beats = _beats(updates)
     rules = (
-        ("register", "owners" in put and _is_first_beat(updates)),
-        ("beat", "owners" in put),
+        ("register", 0 in beats),
+        ("beat", bool(beats)),
         ("complete", "open" in put and bool(put & {"streams", "sequences"})),
         ("open", "open" in put),
         ("claim", "streams" in absent),
@@ -92,9 +93,11 @@ def kind_of(requirements: Sequence[Requirement], updates: Sequence[Update]) -> s
     return next((kind for kind, holds in rules if holds), "other")
 
 
-def _is_first_beat(updates: Sequence[Update]) -> bool:
+def _beats(updates: Sequence[Update]) -> list[int]:
+    """Give the beats that a commit writes; a row of `owners` without one is the slot of resends."""
     owners = [each for each in updates if isinstance(each, Put) and each.key.table == "owners"]
-    return any(payloads.load(each.payload)["beat"] == 0 for each in owners)
+    rows = [payloads.load(each.payload) for each in owners]
+    return [row["beat"] for row in rows if "beat" in row]
 
 
 def _watching(commit: Callable[..., None]) -> Callable[..., None]:

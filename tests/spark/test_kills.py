@@ -84,7 +84,7 @@ def rounds(bed: Bed) -> Iterator[Rounds]:
         yield Rounds(bed, stack)
 
 
-@pytest.mark.rows("S4", "S5", "S10", "S15", "S19", "A9", "A10", "O8", "O10", "N1", "N3")
+@pytest.mark.rows("S4", "S5", "S10", "S15", "A9", "A10", "O8", "O10", "N1", "N3")
 def test_workers_are_killed_at_every_step_and_nothing_is_lost_or_repeated(
     bed: Bed, rounds: Rounds
 ) -> None:
