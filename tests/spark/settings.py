@@ -22,9 +22,9 @@ class Settings:
         max_files: files, or offsets of each partition, in one micro-batch.
         trigger: seconds between micro-batches; None takes what is there and ends.
         steps: where the driver asks whether it dies (`faults.STEPS`); sinks have their own.
-        stops: after how many charges each the query is stopped and started again (`rounds`).
         where: a condition that the rows of the source have to meet.
         counted: whether each row that is computed is told to the counting house, as `row/ID`.
+        stops: after how many charges each the query is stopped and started again (`rounds`).
     """
 
     house: str
@@ -45,9 +45,9 @@ class Settings:
     trigger: float | None = None
     delay_s: float = 0.0
     steps: list[str] = field(default_factory=list)
-    stops: list[int] = field(default_factory=list)
     where: str = "true"
     counted: bool = False
+    stops: list[int] = field(default_factory=list)
     conf: dict[str, str] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
