@@ -11,6 +11,7 @@ import resource
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +22,7 @@ from semel.spark.session import make_session
 
 FOLDER = Path(sys.argv[3]) if len(sys.argv) > 3 else Path()
 
-IDENTITIES = {
+IDENTITIES: dict[str, dict[str, Any]] = {
     "position": {"identity": "position"},
     "increasing": {"entity": "customer", "event": "number", "increasing": True},
     "given": {"entity": "customer", "event": "number"},

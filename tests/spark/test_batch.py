@@ -10,8 +10,12 @@ from typing import Any
 
 import pytest
 
-from semel import Ledger
+from semel import Event, Ledger, sink
 from semel.errors import Diverged, SemelError
+from semel.ledger.parked import read_parked, resolve
+from semel.ledger.scribe import Scribe
+from semel.ledger.stores import open_store
+from semel.protocol import ParkedState
 from semel.spark.deliver import deliver_batch
 from semel.verify.standalone import spark_environment
 from spark.destinations import make_sink
@@ -153,3 +157,29 @@ def positions(desk: Desk) -> Any:
     rows = json.loads(Path(desk.table).read_text())["partitions"]["0"]
     values = [("t", 0, *row) for row in rows]
     return desk.spark.createDataFrame(values, POSITIONS).coalesce(1)
+
+
+@pytest.mark.rows("S21")
+def test_what_a_person_released_of_a_finished_batch_goes_with_its_next_run(
+    desk: Desk, tmp_path: Path
+) -> None:
+    seen, ledger = tmp_path / "seen", f"sqlite:///{tmp_path}/batch.db"
+
+    def out(event: Event) -> None:
+        with seen.open("a") as file:
+            file.write(f"{event.entity}{event.id}\n")
+        if event.id == 1:
+            raise TimeoutError("no reply")
+
+    frame = desk.spark.createDataFrame([("a", 1), ("a", 2), ("b", 3)], "c string, id bigint")
+    words: dict[str, Any] = {"entity": "c", "event": "id", "ledger": ledger, "partitions": 1}
+    words |= {"to": sink(name="out")(out), "name": "mail", "batch": "d"}
+    assert deliver_batch(frame, **words).parked == {"out": 2}, "one is held, one waits behind it"
+    assert deliver_batch(frame, **words).parked == {"out": 2}
+    scribe = Scribe(open_store(ledger), "mail@d")
+    [held] = [at for at, row, _ in read_parked(scribe, "out") if row.state is ParkedState.HELD]
+    resolve(scribe, "out", held, ParkedState.DELIVERED, "ann", "seen in the mailbox")
+    scribe.store.close()
+    again = deliver_batch(frame, **words)
+    assert (again.resent, again.parked, again.again) == (1, {"out": 0}, True)
+    assert sorted(seen.read_text().split()) == ["a1", "a2", "b3"]
