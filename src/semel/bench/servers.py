@@ -100,6 +100,10 @@ class PostgresServer:
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
+    def log(self) -> str:
+        """Give what the server has written into its log."""
+        return (self._home / "log").read_text(errors="replace")
+
     def start(self) -> None:
         """Start the server and wait until it answers."""
         log = str(self._home / "log")
