@@ -95,12 +95,27 @@ class _ByPosition:
         if not self._looked:
             self._looked = True
             self._compare_start(rows, before)
+        above = mask
+        if before.above:
+            above = rows.contained_in(EntityIds.of({scope: before.above}))
         if before.upto is not None:
             mask = rows.at_most({scope: before.upto})
+            self._refuse_again(rows, mask & ~above, before)
             self._compare_content(rows, mask, before)
-        if before.above:
-            mask = mask | rows.contained_in(EntityIds.of({scope: before.above}))
-        return mask
+        return mask | above
+
+    def _refuse_again(self, rows: Rows, again: NDArray[np.bool_], before: Mark) -> None:
+        """What this generation has passed never comes again in it: such a row is another event."""
+        if before.generation == self._assignment.opening.row.minibatch.generation and again.any():
+            at = int(np.flatnonzero(again)[0])
+            raise Diverged(
+                f"{self._place}: event {rows.id(at)} comes after event {before.upto}, which a "
+                "minibatch before this one delivered, and no checkpoint was lost in between: it "
+                "may be new, so it is not skipped. Nothing of these rows was sent. Where a "
+                "stateful operator (a join, an aggregation) or a union stands between the source "
+                "and semel.deliver, use given identity (entity=, event=), under a new name; where "
+                "the topic was made anew, start under a new name"
+            )
 
     def _compare_start(self, rows: Rows, before: Mark) -> None:
         """A topic made anew, and a gap, both look like a re-read: they stop the pipeline unless
