@@ -98,6 +98,16 @@ class IntentWay:
             self._doubts.report_late(self._caller.late)
             raise
 
+    def give_up(self) -> None:
+        """The task fails, not for what was sent from here: settle the span that was acknowledged,
+        so that it is not in doubt.
+        """
+        try:
+            self._settle()
+        except Fenced:
+            self._doubts.report_late(self._caller.late)
+            raise
+
     def close(self) -> None:
         """Give the session back."""
         self._caller.close()

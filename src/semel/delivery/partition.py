@@ -13,11 +13,12 @@ from semel.delivery.recounting import count
 from semel.delivery.surroundings import Surroundings
 from semel.delivery.watermarks import watermark
 from semel.delivery.whole import WholeWay
+from semel.errors import Fenced
 from semel.events import Counter
 from semel.ledger.journal import COUNTERS, Journal, State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -35,6 +36,23 @@ def way_of(lane: Lane) -> Way:
     if lane.sink.capability.records_intents:
         return IntentWay(lane)
     return FencedWay(lane)
+
+
+@contextlib.contextmanager
+def _giving_up(lanes: Sequence[Lane]) -> Iterator[None]:
+    """When a sink or the input fails, let every lane settle what it knows to be acknowledged: a
+    destination that is down puts nothing in doubt at another one.
+    """
+    try:
+        yield
+    except Fenced:
+        raise
+    except Exception:
+        for lane in lanes:
+            if isinstance(lane.way, IntentWay):
+                with contextlib.suppress(Exception):  # the first error is the one that is told
+                    lane.way.give_up()
+        raise
 
 
 @dataclass
@@ -60,11 +78,12 @@ class PartitionDelivery:
         stamper = self.assignment.identity.stamper(self.assignment.partition, last=base.values)
         with contextlib.ExitStack() as stack:
             lanes = [self._lane(sink, stack) for sink in self.sinks]
-            for batch in batches:
-                rows = stamper.stamp(batch)
-                for lane in lanes:
-                    lane.push(rows)
-            reports = [report for lane in lanes if (report := lane.finish()) is not None]
+            with _giving_up(lanes):
+                for batch in batches:
+                    rows = stamper.stamp(batch)
+                    for lane in lanes:
+                        lane.push(rows)
+                reports = [report for lane in lanes if (report := lane.finish()) is not None]
             told = {report.sink for report in reports}
             self.skipped = sum(lane.figures.skipped for lane in lanes if lane.sink.name not in told)
         counted = stamper.state()
