@@ -179,7 +179,7 @@ def test_a_batch_that_was_judged_is_not_compared(decision: Judgement) -> None:
 
 
 def test_a_complete_batch_that_was_settled_keeps_what_is_recorded() -> None:
-    world = world_like("transactional", GIVEN)
+    world = world_like("transactional", COUNTER)
     reports = world.minibatch(0, TEXT, "batch")
     judge(world.scribe, world.opened().minibatch, Judgement.AS_RECORDED, "ann", "looked")
     run(world, "a1=9")

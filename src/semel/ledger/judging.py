@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 def judge(scribe: Scribe, minibatch: Minibatch, decision: Judgement, by: str, reason: str) -> None:
     """Record what a person says of a minibatch; the next open of its Spark batch acts on it.
 
-    - pending, as recorded: what was delivered stands and is skipped, the replay's other events are
+    - as recorded: what was delivered stands and is skipped, the replay's other events are
       delivered, what is in doubt is parked; as after a lost checkpoint.
     - as replayed: what is recorded of it is dropped, and all that the replay gives is delivered.
-    - complete, as recorded: nothing is run again, and nothing is compared.
+    - counted ids, complete, as recorded: nothing is run again, and nothing is compared.
 
     May be repeated. Raises `ConfigurationError` when it cannot be judged, or not so.
     """
@@ -105,8 +105,10 @@ class Consequence:
     updates: list[Update] = field(default_factory=list)
 
 
-def follow(scribe: Scribe, row: OpenRow, sinks: Iterable[str]) -> Consequence:
-    """Say what follows from the judgement that stands in `open`, now that its batch comes again."""
+def follow(scribe: Scribe, row: OpenRow, sinks: Iterable[str], *, survives: bool) -> Consequence:
+    """Say what follows from the judgement that stands in `open`, now that its batch comes again;
+    `survives` tells whether what was delivered is known by its ids.
+    """
     if row.judged is None:
         raise AssertionError("nobody judged it")
     if row.judged.decision is Judgement.AS_REPLAYED:
@@ -115,6 +117,8 @@ def follow(scribe: Scribe, row: OpenRow, sinks: Iterable[str]) -> Consequence:
             _drop(scribe, row, sink, dropped)
         _rewind(scribe, row, COUNTERS.name, dropped)
         return dropped
+    if survives:
+        return Consequence(new_generation=True)
     complete = (row.complete or row.again) and not any(
         StreamRow.load(text).state is PartitionState.PENDING
         for sink in sinks

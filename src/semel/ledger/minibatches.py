@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events.ids import Minibatch
-from semel.ledger import gaps, journal, judging, payloads, sequences
+from semel.ledger import gaps, journal, judging, payloads, refusals, sequences
 from semel.ledger.judging import Consequence
 from semel.ledger.keys import EVENTS, HEADS, OPEN, STREAMS, key, prefix
 from semel.ledger.owners import FINISHED, PIPELINES
@@ -111,7 +111,7 @@ class Minibatches:
             text = self._scribe.read_one(self._open)
             before = None if text is None else OpenRow.load(text)
             if before is not None and before.run < self._run:
-                self._refuse_left_out(wish.sinks)
+                refusals.left_out(self._scribe, wish.sinks)
             judged = self._follow(before, wish)
             row = self._next(before, wish, judged)
             standing = self._sequences(wish)
@@ -161,8 +161,10 @@ class Minibatches:
             return NOTHING
         if (wish.query, wish.batch) != (before.query, before.minibatch.batch):
             return NOTHING
-        self._refuse_step(before, wish, 0, complete=True)
-        return judging.follow(self._scribe, before, wish.sinks)
+        refusals.step(self._scribe, before, wish, 0, complete=True)
+        return judging.follow(
+            self._scribe, before, wish.sinks, survives=wish.survives_lost_checkpoint
+        )
 
     def complete(self, opening: Opening, reports: Sequence[Report], sinks: Iterable[str]) -> None:
         """Turn every pending partition complete, advance L, write watermarks and drop locations, in
@@ -253,8 +255,8 @@ class Minibatches:
         fresh = replace(row, minibatch=Minibatch(generation + 1, wish.batch), serial=serial + 1)
         if judged.new_generation:
             return replace(fresh, continues=True)
-        if wish.query == before.query and step in (-1, 0, 1):
-            self._refuse_step(before, wish, step, complete=complete)
+        if wish.query == before.query and step in (-1, 0, 1) and self._steps(before, wish):
+            refusals.step(self._scribe, before, wish, step, complete=complete)
             was_complete = step < 0 or (step == 0 and complete)
             return replace(
                 row,
@@ -269,43 +271,21 @@ class Minibatches:
                 compared=before.compared,
             )
         if not wish.survives_lost_checkpoint:
-            raise ConfigurationError(
-                f"pipeline {self._scribe.pipeline!r}: the checkpoint was lost or replaced (batch "
-                f"{wish.batch} does not follow {before.minibatch.batch}), and ids that semel "
-                "counted cannot be told from the ones delivered before. Restore the checkpoint, or "
-                "start under a new name with input that begins after what was delivered"
-            )
+            raise refusals.lost_checkpoint(self._scribe, before, wish)
         return fresh
 
-    def _refuse_left_out(self, sinks: Iterable[str]) -> None:
-        """A sink that is left out with something pending would be forgotten: finish it first."""
-        described = self._scribe.read_one(key(PIPELINES, self._scribe.pipeline))
-        known = [] if described is None else payloads.load(described).get("sinks", {})
-        for sink in sorted(set(known) - set(sinks)):
-            for _, text in self._scribe.scan(STREAMS, prefix(self._scribe.pipeline, sink)):
-                row = StreamRow.load(text)
-                if row.state is PartitionState.PENDING:
-                    raise ConfigurationError(
-                        f"pipeline {self._scribe.pipeline!r}: sink {sink!r} is left out, but its "
-                        f"partition {row.partition} is half delivered. Start once with it, let the "
-                        "minibatch come to its end, then leave it out"
-                    )
-
-    def _refuse_step(self, before: OpenRow, wish: Wish, step: int, *, complete: bool) -> None:
-        """Refuse what cannot follow the newest minibatch of the generation."""
-        name = f"pipeline {self._scribe.pipeline!r}"
-        if step == 1 and not complete:
-            raise Diverged(
-                f"{name}: Spark goes on to batch {wish.batch}, but the minibatch before it is not "
-                "complete in the ledger: was the checkpoint used by a query without semel, or the "
-                "ledger restored from a copy? Start with the checkpoint of this ledger"
-            )
-        if step < 1 and before.partitions != wish.partitions:
-            raise ConfigurationError(
-                f"{name}: batch {wish.batch} comes again, and it was delivered with "
-                f"{before.partitions} buckets. Rescale back to {before.partitions}, let it come to "
-                f"its end, then rescale to {wish.partitions} and start again"
-            )
+    def _steps(self, before: OpenRow, wish: Wish) -> bool:
+        """Whether a batch belongs to the generation: one before the newest only where the newest is
+        complete and its own rows are there to compare, because Spark may have planned it anew.
+        """
+        batch, _, complete = before.reached()
+        if wish.batch >= batch or not wish.survives_lost_checkpoint:
+            return True
+        again = Minibatch(before.minibatch.generation, wish.batch)
+        return complete and any(
+            self._scribe.scan(STREAMS, prefix(self._scribe.pipeline, sink, *_parts(again)), limit=1)
+            for sink in wish.sinks
+        )
 
     def _matching(
         self, opening: Opening, sink: str, row: StreamRow, report: Report | None

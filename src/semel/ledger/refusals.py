@@ -1,0 +1,61 @@
+"""Why a minibatch cannot be opened: what a driver asks for does not follow what the ledger has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from semel.errors import ConfigurationError, Diverged
+from semel.ledger import payloads
+from semel.ledger.keys import STREAMS, key, prefix
+from semel.ledger.owners import PIPELINES
+from semel.ledger.rows import StreamRow
+from semel.protocol import PartitionState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from semel.ledger.minibatches import Wish
+    from semel.ledger.rows import OpenRow
+    from semel.ledger.scribe import Scribe
+
+
+def left_out(scribe: Scribe, sinks: Iterable[str]) -> None:
+    """A sink that is left out with something pending would be forgotten: finish it first."""
+    described = scribe.read_one(key(PIPELINES, scribe.pipeline))
+    known = [] if described is None else payloads.load(described).get("sinks", {})
+    for sink in sorted(set(known) - set(sinks)):
+        for _, text in scribe.scan(STREAMS, prefix(scribe.pipeline, sink)):
+            row = StreamRow.load(text)
+            if row.state is PartitionState.PENDING:
+                raise ConfigurationError(
+                    f"pipeline {scribe.pipeline!r}: sink {sink!r} is left out, but its "
+                    f"partition {row.partition} is half delivered. Start once with it, let the "
+                    "minibatch come to its end, then leave it out"
+                )
+
+
+def step(scribe: Scribe, before: OpenRow, wish: Wish, by: int, *, complete: bool) -> None:
+    """Refuse what cannot follow the newest minibatch of the generation."""
+    name = f"pipeline {scribe.pipeline!r}"
+    if by == 1 and not complete:
+        raise Diverged(
+            f"{name}: Spark goes on to batch {wish.batch}, but the minibatch before it is not "
+            "complete in the ledger: was the checkpoint used by a query without semel, or the "
+            "ledger restored from a copy? Start with the checkpoint of this ledger"
+        )
+    if by < 1 and before.partitions != wish.partitions:
+        raise ConfigurationError(
+            f"{name}: batch {wish.batch} comes again, and it was delivered with "
+            f"{before.partitions} buckets. Rescale back to {before.partitions}, let it come to "
+            f"its end, then rescale to {wish.partitions} and start again"
+        )
+
+
+def lost_checkpoint(scribe: Scribe, before: OpenRow, wish: Wish) -> ConfigurationError:
+    """Say that ids which were counted do not survive this."""
+    return ConfigurationError(
+        f"pipeline {scribe.pipeline!r}: the checkpoint was lost or replaced (batch "
+        f"{wish.batch} does not follow {before.minibatch.batch}), and ids that semel "
+        "counted cannot be told from the ones delivered before. Restore the checkpoint, or "
+        "start under a new name with input that begins after what was delivered"
+    )
