@@ -13,6 +13,7 @@ import numpy as np
 
 from semel.delivery.parks import parked_row
 from semel.events import EntityIds, cuts
+from semel.events.values import require_values
 from semel.ledger.rows import SpanRow
 from semel.protocol import ParkedState, SpanState
 
@@ -54,8 +55,14 @@ class Drafts:
         self.rows: Rows | None = None
 
     def next(self, rows: Rows) -> Draft:
-        """Draft the next span, cut by the sink's limits as they are now."""
+        """Draft the next span, cut by the sink's limits as they are now.
+
+        A function is called with Python values: one that cannot be made is found here, before there
+        is an intent.
+        """
         start = self._lane.position
+        if getattr(self._lane.sink, "batches", None) is False:
+            require_values(rows)
         return self.draft(rows, cuts(start, start + len(rows), self._lane.sink.chunk_rows))
 
     def draft(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
-from semel.events import columns, sets
+from semel.events import columns, sets, values
 from semel.events.labels import Labels
 
 if TYPE_CHECKING:
@@ -154,13 +154,18 @@ class Rows:
         )
 
     def value(self, row: int) -> dict[str, Any]:
-        """The user's columns of one row, as Python has them."""
-        names, arrays = self.batch.schema.names, self.batch.columns
-        return {name: array[row].as_py() for name, array in zip(names, arrays, strict=True)}
+        """The user's columns of one row, as Python has them; see `values`."""
+        return self.slice(row, row + 1).values()[0]
 
     def values(self) -> list[dict[str, Any]]:
-        """The user's columns of every row, as Python has them."""
-        return cast("list[dict[str, Any]]", self.batch.to_pylist())
+        """The user's columns of every row, as Python has them.
+
+        Raises `ConfigurationError` for a value that Python cannot hold.
+        """
+        try:
+            return cast("list[dict[str, Any]]", self.batch.to_pylist())
+        except values.CANNOT as error:
+            raise values.refusal(self) from error
 
     def all_ids(self) -> list[EventID]:
         """The event id of every row."""
