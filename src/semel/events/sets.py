@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semel.errors import ConfigurationError
 from semel.events.entityids import EntityIds
 from semel.events.idcolumns import IdColumns, borders, sorted_pairs, sorted_texts
 from semel.events.intervals import INTEGER, TEXT, IdSet, Shape, shape_of
@@ -215,6 +216,13 @@ def _mask(array: pa.Array) -> NDArray[np.bool_]:
 def _require_shape(mine: Shape, others: Any) -> None:
     for other in others:
         if other not in (mine, None):
-            raise ValueError(
-                f"these events have {mine} ids, and they are compared with {other} ids"
+            raise ConfigurationError(
+                f"these events have {_in_words(mine)} ids, and they are compared with "
+                f"{_in_words(other)} ids, which the ledger has recorded: the type of an id column "
+                "was changed, and ids of two types are never the same. Cast the column back to "
+                "what it was, or start under a new name"
             )
+
+
+def _in_words(each: Shape) -> str:
+    return each if isinstance(each, str) else f"({', '.join(map(_in_words, each))})"
