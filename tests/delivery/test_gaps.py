@@ -72,7 +72,7 @@ def test_where_the_start_is_not_known_the_task_still_compares() -> None:
 def test_another_topic_under_the_same_name_is_still_found() -> None:
     world = delivered()
     opening = world.driver.begin("q2", 0, {"t/0": 0})
-    with pytest.raises(Diverged, match="this is another source"):
+    with pytest.raises(Diverged, match="another source, start under a new name"):
         world.task(opening, "a3 b4=9")
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pyarrow as pa
 import pytest
 
-from delivery.world import POSITION, once, world_like
+from delivery.world import POSITION, World, events, once, world_like
 from semel.errors import Diverged
 from semel.ledger.judging import judge
 from semel.protocol import Judgement
@@ -75,3 +78,54 @@ def test_a_judged_minibatch_may_bring_what_was_recorded_of_it(judgement: Judgeme
         world.driver.end(opening, [])
     world.minibatch(2, "b6")
     assert world.out.seen.endswith("b6")
+
+
+# -- other columns, then a lost checkpoint
+
+
+def wide(text: str) -> pa.RecordBatch:
+    batch = events(text)
+    return batch.append_column("note", pa.array(["x"] * batch.num_rows))
+
+
+def reordered(text: str) -> pa.RecordBatch:
+    batch = events(text)
+    return batch.select(list(reversed(batch.schema.names)))
+
+
+CHANGES = pytest.mark.parametrize("change", [wide, reordered])
+
+
+def upgraded() -> World:
+    """A query was delivered with its first columns; then the checkpoint is lost."""
+    world = world_like("transactional", POSITION)
+    world.minibatch(0, "a1 b2 a3")
+    world.start()
+    return world
+
+
+@CHANGES
+def test_other_columns_at_the_watermark_are_told_with_the_way_out(
+    change: Callable[[str], pa.RecordBatch],
+) -> None:
+    world = upgraded()
+    opening = world.driver.begin("q2", 0, {"t/0": 0})
+    with pytest.raises(
+        Diverged, match=r"'startingOffsets', '{\"t\": {\"0\": 4}}'.*accept_gap=True"
+    ):
+        world.task(opening, [change("a1 b2 a3 b4")])
+    assert world.out.seen == "a1 b2 a3"
+    world.start()
+    opening = world.driver.begin("q3", 0, {"t/0": 4})
+    world.driver.end(opening, world.task(opening, [change("b4")]))
+    assert world.out.seen == "a1 b2 a3 b4"
+
+
+@CHANGES
+def test_other_columns_at_the_watermark_are_not_compared_when_a_person_says_so(
+    change: Callable[[str], pa.RecordBatch],
+) -> None:
+    world = upgraded()
+    opening = world.driver.begin("q2", 0, {"t/0": 0})
+    world.driver.end(opening, world.task(opening, [change("a1 b2 a3 b4")], accept_gap=True))
+    assert world.out.seen == "a1 b2 a3 b4"

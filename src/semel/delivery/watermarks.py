@@ -146,17 +146,21 @@ class _ByPosition:
 
     def _compare_content(self, rows: Rows, mask: NDArray[np.bool_], before: Mark) -> None:
         """The event at the watermark is met again in a re-read: it must be the same one."""
-        judged = self._assignment.opening.row.continues
-        if before.digest is None or judged or not mask.any():
+        told = self._assignment.opening.row.continues or self._assignment.accept_gap
+        if before.upto is None or before.digest is None or told or not mask.any():
             return
         at = int(np.flatnonzero(mask)[-1])
         if rows.id(at) == before.upto:
             found = digest(rows.batch.slice(at, 1))
             if found != before.digest:
+                name = self._assignment.partition
+                where = starting_offsets({name: _offset(before.upto) + 1}, [name])
                 raise Diverged(
                     f"{self._place}: event {before.upto} was delivered with digest {before.digest} "
-                    f"and comes again with {found}: this is another source, or it was changed. "
-                    "Start under a new name"
+                    f"and comes again with {found}. If the query has other columns now, or in "
+                    "another order, start after what was delivered, with "
+                    f".option('startingOffsets', '{where}'), or say accept_gap=True to skip it "
+                    "without comparing. If this is another source, start under a new name"
                 )
 
     def observe(self, rows: Rows) -> None:
