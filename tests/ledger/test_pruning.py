@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from delivery.world import GIVEN, world_like
 from ledger.delivering import Driver, payments
 from ledger.doubles import SINK, World, holding, parked, span, wish
 from semel.events import Given
@@ -73,3 +74,17 @@ def test_a_parked_event_goes_only_when_it_is_final_and_old(
     world.clock.move(1.0)
     assert Pruning(world.scribe, remember_s).run([SINK]) == state.final
     assert len(read_parked(world.scribe, SINK)) == (not state.final)
+
+
+def test_sets_are_forgotten_after_a_lost_checkpoint_too_and_what_was_met_is_not() -> None:
+    pipeline = world_like("transactional", GIVEN)
+    pipeline.minibatch(0, "a1 b2")
+    pipeline.start()
+    pipeline.minibatch(0, "a1 b2 a3", "q2")
+    for batch in range(1, 20):
+        pipeline.minibatch(batch, f"a{10 + batch}", "q2")
+    pipeline.clock.move(3 * 7 * DAY_S)
+    Pruning(pipeline.scribe).run(["out"])
+    assert pipeline.store.size("journal")[0] == 1  # the mark
+    pipeline.minibatch(20, "a50", "q2")
+    assert pipeline.out.seen.endswith("a29 a50")

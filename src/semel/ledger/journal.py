@@ -30,6 +30,8 @@ TABLE = "journal"
 FORGOTTEN = 0
 """The number of the row that says that older ones were pruned: below every minibatch."""
 FORGOT = "forgot"
+MET = "met"
+"""Says in which generation a remembered id was last met: the re-read has reached what is known."""
 SMALLEST_FULL = 4_096
 """Deltas of fewer bytes than this are never folded into a full snapshot."""
 

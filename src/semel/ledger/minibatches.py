@@ -13,12 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from semel.errors import ConfigurationError, Diverged, Fenced
+from semel.errors import Diverged, Fenced
 from semel.events.ids import Minibatch
-from semel.ledger import gaps, journal, judging, payloads, refusals, sequences
+from semel.ledger import gaps, journal, judging, refusals, sequences
 from semel.ledger.judging import Consequence
 from semel.ledger.keys import EVENTS, HEADS, OPEN, STREAMS, key, prefix
-from semel.ledger.owners import FINISHED, PIPELINES
+from semel.ledger.owners import PIPELINES
 from semel.ledger.rows import OpenRow, StreamRow
 from semel.ledger.sequences import SequenceRow, Standing
 from semel.ledger.store import Absent, Conflict, Equals, Put, Sweep
@@ -99,16 +99,19 @@ class Minibatches:
         self._scribe = scribe
         self._run = run
         self._open = key(OPEN, scribe.pipeline)
+        self._pipeline = key(PIPELINES, scribe.pipeline)
 
     def open(self, wish: Wish) -> Opening:
         """Open a minibatch; a run's first open fences the run before it.
 
         Raises `Fenced` when a later run has the pipeline, `ConfigurationError` when the identity
-        cannot survive a lost checkpoint, `Diverged` when Spark went on past a minibatch that is not
-        complete, or begins later than the ledger stands.
+        cannot survive a lost checkpoint or the pipeline was rescaled meanwhile, `Diverged` when
+        Spark went on past a minibatch that is not complete, or begins later than the ledger stands.
         """
         while True:
-            text = self._scribe.read_one(self._open)
+            rows = self._scribe.read(self._open, self._pipeline)
+            text, described = rows.get(self._open), rows.get(self._pipeline)
+            refusals.rescaled(self._scribe, described, wish)
             before = None if text is None else OpenRow.load(text)
             if before is not None and before.run < self._run:
                 refusals.left_out(self._scribe, wish.sinks)
@@ -129,7 +132,12 @@ class Minibatches:
             )
             if text == opening.text:
                 return opening
-            required = self._unfinished() if text is None else [Equals(self._open, text)]
+            if text is None:
+                refusals.finished(self._scribe, described)
+            required = [
+                Absent(at) if payload is None else Equals(at, payload)
+                for at, payload in ((self._open, text), (self._pipeline, described))
+            ]
             sweeps = _swept(self._scribe.pipeline, before, row, wish.sinks)
             requirements = [*required, *judged.requirements]
             updates = [Put(self._open, opening.text), *sweeps, *judged.updates]
@@ -138,19 +146,6 @@ class Minibatches:
             except Conflict:
                 continue
             return replace(opening, sequences=self._sequences(wish)) if judged.updates else opening
-
-    def _unfinished(self) -> list[Requirement]:
-        """Require that nothing is open because nothing ever was, not because it is finished."""
-        at = key(PIPELINES, self._scribe.pipeline)
-        described = self._scribe.read_one(at)
-        if described is None:
-            return [Absent(self._open)]
-        if FINISHED in payloads.load(described):
-            raise ConfigurationError(
-                f"pipeline {self._scribe.pipeline!r} is a batch that is finished: it is only "
-                "counted and compared. Deliver what is new under another batch"
-            )
-        return [Absent(self._open), Equals(at, described)]
 
     def _sequences(self, wish: Wish) -> Mapping[str, Mapping[str, SequenceRow]]:
         return {sink: sequences.read_sequences(self._scribe, sink) for sink in wish.sinks}

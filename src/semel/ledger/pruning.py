@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from semel.ledger import keys, payloads
-from semel.ledger.journal import FORGOT, FORGOTTEN, watermark_of
+from semel.ledger.journal import FORGOT, FORGOTTEN, MET, watermark_of
 from semel.ledger.journal import TABLE as JOURNAL
 from semel.ledger.keys import OPEN, prefix
 from semel.ledger.parked import read_parked
@@ -61,9 +61,15 @@ class Pruning:
         return opened.since > now - self.remember_s
 
     def _forget(self, row_key: Key, text: str) -> int:
-        """Remove a remembered set; say in its partition that something was forgotten."""
+        """Remove a remembered set; say in its partition that something was forgotten, and still in
+        which generation an id was met.
+        """
         mark = Key(row_key.table, row_key.key.rpartition("/")[0] + "/" + keys.part(FORGOTTEN))
-        entry = {"number": FORGOTTEN, "full": False, "state": {FORGOT: True}, "at": 0.0}
+        known = self.scribe.read_one(mark)
+        rows = [payloads.load(each)["state"] for each in (known, text) if each is not None]
+        met = max((row[MET] for row in rows if MET in row), default=None)
+        state = {FORGOT: True} if met is None else {FORGOT: True, MET: met}
+        entry = {"number": FORGOTTEN, "full": False, "state": state, "at": 0.0}
         try:
             self.scribe.commit(
                 [Equals(row_key, text)], [Delete(row_key), Put(mark, payloads.dump(entry))]
@@ -88,9 +94,11 @@ def _replayable(opened: OpenRow | None, minibatch: Minibatch) -> bool:
 
 
 def _is_set(row: dict[str, object]) -> bool:
-    """Whether a journal row is a remembered set of one minibatch: its only name is its number."""
+    """Whether a journal row is a remembered set of one minibatch: its only name is its number,
+    beside the mark of the generation that has met what is known.
+    """
     state = row["state"]
-    if not isinstance(state, dict) or list(state) != [str(row["number"])]:
+    if not isinstance(state, dict) or set(state) - {MET} != {str(row["number"])}:
         return False
     # An entity may be called like a number too; but of an increasing id a list is kept, not sets.
     return isinstance(state[str(row["number"])], dict)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from semel.errors import ConfigurationError, Diverged
 from semel.ledger import payloads
 from semel.ledger.keys import STREAMS, key, prefix
-from semel.ledger.owners import PIPELINES
+from semel.ledger.owners import FINISHED, PIPELINES
 from semel.ledger.rows import StreamRow
 from semel.protocol import PartitionState
 
@@ -32,6 +32,26 @@ def left_out(scribe: Scribe, sinks: Iterable[str]) -> None:
                     f"partition {row.partition} is half delivered. Start once with it, let the "
                     "minibatch come to its end, then leave it out"
                 )
+
+
+def rescaled(scribe: Scribe, described: str | None, wish: Wish) -> None:
+    """A run that was silent while the pipeline was rescaled would go on with the old buckets."""
+    recorded = {} if described is None else payloads.load(described)
+    known = recorded.get("partitions")
+    if None not in (known, wish.partitions) and known != wish.partitions:
+        raise ConfigurationError(
+            f"pipeline {scribe.pipeline!r} was rescaled to {known} buckets, and this run has "
+            f"{wish.partitions}. Nothing was sent; start the query again, with {known}"
+        )
+
+
+def finished(scribe: Scribe, described: str | None) -> None:
+    """Nothing is open because it is finished, not because nothing ever was."""
+    if described is not None and FINISHED in payloads.load(described):
+        raise ConfigurationError(
+            f"pipeline {scribe.pipeline!r} is a batch that is finished: it is only "
+            "counted and compared. Deliver what is new under another batch"
+        )
 
 
 def step(scribe: Scribe, before: OpenRow, wish: Wish, by: int, *, complete: bool) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from semel.errors import ConfigurationError, Fenced
 from semel.events import bucket, bucket_name
-from semel.ledger import journal, payloads
+from semel.ledger import journal, payloads, refusals
 from semel.ledger.journal import COUNTERS, Entry, Journal, watermark_of
 from semel.ledger.keys import OPEN, key, prefix
 from semel.ledger.owners import PIPELINES
@@ -40,6 +40,7 @@ def rescale(scribe: Scribe, partitions: int) -> None:
     """
     pipeline_key, open_key = key(PIPELINES, scribe.pipeline), key(OPEN, scribe.pipeline)
     rows = scribe.read(pipeline_key, open_key)
+    refusals.finished(scribe, rows.get(pipeline_key))
     if pipeline_key not in rows or open_key not in rows:
         raise ConfigurationError(f"pipeline {scribe.pipeline!r} has not run yet: just start it")
     described, opened = payloads.load(rows[pipeline_key]), OpenRow.load(rows[open_key])
