@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from semel.delivery import Agreement
     from semel.ledger.minibatches import Opening
+    from semel.ledger.owners import OwnerRow
 
 OWNER_LEASE_S = 10.0
 TRIES = 10
@@ -74,6 +75,7 @@ class MicroBatches:
     nonce: str
     query: Any = None
     _live: Live | None = field(default=None, init=False, repr=False)
+    _watched: OwnerRow | None = field(default=None, init=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "query": None, "_live": None}
@@ -94,12 +96,13 @@ class MicroBatches:
             return
         self._tell(opening, deliver(frame, live.driver, opening, self.agreement, live.ledger))
 
-    def refuse_changed(self, spark: SparkSession) -> None:
-        """Look at the ledger before Spark starts anything: is the name used for something else?"""
+    def refuse_taken(self, spark: SparkSession) -> None:
+        """Look at the ledger before Spark starts anything: is the name used, or somebody at it?"""
         self.ledger = ledgers.resolve(self.ledger, self.checkpoint)
         ledgers.refuse_unreachable(self.ledger, spark)
         scribe = Scribe(open_store(self.ledger), self.agreement.name)
         make_driver(scribe, self.agreement, self.nonce, spark).refuse_changed()
+        self._watched = refuse_living(scribe)
         scribe.store.close()
 
     def _begin_run(self, spark: SparkSession, batch: int) -> Live:
@@ -107,7 +110,7 @@ class MicroBatches:
         ledger = ledgers.resolve(self.ledger, self.checkpoint)
         ledgers.refuse_unreachable(ledger, spark)
         scribe = Scribe(open_store(ledger), self.agreement.name)
-        refuse_living(scribe)
+        refuse_living(scribe, self._watched)
         driver = make_driver(scribe, self.agreement, self.nonce, spark)
         driver.start()
         starts = None
@@ -240,9 +243,15 @@ def make_driver(scribe: Scribe, agreement: Agreement, nonce: str, spark: SparkSe
     )
 
 
-def refuse_living(scribe: Scribe) -> None:
-    """Refuse a name whose beat moves: somebody else runs it."""
+def refuse_living(scribe: Scribe, known: OwnerRow | None = None) -> OwnerRow | None:
+    """Refuse a name whose beat moves: somebody else runs it. Give the owner that does not.
+
+    One that was watched before, and has not moved since, need not be watched again.
+    """
     owners = Owners(scribe)
+    standing = owners.owner()
+    if standing is not None and standing == known:
+        return standing
     me = Process.here()
     # One that was stopped just now may beat once more; one that lives beats again.
     if owners.alive(me, OWNER_LEASE_S) and owners.alive(me, OWNER_LEASE_S):
@@ -252,6 +261,7 @@ def refuse_living(scribe: Scribe) -> None:
             f"pipeline {scribe.pipeline!r} is being run{where}: its heartbeat moves. Stop that "
             "query first, or give this one another name"
         )
+    return owners.owner()
 
 
 def _parallelism(spark: SparkSession) -> int:
