@@ -298,6 +298,9 @@ class Closing:
         if mark.upto is not None:
             upto = mark.upto
             above = IdSet.of(event for event in above if _after(event, upto))
+        first = None if mark.upto is not None else _id_of(leftover.row.first)
+        if first is not None and (mark.begins is None or _after(mark.begins, first)):
+            mark = replace(mark, begins=first)
         return Standing(osn, max(before.sent, handled.sent), replace(mark, above=above))
 
     def _entry(

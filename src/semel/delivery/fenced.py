@@ -84,7 +84,7 @@ class FencedWay:
         """Claim, skip or deliver, as what was found says."""
         lane = self._lane
         if self._action is None:
-            self._claim()
+            self._claim(rows)
             return 0
         if self._action is Action.COUNT:
             if not counting.goes_on(lane, rows):
@@ -116,10 +116,10 @@ class FencedWay:
 
     # -- claim and resume
 
-    def _claim(self) -> None:
+    def _claim(self, rows: Rows) -> None:
         lane = self._lane
         location = lane.sink.locate(lane.assignment.target(lane.sink))
-        found = lane.holding.claim(None, location=location)
+        found = lane.holding.claim(None, location=location, begins=rows.sort_key(0))
         self._action = RESUME[found, lane.sink.capability].action
         if self._action is Action.DELIVER:
             lane.look_at_heads(Found.NEW)

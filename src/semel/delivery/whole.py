@@ -40,7 +40,7 @@ class WholeWay:
         lane = self._lane
         if self._found is None:
             location = lane.sink.locate(lane.assignment.target(lane.sink))
-            self._found = lane.holding.claim(None, location=location)
+            self._found = lane.holding.claim(None, location=location, begins=rows.sort_key(0))
             return 0
         if self._found is Found.COMPLETE:
             return counting.count(lane, rows)

@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 def next_offset(mark: Mark) -> int | None:
     """Give the first offset that is not surely handled as a whole; None where nothing is known."""
     if mark.upto is None:
-        if not mark.above:
+        known = [each for each in (mark.begins,) if each is not None]
+        known += [mark.above.min()] if mark.above else []
+        if not known:
             return None
-        least = _offset(mark.above.min())
+        least = min(_offset(each) for each in known)
     elif isinstance(mark.upto, tuple):
         # Folded in the middle of a minibatch, it may stand between two events of one offset.
         return _offset(mark.upto) + (mark.digest is not None)

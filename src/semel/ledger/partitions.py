@@ -11,7 +11,7 @@ Always true:
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events import EntityIds
@@ -72,9 +72,14 @@ class Holding:
     # -- claim
 
     def claim(
-        self, first: SpanRow | None, parks: Parks = NOTHING, location: str | None = None
+        self,
+        first: SpanRow | None,
+        parks: Parks = NOTHING,
+        location: str | None = None,
+        begins: list[Any] | None = None,
     ) -> Found:
-        """Insert the row with the first span, or find what stands there and take it over.
+        """Insert the row with the first span, or find what stands there and take it over; `begins`
+        is the sort key of its first event, where no span tells it.
 
         NEW only if this very attempt inserted the row. Raises `Fenced` when a later attempt or run
         has it.
@@ -91,6 +96,7 @@ class Holding:
             deadline_s=self.who.deadline_s,
             at=self.scribe.clock.wall(),
             location=location,
+            first=(_begins(first) if begins is None else begins) if self.may_grow else None,
         )
         if self.opening.row.again and not self.may_grow:
             self._refuse_growth()
@@ -355,6 +361,14 @@ class Holding:
 
     def _span_key(self, number: int) -> Key:
         return key(EVENTS, *self._parts, number)
+
+
+def _begins(span: SpanRow | None) -> list[Any] | None:
+    """The sort key of the first event of a span, with position identity: its least id."""
+    if span is None or not span.ids or not span.ids[0]:
+        return None
+    least: Any = min(cast("Any", ids).min() for _, ids in span.ids[0].items())
+    return list(least) if isinstance(least, tuple) else [least]
 
 
 def _as_one(run: list[tuple[SpanRow, str]]) -> tuple[SpanRow, str]:

@@ -127,6 +127,7 @@ class StreamRow:
         osn: the last OSN before the partition's first event (L of the minibatch before).
         done: events at the start of the order that a complete row already covered (position
             identity).
+        first: the sort key of the first event; before complete with position identity only.
         location: the destination's place for exactly these events; removed with complete.
         dropped: whether a person said that none of it counts: it is only numbered past.
     """

@@ -32,6 +32,7 @@ class Mark:
         digest: of the event at `upto`, because a topic made anew looks just like a re-read.
         source: the source's own identity (Kafka's topic id), where it has one.
         generation: in which the partition was last seen; an older one means that it is read again.
+        begins: the first event that ever came, while not all events up to any other are handled.
     """
 
     upto: EventID | None = None
@@ -39,6 +40,7 @@ class Mark:
     source: str | None = None
     above: IdSet = field(default=IdSet.EMPTY)
     generation: int = 1
+    begins: EventID | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Give it as a JSON object."""
@@ -49,18 +51,20 @@ class Mark:
             "source": self.source,
             "above": self.above.to_json(),
             "generation": self.generation,
+            "begins": list(self.begins) if isinstance(self.begins, tuple) else self.begins,
         }
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Mark:
         """Read it back."""
-        upto = value["upto"]
+        upto, begins = value["upto"], value.get("begins")
         return cls(
             upto=tuple(upto) if isinstance(upto, list) else upto,
             digest=value["digest"],
             source=value["source"],
             above=IdSet.from_json(value["above"]),
             generation=value["generation"],
+            begins=tuple(begins) if isinstance(begins, list) else begins,
         )
 
 
