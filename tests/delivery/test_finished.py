@@ -115,7 +115,7 @@ def test_what_is_parked_stays_and_can_still_be_resolved() -> None:
     assert world.parked() == ["b2 held"]
     assert world.heads() == ["b"]
     world.resolve("b2", "resend")
-    world.driver.drain()
+    world.driver.drain(waits=True)
     assert world.out.seen.split().count("b2") == 2
     assert world.heads() == []
     run(world)
