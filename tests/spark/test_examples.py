@@ -17,7 +17,7 @@ SAYS = {
     "charges": [
         "after start 1: 5 charges of 5 payments",
         "after start 2: 5 charges of 5 payments",
-        "1 events are parked",
+        "events parked for another reason",
     ],
     "positions": [
         "10 readings in each of 2 partitions: 20 delivered",
@@ -34,7 +34,7 @@ SAYS = {
         "refused: pipeline 'reminders@2026-01-31'",
         "3 reminders in",
     ],
-    "fan_out": ["archive: 6 orders", "mail: 5 orders", "1 events are parked"],
+    "fan_out": ["archive: 6 orders", "mail: 5 orders", "events parked for another reason"],
     "own_sink": [
         "booked: {'c0': 18, 'c1': 22, 'c2': 26}",
         "checkpoint lost, read again: {'c0': 18, 'c1': 22, 'c2': 26}",

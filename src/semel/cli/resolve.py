@@ -161,8 +161,8 @@ def _next(event: Parked, decision: ParkedState, behind: int, standing: dict[str,
     if standing["state"] == "beating":
         return f"{what} {place}: run {standing['run']} of {name} is beating"
     return (
-        f"pipeline {name} does not seem to run ({standing['state']}): {what} {place} "
-        "once it is started"
+        f"pipeline {name} does not seem to run ({standing['state']}): once it is started, "
+        f"{what} {place}"
     )
 
 

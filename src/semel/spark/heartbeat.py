@@ -5,6 +5,7 @@ Always true: it ends with the query, so that whoever comes next need not wait fo
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 BEAT_S = 3.0
 LOOK_S = 0.25
+LEAVE_S = 2.0
 
 log = logging.getLogger("semel")
 
@@ -41,9 +43,18 @@ class Heartbeat(threading.Thread):
         self._stopped = threading.Event()
         self._draining: threading.Thread | None = None
 
+    def start(self) -> None:
+        """Begin; a process that comes to its end says so too, if there is time."""
+        super().start()
+        atexit.register(self._leave)
+
     def stop(self) -> None:
         """End it, whatever the query does."""
         self._stopped.set()
+
+    def _leave(self) -> None:
+        self.stop()
+        self.join(LEAVE_S)
 
     def run(self) -> None:
         """Beat until the query ends or a later run has the name."""
@@ -61,6 +72,7 @@ class Heartbeat(threading.Thread):
                 return
             except SemelError as error:
                 log.warning("pipeline %r: %s", self._driver.scribe.pipeline, error)
+        atexit.unregister(self._leave)
         try:
             self._driver.beat(ended=True)
         except SemelError as error:

@@ -96,13 +96,18 @@ class MicroBatches:
             return
         self._tell(opening, deliver(frame, live.driver, opening, self.agreement, live.ledger))
 
-    def refuse_taken(self, spark: SparkSession) -> None:
-        """Look at the ledger before Spark starts anything: is the name used, or somebody at it?"""
+    def look_first(self, spark: SparkSession) -> None:
+        """Look at the ledger before Spark starts anything: is the name used, or somebody at it?
+
+        Raises `ConfigurationError`. What a person released meanwhile is sent.
+        """
         self.ledger = ledgers.resolve(self.ledger, self.checkpoint)
         ledgers.refuse_unreachable(self.ledger, spark)
         scribe = Scribe(open_store(self.ledger), self.agreement.name)
-        make_driver(scribe, self.agreement, self.nonce, spark).refuse_changed()
+        driver = make_driver(scribe, self.agreement, self.nonce, spark)
+        driver.refuse_changed()
         self._watched = refuse_living(scribe)
+        driver.drain()  # what a person released goes also where no new input comes
         scribe.store.close()
 
     def _begin_run(self, spark: SparkSession, batch: int) -> Live:
@@ -146,13 +151,13 @@ class MicroBatches:
         for report in outcome.reports:
             told["skipped"] += report.skipped
             told["suppressed"] += report.suppressed
-            told["parked"] += report.parked
             told["doubted"] += report.doubted
+            told["others"] += max(report.parked - report.doubted, 0)
         texts = {
             "skipped": "not sent, because delivered before the checkpoint was lost",
             "suppressed": "not sent again, because delivered by an attempt before",
-            "parked": "parked (`semel parked ls` shows them)",
-            "doubted": "in doubt (`semel parked ls` shows them)",
+            "doubted": "parked in doubt (`semel parked ls` shows them)",
+            "others": "parked for another reason, or behind one that is (`semel parked ls`)",
         }
         for what, text in texts.items():
             if told[what]:

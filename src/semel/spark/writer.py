@@ -128,7 +128,7 @@ class Delivering:
         self._refuse_said()
         batches = MicroBatches(self.agreement, self._semel.ledger, self._checkpoint(), uuid4().hex)
         if self._semel.classic:
-            batches.refuse_taken(self._semel.spark)
+            batches.look_first(self._semel.spark)
         super().foreachBatch(batches)  # type: ignore[misc]
         query: StreamingQuery = super().start()  # type: ignore[misc]
         if self._semel.classic:
