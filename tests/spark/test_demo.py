@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,8 @@ def start(place: Path, *arguments: str) -> subprocess.Popen[bytes]:
             stderr=err,
             env={**os.environ, "TMPDIR": str(place), "SEMEL_LEDGER": "sqlite:///nowhere.db"},
             start_new_session=True,
+            # Where tests run in the background, Ctrl-C is ignored, and that is inherited.
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         )
 
 
