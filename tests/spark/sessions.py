@@ -6,7 +6,8 @@ import os
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ from spark.driving import TESTS, Bed, assert_ordered, missing, names, repeated
 from spark.settings import Settings
 
 Query = Callable[[DataFrame], DataFrame]
+
+_numbers = count(1)
+"""Folders of tests that are gone give their names to later ones; numbers do not."""
 
 SENTENCE = re.compile(r"^semel\.errors\.(\w+: .*)$", re.MULTILINE)
 
@@ -84,10 +88,12 @@ class Desk(Bed):
     spark: SparkSession
     begun: int = 0
 
+    number: int = field(default_factory=_numbers.__next__)
+
     @property
     def name(self) -> str:
         """The name of a pipeline that no other test has at the shared counting house."""
-        return f"charges-{self.folder.name}"
+        return f"charges-{self.number}"
 
     def settings(self, **changes: Any) -> Settings:
         """Say what a query is told."""
