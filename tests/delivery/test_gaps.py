@@ -7,13 +7,13 @@ import re
 
 import pytest
 
-from delivery.witnesses import Crash, Database, Post, crash, crash_after, fine
+from delivery.witnesses import Crash, Database, Post, crash, crash_after, fine, lost
 from delivery.world import COUNTER, GIVEN, POSITION, World, once, world_of
 from semel.delivery import Driver
+from semel.delivery.driver import PRUNE_EVERY
 from semel.errors import ConfigurationError, Diverged
 from semel.events import IdSet
 from semel.ledger.gaps import next_offset
-from semel.ledger.pruning import Pruning
 from semel.ledger.sequences import Mark
 
 
@@ -170,16 +170,14 @@ def test_positions_have_no_buckets() -> None:
     assert made.partitions is None
 
 
-def test_the_driver_remembers_as_long_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[float] = []
-
-    def run(self: Pruning, sinks: object) -> int:
-        asked.append(self.remember_s)
-        return 0
-
-    monkeypatch.setattr(Pruning, "run", run)
-    monkeypatch.setattr("semel.delivery.driver.PRUNE_EVERY", 1)
-    world = world_of(Post(), POSITION)
-    world.driver.remember_s = 60.0
+@pytest.mark.parametrize(("remember_s", "kept"), [(60.0, []), (1e6, ["a1 delivered"])])
+def test_the_driver_remembers_as_long_as_it_is_told(remember_s: float, kept: list[str]) -> None:
+    world = world_of(Post(), GIVEN)
+    world.driver.remember_s = remember_s
+    world.out.plan(lost)
     world.minibatch(0, "a1")
-    assert asked == [60.0]
+    world.resolve("a1", "delivered")
+    world.clock.move(3_600.0)
+    for batch in range(1, PRUNE_EVERY + 1):
+        world.minibatch(batch, f"b{batch + 1}")
+    assert world.parked() == kept
