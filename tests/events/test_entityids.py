@@ -14,8 +14,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from semel.events import EntityIds, Gathered, Given, IdSet
-from semel.events.entityids import GATHERED_MAX
+from semel.events.entityids import GATHERED_MAX, unpacked
 from semel.events.labels import Labels
+from semel.events.packed import PACKED_MIN
 from semel.events.sets import contained_in, id_sets
 from semel.events.written import canonical
 from semel.ledger import payloads
@@ -168,12 +169,46 @@ def test_a_payload_with_ready_text_is_the_payload_with_the_value(pairs: Pairs) -
     ids = as_columns(pairs)
     text = payloads.dump({"b": [ids.written(), ids.written()], "a": '"', "c": {"7": ids.written()}})
     told = {"b": [ids.to_json()] * 2, "a": '"', "c": {"7": ids.to_json()}}
-    assert payloads.load(text) == told
-    if len(canonical(told).encode()) <= payloads.EXPANDED_BYTES_MAX:
+    assert unpacked(payloads.load(text)) == told
+    if len(canonical(told).encode()) <= payloads.EXPANDED_BYTES_MAX and not ids.written().dense:
         assert text == canonical(told)
     travelled = pickle.loads(pickle.dumps(ids.written()))
     assert travelled == ids.written()
     assert travelled.deflated() == ids.written().deflated()
+
+
+MANY = [(NASTY[at % len(NASTY)], at) for at in range(PACKED_MIN)]
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [(scope, 3 * at) for scope, at in MANY],
+        [(scope, 2**63 - 1 - at * 2**53) for scope, at in MANY],
+        [(scope, at * 2**54 - 2**63) for scope, at in MANY],
+        [(f"{scope}{at}", at) for scope, at in MANY],
+        [(scope, f"{at}{scope}") for scope, at in MANY],
+        [(scope, more) for scope, at in MANY for more in (10 * at, 10 * at + 1, 10 * at + 5)],
+    ],
+    ids=["steps", "down", "far", "single", "texts", "intervals"],
+)
+def test_many_ids_are_packed_and_come_out_the_same(pairs: Pairs) -> None:
+    ids, one_by_one = as_columns(pairs), as_dictionary(pairs)
+    text = ids.written().content
+    assert ids.written().dense
+    assert len(text) < len(plain(one_by_one))
+    again = EntityIds.from_json(json.loads(text))
+    assert again == ids == one_by_one
+    assert again.to_json() == one_by_one.to_json()
+    assert again.written() == ids.written()
+    assert unpacked([{"ids": json.loads(text)}]) == [{"ids": one_by_one.to_json()}]
+    assert again | ids == ids
+
+
+def test_a_scope_may_be_called_packed() -> None:
+    ids = as_columns([("packed", "a"), ("packed", "b")])
+    assert EntityIds.from_json(json.loads(ids.written().content)) == ids
+    assert unpacked(ids.to_json()) == ids.to_json()
 
 
 @pytest.mark.parametrize("kind", ["integer", "text"])

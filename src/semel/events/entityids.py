@@ -14,6 +14,7 @@ import numpy as np
 
 from semel.events.idcolumns import IdColumns
 from semel.events.intervals import IdSet
+from semel.events.packed import is_packed
 from semel.events.written import Written, canonical
 
 if TYPE_CHECKING:
@@ -145,17 +146,17 @@ class EntityIds:
         return {scope: self._sets[scope].to_json() for scope in sorted(self._sets)}
 
     def written(self) -> Written:
-        """The canonical text of `to_json`."""
+        """The canonical text of `to_json`; a packed one where there are many ids."""
         if self._written is None:
             if self._columns is None:
                 self._written = Written(canonical(self.to_json()).encode())
             else:
-                self._written = Written(self._columns.written())
+                self._written = Written(self._columns.written(), dense=self._columns.dense)
         return self._written
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> EntityIds:
-        """What `to_json` gave. Raises ValueError for anything else."""
+        """What `to_json` or `written` gave. Raises ValueError for anything else."""
         columns = IdColumns.from_json(value)
         if columns is not None:
             return cls(None, columns)
@@ -163,6 +164,17 @@ class EntityIds:
 
 
 EntityIds.EMPTY = EntityIds.of({})
+
+
+def unpacked(value: Any) -> Any:
+    """The same JSON with every packed set in it written out, for people."""
+    if isinstance(value, list):
+        return [unpacked(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if is_packed(value):
+        return EntityIds.from_json(value).to_json()
+    return {name: unpacked(each) for name, each in value.items()}
 
 
 class Gathered:

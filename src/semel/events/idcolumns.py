@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from semel.events.intervals import INTEGER, TEXT, IdSet
 from semel.events.labels import Names
+from semel.events.packed import PACKED_MIN, is_packed, pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,7 +58,9 @@ class IdColumns:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> IdColumns | None:
-        """The sets that JSON tells in the form `written` has; None where it is another form."""
+        """The sets that JSON tells in a form that `written` has; None where it is another form."""
+        if is_packed(value):
+            return cls(*unpack(value))
         names = sorted(value)
         rows = [value[name] for name in names]
         if set(map(type, rows)) != {list} or not all(rows):
@@ -120,8 +123,17 @@ class IdColumns:
         before = np.cumsum(counts) - counts
         return np.arange(len(owners)) + np.repeat(starts - before, counts), owners
 
+    @property
+    def dense(self) -> bool:
+        """Whether they are so many that they are written packed."""
+        return len(self.firsts) >= PACKED_MIN
+
     def written(self) -> bytes:
-        """The canonical JSON of {scope: ids}, where ids are [[first, last], ...] or texts."""
+        """The canonical JSON of {scope: ids}, where ids are [[first, last], ...] or texts; packed
+        where there are many.
+        """
+        if self.dense:
+            return pack(self.names, self.borders, self.firsts, self.lasts)
         names, firsts = _escaped(self.names), self.firsts
         if self.shape == TEXT:
             opened, pieces, closed = '"', [_escaped(firsts)], '"'

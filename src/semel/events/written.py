@@ -2,7 +2,8 @@
 
 - Equal values make equal text: names are sorted, separators compact, and only what no store takes
   is written as an escape.
-- What is `Written` is text once and deflated once, however many rows it goes into.
+- What is `Written` is text once and deflated once, however many rows it goes into; what is dense
+  is never deflated.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ _LEVEL = 1
 class Written:
     """A JSON text, ready to stand in a payload as it is."""
 
-    __slots__ = ("_deflated", "content")
+    __slots__ = ("_deflated", "content", "dense")
 
-    def __init__(self, content: bytes) -> None:
-        """Trusts that it is canonical JSON in UTF-8."""
+    def __init__(self, content: bytes, *, dense: bool = False) -> None:
+        """Trusts that it is canonical JSON in UTF-8, and compressed already where it is dense."""
         self.content = content
+        self.dense = dense
         self._deflated: bytes | None = None
 
     def __len__(self) -> int:
@@ -43,6 +45,8 @@ class Written:
         return f"Written({self.content!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if self.dense:
+            return _dense, (self.content,)
         # It travels deflated: that is what the other side needs, and a third of the content.
         return _inflated, (self.deflated(),)
 
@@ -51,6 +55,10 @@ class Written:
         if self._deflated is None:
             self._deflated = _deflated(self.content)
         return self._deflated
+
+
+def _dense(content: bytes) -> Written:
+    return Written(content, dense=True)
 
 
 def _inflated(deflated: bytes) -> Written:

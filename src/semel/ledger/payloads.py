@@ -4,7 +4,8 @@ Always true of a payload:
 - equal values make equal text: keys are sorted, separators compact;
 - it is text that every store takes: NUL and lone surrogates are written as escapes, and all other
   characters as they are;
-- what is put in comes out: over `EXPANDED_BYTES_MAX` it is compressed, and `load` expands it again.
+- what is put in comes out: over `EXPANDED_BYTES_MAX`, packed sets of ids aside, it is compressed,
+  and `load` expands it again; packed sets stay so until `EntityIds.from_json` reads them.
 
 Compressors differ between machines: let `Equals` require the text that was read, not a new one.
 """
@@ -37,7 +38,7 @@ def dump(value: Mapping[str, Any]) -> str:
     """Write a payload. What JSON has no word for is a ValueError or TypeError: `encode_value`."""
     parts = _parts(value)
     # A value that looks like a compressed one is compressed too, so that `load` never has to guess.
-    if sum(map(len, parts)) <= EXPANDED_BYTES_MAX and value.keys() != {_COMPRESSED}:
+    if sum(map(_loose, parts)) <= EXPANDED_BYTES_MAX and value.keys() != {_COMPRESSED}:
         return b"".join(map(_content, parts)).decode()
     deflated = base64.b64encode(compressed(_larger(parts))).decode("ascii")
     return f'{{"{_COMPRESSED}":"{deflated}"}}'
@@ -109,6 +110,11 @@ def _larger(parts: list[bytes | Written]) -> list[bytes | Written]:
         else:
             made[-1] = _content(made[-1]) + _content(part)
     return made
+
+
+def _loose(part: bytes | Written) -> int:
+    """How much of a part compressing would make smaller."""
+    return 0 if isinstance(part, Written) and part.dense else len(part)
 
 
 def _content(part: bytes | Written) -> bytes:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from semel.errors import ConfigurationError
 from semel.events import EntityIds, IdSet, Minibatch
+from semel.events.entityids import unpacked
 from semel.ledger import keys, payloads
 from semel.ledger.finished import finished
 from semel.ledger.journal import COUNTERS, Journal, watermark_of
@@ -117,7 +118,7 @@ class Ledger:
         """Give the first `limit` rows of a table whose keys start with `start`, expanded."""
         _require_table(table)
         found = self._store.scan(table, start, limit=limit)
-        return [(row.key, payloads.load(text)) for row, text in found]
+        return [(row.key, unpacked(payloads.load(text))) for row, text in found]
 
     def count(self, table: str) -> int:
         """Say how many rows a table has."""
