@@ -19,7 +19,7 @@ help: ## print the targets
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[connect,postgres,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[connect,postgres,http,redis,kafka,dev]'
 	@touch $@
 
 java: # Spark needs it; installed where that needs nobody's password
@@ -42,7 +42,7 @@ test: java $(INSTALLED) ## every test, on two processes
 	test -x .venv42/bin/python || $(PYTHON) -m venv .venv42
 	sed 's/^pyspark==.*/pyspark==4.2.1/' constraints.txt > .venv42/constraints.txt
 	PIP_CONSTRAINT=$(CURDIR)/.venv42/constraints.txt PIP_BUILD_CONSTRAINT=$(CURDIR)/.venv42/constraints.txt \
-		.venv42/bin/python -m pip install --quiet -e '.[connect,postgres,dev]'
+		.venv42/bin/python -m pip install --quiet -e '.[connect,postgres,http,redis,kafka,dev]'
 	@touch $@
 
 test-spark42: java .venv42/.installed ## the tests on Spark, with PySpark 4.2
