@@ -1,0 +1,35 @@
+"""A real Kafka broker for tests; each process of pytest, so of xdist, starts its own if asked.
+
+Where its jars cannot be had the tests are skipped with the reason; with `CI=true` they fail.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from semel.bench.kafka_broker import KafkaBroker, fetched
+from semel.errors import ConfigurationError
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaBroker]:
+    """A running broker; `create_topic()` gives a topic of one's own."""
+    jars_or_skip("broker")
+    broker = KafkaBroker()
+    try:
+        yield broker
+    finally:
+        broker.close()
+
+
+def jars_or_skip(what: str) -> str:
+    """Give a class path of jars, or skip the test with the reason why there are none."""
+    try:
+        return ",".join(map(str, sorted(fetched(what).glob("*.jar"))))
+    except ConfigurationError as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(error))
+        pytest.skip(f"not run: {error}")
