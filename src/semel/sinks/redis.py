@@ -1,0 +1,213 @@
+"""Redis as a sink: counters, lists, streams, or a Lua body of one's own (TRANSACTIONAL).
+
+One Lua script per chunk moves semel's progress row and runs every event, so both happen or neither.
+
+How durable that is, Redis' settings say, and `Redis.durability` reads them. Row and effects are
+always lost together, because they are one script: with `appendonly yes` and `appendfsync always`
+nothing that was acknowledged is lost; with `everysec` the last seconds may be, in a crash of the
+machine; with snapshots alone, everything since the last one. What was lost after its minibatch was
+complete is not sent again: semel's ledger has it as delivered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from semel.errors import ConfigurationError, SemelError
+from semel.ledger.stores import redact
+from semel.protocol import Capability, OnReject
+from semel.sinks import redis_words as words
+from semel.sinks.redis_line import Line
+from semel.sinks.redis_scripts import COMMAND, Script, applying
+from semel.sinks.redis_session import RedisSession
+from semel.sinks.redis_templates import OWN, Template
+from semel.sinks.sink import Sink, Target
+
+ARGUMENTS: dict[str, tuple[int, int]] = {
+    "INCRBY": (1, 1),
+    "DECRBY": (1, 1),
+    "INCRBYFLOAT": (1, 1),
+    "HINCRBY": (2, 2),
+    "HINCRBYFLOAT": (2, 2),
+    "HSET": (2, 200),
+    "SET": (1, 8),
+    "APPEND": (1, 1),
+    "LPUSH": (1, 200),
+    "RPUSH": (1, 200),
+    "SADD": (1, 200),
+    "ZADD": (2, 200),
+    "ZINCRBY": (2, 2),
+    "XADD": (3, 200),
+    "DEL": (0, 0),
+}
+"""The commands, and how few and how many arguments each takes after its key."""
+
+CHUNK_ROWS_MAX = 10_000
+"""A script has Redis to itself while it runs: so many events take it some ten milliseconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Redis(Sink):
+    """Runs a command, or a Lua body, for every event; semel's progress row moves with it.
+
+    `key` and `arguments` are templates: `{customer}` is a column, `{{` a brace. With `script` the
+    body sees `KEYS` and `ARGV` of its event, and refuses it by `return redis.error_reply(...)`
+    before it writes. With `on_reject="block"` a script takes one event, because Redis cannot take
+    back what followers of a refused event would have done.
+
+    Attributes:
+        url: redis://[user]:password@host:port/database, rediss:// for TLS, unix:// for a socket.
+        command: one of `ARGUMENTS`; empty where there is a `script`.
+        key: the key, or for a `script` several; none may begin with `semel:`.
+        arguments: what stands after the key in Redis' own command.
+        script: a Lua body that is run for every event instead of a command.
+        chunk_bytes: the keys and arguments of one script, at most; an event that is larger alone is
+            rejected.
+        replicas: how many replicas must have a chunk before it counts as delivered.
+        replicas_within_s: how long a chunk waits for them before they are asked for anew.
+    """
+
+    url: str = field(repr=False)
+    key: str | tuple[str, ...]
+    command: str = ""
+    arguments: tuple[str, ...] = ()
+    script: str = ""
+    chunk_rows: int = 2_000
+    chunk_bytes: int = 64 * 1024 * 1024
+    replicas: int = 0
+    replicas_within_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "command", self.command.upper())
+        object.__setattr__(self, "arguments", tuple(self.arguments))
+        if self.on_reject is OnReject.BLOCK:
+            object.__setattr__(self, "chunk_rows", 1)
+        self._require_settings()
+        self._require_command()
+        self._require_keys()
+
+    def _require_settings(self) -> None:
+        said = f"sink {self.name!r}"
+        if self.url.partition("://")[0] not in ("redis", "rediss", "unix") or "://" not in self.url:
+            raise ConfigurationError(
+                f"{said}: {redact(self.url)!r} is not the URL of a Redis: write "
+                "redis://[user]:password@host:port/0 (rediss:// for TLS, unix:///path for a socket)"
+            )
+        if type(self.chunk_rows) is not int or not 1 <= self.chunk_rows <= CHUNK_ROWS_MAX:
+            raise ConfigurationError(
+                f"{said}: chunk_rows={self.chunk_rows!r} - between 1 and {CHUNK_ROWS_MAX}, because "
+                "Redis does nothing else while a script runs"
+            )
+        if type(self.chunk_bytes) is not int or not 1 <= self.chunk_bytes <= 512 * 1024 * 1024:
+            raise ConfigurationError(
+                f"{said}: chunk_bytes={self.chunk_bytes!r} - between 1 and 512 MiB"
+            )
+        if type(self.replicas) is not int or self.replicas < 0:
+            raise ConfigurationError(f"{said}: replicas={self.replicas!r} - 0 or more")
+        if not 0 < self.replicas_within_s < self.deadline_s:
+            raise ConfigurationError(
+                f"{said}: replicas_within_s={self.replicas_within_s!r} - more than 0 and less than "
+                f"deadline_s ({self.deadline_s:g})"
+            )
+
+    def _require_command(self) -> None:
+        said = f"sink {self.name!r}"
+        if bool(self.command) == bool(self.script):
+            raise ConfigurationError(f"{said}: give a command or a script, one of them")
+        if self.script:
+            return
+        if self.command not in ARGUMENTS:
+            raise ConfigurationError(
+                f"{said}: {self.command!r} is not among {', '.join(ARGUMENTS)}; write it as a "
+                "script: redis.call('...', KEYS[1], ARGV[1])"
+            )
+        fewest, most = ARGUMENTS[self.command]
+        if not fewest <= len(self.arguments) <= most:
+            takes = str(fewest) if fewest == most else f"{fewest} to {most}"
+            raise ConfigurationError(
+                f"{said}: {self.command} takes {takes} arguments after its key, and there are "
+                f"{len(self.arguments)}"
+            )
+
+    def _require_keys(self) -> None:
+        said = f"sink {self.name!r}"
+        if not self.key or (not self.script and not isinstance(self.key, str)):
+            raise ConfigurationError(f"{said}: give one key; only a script has several")
+        for template in (*self.key_templates, *self.argument_templates):
+            del template  # reading them is the check
+        for template in self.key_templates:
+            first = template.parts[0] if template.parts else b""
+            if isinstance(first, bytes) and first.startswith(OWN):
+                raise ConfigurationError(
+                    f"{said}: keys that begin with 'semel:' are semel's own; choose another"
+                )
+        if len({template.tag for template in self.key_templates}) > 1:
+            raise ConfigurationError(
+                f"{said}: its keys have different hash tags, so they may lie on different nodes of "
+                "a cluster; give all of them the same one, or none"
+            )
+
+    @property
+    def capability(self) -> Capability:
+        """TRANSACTIONAL: one script moves the progress row and has the effect."""
+        return Capability.TRANSACTIONAL
+
+    def describe(self) -> dict[str, object]:
+        """Say where the progress rows are; what the sink does to its keys may change."""
+        tag = None if self.tag is None else self.tag.decode()
+        return {**super().describe(), "hash_tag": tag}
+
+    def open(self, target: Target) -> RedisSession:
+        """Connect, and see that this Redis can keep the promise."""
+        line = Line(self.url, self.deadline_s)
+        try:
+            told = words.read_info(line)
+            words.require_lasting(told, line.shown)
+            if told.get("cluster_enabled") == "1" and self.tag is None:
+                raise ConfigurationError(
+                    f"sink {self.name!r}: {line.shown} is a cluster, where one script reaches the "
+                    "keys of one hash slot. Begin every key with one constant hash tag, such as "
+                    "'{{balances}}:{customer}' (a doubled brace stands for itself)"
+                )
+        except BaseException:
+            line.close()
+            raise
+        return RedisSession(self, line, target)
+
+    def durability(self) -> str:
+        """Ask the server what it keeps through a crash, and say so; 'unknown' where it does not
+        tell.
+        """
+        try:
+            line = Line(self.url, self.deadline_s)
+            try:
+                return words.durability(line)
+            finally:
+                line.close()
+        except SemelError as error:
+            return f"unknown: {error}"
+
+    # -- what the settings come to
+
+    @cached_property
+    def key_templates(self) -> tuple[Template, ...]:
+        """The keys of an event."""
+        keys = (self.key,) if isinstance(self.key, str) else self.key
+        return tuple(Template.of(each, f"sink {self.name!r}: the key") for each in keys)
+
+    @cached_property
+    def argument_templates(self) -> tuple[Template, ...]:
+        """The arguments of an event."""
+        what = f"sink {self.name!r}: the argument"
+        return tuple(Template.of(each, what) for each in self.arguments)
+
+    @property
+    def tag(self) -> bytes | None:
+        """The hash tag that all keys share, None where they have none."""
+        return self.key_templates[0].tag
+
+    @cached_property
+    def lua(self) -> Script:
+        """The script of a chunk."""
+        return applying(self.script) if self.script else COMMAND

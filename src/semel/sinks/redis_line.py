@@ -1,0 +1,226 @@
+"""One connection to Redis that sends each command once, and says what became of it.
+
+Always true:
+- nothing is repeated here, and nothing of the client library repeats: what was sent and not
+  answered is `OutcomeUnknown`;
+- an error reply that Redis gives before it runs a script is `NotDelivered`, or a
+  `ConfigurationError` where only a person can help; a reply that nobody classified is unknown;
+- no message shows a password.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from semel.errors import ConfigurationError, MissingExtra, NotDelivered, OutcomeUnknown, SemelError
+from semel.ledger.stores import redact
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from semel.sinks.redis_scripts import Script
+
+NOT_NOW = frozenset(
+    {
+        "BUSY",
+        "LOADING",
+        "MASTERDOWN",
+        "READONLY",
+        "CLUSTERDOWN",
+        "OOM",
+        "MISCONF",
+        "NOREPLICAS",
+        "TRYAGAIN",
+        "ASK",
+        "MOVED",
+    }
+)
+"""What Redis says when it cannot take a write at the moment, and has not taken it."""
+
+NOT_ALLOWED = frozenset({"NOAUTH", "WRONGPASS", "NOPERM"})
+"""What it says to somebody who may not do this."""
+
+_REDIRECTS_MAX = 5
+
+
+class Line:
+    """A connection of one session; it is made when it is first needed, and made anew when lost."""
+
+    def __init__(self, url: str, deadline_s: float) -> None:
+        try:
+            from redis import exceptions
+            from redis.connection import ConnectionPool
+        except ModuleNotFoundError:
+            raise MissingExtra("pip install 'semel[redis]'") from None
+        self._errors = exceptions
+        self.shown = redact(url)
+        try:
+            pool = ConnectionPool.from_url(url)
+        except ValueError:
+            raise ConfigurationError(
+                f"{self.shown} is not the URL of a Redis: write "
+                "redis://[user]:password@host:port/0 (rediss:// for TLS, unix:///path for a "
+                "socket), special characters as %XX"
+            ) from None
+        self._kind = pool.connection_class
+        self._settings: dict[str, Any] = {
+            **pool.connection_kwargs,
+            "socket_timeout": deadline_s,
+            "socket_connect_timeout": min(deadline_s, 5.0),
+            "protocol": 2,
+            "retry": None,
+            "retry_on_timeout": False,
+            "retry_on_error": [],
+            "health_check_interval": 0,
+            "decode_responses": False,
+        }
+        self._connection: Any = None
+
+    def ask(self, *command: bytes) -> Any:
+        """Do a command that has no effect: what is not known of it can be asked again."""
+        try:
+            return self._exchange([_array(len(command)), *map(_bulk, command)])
+        except OutcomeUnknown as error:
+            raise NotDelivered(str(error)) from error
+
+    def run(self, script: Script, keys: Sequence[bytes], values: Sequence[bytes],
+            more: tuple[int, Any, int, Any] = (0, b"", 0, b"")) -> Any:  # fmt: skip
+        """Run a script by its name, by its text where Redis does not know it yet.
+
+        `more` are further keys and values as they go on the wire: how many, and their bytes.
+        """
+        key_count, key_bytes, value_count, value_bytes = more
+        rest: list[Any] = [
+            _bulk(b"%d" % (len(keys) + key_count)),
+            *map(_bulk, keys),
+            key_bytes,
+            *map(_bulk, values),
+            value_bytes,
+        ]
+        first = _array(3 + len(keys) + key_count + len(values) + value_count)
+        for _ in range(_REDIRECTS_MAX):
+            try:
+                return self._exchange([first, _bulk(b"EVALSHA"), _bulk(script.name), *rest])
+            except self._errors.NoScriptError:
+                self._exchange([_array(3), _bulk(b"SCRIPT"), _bulk(b"LOAD"), _bulk(script.text)])
+            except self._errors.MovedError as moved:
+                self._go_to(moved.host, moved.port)
+        raise NotDelivered(f"{self.shown}: the cluster sends us from one node to the next")
+
+    def close(self) -> None:
+        """Give the connection back; one that is gone already is no error."""
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            connection.disconnect()
+
+    # -- the wire
+
+    def _exchange(self, parts: list[Any]) -> Any:
+        """Send and read the reply. Raises NoScriptError and MovedError, which had no effect."""
+        connection = self._connected()
+        errors = self._errors
+        try:
+            connection.send_packed_command(_gathered(parts), check_health=False)
+            return connection.read_response()
+        except (errors.NoScriptError, errors.MovedError):
+            raise
+        except errors.ResponseError as error:
+            raise self._told(error) from None
+        except (errors.AuthenticationError, errors.AuthorizationError) as error:
+            self.close()
+            raise self.forbidden(str(error)) from None
+        except errors.BusyLoadingError as error:
+            self.close()
+            raise NotDelivered(f"{self.shown} is loading its data ({error})") from None
+        except Exception as error:
+            self.close()
+            raise OutcomeUnknown(
+                f"{self.shown}: the connection was lost after a command was sent "
+                f"({type(error).__name__}: {error})"
+            ) from error
+
+    def _connected(self) -> Any:
+        if self._connection is not None:
+            return self._connection
+        errors = self._errors
+        made = self._kind(**self._settings)
+        try:
+            made.connect()
+        except SemelError:
+            raise
+        except (errors.AuthenticationError, errors.AuthorizationError) as error:
+            raise self.forbidden(str(error)) from None
+        except errors.ResponseError as error:
+            raise self._told(error) from None
+        except Exception as error:
+            raise NotDelivered(
+                f"{self.shown} does not answer ({type(error).__name__}: {error}). See that Redis "
+                "runs and can be reached"
+            ) from error
+        self._connection = made
+        return made
+
+    def _go_to(self, host: str, port: int) -> None:
+        """Go where the cluster says that the keys are."""
+        self.close()
+        self._settings = {**self._settings, "host": host or self._settings["host"], "port": port}
+
+    def _told(self, error: Exception) -> SemelError:
+        """Classify an error reply."""
+        code = _code(self._errors, error)
+        if code in NOT_ALLOWED:
+            return self.forbidden(str(error))
+        if code in NOT_NOW:
+            self.close()  # a replica that was a primary: who has the name now is asked anew
+            return NotDelivered(f"{self.shown} takes no writes at the moment: {code} {error}")
+        text = str(error)
+        if "compiling script" in text:
+            return ConfigurationError(f"{self.shown}: the script is no Lua: {text}")
+        if code == "CROSSSLOT" or "unknown command" in text or "invalid DB" in text.lower():
+            return ConfigurationError(f"{self.shown}: {text}")
+        return OutcomeUnknown(f"{self.shown}: {code} {text}".replace("  ", " "))
+
+    def forbidden(self, text: str) -> ConfigurationError:
+        """Say that a person has to give us leave."""
+        return ConfigurationError(
+            f"{self.shown} does not allow it: {text}. Check user and password in the URL, and that "
+            "the user may run EVALSHA, SCRIPT LOAD, INFO, HGETALL, HSET, LLEN, LRANGE, RPUSH, DEL "
+            "and the sink's own command on its keys and on 'semel:*'"
+        )
+
+
+def _code(errors: Any, error: Exception) -> str:
+    """Give the word that Redis' error began with; the client library takes some of them away."""
+    kinds = {
+        errors.ReadOnlyError: "READONLY",
+        errors.OutOfMemoryError: "OOM",
+        errors.MasterDownError: "MASTERDOWN",
+        errors.ClusterDownError: "CLUSTERDOWN",
+        errors.TryAgainError: "TRYAGAIN",
+        errors.MovedError: "MOVED",
+        errors.AskError: "ASK",
+        errors.NoPermissionError: "NOPERM",
+        errors.ClusterCrossSlotError: "CROSSSLOT",
+    }
+    return kinds.get(type(error)) or str(error).partition(" ")[0]
+
+
+def _array(count: int) -> bytes:
+    return b"*%d\r\n" % count
+
+
+def _bulk(value: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(value), value)
+
+
+def _gathered(parts: list[Any]) -> list[Any]:
+    """Join what is small, so that it goes out in few packets; what is large goes as it is."""
+    made: list[Any] = []
+    small: list[bytes] = []
+    for part in parts:
+        if len(part) < 65_536:
+            small.append(bytes(part))
+        else:
+            made += [b"".join(small), part]
+            small = []
+    return [*made, b"".join(small)] if small else made

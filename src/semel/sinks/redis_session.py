@@ -1,0 +1,135 @@
+"""A session with Redis: one script takes the progress row, one script a chunk moves it and acts.
+
+Always true:
+- a chunk is one script, and a script is never split and sent again: the row tells what it did;
+- a row that is gone, or stands behind what Redis acknowledged to this session, stops the pipeline.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from semel.errors import (
+    ConfigurationError,
+    Diverged,
+    Fenced,
+    NotDelivered,
+    OutcomeUnknown,
+    Rejected,
+    SemelError,
+)
+from semel.sinks import redis_row
+from semel.sinks.redis_line import NOT_ALLOWED
+from semel.sinks.redis_scripts import TAKE_OVER
+from semel.sinks.redis_templates import fill
+from semel.sinks.sink import DELIVERED, Receipt
+
+if TYPE_CHECKING:
+    from semel.errors import DeliveryError
+    from semel.events import Chunk
+    from semel.sinks.progress import Progress
+    from semel.sinks.redis import Redis
+    from semel.sinks.redis_line import Line
+    from semel.sinks.sink import Target
+
+
+class RedisSession:
+    """One connection of one attempt at one partition."""
+
+    def __init__(self, sink: Redis, line: Line, target: Target) -> None:
+        self._sink = sink
+        self._line = line
+        self._target = target
+        self._keys = redis_row.row_keys(target, sink.tag)
+        self._floor = -1
+
+    def take_over(self) -> Progress | None:
+        """Write this attempt into the row, whatever stands there; tell what stood there."""
+        target = self._target
+        ours = redis_row.standing(target.minibatch, target.attempt)
+        reply = self._line.run(TAKE_OVER, self._keys, ours)
+        if reply[0] != b"done":
+            raise self._refusal(reply)
+        self._wait_for_replicas()
+        found, listed = reply[1], reply[2]
+        if not found:
+            return None
+        return redis_row.read(dict(zip(found[::2], found[1::2], strict=True)), listed)
+
+    def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
+        """Move the row, then run each event of the chunk, in one script."""
+        sink, rows = self._sink, chunk.rows
+        filled = fill(rows.batch, sink.key_templates, sink.argument_templates)
+        keys, arguments = filled.wire()
+        if len(keys) + len(arguments) > sink.chunk_bytes:
+            raise Rejected(
+                f"{len(keys) + len(arguments):,} bytes for one script, and chunk_bytes of sink "
+                f"{sink.name!r} is {sink.chunk_bytes:,}"
+            )
+        sent = rows.take(filled.fit)
+        header = redis_row.moved(
+            progress,
+            redis_row.unfit_text(rows, filled.unfit),
+            redis_row.events_bytes(sent),
+            self._floor,
+        )
+        width, many = len(filled.arguments), len(filled.keys)
+        header += [b"%d" % width, b"%d" % many, sink.command.encode()]
+        more = (len(sent) * many, keys, len(sent) * width, arguments)
+        reply = self._line.run(sink.lua, self._keys, header, more)
+        if reply[0] != b"done":
+            raise self._refusal(reply)
+        self._floor = progress.done
+        self._wait_for_replicas()
+        places = filled.fit.nonzero()[0]
+        why = dict(filled.unfit)
+        why.update({int(places[at]): text for at, text in redis_row.outcomes(reply[1])})
+        if not why:
+            return DELIVERED
+        failures: dict[int, DeliveryError] = {at: Rejected(why[at]) for at in sorted(why)}
+        return Receipt(failures)
+
+    def close(self) -> None:
+        """Give the connection back; there is nothing to roll back."""
+        self._line.close()
+
+    # -- what Redis says
+
+    def _refusal(self, reply: list[Any]) -> SemelError:
+        """Say why a script did nothing."""
+        kind, text = reply[0], redis_row.cleaned(reply[1].decode(errors="replace"))
+        where = f"{self._line.shown}, row {self._keys[0].decode()!r}"
+        if kind == b"fenced":
+            return Fenced(f"{where}: the progress row names {text}")
+        if kind == b"behind":
+            return Diverged(
+                f"{where}: Redis acknowledged {self._floor} events of the order, and the row "
+                f"stands at {text}: Redis has lost what it acknowledged (see `semel explain` for "
+                "how durable it is). Restore it, or start under a new name"
+            )
+        if kind == b"foreign":
+            return ConfigurationError(
+                f"{where}: something else stands there ({text}). Keys that begin with 'semel:' are "
+                "semel's; move it away, or upgrade semel if a later one wrote it"
+            )
+        if kind == b"stopped" and text.split(" ")[0] in NOT_ALLOWED:
+            return self._line.forbidden(text)
+        if kind == b"stopped":
+            return NotDelivered(f"{where}: nothing was written: {text}")
+        return OutcomeUnknown(f"{where}: an answer that nobody knows: {kind!r}")
+
+    def _wait_for_replicas(self) -> None:
+        """Let so many replicas have it before it counts as delivered."""
+        sink = self._sink
+        if not sink.replicas:
+            return
+        milliseconds = max(1, int(sink.replicas_within_s * 1000))
+        try:
+            have = int(self._line.ask(b"WAIT", b"%d" % sink.replicas, b"%d" % milliseconds))
+        except NotDelivered as error:  # of the question, not of what the script did
+            raise OutcomeUnknown(str(error)) from error
+        if have < sink.replicas:
+            raise OutcomeUnknown(
+                f"{self._line.shown}: {have} of {sink.replicas} replicas have acknowledged within "
+                f"{sink.replicas_within_s:g} s"
+            )
