@@ -1,0 +1,376 @@
+"""An HTTP service as a sink: a call per event, in order per entity, many entities at once.
+
+What it promises follows from what the service can do, which its settings state:
+- REPEATABLE, where it absorbs a repeat by its `Idempotency-Key` (`idempotency=True`);
+- PROBING, where it can be asked for the key of a call (`probe="https://.../{semel.key}"`);
+- OPAQUE otherwise: at most `window` calls per partition and crash are in doubt. A `probe` that
+  names columns, or a function, is asked about each of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from semel.errors import ConfigurationError, OutcomeUnknown, Rejected
+from semel.protocol import Capability, OnDoubt
+from semel.sinks.http_calls import Calls, Request
+from semel.sinks.http_secrets import Auth, Basic, Bearer, Certificate
+from semel.sinks.http_service import Service, header
+from semel.sinks.http_templates import (
+    KEY,
+    JsonBody,
+    Template,
+    UrlTemplate,
+    column,
+    fill_header,
+    key_header,
+    key_text,
+    require_header,
+    to_json,
+)
+from semel.sinks.sink import DELIVERED, ProbingSession, Receipt, Session, Sink, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from semel.events import Chunk, Event, Rows
+
+__all__ = ["Basic", "Bearer", "Certificate", "Http"]
+
+DAY_S = 86_400.0
+PROBING_CHUNKS = 64
+METHODS = ("POST", "PUT", "PATCH", "DELETE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Http(Sink):
+    """Calls `url` once for each event; `{column}` in a template is the event's value.
+
+    Attributes:
+        url: a template; values are percent-encoded and never leave their place.
+        method: POST, PUT, PATCH or DELETE.
+        headers: templates by name; `${NAME}` is read from the executor's environment.
+        body: a JSON template (mappings, lists, texts); None is the JSON of all columns.
+        body_column: a column whose text or bytes are the body, as it is.
+        content_type: of the body.
+        idempotency: the service absorbs a repeat that carries the same `Idempotency-Key`, for
+            `remembers_s` (a day, unless told).
+        probe: a URL template to GET (200: arrived, 404: not), or a function that takes the event.
+        window: how many events may be in doubt at once (OPAQUE).
+        auth: `Bearer`, `Basic`, `Certificate`, or several of them as a tuple.
+        ca: a file of CA certificates to verify the service by, instead of the machine's.
+        concurrency: how many calls of a session may be in flight.
+        timeout_s: how long one call may take; a chunk's calls end within `deadline_s`.
+        connect_s: how long a connection may take to be made.
+        rate_limit: calls per second of a session, at most.
+        breaker: after so many failures in a row the rest of a chunk is not tried.
+    """
+
+    url: str = field(repr=False)
+    method: str = "POST"
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    body: Any = field(default=None, repr=False)
+    body_column: str | None = None
+    content_type: str = "application/json"
+    idempotency: bool = False
+    probe: Any = field(default=None, repr=False)
+    window: int = 1
+    auth: Auth | tuple[Auth, ...] | None = None
+    ca: str | None = None
+    concurrency: int = 500
+    timeout_s: float = 10.0
+    connect_s: float = 3.0
+    rate_limit: float | None = None
+    breaker: int = 20
+    remembers_s: float = 0.0
+    chunk_rows: int = 20_000
+    span_chunks: int = 1
+
+    batches: ClassVar[bool] = False
+    """Values become Python's: one that cannot is told before there is an intent."""
+
+    def __post_init__(self) -> None:
+        self._require_numbers()
+        self._require_templates()
+        if self.remembers_s < 0:
+            raise self._wrong(f"remembers_s={self.remembers_s!r} is a time, in seconds")
+        idempotency = self.idempotency or self.remembers_s > 0
+        self._set("idempotency", idempotency)
+        self._set("remembers_s", self.remembers_s or (DAY_S if idempotency else 0.0))
+        if idempotency and self.probe is not None:
+            raise self._wrong("idempotency and probe are two ways to the same end: choose one")
+        if isinstance(self.probe, str):
+            self._set("probe", UrlTemplate.of(self.probe, self._named("probe")))
+        if isinstance(self.probe, Asked):
+            self._set("probe", self.probe.url)
+        if isinstance(self.probe, UrlTemplate):
+            self._set("probe", Asked(self.probe, self.service))
+        self._cut()
+
+    def _cut(self) -> None:
+        """Say what is called at once, as the capability allows."""
+        match self.capability:
+            case Capability.PROBING:
+                if self.window != 1:
+                    raise self._wrong(
+                        f"window={self.window} with a probe by {{semel.key}}, which sends one call "
+                        "after the other. Name a column in the probe to send more at once"
+                    )
+                self._set("chunk_rows", 1)
+                self._set("span_chunks", PROBING_CHUNKS)
+            case Capability.OPAQUE:
+                self._set("chunk_rows", self.window)
+                self._set("span_chunks", 1)
+                if self.probe is not None:
+                    self._set("on_doubt", OnDoubt.PROBE)
+        if self.on_doubt == OnDoubt.PROBE and self.probe is None:
+            raise self._wrong("on_doubt='probe' needs probe=, a URL template or a function")
+
+    def _require_numbers(self) -> None:
+        for name in ("window", "concurrency", "breaker"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise self._wrong(f"{name}={value!r} is a whole number, at least one")
+        for name in ("timeout_s", "connect_s", "deadline_s"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not value > 0:
+                raise self._wrong(f"{name}={value!r} is a time, in seconds")
+        if self.timeout_s > self.deadline_s:
+            raise self._wrong(
+                f"timeout_s={self.timeout_s} is longer than deadline_s={self.deadline_s}: a call "
+                "ends within its chunk's deadline"
+            )
+        if self.rate_limit is not None and not self.rate_limit > 0:
+            raise self._wrong(f"rate_limit={self.rate_limit!r} is a number of calls per second")
+
+    def _require_templates(self) -> None:
+        if self.method not in METHODS:
+            raise self._wrong(f"method={self.method!r} is one of {', '.join(METHODS)}")
+        UrlTemplate.of(self.url, self._named("url"))
+        for name, value in self.headers.items():
+            require_header(name)
+            header(value, self._named(f"header {name}"))
+        JsonBody.of(self.body, self._named("body"))
+        if self.body is not None and self.body_column is not None:
+            raise self._wrong("body and body_column both say what is sent: choose one")
+        given = self.auth_given
+        if not all(isinstance(each, Bearer | Basic | Certificate) for each in given):
+            raise self._wrong("auth is Bearer(...), Basic(...), Certificate(...) or some of them")
+        if sum(isinstance(each, Bearer | Basic) for each in given) > 1:
+            raise self._wrong("auth names two Authorization headers: choose one")
+        if given and not isinstance(given[-1], Certificate):
+            named = [name for name in self.headers if name.lower() == "authorization"]
+            if named:
+                raise self._wrong("auth and headers both set Authorization: choose one")
+
+    @property
+    def auth_given(self) -> tuple[Auth, ...]:
+        """The credentials, however many."""
+        if self.auth is None:
+            return ()
+        return self.auth if isinstance(self.auth, tuple) else (self.auth,)
+
+    @property
+    def capability(self) -> Capability:
+        """What the service can do, as its settings say."""
+        if self.idempotency or self.remembers_s > 0:
+            return Capability.REPEATABLE
+        if isinstance(self.probe, Asked) and self.probe.url.names == {KEY}:
+            return Capability.PROBING
+        return Capability.OPAQUE
+
+    @property
+    def service(self) -> Service:
+        """The service as it is reached, apart from what is sent."""
+        return Service(
+            name=self.name,
+            method=self.method,
+            headers=dict(self.headers),
+            auth=self.auth_given,
+            ca=self.ca,
+            concurrency=self.concurrency,
+            timeout_s=self.timeout_s,
+            connect_s=min(self.connect_s, self.timeout_s / 2),
+            deadline_s=self.deadline_s,
+            retry=self.retry,
+            rate_limit=self.rate_limit,
+            breaker=self.breaker,
+        )
+
+    def open(self, target: Target) -> Session | ProbingSession:
+        """Read the secrets and make ready to connect; the first call connects."""
+        del target
+        capability = self.capability
+        keyed = capability is Capability.REPEATABLE
+        filling = Filling.of(self, keyed=keyed or capability is Capability.PROBING)
+        calls = self.service.calls(self.url, keyed=keyed)
+        if capability is Capability.PROBING:
+            return Probing(calls, filling, self.probe.url)
+        return Calling(calls, filling)
+
+    def _named(self, setting: str) -> str:
+        return f"sink {self.name!r}, {setting}"
+
+    def _wrong(self, text: str) -> ConfigurationError:
+        return ConfigurationError(f"sink {self.name!r}: {text}")
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+
+# -- what is sent
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """Makes the request of an event: templates read once, filled for each."""
+
+    url: UrlTemplate
+    headers: tuple[tuple[str, Template], ...]
+    body: Callable[[Mapping[str, Any]], bytes] | None
+    content_type: str
+    keyed: bool
+    names_key: bool
+
+    @classmethod
+    def of(cls, sink: Http, *, keyed: bool) -> Filling:
+        """Read the templates of a sink."""
+        url = UrlTemplate.of(sink.url, "url")
+        headers = tuple(
+            (name, template)
+            for name, template in (
+                (name, header(value, name)) for name, value in sink.headers.items()
+            )
+            if template is not None and template.names
+        )
+        body, named = _body(sink)
+        names = url.names.union(named, *(template.names for _, template in headers))
+        return cls(url, headers, body, sink.content_type, keyed, KEY in names)
+
+    def request(self, row: Mapping[str, Any], key: str) -> Request:
+        """Fill everything in. Raises `Rejected` for an event that cannot be written."""
+        if self.names_key:
+            row = {**row, KEY: key_text(key)}
+        headers = {name: fill_header(template, row, name) for name, template in self.headers}
+        if self.keyed:
+            headers["Idempotency-Key"] = key_header(key)
+        body = None
+        if self.body is not None:
+            body = self.body(row)
+            headers["Content-Type"] = self.content_type
+        return Request(self.url.fill(row), headers, body)
+
+
+def _body(sink: Http) -> tuple[Callable[[Mapping[str, Any]], bytes] | None, frozenset[str]]:
+    """Say how a body is made, and of which names."""
+    if sink.body_column is not None:
+        return partial(_column_body, sink.body_column), frozenset({sink.body_column})
+    if sink.body is not None:
+        shape = JsonBody.of(sink.body, "body")
+        return shape.fill, shape.names
+    return (None if sink.method == "DELETE" else to_json), frozenset()
+
+
+def _column_body(name: str, row: Mapping[str, Any]) -> bytes:
+    value = column(row, name, "the body")
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    raise Rejected(f"column {name!r} is a {type(value).__name__}; a body is text or bytes")
+
+
+def lines_of(rows: Rows) -> list[Sequence[int]]:
+    """Give the places of each entity's events in their order; without entities each is alone."""
+    if rows.entities is None:
+        return [(place,) for place in range(len(rows))]
+    codes = rows.entities.codes
+    order = np.argsort(codes, kind="stable")
+    borders = np.flatnonzero(np.diff(codes[order])) + 1
+    return [line.tolist() for line in np.split(order, borders)]
+
+
+# -- sessions
+
+
+@dataclass(slots=True)
+class Calling:
+    """A session that tells of every event (REPEATABLE, OPAQUE)."""
+
+    calls: Calls
+    filling: Filling
+
+    def deliver(self, chunk: Chunk) -> Receipt:
+        """Call for each event, many entities at once."""
+        events = list(chunk.events())
+
+        def request(place: int) -> Request:
+            event = events[place]
+            return self.filling.request(event.value, event.key)
+
+        failures = self.calls.deliver(lines_of(chunk.rows), request)
+        return Receipt(failures) if failures else DELIVERED
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.calls.close()
+
+
+@dataclass(slots=True)
+class Probing:
+    """A session whose service is asked for the chunk's key, so a chunk is one call (PROBING)."""
+
+    calls: Calls
+    filling: Filling
+    probe: UrlTemplate
+
+    def deliver(self, chunk: Chunk) -> Receipt:
+        """Call for the chunk's one event, under the chunk's key."""
+        if len(chunk) > 1:
+            raise Rejected("a call carries one event, and is asked for by its key: part the chunk")
+        value = chunk.rows.value(0)
+        failures = self.calls.deliver([[0]], lambda _: self.filling.request(value, chunk.key))
+        if failures:
+            raise failures[0]
+        return DELIVERED
+
+    def arrived(self, key: str) -> bool:
+        """Ask the service. Raises `OutcomeUnknown` where it does not say."""
+        return asked(self.calls, self.probe, {KEY: key_text(key)})
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.calls.close()
+
+
+# -- asking
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Asks the service whether an event arrived: GET a URL that its columns give."""
+
+    url: UrlTemplate
+    service: Service
+
+    def __call__(self, event: Event) -> bool:
+        """Say whether it arrived. Raises `OutcomeUnknown` where the service does not say."""
+        calls = self.service.calls(self.url.text)
+        try:
+            return asked(calls, self.url, {**event.value, KEY: key_text(event.key)})
+        finally:
+            calls.close()
+
+
+def asked(calls: Calls, url: UrlTemplate, row: Mapping[str, Any]) -> bool:
+    """GET: 200 is "it arrived", 404 is "it did not", and anything else says nothing."""
+    status = calls.ask(Request(url.fill(row), {}, None))
+    if status == 200:
+        return True
+    if status == 404:
+        return False
+    raise OutcomeUnknown(f"GET {url.shown} answered {status}: only 200 and 404 tell")

@@ -1,0 +1,96 @@
+"""What an answer, or none, says about an event: the table of statuses and of broken connections.
+
+Always true:
+- a status that is not in the table is unknown;
+- a broken connection says "not delivered" only where nothing of the request can have been written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from semel.errors import DeliveryError, NotDelivered, OutcomeUnknown, Rejected
+
+if TYPE_CHECKING:
+    from semel.ledger.clock import Clock
+
+SHOWN_BYTES = 2_048
+"""How much of a response is kept in the reason."""
+
+NOT_DELIVERED = {
+    401: "it does not know these credentials: nothing was done. Give others, see auth=",
+    407: "a proxy wants credentials: nothing was passed on. Name the destination itself",
+    408: "the request did not reach it in time",
+    425: "it does not take requests so early",
+    429: "it is asked too often",
+    503: "it is not available",
+}
+"""By their meaning nothing was done, and no event is at fault."""
+
+NEVER = {
+    301: "the destination has moved; redirects are not followed: correct url=",
+    307: "the destination is elsewhere; redirects are not followed: correct url=",
+    308: "the destination has moved; redirects are not followed: correct url=",
+    422: "the event is not valid there, or its Idempotency-Key was used before with another body",
+}
+"""By their meaning nothing was done, and nothing will be."""
+
+IN_FLIGHT = 409
+"""With an Idempotency-Key: a request with this key is still being worked on (IETF draft)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a destination answered: the status, the first part of the body, when to come again."""
+
+    status: int
+    text: str = ""
+    retry_after: str | None = None
+
+
+def judged(answer: Answer, where: str, clock: Clock, *, keyed: bool) -> DeliveryError | None:
+    """Say what became of the event that was answered so; None when it was delivered.
+
+    `keyed` says that the request carried an Idempotency-Key that the destination absorbs by.
+    """
+    status = answer.status
+    if 200 <= status < 300:
+        return None
+    told = f"{where} answered {status} {_phrase(status)}".rstrip()
+    shown = f" Response: {answer.text}" if answer.text else ""
+    if status in NOT_DELIVERED:
+        wait_s = seconds_until(answer.retry_after, clock)
+        return NotDelivered(f"{told}: {NOT_DELIVERED[status]}.{shown}", wait_s)
+    if status == IN_FLIGHT and keyed:
+        return OutcomeUnknown(f"{told}: an earlier request with this key is in flight.{shown}")
+    if status in NEVER or 400 <= status < 500:
+        return Rejected(f"{told}{': ' + NEVER[status] if status in NEVER else ''}.{shown}")
+    elsewhere = ", and redirects are not followed: correct url=" if 300 <= status < 400 else ""
+    return OutcomeUnknown(f"{told}: it may have arrived{elsewhere}.{shown}")
+
+
+def seconds_until(retry_after: str | None, clock: Clock) -> float | None:
+    """Read Retry-After, which is a number of seconds or a date; None where it is neither."""
+    if retry_after is None:
+        return None
+    text = retry_after.strip()
+    if text.isascii() and text.isdecimal():
+        return float(text)
+    try:
+        until = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    if until.tzinfo is None:
+        until = until.replace(tzinfo=UTC)
+    return max(0.0, until.timestamp() - clock.wall())
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""

@@ -1,0 +1,127 @@
+"""Who calls: bearer and basic credentials, client certificates, and secrets that nobody reads.
+
+- A secret is a text, or `${NAME}`: the environment of the executor has it, and nothing else does.
+- A secret is in no repr, and `Masks` takes it out of whatever a destination echoes.
+- TLS is verified, always: by the machine's CAs, or by a CA of one's own alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import ssl
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from semel.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_NAMED = re.compile(r"\$\{(\w+)\}")
+_CONTROL = re.compile("[\x00-\x1f\x7f]")
+_SHORT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Bearer:
+    """`Authorization: Bearer ...`."""
+
+    token: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Basic:
+    """`Authorization: Basic ...`."""
+
+    user: str
+    password: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A certificate of the client's (mTLS): PEM files on every executor."""
+
+    certificate: str
+    private_key: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+
+Auth = Bearer | Basic | Certificate
+
+
+def revealed(text: str, what: str) -> str:
+    """Give a secret: the text itself, with each `${NAME}` as this machine's environment has it.
+
+    Runs on the executor. Raises `ConfigurationError`, which names the variable that is not there.
+    """
+
+    def found(name: re.Match[str]) -> str:
+        value = os.environ.get(name[1])
+        if not value:
+            raise ConfigurationError(
+                f"{what}: the environment of the executor has no {name[1]}; set it where Python "
+                "workers see it (spark.executorEnv.NAME)"
+            )
+        return value
+
+    made = _NAMED.sub(found, text)
+    if _CONTROL.search(made):
+        raise ConfigurationError(f"{what} holds a control character, a line end perhaps")
+    return made
+
+
+def names_secret(text: str) -> bool:
+    """Whether a text takes something from the environment."""
+    return _NAMED.search(text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """Secrets of one session, to be taken out of texts."""
+
+    secrets: tuple[str, ...] = field(repr=False)
+
+    @classmethod
+    def of(cls, secrets: Iterable[str]) -> Masks:
+        """Longest first, so that none is left in part; too short a text is no secret."""
+        kept = {each for each in secrets if len(each) >= _SHORT}
+        return cls(tuple(sorted(kept, key=len, reverse=True)))
+
+    def __call__(self, text: str) -> str:
+        """Give the text with each secret as ***."""
+        for secret in self.secrets:
+            text = text.replace(secret, "***")
+        return text
+
+
+def authorization(auth: tuple[Auth, ...], what: str) -> tuple[str | None, list[str]]:
+    """Give the Authorization header, if there is one, and what of it is secret."""
+    for each in auth:
+        if isinstance(each, Bearer):
+            token = revealed(each.token, f"{what}: the bearer token")
+            return f"Bearer {token}", [token]
+        if isinstance(each, Basic):
+            user = revealed(each.user, f"{what}: the user")
+            password = revealed(each.password, f"{what}: the password")
+            pair = base64.b64encode(f"{user}:{password}".encode()).decode()
+            return f"Basic {pair}", [password, pair]
+    return None, []
+
+
+def tls(auth: tuple[Auth, ...], ca: str | None, what: str) -> ssl.SSLContext:
+    """Make the TLS side of a session. Raises `ConfigurationError` for files that cannot be read."""
+    try:
+        context = ssl.create_default_context(cafile=ca)
+        for each in auth:
+            if isinstance(each, Certificate):
+                password = each.password
+                if password is not None:
+                    password = revealed(password, f"{what}: the password of the private key")
+                context.load_cert_chain(each.certificate, each.private_key, password or "")
+    except OSError as error:
+        raise ConfigurationError(
+            f"{what}: a certificate file cannot be used on this machine ({error})"
+        ) from None
+    return context

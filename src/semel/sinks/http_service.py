@@ -1,0 +1,103 @@
+"""How a service is reached: its credentials, its limits, and the calls that are made with them."""
+
+from __future__ import annotations
+
+import resource
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from semel.errors import ConfigurationError
+from semel.sinks.http_calls import Calls, Door, Limits
+from semel.sinks.http_secrets import Auth, Masks, authorization, names_secret, revealed, tls
+from semel.sinks.http_templates import Template, UrlTemplate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from semel.sinks.retry import Retry
+
+_FILES_BESIDE = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A service as one sink reaches it: picklable, without a connection."""
+
+    name: str
+    method: str
+    headers: Mapping[str, str] = field(repr=False)
+    auth: tuple[Auth, ...]
+    ca: str | None
+    concurrency: int
+    timeout_s: float
+    connect_s: float
+    deadline_s: float
+    retry: Retry
+    rate_limit: float | None
+    breaker: int
+
+    def calls(self, url: str, *, keyed: bool = False) -> Calls:
+        """Make ready to call, on this machine and with its secrets. Raises `ConfigurationError` for
+        secrets and files that it does not have.
+        """
+        what = f"sink {self.name!r}"
+        told, secrets = authorization(self.auth, what)
+        headers = {"Accept": "*/*", "Accept-Encoding": "identity", "User-Agent": "semel"}
+        for name, value in self.headers.items():
+            if names_secret(value):
+                headers[name] = revealed(value, f"{what}, header {name}")
+            elif not Template.of(value, name).names:
+                headers[name] = Template.of(value, name).texts[0]
+            else:
+                continue
+            secrets.append(headers[name])
+        if told is not None:
+            headers["Authorization"] = told
+        template = UrlTemplate.of(url, what)
+        secure = template.origin.startswith("https:")
+        _allow_files(self.concurrency + _FILES_BESIDE)
+        return Calls(
+            Door(
+                where=f"{self.method} {template.shown}",
+                method=self.method,
+                headers=headers,
+                tls=tls(self.auth, self.ca, what) if secure else None,
+                masks=Masks.of([*secrets, *_in_query(url)]),
+                keyed=keyed,
+            ),
+            Limits(
+                concurrency=self.concurrency,
+                timeout_s=self.timeout_s,
+                connect_s=self.connect_s,
+                deadline_s=self.deadline_s,
+                retry=self.retry,
+                rate_limit=self.rate_limit,
+                breaker=self.breaker,
+            ),
+        )
+
+
+def header(value: str, what: str) -> Template | None:
+    """Read a header's value: a template, or None where the executor's environment has it."""
+    if not isinstance(value, str) or not value.isascii() or not value.isprintable():
+        raise ConfigurationError(f"{what} is one line of ASCII")
+    if names_secret(value):
+        return None
+    return Template.of(value, what)
+
+
+def _in_query(url: str) -> list[str]:
+    """Give what a query says for every event: a key of the service's, perhaps."""
+    found = [value for _, value in parse_qsl(urlsplit(url).query) if "{" not in value]
+    return [*found, *map(unquote, found)]
+
+
+def _allow_files(count: int) -> None:
+    """Let this process have as many connections as it was asked for, as far as the system lets."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < count:
+        most = count if hard == resource.RLIM_INFINITY else min(count, hard)
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -1,0 +1,302 @@
+"""Templates of requests: a URL, headers and a body, filled from the columns of an event.
+
+Always true:
+- a value never leaves its place: it adds no path segment, no parameter, no host and no header line;
+- a value that cannot be written where it belongs rejects its event, before anything is sent;
+- what is said about an event names the column, never a secret.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from string import Formatter
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote, urlsplit
+
+from semel.errors import ConfigurationError, NotDelivered, Rejected
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+KEY = "semel.key"
+"""What a template calls the key of its event (PROBING: of its chunk); no column is called so."""
+
+KEY_LENGTH_MAX = 255
+"""Keys that are longer travel as their SHA-256: destinations refuse them, or cut them off."""
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CONTROL = re.compile("[\x00-\x1f\x7f]")
+_NOT_PLAIN = re.compile(r"[^\x20-\x7e]+")
+_SEPARATOR = re.compile(r"[/\\]")
+_SPECIAL = re.compile(r'(["\\])')
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A text with `{column}` in it: `texts` around `names`, one more text than names."""
+
+    texts: tuple[str, ...]
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, text: str, what: str) -> Template:
+        """Read a template; `{{` and `}}` are braces."""
+        texts, names = [""], []
+        try:
+            parts = list(Formatter().parse(text))
+        except ValueError as error:
+            raise ConfigurationError(
+                f"{what}: {error}; write {{column}} for a value and {{{{ for a brace"
+            ) from None
+        for literal, name, form, conversion in parts:
+            texts[-1] += literal
+            if name is None:
+                continue
+            if not name or form or conversion:
+                raise ConfigurationError(
+                    f"{what}: a template names columns as {{column}} and nothing else; compute "
+                    "what has another form as a column"
+                )
+            names.append(name)
+            texts.append("")
+        return cls(tuple(texts), tuple(names))
+
+    def fill(self, value: Callable[[str], str]) -> str:
+        """Put what `value` gives for each name between the texts."""
+        if not self.names:
+            return self.texts[0]
+        made = [self.texts[0]]
+        for name, text in zip(self.names, self.texts[1:], strict=True):
+            made += [value(name), text]
+        return "".join(made)
+
+
+def text_of(row: Mapping[str, Any], name: str, where: str) -> str:
+    """Write a value as text. Raises `Rejected` for one that has no text of its own."""
+    value = column(row, name, where)
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float | Decimal):
+        return str(value)
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return base64.urlsafe_b64encode(value).decode()
+    why = "is null" if value is None else f"is a {type(value).__name__}"
+    raise Rejected(f"column {name!r} {why}, and {where} needs a text or a number")
+
+
+def column(row: Mapping[str, Any], name: str, where: str) -> Any:
+    """Give a column's value. Raises `NotDelivered` for a column that there is not: no event is at
+    fault, and nothing was sent.
+    """
+    try:
+        return row[name]
+    except KeyError:
+        raise NotDelivered(
+            f"{where} names the column {name!r}; there are {', '.join(map(repr, row))}. Correct "
+            "the template or the query, then start it again"
+        ) from None
+
+
+# -- URLs
+
+
+@dataclass(frozen=True, slots=True)
+class UrlTemplate:
+    """A URL whose path and query take values; its host takes none."""
+
+    text: str = field(repr=False)
+    origin: str
+    segments: tuple[Template, ...]
+    query: Template | None = field(repr=False)
+
+    @classmethod
+    def of(cls, text: str, what: str) -> UrlTemplate:
+        """Read a template. Raises `ConfigurationError` for a URL that values could lead astray."""
+        if not isinstance(text, str) or not text.isascii() or re.search(r"[\x00-\x20\x7f]", text):
+            raise ConfigurationError(
+                f"{what} is one line of ASCII without blanks; write what else it holds as %XX"
+            )
+        parts = urlsplit(text)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigurationError(f"{what} begins with https:// (or http://) and a host")
+        if "@" in parts.netloc:
+            raise ConfigurationError(f"{what} holds a user or password: give auth=Basic(...)")
+        if "{" in parts.netloc:
+            raise ConfigurationError(f"{what}: the host is the same for every event")
+        if parts.fragment or text.endswith("#"):
+            raise ConfigurationError(f"{what} has a fragment (#), which is never sent")
+        try:
+            parts.port  # noqa: B018 - a port that is no number is told here
+        except ValueError as error:
+            raise ConfigurationError(f"{what}: {error}") from None
+        path = parts.path or "/"
+        return cls(
+            text,
+            f"{parts.scheme}://{parts.netloc}",
+            tuple(Template.of(each, what) for each in path.split("/")[1:]),
+            Template.of(parts.query, what) if parts.query else None,
+        )
+
+    @property
+    def shown(self) -> str:
+        """The URL as people may read it: without its query, which may hold a secret."""
+        path = "/".join(each.fill("{{{}}}".format) for each in self.segments)
+        return f"{self.origin}/{path}"
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The columns that it takes values from."""
+        query = () if self.query is None else self.query.names
+        return frozenset(query).union(*(each.names for each in self.segments))
+
+    def fill(self, row: Mapping[str, Any]) -> str:
+        """Give the URL for one event. Raises `Rejected` for a value that has no place in it."""
+
+        def value(name: str) -> str:
+            return quote(text_of(row, name, "the URL"), safe="")
+
+        made = [self.origin]
+        for segment in self.segments:
+            text = segment.fill(value)
+            if segment.names:
+                _require_segment(text, segment.names)
+            made += ["/", text]
+        if self.query is not None:
+            made += ["?", self.query.fill(value)]
+        return "".join(made)
+
+
+def _require_segment(text: str, names: tuple[str, ...]) -> None:
+    """A segment stays one segment, also where a server decodes it before it looks."""
+    parts = _SEPARATOR.split(unquote(text))
+    if not text or "." in parts or ".." in parts:
+        raise Rejected(
+            f"column {names[0]!r} makes the path segment {text!r}, which would lead to another "
+            "place than the URL says"
+        )
+
+
+# -- headers
+
+
+def require_header(name: str) -> None:
+    """Refuse a name that is no header, or that the connection itself needs."""
+    if not isinstance(name, str) or not _TOKEN.fullmatch(name):
+        raise ConfigurationError(f"{name!r} is not the name of a header")
+    taken = ("host", "content-length", "transfer-encoding", "connection", "idempotency-key")
+    if name.lower() in taken:
+        raise ConfigurationError(f"the header {name} is set by semel: leave it out of headers=")
+
+
+def fill_header(template: Template, row: Mapping[str, Any], name: str) -> str:
+    """Give a header's value. Raises `Rejected` for one that would not stay on its line."""
+    where = f"the header {name}"
+    text = template.fill(lambda each: text_of(row, each, where))
+    if _CONTROL.search(text):
+        raise Rejected(f"{where} would hold a control character (from {_named(template)})")
+    if not text.isascii():
+        raise Rejected(f"{where} would hold what is not ASCII (from {_named(template)})")
+    return text
+
+
+def _named(template: Template) -> str:
+    return ", ".join(f"column {name!r}" for name in template.names)
+
+
+def key_text(key: str) -> str:
+    """Give a key in printable ASCII: what is not is written as the %XX of its UTF-8.
+
+    Two keys never become one: a `%` in a key of semel's is always written as %25.
+    """
+    plain = _NOT_PLAIN.sub(lambda found: quote(found[0], safe=""), key)
+    if len(plain) <= KEY_LENGTH_MAX:
+        return plain
+    return "sha256:" + hashlib.sha256(key.encode()).hexdigest()
+
+
+def key_header(key: str) -> str:
+    """Give a key as the Idempotency-Key draft has it: a structured-field string, in quotes."""
+    return '"' + _SPECIAL.sub(r"\\\1", key_text(key)) + '"'
+
+
+# -- bodies
+
+
+def plain(value: Any) -> Any:
+    """Give a value that JSON has no form for as one that it has: exact, and as text."""
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    raise TypeError(f"a {type(value).__name__} has no form in JSON")
+
+
+_encode = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=plain
+).encode
+
+
+def to_json(value: Any) -> bytes:
+    """Write JSON. Raises `Rejected` for what JSON cannot say."""
+    try:
+        return _encode(value).encode()
+    except (TypeError, ValueError) as error:
+        raise Rejected(f"the body cannot be written as JSON: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class JsonBody:
+    """A JSON body whose texts are templates: `"{amount}"` alone is the value itself."""
+
+    shape: Any
+    names: frozenset[str]
+
+    @classmethod
+    def of(cls, shape: Any, what: str) -> JsonBody:
+        """Read a shape made of mappings, lists, texts, numbers, booleans and None."""
+        names: set[str] = set()
+        return cls(_shape(shape, what, names), frozenset(names))
+
+    def fill(self, row: Mapping[str, Any]) -> bytes:
+        """Give the body for one event."""
+        return to_json(_filled(self.shape, row))
+
+
+def _shape(shape: Any, what: str, names: set[str]) -> Any:
+    if isinstance(shape, dict):
+        return {str(name): _shape(value, what, names) for name, value in shape.items()}
+    if isinstance(shape, list | tuple):
+        return [_shape(value, what, names) for value in shape]
+    if isinstance(shape, str):
+        template = Template.of(shape, what)
+        names.update(template.names)
+        return template
+    if shape is None or isinstance(shape, bool | int | float):
+        return shape
+    raise ConfigurationError(f"{what} holds a {type(shape).__name__}; it is a JSON template")
+
+
+def _filled(shape: Any, row: Mapping[str, Any]) -> Any:
+    if isinstance(shape, Template):
+        if len(shape.names) == 1 and shape.texts == ("", ""):
+            return column(row, shape.names[0], "the body")
+        return shape.fill(lambda name: text_of(row, name, "the body"))
+    if isinstance(shape, dict):
+        return {name: _filled(value, row) for name, value in shape.items()}
+    if isinstance(shape, list):
+        return [_filled(value, row) for value in shape]
+    return shape
