@@ -49,22 +49,22 @@ class Line:
     def __init__(self, url: str, deadline_s: float) -> None:
         try:
             from redis import exceptions
-            from redis.connection import ConnectionPool
+            from redis.connection import Connection, parse_url
         except ModuleNotFoundError:
             raise MissingExtra("pip install 'semel[redis]'") from None
         self._errors = exceptions
         self.shown = redact(url)
         try:
-            pool = ConnectionPool.from_url(url)
+            told: dict[str, Any] = dict(parse_url(url))  # type: ignore[no-untyped-call]
         except ValueError:
             raise ConfigurationError(
                 f"{self.shown} is not the URL of a Redis: write "
                 "redis://[user]:password@host:port/0 (rediss:// for TLS, unix:///path for a "
                 "socket), special characters as %XX"
             ) from None
-        self._kind = pool.connection_class
+        self._kind: Any = told.pop("connection_class", Connection)
         self._settings: dict[str, Any] = {
-            **pool.connection_kwargs,
+            **told,
             "socket_timeout": deadline_s,
             "socket_connect_timeout": min(deadline_s, 5.0),
             "protocol": 2,

@@ -21,10 +21,10 @@ _TOGETHER = (
 )
 _FSYNC = {
     "always": "what Redis acknowledged is on its disk, and survives a crash of the machine",
-    "everysec": "a crash of the machine can lose what Redis acknowledged in the last seconds; a "
-    "restart loses nothing",
+    "everysec": "a crash can lose what Redis acknowledged in the last seconds; a restart in good "
+    "order loses nothing",
     "no": "the operating system decides when it writes: a crash of the machine can lose what Redis "
-    "acknowledged in the last half minute or so; a restart loses nothing",
+    "acknowledged in the last half minute or so; a restart in good order loses nothing",
 }
 
 

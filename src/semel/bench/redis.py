@@ -1,0 +1,145 @@
+"""Measures counters in Redis: exactly once through the sink, against what people write by hand.
+
+Always true: both sides count the same events into the same keys of the same server, in turns. The
+peer marks every event with `SET ... NX` and counts those that were new, both in pipelines, so it
+needs two round trips a batch; a crash between them loses what was marked and not counted.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from semel.bench.redis_server import RedisServer
+from semel.bench.rows import Row, compared
+from semel.delivery import Assignment, Driver, PartitionDelivery
+from semel.events import Attempt, Position
+from semel.ledger.journal import Journal
+from semel.ledger.processes import Process
+from semel.ledger.scribe import Scribe
+from semel.ledger.stores import open_store
+from semel.sinks.redis import Redis
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROWS = 200_000
+REPETITIONS = 5
+CHUNK = 2_000
+CUSTOMERS = 10_000
+REMEMBERS_S = 86_400
+
+
+@dataclass
+class Bench:
+    """One server at which both sides take turns."""
+
+    server: RedisServer
+    folder: Path
+    rows: int
+    batches: list[pa.RecordBatch] = field(init=False)
+    _turn: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.batches = _payments(self.rows)
+
+    def semel(self, chunk_rows: int = CHUNK) -> float:
+        """Events per second through the sink, ledger and all."""
+        self._turn += 1
+        sink = Redis(
+            name="counters",
+            url=self.server.url(),
+            command="INCRBY",
+            key="balance:{customer}",
+            arguments=("{amount}",),
+            chunk_rows=chunk_rows,
+        )
+        store = open_store(f"sqlite:///{self.folder}/ledger-{self._turn}.db")
+        scribe, me = Scribe(store, "bench"), Process.here()
+        driver = Driver(scribe, [sink], Position(), me, f"bench-{self._turn}")
+        driver.start()
+        began = perf_counter()
+        opening = driver.begin("query", 0)
+        attempt = Attempt(driver.run, 1)
+        assignment = Assignment("bench", opening, Position(), "payments/0", attempt, me, 0)
+        reports = PartitionDelivery(assignment, [sink], scribe, Journal(scribe)).run(self.batches)
+        driver.end(opening, reports)
+        took = perf_counter() - began
+        store.close()
+        self._settle()
+        return self.rows / took
+
+    def peer(self) -> float:
+        """Events per second with a mark for each event."""
+        from redis import Redis as Client
+
+        client = Client.from_url(self.server.url())
+        began = perf_counter()
+        for batch in self.batches:
+            marks, counts = client.pipeline(transaction=False), client.pipeline(transaction=False)
+            ids = batch.column("offset").to_pylist()
+            for number in ids:
+                marks.set(f"seen:{number}", 1, nx=True, ex=REMEMBERS_S)
+            customers = batch.column("customer").to_pylist()
+            amounts = batch.column("amount").to_pylist()
+            for new, customer, amount in zip(marks.execute(), customers, amounts, strict=True):
+                if new:
+                    counts.incrby(f"balance:{customer}", amount)
+            counts.execute()
+        took = perf_counter() - began
+        client.close()
+        self._settle()
+        return self.rows / took
+
+    def _settle(self) -> None:
+        """See that every event counted, once; then begin anew."""
+        from redis import Redis as Client
+
+        client = Client.from_url(self.server.url())
+        keys = [f"balance:{number}" for number in range(CUSTOMERS)]
+        found = sum(int(value or 0) for value in client.mget(keys))
+        client.close()
+        wanted = sum(int(batch.column("amount").to_numpy().sum()) for batch in self.batches)
+        if found != wanted:
+            raise AssertionError(f"{found} was counted instead of {wanted}")
+        self.server.empty()
+
+
+def measure(
+    say: Callable[[str], None] = lambda _: None, repetitions: int = REPETITIONS, rows: int = ROWS
+) -> list[Row]:
+    """Run everything; give the rows of the table."""
+    folder = Path(tempfile.mkdtemp(prefix="semel-bench-"))
+    server = RedisServer()
+    try:
+        bench = Bench(server, folder, rows)
+        pairs = []
+        for turn in range(repetitions + 1):
+            say(f"counters: {turn} of {repetitions}")
+            pairs.append((bench.semel(), bench.peer()))
+        what = f"INCRBY, chunks of {CHUNK:,}; peer: SET NX per event, pipelined"
+        return [compared(what, pairs[1:], "events/s")]
+    finally:
+        server.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _payments(count: int) -> list[pa.RecordBatch]:
+    numbers = np.arange(count)
+    table = pa.table(
+        {
+            "topic": pa.array(["payments"] * count),
+            "partition": pa.array(np.zeros(count, np.int32)),
+            "offset": pa.array(numbers),
+            "customer": pa.array((numbers * 7919 % CUSTOMERS).astype(str)),
+            "amount": pa.array(numbers % 100),
+        }
+    )
+    return list(table.to_batches(max_chunksize=CHUNK))
