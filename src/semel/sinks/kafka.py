@@ -1,0 +1,199 @@
+"""Kafka as a sink: each chunk is one Kafka transaction, with its progress in it (TRANSACTIONAL).
+
+The `transactional.id` is the partition's: whoever opens it refuses the attempt before. Consumers
+that read as `read_committed` see each event once, a chunk at a time and as soon as it is committed.
+With `sequenced=True` there is no progress topic: the log of each partition is asked for its tail
+(SEQUENCED).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from semel.errors import ConfigurationError
+from semel.protocol import Capability
+from semel.sinks.kafka_outlet import place_of
+from semel.sinks.kafka_records import BYTES_MAX, STAMPS, Shape, mapping_of
+from semel.sinks.sink import Sink, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from semel.sinks.kafka_log import LogSession
+    from semel.sinks.kafka_progress import ProgressSession
+
+OURS = {
+    "bootstrap.servers": "servers",
+    "transactional.id": "nothing: it is made of pipeline, sink and partition",
+    "transaction.timeout.ms": "transaction_timeout_s",
+    "enable.idempotence": "nothing: a transaction needs it",
+    "isolation.level": "nothing: progress is read as committed",
+    "acks": "nothing: a transaction waits for all replicas in sync",
+    "group.id": "nothing: the sink joins no group",
+    "on_delivery": "nothing: errors are raised",
+    "dr_cb": "nothing: errors are raised",
+    "error_cb": "nothing: errors are raised",
+    "logger": "nothing: errors are raised",
+    "delivery.report.only.error": "nothing: errors are raised",
+}
+"""What `config` may not say, and what says it instead."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kafka(Sink):
+    """Writes to Kafka topics, exactly once for consumers that read as `read_committed`.
+
+    Attributes:
+        servers: `host:port,host:port`.
+        topic: where the events go.
+        topic_column: the column that names each event's topic, in place of `topic`.
+        key: the column that is the key; else the entity, where one is named.
+        value: the column that is the value (text or binary); else all columns as JSON.
+        partition: the column that numbers the partition; else the key decides, as with Java.
+        headers: the user's headers, `{"trace": "trace_id"}`: a column for each.
+        stamps: what semel writes into headers: `semel-osn`, `semel-entity`, `semel-event`,
+            `semel-pipeline`. Without any header records are sent in bulk, which is faster.
+        config: settings of librdkafka, for TLS, SASL, compression; never shown.
+        progress_topic: a compacted topic that keeps how far each partition came; made if missing.
+        progress_partitions: how many of its partitions are used.
+        transaction_timeout_s: when the brokers abort a transaction that nobody ends.
+        sequenced: no progress topic; partition 3 is written to partition 3 of `topic`.
+    """
+
+    servers: str
+    topic: str | None = None
+    topic_column: str | None = None
+    key: str | None = None
+    value: str | None = None
+    partition: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    stamps: tuple[str, ...] = STAMPS
+    config: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    progress_topic: str = "semel-progress"
+    progress_partitions: int = 32
+    transaction_timeout_s: float = 60.0
+    sequenced: bool = False
+    chunk_rows: int = 20_000
+    last_opener_wins: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stamps", tuple(self.stamps))
+        object.__setattr__(self, "headers", dict(self.headers))
+        object.__setattr__(self, "config", dict(self.config))
+        for wrong in self._wrong():
+            raise ConfigurationError(f"sink {self.name!r}: {wrong}")
+
+    def _wrong(self) -> list[str]:
+        """Say what cannot be so, in a sentence each."""
+        found = []
+        if not self.servers or not isinstance(self.servers, str):
+            found.append("servers is a text like 'host:9092,host:9092'")
+        if (self.topic is None) == (self.topic_column is None):
+            found.append("say either topic or topic_column")
+        if self.topic is not None and self.topic == self.progress_topic:
+            found.append(f"topic {self.topic!r} is the progress topic; name another")
+        ours = [name for name in self.config if name in OURS]
+        found += [f"{name!r} cannot be in config; it is said by {OURS[name]}" for name in ours]
+        strange = [stamp for stamp in self.stamps if stamp not in STAMPS]
+        found += [f"there is no stamp {each!r}; there are {', '.join(STAMPS)}" for each in strange]
+        if not self.last_opener_wins:
+            found.append("last_opener_wins=False: with Kafka the last opener always wins")
+        if type(self.progress_partitions) is not int or self.progress_partitions < 1:
+            found.append("progress_partitions is at least 1")
+        if self.transaction_timeout_s < 1:
+            found.append("transaction_timeout_s is at least 1")
+        if self.sequenced and (self.topic is None or self.partition is not None):
+            found.append("with sequenced=True each partition has one log: say topic, not partition")
+        if self.sequenced and not set(STAMPS) <= set(self.stamps):
+            found.append("with sequenced=True the log itself is asked, so all stamps are needed")
+        mapping_of(self.headers)
+        return found
+
+    @property
+    def capability(self) -> Capability:
+        """TRANSACTIONAL, or SEQUENCED where the log itself is asked."""
+        return Capability.SEQUENCED if self.sequenced else Capability.TRANSACTIONAL
+
+    def describe(self) -> dict[str, object]:
+        """What may not change under a pipeline; no setting of the client is among it."""
+        described: dict[str, object] = {"capability": self.capability.value}
+        if self.sequenced:
+            return {**described, "topic": self.topic}
+        return {
+            **described,
+            "progress_topic": self.progress_topic,
+            "progress_partitions": self.progress_partitions,
+        }
+
+    def open(self, target: Target) -> ProgressSession | LogSession:
+        """Look at the topics; the fence is taken with `take_over`."""
+        if self.sequenced:
+            from semel.sinks.kafka_log import LogSession
+
+            return LogSession(self, target)
+        from semel.sinks.kafka_progress import ProgressSession
+
+        return ProgressSession(self, target)
+
+    # -- what sessions need
+
+    @property
+    def shape(self) -> Shape:
+        """How rows become records."""
+        return Shape(
+            key=self.key,
+            value=self.value,
+            topic=self.topic_column,
+            partition=self.partition,
+            headers=mapping_of(self.headers),
+            stamps=self.stamps,
+        )
+
+    def client(self) -> dict[str, object]:
+        """The settings of every client."""
+        kept = {name: value for name, value in self.config.items() if name not in _PRODUCER}
+        return {**kept, "bootstrap.servers": self.servers}
+
+    def producer(self, target: Target, bytes_max: int) -> dict[str, object]:
+        """The settings of the producer of a partition."""
+        return {
+            "linger.ms": 5,
+            "batch.size": min(bytes_max, BYTES_MAX),
+            "partitioner": "murmur2_random",  # a key goes where Java would send it
+            "message.max.bytes": max(bytes_max, 1000),
+            "queue.buffering.max.messages": max(100_000, 2 * self.chunk_rows),
+            **self.config,
+            "bootstrap.servers": self.servers,
+            "transactional.id": f"semel/{place_of(target)}",
+            "transaction.timeout.ms": int(self.transaction_timeout_s * 1000),
+        }
+
+    def where(self, target: Target) -> str:
+        """Name the partition in the words of an error."""
+        return (
+            f"pipeline {target.pipeline!r}, sink {target.sink!r}, partition {target.partition}, "
+            f"Kafka at {self.servers}"
+        )
+
+
+_PRODUCER = frozenset(
+    {
+        "linger.ms",
+        "queue.buffering.max.ms",
+        "batch.size",
+        "batch.num.messages",
+        "partitioner",
+        "queue.buffering.max.messages",
+        "queue.buffering.max.kbytes",
+        "compression.type",
+        "compression.codec",
+        "compression.level",
+        "message.timeout.ms",
+        "delivery.timeout.ms",
+        "message.send.max.retries",
+        "retries",
+        "sticky.partitioning.linger.ms",
+    }
+)
+"""Settings that a client that only reads does not know."""

@@ -1,0 +1,129 @@
+"""The way of one partition into Kafka's topics: its writer, and records that Kafka will take."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from semel.errors import ConfigurationError, Rejected
+from semel.events.chunks import escaped
+from semel.sinks.kafka_records import BYTES_MAX, OVERHEAD_MAX, records_of
+from semel.sinks.kafka_tails import Ending
+from semel.sinks.kafka_topics import Topic, Topics
+from semel.sinks.kafka_writer import Writer
+
+if TYPE_CHECKING:
+    from semel.events import Chunk
+    from semel.sinks.kafka import Kafka
+    from semel.sinks.kafka_records import Records
+    from semel.sinks.sink import Target
+
+_known: dict[tuple[object, ...], dict[str, Topic]] = {}
+"""What this process was told of topics, by sink: they are asked for once."""
+
+
+class Outlet:
+    """Opens writers and readers for one partition, and makes its records."""
+
+    def __init__(self, sink: Kafka, target: Target) -> None:
+        self.sink, self.target = sink, target
+        self.where = sink.where(target)
+        self._key = (sink.servers, repr(sorted(sink.config.items(), key=str)))
+        self._topics = _known.setdefault(self._key, {})
+
+    def look(self) -> None:
+        """See that the topics are there that the sink names, once in a process."""
+        sink = self.sink
+        wanted = [sink.topic] if sink.topic is not None else []
+        progress = None if sink.sequenced else sink.progress_topic
+        if all(name in self._topics for name in [*wanted, *([progress] if progress else [])]):
+            return
+        asking = Topics(sink.client(), self.where)
+        for name in wanted:
+            self._topics[name] = asking.need(name)
+        if progress is not None:
+            asking.need_progress(progress, sink.progress_partitions)
+            self._topics[progress] = asking.need(progress)
+
+    def forget(self) -> None:
+        """Ask for topics anew next time: something was not as it was told."""
+        self._topics.clear()
+
+    def topic(self, name: str) -> Topic:
+        """What was told of a topic."""
+        return self._topics[name]
+
+    def writer(self) -> Writer:
+        """Make a writer, and fence whoever was before it."""
+        sink = self.sink
+        made = Writer(
+            sink.producer(self.target, self._bytes_max()),
+            self.where,
+            patience_s=sink.deadline_s,
+        )
+        try:
+            made.fence()
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    def ending(self, topic: str, partition: int) -> Ending:
+        """Look at the end of a partition, behind the fence."""
+        patience_s = self.sink.transaction_timeout_s + 15.0
+        return Ending(self.sink.client(), topic, partition, patience_s=patience_s)
+
+    def records(self, chunk: Chunk) -> Records:
+        """Make the records of a chunk. Raises `Rejected` where Kafka would refuse one of them."""
+        made = records_of(chunk, self.sink.shape, self.target.pipeline)
+        limit = self._bytes_max()
+        if made.heaviest() > limit:
+            heaviest = made.heaviest() - OVERHEAD_MAX
+            raise Rejected(f"a record of {heaviest:,} bytes is too large: {limit:,} is the limit")
+        if made.topics is not None:
+            for name in set(made.topics):
+                self._chosen(name)
+        if made.partitions is not None:
+            topics = made.topics or [str(self.sink.topic)] * len(made)
+            for name, partition in set(zip(topics, made.partitions, strict=True)):
+                count = self._topics[name].partitions
+                if partition >= count:
+                    raise Rejected(f"topic {name!r} has no partition {partition}, it has {count}")
+        return made
+
+    def _chosen(self, name: str) -> None:
+        """See that a topic that a row names is one it may name."""
+        if name == self.sink.progress_topic:
+            raise Rejected(f"{name!r} is the progress topic; no event goes there")
+        if name not in self._topics:
+            found = Topics(self.sink.client(), self.where).find(name)
+            if found is None:
+                raise Rejected(f"there is no topic {name!r} that this user may see")
+            self._topics[name] = found
+
+    def _bytes_max(self) -> int:
+        """How large a record may be: as the config says, else as the topic and the client do."""
+        said = self.sink.config.get("message.max.bytes")
+        if said is not None:
+            return int(said)
+        told = self._topics[self.sink.topic].bytes_max if self.sink.topic is not None else None
+        return BYTES_MAX if told is None else told
+
+
+def place_of(target: Target) -> str:
+    """The text of (pipeline, sink, partition), and of no other three."""
+    return "/".join(map(escaped, (target.pipeline, target.sink, target.partition)))
+
+
+def number_of(partition: str) -> tuple[str, int | None]:
+    """A partition's name as what stands before its number, and the number."""
+    stem = partition.rstrip("0123456789")
+    digits = partition[len(stem) :]
+    return stem, int(digits) if digits else None
+
+
+def need_number(partition: str, where: str) -> int:
+    """The number in a partition's name. Raises `ConfigurationError` where there is none."""
+    number = number_of(partition)[1]
+    if number is None:
+        raise ConfigurationError(f"{where}: the partition has no number, so it has no log")
+    return number

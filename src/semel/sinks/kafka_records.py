@@ -1,0 +1,270 @@
+"""A chunk as Kafka records: topics, keys, values and headers made of columns, not row by row.
+
+Always true: what Kafka would refuse for its form - a size, a name, a number of a partition - is
+found here, before anything is sent.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semel.errors import ConfigurationError, Rejected
+from semel.events import values
+from semel.events.columns import is_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from semel.events import Chunk, Rows
+
+STAMPS = ("osn", "entity", "event", "pipeline")
+"""What semel can write into headers: `semel-osn`, ..."""
+
+BYTES_MAX = 1_000_000
+"""librdkafka's own limit of a record, where neither the topic nor `message.max.bytes` says more."""
+
+OVERHEAD_MAX = 100
+"""What a record weighs beside its key, its value and its headers, at most, in bytes."""
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_SPECIAL = '["\\\\\\x00-\\x1f]'
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How rows become records: which column is what. None: the entity is the key, JSON of all
+    columns is the value, the topic is the sink's, the key decides on the partition.
+    """
+
+    key: str | None = None
+    value: str | None = None
+    topic: str | None = None
+    partition: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    stamps: tuple[str, ...] = STAMPS
+
+
+@dataclass(slots=True)
+class Records:
+    """The records of a chunk, as lists of equal length; None where all are alike."""
+
+    keys: list[bytes | None] | None
+    values: list[bytes | None]
+    topics: list[str] | None
+    partitions: list[int] | None
+    headers: list[list[tuple[str, bytes | None]]] | None
+    weights: Any
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def heaviest(self) -> int:
+        """How many bytes the largest record may weigh."""
+        return int(self.weights.max()) + OVERHEAD_MAX if len(self.weights) else 0
+
+
+def records_of(chunk: Chunk, shape: Shape, pipeline: str) -> Records:
+    """Make the records. Raises `ConfigurationError` for columns that cannot be used so, `Rejected`
+    for a chunk in which an event has no place to go.
+    """
+    rows = chunk.rows
+    keys = _keys(rows, shape)
+    bodies = _json(rows) if shape.value is None else _bytes(rows, shape.value, "value")
+    named = [*_stamped(chunk, shape.stamps), *_chosen(rows, shape.headers)]
+    weights = np.zeros(len(rows), np.int64)
+    for name, array in [("", keys), ("", bodies), *named]:
+        if array is not None:
+            weights += _lengths(array) + 2 * len(name)
+    constant = [("semel-pipeline", pipeline.encode())] if "pipeline" in shape.stamps else []
+    return Records(
+        keys=None if keys is None else keys.to_pylist(),
+        values=bodies.to_pylist(),
+        topics=_topics(rows, shape.topic),
+        partitions=_partitions(rows, shape.partition),
+        headers=_headers(constant, named, len(rows)),
+        weights=weights + sum(len(name) + len(text) for name, text in constant),
+    )
+
+
+def _keys(rows: Rows, shape: Shape) -> pa.Array | None:
+    if shape.key is not None:
+        return _bytes(rows, shape.key, "key")
+    return None if rows.entities is None else _entities(rows)
+
+
+def _entities(rows: Rows) -> pa.Array:
+    labels = rows.scopes if rows.entities is None else rows.entities
+    return labels.names.array.take(pa.array(labels.codes)).cast(pa.binary())
+
+
+def _headers(
+    constant: list[tuple[str, bytes]], named: Sequence[tuple[str, pa.Array]], count: int
+) -> list[list[tuple[str, bytes | None]]] | None:
+    if not named:
+        return [list(constant)] * count if constant else None
+    columns = [zip(repeat(name), array.to_pylist(), strict=False) for name, array in named]
+    same = [repeat(each, count) for each in constant]
+    return list(map(list, zip(*same, *columns, strict=True)))
+
+
+def _stamped(chunk: Chunk, stamps: Iterable[str]) -> list[tuple[str, pa.Array]]:
+    made: list[tuple[str, pa.Array]] = []
+    for stamp in stamps:
+        if stamp == "osn":
+            made.append(("semel-osn", _texts(pa.array(chunk.osns()))))
+        elif stamp == "entity":
+            made.append(("semel-entity", _entities(chunk.rows)))
+        elif stamp == "event":
+            made.append(("semel-event", _ids(chunk.rows)))
+    return made
+
+
+def _ids(rows: Rows) -> pa.Array:
+    """The ids as JSON: 7, "a" or [7, "a"]; so 7 is not the text "7"."""
+    if len(rows.ids) == 1 and pa.types.is_integer(rows.ids[0].type):
+        return _texts(rows.ids[0])
+    return pa.array([json.dumps(each).encode() for each in rows.all_ids()], pa.binary())
+
+
+def _chosen(rows: Rows, headers: Iterable[tuple[str, str]]) -> list[tuple[str, pa.Array]]:
+    return [(name, _bytes(rows, column, f"header {name!r}")) for name, column in headers]
+
+
+def _column(rows: Rows, name: str, role: str) -> pa.Array:
+    if name not in rows.batch.schema.names:
+        raise ConfigurationError(
+            f"there is no column {name!r} for the {role}; there are "
+            f"{', '.join(rows.batch.schema.names)}"
+        )
+    return rows.batch.column(name)
+
+
+def _bytes(rows: Rows, name: str, role: str) -> pa.Array:
+    """A column as bytes: text as UTF-8, integers and booleans as text."""
+    array = _column(rows, name, role)
+    kind = array.type
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return array
+    if is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return _texts(array)
+    raise ConfigurationError(
+        f"column {name!r} is {kind}; the {role} is text, binary, an integer or a boolean: "
+        f"cast({name} as string)"
+    )
+
+
+def _texts(array: pa.Array) -> pa.Array:
+    return array.cast(pa.string()).cast(pa.binary())
+
+
+def _lengths(array: pa.Array) -> Any:
+    return pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False)
+
+
+def _topics(rows: Rows, name: str | None) -> list[str] | None:
+    """The topic of each row. A name that no topic can have rejects the chunk."""
+    if name is None:
+        return None
+    array = _column(rows, name, "topic")
+    if not is_text(array.type):
+        raise ConfigurationError(f"column {name!r} is {array.type}; a topic's name is text")
+    topics: list[str | None] = array.to_pylist()
+    for topic in set(topics):
+        if topic is None or not _TOPIC.fullmatch(topic) or topic.startswith(("__", ".")):
+            raise Rejected(f"{topic!r} in column {name!r} is not the name of a topic")
+    return [topic for topic in topics if topic is not None]
+
+
+def _partitions(rows: Rows, name: str | None) -> list[int] | None:
+    """The partition of each row. A null or a negative number rejects the chunk."""
+    if name is None:
+        return None
+    array = _column(rows, name, "partition")
+    if not pa.types.is_integer(array.type):
+        raise ConfigurationError(f"column {name!r} is {array.type}; a partition is an integer")
+    if array.null_count or (len(array) and pc.min(array).as_py() < 0):
+        raise Rejected(f"column {name!r} is null or negative; a partition is a number from 0 on")
+    found: list[int] = array.to_pylist()
+    return found
+
+
+# -- JSON
+
+
+def _json(rows: Rows) -> pa.Array:
+    """All columns of each row as one JSON object, in UTF-8."""
+    names = rows.batch.schema.names
+    if not names:
+        return pa.array([b"{}"] * len(rows), pa.binary())
+    parts: list[Any] = []
+    for at, name in enumerate(names):
+        head = ("{" if at == 0 else ",") + json.dumps(name, ensure_ascii=False) + ":"
+        try:
+            text = json_text(rows.batch.column(at))
+        except values.CANNOT as error:
+            raise values.refusal(rows) from error
+        parts += [head, pc.fill_null(text, "null")]
+    return pc.binary_join_element_wise(*parts, "}", "").cast(pa.binary())
+
+
+def json_text(array: pa.Array) -> pa.Array:
+    """Each value of a column as JSON; null stays null.
+
+    As Spark's `to_json` has it: a NaN is a text, binary is base64, times are ISO 8601.
+    """
+    kind = array.type
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
+        return array.cast(pa.string())
+    if pa.types.is_floating(kind) and pc.all(pc.is_finite(array)).as_py() is not False:
+        return array.cast(pa.string())
+    if is_text(kind):
+        array = array.cast(pa.string())
+        if pc.any(pc.match_substring_regex(array, _SPECIAL)).as_py() is not True:
+            return pc.binary_join_element_wise('"', array, '"', "")
+    made = [None if each is None else _dumped(each) for each in array.to_pylist()]
+    return pa.array(made, pa.string())
+
+
+def _dumped(value: Any) -> str:
+    return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON can say it."""
+    if isinstance(value, dict):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    return value.total_seconds() if isinstance(value, timedelta) else _number(value)
+
+
+def _number(value: Any) -> Any:
+    return str(value) if isinstance(value, Decimal) else value
+
+
+def mapping_of(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """The user's headers in one order. Raises `ConfigurationError` for names that are semel's."""
+    for name, column in headers.items():
+        if not isinstance(name, str) or not isinstance(column, str):
+            raise ConfigurationError("headers name a column each: headers={'trace': 'trace_id'}")
+        if name.lower().startswith("semel-"):
+            raise ConfigurationError(f"header {name!r}: names that begin with semel- are semel's")
+    return tuple(sorted(headers.items()))

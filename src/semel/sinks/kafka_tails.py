@@ -1,0 +1,102 @@
+"""Reads the end of a partition of a Kafka topic, as it is committed.
+
+Always true: what is asked for after a fence is seen. A transaction of somebody else that is still
+open hides what was committed behind it, so it is waited for: at most until it expires.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from semel.errors import NotDelivered
+from semel.sinks.kafka_writer import Told, client_library
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+FIRST_STEP = 16
+"""So many offsets from the end are read first; then sixteen times as many, and so on."""
+
+
+class Ending:
+    """The end of one partition, as it stood when this was made."""
+
+    def __init__(
+        self,
+        config: Mapping[str, object],
+        topic: str,
+        partition: int,
+        *,
+        patience_s: float,
+    ) -> None:
+        self._kafka = client_library()
+        self._place = (topic, partition)
+        self._patience_s = patience_s
+        own = {
+            **config,
+            "group.id": "semel-reads",  # never joined, nothing is committed under it
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 10,
+            "logger": Told(),
+        }
+        # Asked as `read_uncommitted`: the end behind every open transaction.
+        asker = self._kafka.Consumer({**own, "isolation.level": "read_uncommitted"})
+        try:
+            self._low, self.end = self._asked(asker)
+        finally:
+            asker.close()
+        self._consumer = self._kafka.Consumer({**own, "isolation.level": "read_committed"})
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._consumer.close()
+
+    def back_until(self, enough: Callable[[list[Any]], bool]) -> list[Any]:
+        """Give the last records, as many as it takes until `enough` says so, or all there are."""
+        step = FIRST_STEP
+        while True:
+            start = max(self._low, self.end - step)
+            found = self.read(start)
+            if start <= self._low or enough(found):
+                return found
+            step *= 16
+
+    def read(self, start: int | None = None) -> list[Any]:
+        """Give the committed records from `start`, or all, up to the end."""
+        topic, partition = self._place
+        at = self._low if start is None else start
+        found: list[Any] = []
+        ends = time.monotonic() + self._patience_s
+        if at < self.end:
+            self._consumer.assign([self._kafka.TopicPartition(topic, partition, at)])
+        while at < self.end:
+            for message in self._consumer.consume(1000, 0.1):
+                refused = message.error()
+                if refused is None:
+                    found.append(message)
+                    at = message.offset() + 1
+                elif refused.name() == "_PARTITION_EOF":
+                    at = message.offset()
+                elif not refused.retriable():
+                    raise self._unread(refused.str())
+            if at < self.end and time.monotonic() > ends:
+                raise self._unread(f"another transaction is open at offset {at} of {self.end}")
+        return [each for each in found if each.offset() < self.end]
+
+    def _asked(self, asker: Any) -> tuple[int, int]:
+        topic, partition = self._place
+        place = self._kafka.TopicPartition(topic, partition)
+        try:
+            low, end = asker.get_watermark_offsets(place, timeout=min(self._patience_s, 10.0))
+        except self._kafka.KafkaException as error:
+            raise self._unread(error.args[0].str()) from error
+        return int(low), int(end)
+
+    def _unread(self, why: str) -> NotDelivered:
+        topic, partition = self._place
+        return NotDelivered(
+            f"what stands in partition {partition} of topic {topic!r} cannot be read yet: {why}"
+        )

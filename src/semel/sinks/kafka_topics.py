@@ -1,0 +1,157 @@
+"""What is known of the topics at a Kafka: asked once in a process, and the progress topic made."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from semel.errors import ConfigurationError, NotDelivered
+from semel.sinks.kafka_writer import WRONG, Told, client_library
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PATIENCE_S = 10.0
+
+PROGRESS = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(8 * 1024 * 1024),
+    "min.cleanable.dirty.ratio": "0.1",
+    "compression.type": "producer",
+}
+"""A progress topic keeps the last word of each partition for ever, and little else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as its brokers describe it."""
+
+    name: str
+    partitions: int
+    id: str
+    bytes_max: int | None = None
+    policy: str | None = None
+
+
+class Topics:
+    """Asks a Kafka about its topics. Used by one thread."""
+
+    def __init__(self, config: Mapping[str, object], where: str) -> None:
+        self._kafka = client_library()
+        from confluent_kafka.admin import AdminClient
+
+        self._where = where
+        self._told: Any = None
+        own: dict[str, Any] = {**config, "logger": Told(), "error_cb": self._hear}
+        self._admin = AdminClient(own)
+
+    def find(self, name: str) -> Topic | None:
+        """Describe a topic; None when there is none of that name, or it may not be seen."""
+        asked = self._admin.describe_topics(
+            self._kafka.TopicCollection([name]), request_timeout=PATIENCE_S
+        )
+        try:
+            told = self._answer(asked[name])
+        except self._kafka.KafkaException as error:
+            refused = error.args[0]
+            gone = ("UNKNOWN_TOPIC_OR_PART", "TOPIC_AUTHORIZATION_FAILED", "TOPIC_EXCEPTION")
+            if refused.name() in gone:
+                return None
+            raise self._failed(refused) from error
+        settings = self._settings(name)
+        limit = settings.get("max.message.bytes")
+        return Topic(
+            name,
+            len(told.partitions),
+            str(told.topic_id),
+            None if limit is None else int(limit),
+            settings.get("cleanup.policy"),
+        )
+
+    def need(self, name: str) -> Topic:
+        """Describe a topic that has to be there. Raises `ConfigurationError` where it is not."""
+        found = self.find(name)
+        if found is None:
+            raise ConfigurationError(
+                f"{self._where}: there is no topic {name!r} that this user may see. Create it, or "
+                "allow the user to write to it; nothing was sent"
+            )
+        return found
+
+    def need_progress(self, name: str, partitions: int) -> None:
+        """See that the progress topic is there and forgets nothing; make it where it is missing."""
+        found = self.find(name)
+        if found is None:
+            self._make(name, partitions)
+            found = self.need(name)
+        if found.policy not in (None, "compact"):
+            raise ConfigurationError(
+                f"{self._where}: the progress topic {name!r} has cleanup.policy={found.policy}, so "
+                "it would forget what was delivered. Set cleanup.policy=compact on it, or name "
+                "another with progress_topic"
+            )
+        if found.partitions < partitions:
+            raise ConfigurationError(
+                f"{self._where}: the progress topic {name!r} has {found.partitions} partitions, "
+                f"and the sink says progress_partitions={partitions}. Say as many as it has, or "
+                "name another with progress_topic"
+            )
+
+    def _make(self, name: str, partitions: int) -> None:
+        from confluent_kafka.cimpl import NewTopic
+
+        topic = NewTopic(name, partitions, -1, config=PROGRESS)
+        made = self._admin.create_topics([topic], request_timeout=PATIENCE_S)
+        try:
+            self._answer(made[name])
+        except self._kafka.KafkaException as error:
+            refused = error.args[0]
+            if refused.name() == "TOPIC_ALREADY_EXISTS":
+                return
+            if refused.retriable():
+                raise self._failed(refused) from error
+            raise ConfigurationError(
+                f"{self._where}: the progress topic {name!r} is not there and could not be made "
+                f"({refused.str()}). Create it with {partitions} partitions and "
+                "cleanup.policy=compact"
+            ) from error
+        ends = time.monotonic() + PATIENCE_S
+        while self.find(name) is None and time.monotonic() < ends:
+            time.sleep(0.02)
+
+    def _settings(self, name: str) -> dict[str, str]:
+        """The settings of a topic; none where this user may not see them."""
+        from confluent_kafka.admin._config import ConfigResource
+        from confluent_kafka.cimpl import RESOURCE_TOPIC
+
+        resource = ConfigResource(RESOURCE_TOPIC, name)
+        asked = self._admin.describe_configs([resource], request_timeout=PATIENCE_S)
+        try:
+            told = self._answer(asked[resource])
+        except self._kafka.KafkaException:
+            return {}
+        return {entry.name: entry.value for entry in told.values() if entry.value is not None}
+
+    def _answer(self, future: Any) -> Any:
+        """Wait for an answer, and not longer than it makes sense."""
+        ends = time.monotonic() + PATIENCE_S + 1.0
+        while not future.done() and time.monotonic() < ends:
+            self._admin.poll(0)
+            if self._told is not None and self._told.name() in WRONG:
+                raise self._failed(self._told)
+            time.sleep(0.001)
+        return future.result(0)
+
+    def _failed(self, refused: Any) -> Exception:
+        if refused.name() in WRONG or (self._told is not None and self._told.name() in WRONG):
+            told = self._told or refused
+            return ConfigurationError(
+                f"{self._where}: {told.str()} ({told.name()}). See the sink's config; nothing was "
+                "sent"
+            )
+        return NotDelivered(f"{self._where}: {refused.str()} ({refused.name()})")
+
+    def _hear(self, told: Any) -> None:
+        if self._told is None or self._told.name() not in WRONG:
+            self._told = told

@@ -1,0 +1,316 @@
+"""A Kafka producer that holds the fence of one `transactional.id`, and what its errors mean.
+
+Always true:
+- until a commit was asked for, nothing of a transaction can arrive; after that only its answer, or
+  the progress that stands in Kafka, tells;
+- a transaction that expired, was fenced or had no answer is never taken for success;
+- a writer whose last transaction did not end well is not used again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from semel.errors import (
+    ConfigurationError,
+    Fenced,
+    MissingExtra,
+    NotDelivered,
+    OutcomeUnknown,
+    Rejected,
+    SemelError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from semel.sinks.kafka_records import Records
+
+_LOG = logging.getLogger(__name__)
+
+FENCED = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"})
+AT_FAULT = frozenset(
+    {
+        "MSG_SIZE_TOO_LARGE",
+        "RECORD_LIST_TOO_LARGE",
+        "INVALID_MSG",
+        "INVALID_MSG_SIZE",
+        "INVALID_RECORD",
+        "INVALID_TIMESTAMP",
+        "_UNKNOWN_PARTITION",
+    }
+)
+"""Names of Kafka's errors that say that a record itself cannot be taken, now or later."""
+
+TOPIC_AT_FAULT = frozenset(
+    {
+        "UNKNOWN_TOPIC_OR_PART",
+        "_UNKNOWN_TOPIC",
+        "TOPIC_EXCEPTION",
+        "TOPIC_AUTHORIZATION_FAILED",
+    }
+)
+PURGED = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT", "_STATE"})
+WRONG = frozenset(
+    {
+        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+        "CLUSTER_AUTHORIZATION_FAILED",
+        "GROUP_AUTHORIZATION_FAILED",
+        "_AUTHENTICATION",
+        "SASL_AUTHENTICATION_FAILED",
+        "UNSUPPORTED_SASL_MECHANISM",
+        "INVALID_TRANSACTION_TIMEOUT",
+        "UNSUPPORTED_VERSION",
+        "_UNSUPPORTED_FEATURE",
+        "POLICY_VIOLATION",
+    }
+)
+"""What trying again does not mend: a person has to."""
+
+
+class Told:
+    """Where librdkafka's own log goes: nothing of it is news, errors are raised."""
+
+    def log(self, level: int, text: str, *arguments: object) -> None:
+        """Write a line for whoever looks for it."""
+        del level
+        _LOG.debug(text, *arguments)
+
+
+def client_library() -> Any:
+    """Give the client library. Raises `MissingExtra` where it is not installed."""
+    try:
+        import confluent_kafka
+    except ImportError:
+        raise MissingExtra("pip install 'semel[kafka]'") from None
+    return confluent_kafka
+
+
+class Writer:
+    """One producer, from its fence to its first failure. Used by one thread."""
+
+    def __init__(self, config: Mapping[str, object], where: str, *, patience_s: float) -> None:
+        self._kafka = client_library()
+        self._where = where
+        self._patience_s = patience_s
+        self._refused: Any = None
+        self._told: Any = None
+        self.usable = False
+        try:
+            self._producer = self._kafka.Producer(
+                {
+                    **config,
+                    "on_delivery": self._report,
+                    "error_cb": self._hear,
+                    "logger": Told(),
+                    "delivery.report.only.error": True,
+                }
+            )
+        except (self._kafka.KafkaException, TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"{where}: Kafka's client takes no such config: {_word(error)}"
+            ) from None
+
+    def fence(self) -> None:
+        """Take the `transactional.id`: whoever had it is refused from now on, and what it had not
+        committed is gone. Raises `NotDelivered` when nobody answers.
+        """
+        ends = time.monotonic() + self._patience_s
+        while True:
+            left = ends - time.monotonic()
+            try:
+                self._producer.init_transactions(max(min(left, 1.0), 0.01))
+            except self._kafka.KafkaException as error:
+                self._producer.poll(0)
+                if not error.args[0].retriable() or left <= 0 or self._hopeless():
+                    raise self._before_commit(self._told_or(error.args[0])) from error
+            else:
+                self.usable = True
+                return
+
+    def transact(self, fill: Callable[[Writer], None], *, by_row: bool = False) -> None:
+        """Make one transaction of what `fill` produces: all of it or nothing. `by_row`: each row
+        names its topic, so one that does not exist is the row's fault.
+
+        Raises `NotDelivered`, `Rejected` or `Fenced` when nothing of it arrived, `OutcomeUnknown`
+        when nobody knows: whoever fences next finds out.
+        """
+        self.usable, self._refused = False, None
+        try:
+            self._producer.begin_transaction()
+            fill(self)
+            self._flush()
+        except (self._kafka.KafkaException, SemelError) as error:
+            found = (
+                error if isinstance(error, SemelError) else self._classified(error, by_row=by_row)
+            )
+            self._abort(found)
+            raise found from error
+        self._commit()
+        self.usable = True
+
+    def send(self, records: Records, topic: str) -> None:
+        """Produce records within the transaction, in their order."""
+        plain = records.headers is None and records.topics is None and records.partitions is None
+        if plain:
+            self._send_batch(records, topic)
+            return
+        count = len(records)
+        nothing: list[Any] = [None] * count
+        keys, headers = records.keys or nothing, records.headers or nothing
+        topics = records.topics or [topic] * count
+        partitions = records.partitions or [-1] * count
+        produce = self._producer.produce
+        for name, value, key, partition, header in zip(
+            topics, records.values, keys, partitions, headers, strict=True
+        ):
+            try:
+                produce(name, value, key, partition, headers=header)
+            except BufferError:
+                self.put(name, value, key, partition, header)
+
+    def put(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int = -1,
+        headers: Any = None,
+    ) -> None:
+        """Produce one record within the transaction; wait while the client's queue is full."""
+        ends = time.monotonic() + self._patience_s
+        while True:
+            try:
+                self._producer.produce(topic, value, key, partition, headers=headers)
+            except BufferError:
+                self._producer.poll(0.01)
+                self._see(ends)
+            else:
+                return
+
+    def _send_batch(self, records: Records, topic: str) -> None:
+        keys: list[Any] = records.keys or [None] * len(records)
+        messages = [
+            {"value": value, "key": key} for value, key in zip(records.values, keys, strict=True)
+        ]
+        queued = self._producer.produce_batch(topic, messages)
+        if queued < len(messages):
+            for message in messages:
+                refused = message.get("_error")
+                if refused is not None and refused.name() != "_QUEUE_FULL":
+                    raise self._kafka.KafkaException(refused)
+            raise NotDelivered(
+                f"{self._where}: a chunk does not fit the client's queue; make chunk_rows smaller, "
+                "or set queue.buffering.max.kbytes in config"
+            )
+
+    def close(self) -> None:
+        """Give the connection back; an open transaction is aborted by whoever fences next."""
+        self.usable = False
+        self._producer.purge()
+        del self._producer
+
+    # -- the steps of a transaction
+
+    def _flush(self) -> None:
+        """Wait until the brokers have every record."""
+        ends = time.monotonic() + self._patience_s
+        while self._producer.flush(0.2):
+            self._see(ends)
+        self._see(ends)
+
+    def _see(self, ends: float) -> None:
+        if self._refused is not None:
+            raise self._kafka.KafkaException(self._refused)
+        if time.monotonic() > ends:
+            raise NotDelivered(
+                f"{self._where}: the brokers did not take a chunk within {self._patience_s:g} s "
+                f"({self._told or 'no error was told'}). Nothing of it is visible"
+            )
+
+    def _commit(self) -> None:
+        """Ask for the commit until it is answered. From here on the outcome can be unknown."""
+        ends = time.monotonic() + self._patience_s
+        while True:
+            left = ends - time.monotonic()
+            try:
+                self._producer.commit_transaction(max(left, 0.01))
+            except self._kafka.KafkaException as error:
+                refused = error.args[0]
+                if refused.name() in FENCED:
+                    raise self._fenced() from error
+                if not refused.retriable() or left <= 0:
+                    raise OutcomeUnknown(
+                        f"{self._where}: the commit of a chunk was not answered ({refused.str()})"
+                    ) from error
+            else:
+                return
+
+    def _abort(self, found: SemelError) -> None:
+        """Abort what was produced; where that fails the writer is not used again."""
+        if isinstance(found, Fenced):
+            return
+        try:
+            self._producer.abort_transaction(min(self._patience_s, 10.0))
+        except self._kafka.KafkaException:
+            return
+        self.usable = True
+
+    # -- what errors mean
+
+    def _classified(self, error: Exception, *, by_row: bool) -> SemelError:
+        """Say what went wrong with a transaction; where its records were only thrown away because
+        of it, the client tells why when it is asked for another one.
+        """
+        refused = error.args[0]
+        if refused.name() in PURGED:
+            try:
+                self._producer.begin_transaction()
+            except self._kafka.KafkaException as why:
+                refused = why.args[0]
+        return self._before_commit(refused, by_row=by_row)
+
+    def _before_commit(self, refused: Any, *, by_row: bool = False) -> SemelError:
+        """Say what an error means while no commit was asked for: nothing arrived."""
+        name, text = refused.name(), refused.str()
+        if name in FENCED:
+            return self._fenced()
+        if name in AT_FAULT:
+            return Rejected(f"Kafka refuses the record: {text}")
+        if by_row and name in TOPIC_AT_FAULT:
+            return Rejected(f"Kafka does not take records for the topic that it names: {text}")
+        if name in TOPIC_AT_FAULT or name in WRONG:
+            return ConfigurationError(
+                f"{self._where}: {text} ({name}). Nothing was sent; see the rights of the user and "
+                "the sink's config, then restart the query"
+            )
+        return NotDelivered(f"{self._where}: {text} ({name})")
+
+    def _fenced(self) -> Fenced:
+        return Fenced(f"{self._where}: a later session has the transactional.id")
+
+    def _hopeless(self) -> bool:
+        return self._told is not None and self._told.name() in WRONG
+
+    def _told_or(self, refused: Any) -> Any:
+        return self._told if self._told is not None and self._hopeless() else refused
+
+    def _report(self, refused: Any, message: Any) -> None:
+        """Hear of a record that was not taken; what follows from the first is no news."""
+        del message
+        if refused is not None and self._refused is None:
+            self._refused = refused
+
+    def _hear(self, told: Any) -> None:
+        """Hear of trouble with connections; kept for the words of an error."""
+        if not self._hopeless():
+            self._told = told
+
+
+def _word(error: Exception) -> str:
+    """The client's word about a config; it names settings, never their values."""
+    refused = error.args[0] if error.args else error
+    text = refused.str() if hasattr(refused, "str") else str(refused)
+    return text.split(" for value")[0]
