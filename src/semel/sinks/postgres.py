@@ -1,0 +1,153 @@
+"""A PostgreSQL destination: the progress row and the effect are one transaction (TRANSACTIONAL).
+
+- One of three ways is chosen: `table` appends with COPY, `apply` runs one statement over a staged
+  chunk, `each` runs one statement per event.
+- The progress row stands in the destination's own database; the ledger may be there or elsewhere.
+- The URL's password is shown nowhere.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from semel.errors import ConfigurationError
+from semel.ledger.stores import redact
+from semel.protocol import Capability
+from semel.sinks.sink import Sink
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from semel.sinks.postgres_session import PostgresSession
+    from semel.sinks.sink import Target
+
+_COMMENT = re.compile(r"\s+|--[^\n]*(?:\n|$)|/\*.*?\*/", re.DOTALL)
+_WORD = re.compile(r"[a-z]+", re.IGNORECASE)
+_ENDS = (
+    "abort",
+    "begin",
+    "commit",
+    "copy",
+    "discard",
+    "end",
+    "prepare",
+    "release",
+    "reset",
+    "rollback",
+    "savepoint",
+    "set",
+    "start",
+)
+"""Statements that would end, cut or change semel's own transaction, or talk past it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Postgres(Sink):
+    """A PostgreSQL database, written with COPY, a set-based statement, or a statement per event.
+
+    Attributes:
+        url: `postgresql://user:password@host:port/database?options`.
+        table: append every event to this table (`schema.table`, as SQL writes it).
+        columns: the columns of the frame that are appended; a mapping also renames them
+            ({frame: table}). None is all of them.
+        apply: one statement, or several, over the temporary table `semel_batch`, which holds the
+            chunk: the frame's columns, `semel_entity`, `semel_event` and `semel_osn`.
+        each: one statement per event, with its columns as `%(column)s`.
+        schema: where `semel_progress` and `semel_progress_ids` stand.
+    """
+
+    url: str = field(repr=False)
+    table: str | None = None
+    columns: Sequence[str] | Mapping[str, str] | None = None
+    apply: str | Sequence[str] | None = None
+    each: str | None = None
+    schema: str = "public"
+    chunk_rows: int = 10_000
+
+    def __post_init__(self) -> None:
+        """Refuse settings that contradict each other, before anything connects."""
+        _require_url(self.url, self.name)
+        ways = [way for way in ("table", "apply", "each") if getattr(self, way) is not None]
+        if len(ways) != 1:
+            raise ConfigurationError(
+                f"sink {self.name!r}: say what to do with the events, one of table=, apply= and "
+                f"each=; {' and '.join(ways) or 'none'} is given"
+            )
+        if self.columns is not None and self.table is None:
+            raise ConfigurationError(
+                f"sink {self.name!r}: columns= goes with table=; a statement names its own columns"
+            )
+        if self.columns is not None and (isinstance(self.columns, str) or not self.columns):
+            raise ConfigurationError(
+                f"sink {self.name!r}: columns= is a list of names, or a mapping "
+                "{column of the frame: column of the table}"
+            )
+        if self.deadline_s <= 0 or self.chunk_rows < 1:
+            raise ConfigurationError(
+                f"sink {self.name!r}: deadline_s and chunk_rows have to be greater than nothing"
+            )
+        if not self.schema or "\0" in self.schema:
+            raise ConfigurationError(f"sink {self.name!r}: {self.schema!r} is no schema's name")
+        for statement in self.statements:
+            _require_statement(statement, self.name)
+
+    @property
+    def capability(self) -> Capability:
+        """The database commits the progress row together with the effect."""
+        return Capability.TRANSACTIONAL
+
+    @property
+    def mode(self) -> str:
+        """Say which of the three ways it is: append, apply or each."""
+        if self.table is not None:
+            return "append"
+        return "each" if self.apply is None else "apply"
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        """The user's own statements, in order."""
+        if self.each is not None:
+            return (self.each,)
+        if self.apply is None:
+            return ()
+        return (self.apply,) if isinstance(self.apply, str) else tuple(self.apply)
+
+    @property
+    def where(self) -> str:
+        """The destination for people to read, without its password."""
+        return redact(self.url)
+
+    def open(self, target: Target) -> PostgresSession:
+        """Connect, on the executor."""
+        from semel.sinks.postgres_session import PostgresSession
+
+        return PostgresSession(self, target)
+
+    def describe(self) -> dict[str, object]:
+        """Say where the progress stands: statements and addresses may change under a pipeline."""
+        return {**super().describe(), "progress": f"{self.schema}.semel_progress"}
+
+
+def _require_url(url: str, name: str) -> None:
+    if not url.startswith(("postgresql://", "postgres://")):
+        shown = redact(url) if "://" in url else "the url"  # `host=... password=...` is not shown
+        raise ConfigurationError(
+            f"sink {name!r}: {shown} is not the URL of a PostgreSQL database; the form is "
+            "postgresql://user:password@host:port/database"
+        )
+
+
+def _require_statement(statement: str, name: str) -> None:
+    rest = statement
+    while (found := _COMMENT.match(rest)) is not None:
+        rest = rest[found.end() :]
+    word = _WORD.match(rest)
+    if word is None or "\0" in statement:
+        raise ConfigurationError(f"sink {name!r}: {statement!r} is no statement")
+    if word[0].lower() in _ENDS:
+        raise ConfigurationError(
+            f"sink {name!r}: the statement begins with {word[0].upper()}, which is semel's own to "
+            "say: the effect and the progress row are one transaction"
+        )

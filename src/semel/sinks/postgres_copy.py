@@ -1,0 +1,258 @@
+"""Arrow columns as PostgreSQL's COPY reads them: CSV text, made a column at a time.
+
+- A null is an empty field, an empty text is a quoted one: every text is quoted, so nothing in it
+  is ever taken for anything else.
+- Instants are written in UTC, single floats as the double they are, bytes as hexadecimal.
+- Lists, structs and maps become JSON, or a list an array where the table has one; only these are
+  made value by value.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+from semel.errors import ConfigurationError, Rejected
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+_FORM = csv.WriteOptions(include_header=False, quoting_style="needed")
+_FIRST_DAY = -719_162
+"""The first of January of the year 1, in days; before it Arrow writes years that are misread."""
+
+_PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+_HEX: NDArray[np.uint8] = np.frombuffer(
+    b"".join(b"%02x" % byte for byte in range(256)), np.uint8
+).reshape(256, 2)
+
+
+def type_of(kind: pa.DataType) -> str | None:
+    """PostgreSQL's type for a column of the staged chunk; None where it has none."""
+    if pa.types.is_dictionary(kind):
+        return type_of(kind.value_type)
+    if pa.types.is_decimal(kind):
+        return f"numeric({kind.precision}, {kind.scale})"
+    return next((name for holds, name in _TYPES if holds(kind)), None)
+
+
+def is_binary(kind: pa.DataType) -> bool:
+    """Whether its values are bytes."""
+    is_sized = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    return bool(is_sized or pa.types.is_fixed_size_binary(kind))
+
+
+def is_nested(kind: pa.DataType) -> bool:
+    """Whether its values have parts."""
+    return bool(is_list(kind) or pa.types.is_struct(kind) or pa.types.is_map(kind))
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether its values are lists; a map is not."""
+    is_sized = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    return bool(is_sized or pa.types.is_fixed_size_list(kind))
+
+
+_TYPES: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
+    (pa.types.is_boolean, "boolean"),
+    (pa.types.is_uint64, "numeric"),
+    (lambda kind: kind in (pa.uint32(), pa.int64()), "bigint"),
+    (lambda kind: kind in (pa.uint16(), pa.int32()), "integer"),
+    (pa.types.is_integer, "smallint"),
+    (pa.types.is_float64, "double precision"),
+    (pa.types.is_floating, "real"),
+    (lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind), "text"),
+    (pa.types.is_null, "text"),
+    (is_binary, "bytea"),
+    (pa.types.is_date, "date"),
+    (lambda kind: pa.types.is_timestamp(kind) and kind.tz is not None, "timestamptz"),
+    (pa.types.is_timestamp, "timestamp"),
+    (pa.types.is_time, "time"),
+    (pa.types.is_duration, "interval"),
+    (is_nested, "jsonb"),
+)
+
+
+def copy_text(columns: Sequence[pa.Array], names: Sequence[str], types: Sequence[str]) -> pa.Buffer:
+    """Write columns for COPY; `types` are those of the columns they go to.
+
+    Raises `Rejected` for a value that PostgreSQL cannot hold, and `ConfigurationError` for a column
+    that does not go where it is to go.
+    """
+    made = []
+    for array, name, into in zip(columns, names, types, strict=True):
+        try:
+            made.append(_column(array, name, into))
+        except pa.ArrowInvalid as error:
+            raise Rejected(f"column {name!r}: {error}") from error
+    batch = pa.RecordBatch.from_arrays(made, names=[str(at) for at in range(len(made))])
+    out = pa.BufferOutputStream()
+    csv.write_csv(batch, out, _FORM)
+    return out.getvalue()
+
+
+def _column(array: pa.Array, name: str, into: str) -> pa.Array:
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        return _column(array.dictionary_decode(), name, into)
+    if type_of(kind) is None:
+        raise ConfigurationError(
+            f"column {name!r} is of Arrow's type {kind}, which PostgreSQL has no type for; cast it "
+            "in the query, or leave it out"
+        )
+    if is_nested(kind):
+        return _nested(array, name, into)
+    if is_binary(kind):
+        return _hexadecimal(array, name, into)
+    return _scalars(array, name)
+
+
+def _scalars(array: pa.Array, name: str) -> pa.Array:
+    kind = array.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return _without_nul(array, name)
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return _dated(array, name)
+    if pa.types.is_duration(kind):
+        return _interval(array)
+    return array.cast(pa.float64()) if pa.types.is_floating(kind) else array
+
+
+def _without_nul(array: pa.Array, name: str) -> pa.Array:
+    """Find NUL characters by a look at the bytes; the text may not even be UTF-8."""
+    raw = array.cast(pa.large_binary() if pa.types.is_large_string(array.type) else pa.binary())
+    if pc.any(pc.match_substring(raw, b"\0")).as_py():
+        raise Rejected(f"column {name!r} holds a NUL character, which PostgreSQL's text cannot")
+    return array
+
+
+def _dated(array: pa.Array, name: str) -> pa.Array:
+    kind = array.type
+    if pa.types.is_timestamp(kind):
+        least = _FIRST_DAY * _PER_DAY[kind.unit]
+        if kind.tz is not None:
+            array = array.cast(pa.timestamp(kind.unit, "UTC"))
+    else:
+        least = _FIRST_DAY
+        array = array.cast(pa.date32())
+    number = pa.int64() if pa.types.is_timestamp(kind) else pa.int32()
+    first = pc.min(array.cast(number)).as_py()
+    if first is not None and first < least:
+        raise Rejected(f"column {name!r} holds a day before the year 1")
+    return array
+
+
+def _interval(array: pa.Array) -> pa.Array:
+    number = array.cast(pa.duration("us")).cast(pa.int64()).cast(pa.string())
+    return pc.binary_join_element_wise(number, pa.scalar("microseconds"), " ")
+
+
+def _hexadecimal(array: pa.Array, name: str, into: str) -> pa.Array:
+    """Write bytes as `\\x...`, all of them at once."""
+    if into != "bytea":
+        raise ConfigurationError(
+            f"column {name!r} holds bytes and goes to a column of type {into}; make that bytea, or "
+            "cast it in the query"
+        )
+    plain = array.cast(pa.large_binary())
+    lengths = pc.fill_null(pc.binary_length(plain), 0).to_numpy(zero_copy_only=False)
+    offsets = np.concatenate([[0], np.cumsum(lengths.astype(np.int64) * 2 + 2)])
+    text = np.empty(int(offsets[-1]), np.uint8)
+    starts = offsets[:-1]
+    text[starts], text[starts + 1] = ord("\\"), ord("x")
+    is_digit = np.ones(len(text), np.bool_)
+    is_digit[starts] = is_digit[starts + 1] = False
+    text[is_digit] = _HEX[_bytes_of(plain)].reshape(-1)
+    made = pa.LargeStringArray.from_buffers(len(plain), pa.py_buffer(offsets), pa.py_buffer(text))
+    return pc.if_else(pc.is_valid(plain), made, pa.scalar(None, pa.large_string()))
+
+
+def _bytes_of(array: pa.Array) -> NDArray[np.uint8]:
+    """The bytes of all values, one after the other; a null has none."""
+    kept = array.drop_null()
+    if not len(kept):
+        return np.empty(0, np.uint8)
+    _, borders, content = kept.buffers()
+    ends = np.frombuffer(borders, np.int64)[kept.offset : kept.offset + len(kept) + 1]
+    if content is None:
+        return np.empty(0, np.uint8)
+    return np.frombuffer(content, np.uint8)[ends[0] : ends[-1]]
+
+
+# -- values that have parts
+
+
+def _nested(array: pa.Array, name: str, into: str) -> pa.Array:
+    kind = array.type
+    write: Callable[[Any], str]
+    if into.endswith("[]") and is_list(kind):
+        write = array_text
+    elif into in ("json", "jsonb", "text", "character varying"):
+        write = json_text
+    else:
+        raise ConfigurationError(
+            f"column {name!r} ({kind}) goes to a column of type {into}; make that jsonb"
+            f"{', or an array' if is_list(kind) else ''}, or take the column apart in the query"
+        )
+    try:
+        values = [plain(value, kind) for value in array.to_pylist()]
+        texts = [None if value is None else write(value) for value in values]
+    except ValueError as error:
+        raise Rejected(f"column {name!r}: {error}") from error
+    return _without_nul(pa.array(texts, pa.string()), name)
+
+
+def plain(value: Any, kind: pa.DataType) -> Any:
+    """A value as JSON has it: a map is an object, what JSON has no word for is text."""
+    if value is None:
+        return None
+    if pa.types.is_map(kind):
+        return {_name(key): plain(each, kind.item_type) for key, each in value}
+    if pa.types.is_struct(kind):
+        return {
+            field.name: plain(value[field.name], field.type)
+            for field in (kind.field(at) for at in range(kind.num_fields))
+        }
+    if is_list(kind):
+        return [plain(each, kind.value_type) for each in value]
+    return value if isinstance(value, str | int | float | bool) else _word(value)
+
+
+def json_text(value: Any) -> str:
+    """A plain value as JSON. Raises ValueError for a number that JSON does not have."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def array_text(value: Any) -> str:
+    """A list as PostgreSQL writes an array: every element quoted."""
+    if isinstance(value, list):
+        return "{" + ",".join(map(array_text, value)) + "}"
+    if value is None:
+        return "NULL"
+    text = json_text(value) if isinstance(value, dict | bool) else str(value)
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _name(key: Any) -> str:
+    return key if isinstance(key, str) else json_text(plain(key, pa.null()))
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, timedelta):
+        return str(value.total_seconds())
+    if isinstance(value, date | datetime | time):
+        return value.isoformat()
+    assert isinstance(value, Decimal), type(value)
+    return str(value)

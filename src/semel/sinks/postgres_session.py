@@ -1,0 +1,203 @@
+"""One connection of one attempt to PostgreSQL: the progress row first, then the effect, one commit.
+
+Always true:
+- the connection commits where this file says COMMIT and nowhere else: users' statements go one at
+  a time through the extended protocol, and may not end the transaction;
+- a connection that broke is replaced before the next transaction, never inside one;
+- every statement, every lock and every pause inside a transaction has an end on the server.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+from semel.errors import ConfigurationError, Fenced, MissingExtra, NotDelivered
+from semel.ledger.stores import redact
+from semel.sinks.progress import Progress
+from semel.sinks.sink import DELIVERED, Receipt
+
+try:
+    import psycopg
+    from psycopg import conninfo
+    from psycopg.pq import TransactionStatus
+except ImportError as missing:
+    raise MissingExtra("pip install 'semel[postgres]'") from missing
+
+from semel.sinks.postgres_effects import effect_of
+from semel.sinks.postgres_errors import Phase, refused, told
+from semel.sinks.postgres_progress import ProgressTable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from semel.events import Chunk
+    from semel.sinks.postgres import Postgres
+    from semel.sinks.sink import Target
+
+    Connection = psycopg.Connection[tuple[Any, ...]]
+
+_DEFAULTS = {
+    "connect_timeout": "10",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+    "application_name": "semel",
+}
+
+# What the server acknowledges it has to keep; a stronger setting than `on` is left alone.
+_SESSION = b"""
+select set_config('statement_timeout', %(ms)s, false), set_config('lock_timeout', %(lock)s, false),
+  set_config('idle_in_transaction_session_timeout', %(ms)s, false),
+  set_config('synchronous_commit', case current_setting('synchronous_commit')
+    when 'off' then 'on' when 'local' then 'on'
+    else current_setting('synchronous_commit') end, false),
+  current_setting('synchronous_standby_names') <> ''"""
+
+
+class Transaction:
+    """A transaction that is open, and how far it came."""
+
+    def __init__(self, connection: Connection, stood: Progress | None) -> None:
+        self.connection = connection
+        self.stood = stood
+        self.phase = Phase.ROW
+
+
+class PostgresSession:
+    """One connection of one attempt at one partition."""
+
+    def __init__(self, sink: Postgres, target: Target) -> None:
+        self._sink = sink
+        self._target = target
+        self._where = (
+            f"pipeline {target.pipeline!r}, sink {target.sink!r}, partition {target.partition} "
+            f"({sink.where})"
+        )
+        self._settings = _settings(sink)
+        self._table = ProgressTable(sink.schema, target, self._where)
+        self._effect = effect_of(sink, self._where)
+        self._waits_for_standby = False
+        self._connection: Connection | None = None
+        self._connected()
+
+    def take_over(self) -> Progress | None:
+        """Write this attempt into the progress row, and tell what stood there."""
+        minibatch, attempt = self._target.minibatch, self._target.attempt
+        with self._transaction() as at:
+            stood = at.stood
+            if stood is not None:
+                stood = replace(stood, ids=self._table.ids(at.connection))
+            before = at.stood or Progress(minibatch, attempt)  # its ids stay where they are
+            goes_on = before.minibatch == minibatch
+            self._table.write(at.connection, before.taken_by(minibatch, attempt), goes_on=goes_on)
+        return stood
+
+    def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
+        """Lock the row, require that it is not beyond us, move it, then the effect; all as one."""
+        effect = self._effect.prepared(chunk)
+        with self._transaction() as at:
+            goes_on = at.stood is not None and at.stood.minibatch == progress.minibatch
+            if at.stood is not None and goes_on and at.stood.done > progress.start:
+                raise Fenced(
+                    f"{self._where}: the progress row stands at {at.stood.done}, beyond "
+                    f"{progress.start}: an earlier call of this attempt has arrived after all"
+                )
+            self._table.write(at.connection, progress, goes_on=goes_on)
+            at.phase = Phase.EFFECT
+            effect(at.connection)
+            if at.connection.info.transaction_status != TransactionStatus.INTRANS:
+                raise ConfigurationError(
+                    f"{self._where}: the statement ended semel's transaction; it may not"
+                )
+        return DELIVERED
+
+    def close(self) -> None:
+        """Roll back what is open, by giving the connection up."""
+        if self._connection is not None:
+            with suppress(psycopg.Error):
+                self._connection.close()
+            self._connection = None
+
+    # -- transactions
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Transaction]:
+        """All or nothing, with the row locked; every error in semel's words."""
+        connection = self._connected()
+        at = Transaction(connection, None)
+        try:
+            at.stood = self._table.begin(connection)
+            yield at
+            if self._waits_for_standby:
+                # A cancelled wait for a standby would be told as a commit that went well.
+                connection.execute("set local statement_timeout = 0")
+            at.phase = Phase.COMMIT
+            if connection.execute("commit").statusmessage != "COMMIT":
+                raise NotDelivered(f"{self._where}: the server rolled the transaction back")
+        except psycopg.Error as error:
+            self._undo(connection)
+            raise told(error, at.phase, self._where) from error
+        except BaseException:
+            self._undo(connection)
+            raise
+        self._effect.committed()
+
+    def _undo(self, connection: Connection) -> None:
+        """Roll back; a connection that does not want to is given up, which rolls back too."""
+        self._effect.undone()
+        open_ = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
+        try:
+            if connection.info.transaction_status in open_:
+                connection.execute("rollback")
+        except psycopg.Error:
+            connection.close()
+        if connection.closed or connection.info.transaction_status != TransactionStatus.IDLE:
+            self.close()
+
+    # -- the connection
+
+    def _connected(self) -> Connection:
+        """Give the connection; a new one where there is none, or none any more."""
+        if self._connection is not None and not self._connection.closed:
+            return self._connection
+        self.close()
+        try:
+            connection = psycopg.connect(
+                **cast("dict[str, Any]", self._settings), autocommit=True, client_encoding="UTF8"
+            )
+        except psycopg.Error as error:
+            raise refused(error, self._settings, self._where) from None
+        try:
+            self._prepare(connection)
+        except psycopg.Error as error:
+            connection.close()
+            raise told(error, Phase.ROW, self._where) from error
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        return connection
+
+    def _prepare(self, connection: Connection) -> None:
+        ms = self._sink.deadline_s * 1000
+        # A lock's time is up a little earlier, so that the error says what was waited for.
+        limits = {"ms": str(max(2, round(ms))), "lock": str(max(1, round(ms * 0.9)))}
+        settings = connection.execute(_SESSION, limits).fetchone()
+        self._waits_for_standby = bool(settings and settings[-1])
+        self._table.require_tables(connection)
+        self._effect.connected(connection)
+
+
+def _settings(sink: Postgres) -> dict[str, str]:
+    try:
+        given = conninfo.conninfo_to_dict(sink.url)
+    except psycopg.Error:
+        raise ConfigurationError(
+            f"sink {sink.name!r}: {redact(sink.url)!r} is not a URL that PostgreSQL understands; "
+            "the form is postgresql://user:password@host:port/database"
+        ) from None
+    given.pop("client_encoding", None)
+    return _DEFAULTS | {name: str(value) for name, value in given.items()}
