@@ -31,6 +31,7 @@ class SinkPromise:
     Attributes:
         in_doubt_per_partition: how many events one crash of one partition can leave in doubt.
         in_doubt_at_once: the same for all partitions together, where their number is known.
+        destination: what the sink itself says of its destination.
     """
 
     name: str
@@ -42,6 +43,7 @@ class SinkPromise:
     in_doubt_per_partition: int
     in_doubt_at_once: int | None
     rejected: str
+    destination: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class Explanation:
                 ),
                 _wrapped(f"In doubt: {each.in_doubt}"),
                 _wrapped(f"Rejected: {each.rejected}"),
+                *([_wrapped(f"Destination: {' '.join(each.destination)}")] * bool(each.destination)),
             ]
         if self.identity is not None:
             parts += [
@@ -219,6 +222,7 @@ def _sink(described: Sink, agreement: Agreement | None) -> SinkPromise:
         in_doubt_per_partition=per_partition,
         in_doubt_at_once=known,
         rejected=ON_REJECT[described.on_reject],
+        destination=described.notes(),
     )
 
 

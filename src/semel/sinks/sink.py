@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from semel.protocol import Capability, OnDoubt, OnReject
 from semel.sinks.retry import Retry
@@ -108,6 +108,12 @@ class Sink(ABC):
         del target
         return None
 
+    def notes(self) -> tuple[str, ...]:
+        """Say in sentences what `semel explain` should add: how durable the destination is, how
+        long it remembers, what it does not undo.
+        """
+        return ()
+
     def describe(self) -> dict[str, object]:
         """Say what may not change under a pipeline."""
         return {"capability": self.capability.value}
@@ -195,8 +201,9 @@ class WholeSession(Protocol):
     def write(self, chunk: Chunk) -> None:
         """Take the next events, aside from the place itself."""
 
-    def finish(self) -> None:
-        """Put what was written in its place, over whatever an earlier attempt left there.
+    def finish(self) -> Mapping[str, Any] | None:
+        """Put what was written in its place, over whatever an earlier attempt left there; tell of
+        it, as JSON, what `Concluding.conclude` is to be told.
 
         Raises `Fenced` when a later attempt has put something there, or emptied it.
 
