@@ -80,7 +80,11 @@ class Explanation:
                 ),
                 _wrapped(f"In doubt: {each.in_doubt}"),
                 _wrapped(f"Rejected: {each.rejected}"),
-                *([_wrapped(f"Destination: {' '.join(each.destination)}")] * bool(each.destination)),
+                *(
+                    _wrapped(f"Destination: {' '.join(notes)}")
+                    for notes in [each.destination]
+                    if notes
+                ),
             ]
         if self.identity is not None:
             parts += [
