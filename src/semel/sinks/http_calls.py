@@ -14,6 +14,7 @@ import asyncio
 from collections import deque
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
@@ -97,14 +98,15 @@ class Mark:
 _mark: ContextVar[Mark] = ContextVar("semel_http_mark")
 
 
-def libraries() -> tuple[Any, Any]:
-    """Give aiohttp and uvloop. Raises `MissingExtra`, which names what to install."""
+def libraries() -> tuple[Any, Any, Any]:
+    """Give aiohttp, uvloop and yarl. Raises `MissingExtra`, which names what to install."""
     try:
         import aiohttp
         import uvloop
+        import yarl
     except ImportError:
         raise MissingExtra("pip install 'semel[http]'") from None
-    return aiohttp, uvloop
+    return aiohttp, uvloop, yarl
 
 
 def _request_class(library: Any) -> type[aiohttp.ClientRequest]:
@@ -128,7 +130,7 @@ class Calls:
     """The calls of one session. Used by one thread; the loop runs while a chunk is delivered."""
 
     def __init__(self, door: Door, limits: Limits, clock: Clock | None = None) -> None:
-        self._aiohttp, uvloop = libraries()
+        self._aiohttp, uvloop, self._yarl = libraries()
         self._door, self._limits = door, limits
         self._clock: Clock = clock or SystemClock()
         self._random = Random(uuid4().int)
@@ -139,6 +141,7 @@ class Calls:
             self._aiohttp.ConnectionTimeoutError,
             NeverWritten,
         )
+        self._url = partial(self._yarl.URL, encoded=True)  # as it is: values are encoded already
         self._interval = 1.0 / limits.rate_limit if limits.rate_limit else 0.0
         self._next_at = 0.0
         self._not_before = 0.0
@@ -301,11 +304,9 @@ class Calls:
         return outcome
 
     async def _answer(self, method: str, request: Request) -> Answer:
-        from yarl import URL
-
         reply = await self._client.request(
             method,
-            URL(request.url, encoded=True),
+            self._url(request.url),
             headers=request.headers,
             data=request.body,
             allow_redirects=False,

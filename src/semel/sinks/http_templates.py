@@ -118,6 +118,8 @@ class UrlTemplate:
     origin: str
     segments: tuple[Template, ...]
     query: Template | None = field(repr=False)
+    names: frozenset[str]
+    """The columns that it takes values from."""
 
     @classmethod
     def of(cls, text: str, what: str) -> UrlTemplate:
@@ -140,12 +142,11 @@ class UrlTemplate:
         except ValueError as error:
             raise ConfigurationError(f"{what}: {error}") from None
         path = parts.path or "/"
-        return cls(
-            text,
-            f"{parts.scheme}://{parts.netloc}",
-            tuple(Template.of(each, what) for each in path.split("/")[1:]),
-            Template.of(parts.query, what) if parts.query else None,
-        )
+        segments = tuple(Template.of(each, what) for each in path.split("/")[1:])
+        query = Template.of(parts.query, what) if parts.query else None
+        names = frozenset(() if query is None else query.names)
+        names = names.union(*(each.names for each in segments))
+        return cls(text, f"{parts.scheme}://{parts.netloc}", segments, query, names)
 
     @property
     def shown(self) -> str:
@@ -153,18 +154,14 @@ class UrlTemplate:
         path = "/".join(each.fill("{{{}}}".format) for each in self.segments)
         return f"{self.origin}/{path}"
 
-    @property
-    def names(self) -> frozenset[str]:
-        """The columns that it takes values from."""
-        query = () if self.query is None else self.query.names
-        return frozenset(query).union(*(each.names for each in self.segments))
-
     def fill(self, row: Mapping[str, Any]) -> str:
         """Give the URL for one event. Raises `Rejected` for a value that has no place in it."""
 
         def value(name: str) -> str:
             return quote(text_of(row, name, "the URL"), safe="")
 
+        if not self.names:
+            return self.text
         made = [self.origin]
         for segment in self.segments:
             text = segment.fill(value)
@@ -178,7 +175,7 @@ class UrlTemplate:
 
 def _require_segment(text: str, names: tuple[str, ...]) -> None:
     """A segment stays one segment, also where a server decodes it before it looks."""
-    parts = _SEPARATOR.split(unquote(text))
+    parts = _SEPARATOR.split(unquote(text)) if "." in text else ()
     if not text or "." in parts or ".." in parts:
         raise Rejected(
             f"column {names[0]!r} makes the path segment {text!r}, which would lead to another "
@@ -218,15 +215,20 @@ def key_text(key: str) -> str:
 
     Two keys never become one: a `%` in a key of semel's is always written as %25.
     """
-    plain = _NOT_PLAIN.sub(lambda found: quote(found[0], safe=""), key)
-    if len(plain) <= KEY_LENGTH_MAX:
-        return plain
+    made = key
+    if not (key.isascii() and key.isprintable()):
+        made = _NOT_PLAIN.sub(lambda found: quote(found[0], safe=""), key)
+    if len(made) <= KEY_LENGTH_MAX:
+        return made
     return "sha256:" + hashlib.sha256(key.encode()).hexdigest()
 
 
 def key_header(key: str) -> str:
     """Give a key as the Idempotency-Key draft has it: a structured-field string, in quotes."""
-    return '"' + _SPECIAL.sub(r"\\\1", key_text(key)) + '"'
+    text = key_text(key)
+    if '"' in text or "\\" in text:
+        text = _SPECIAL.sub(r"\\\1", text)
+    return f'"{text}"'
 
 
 # -- bodies
