@@ -11,12 +11,12 @@ import subprocess
 import tempfile
 from contextlib import closing
 from pathlib import Path
-from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from semel.bench.servers import _free_port
 from semel.errors import MissingExtra
+from semel.ledger.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +26,7 @@ _CARETAKER = 'read _; kill -9 "$(cat "$1/pid")" 2>/dev/null; rm -rf "$1"'
 
 _STARTS_WITHIN_S = 20.0
 SLOTS = 16_384
+_CLOCK = SystemClock()
 
 
 class RedisServer:
@@ -100,11 +101,11 @@ class RedisServer:
             start_new_session=True,
             cwd="/",
         )
-        ends = monotonic() + _STARTS_WITHIN_S
+        ends = _CLOCK.monotonic() + _STARTS_WITHIN_S
         while not self._answers():
-            if monotonic() > ends or self._server.poll() is not None:
+            if _CLOCK.monotonic() > ends or self._server.poll() is not None:
                 raise RuntimeError(f"redis-server does not start\n{self.log()}")
-            sleep(0.02)
+            _CLOCK.sleep(0.02)
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
         """Stop the server, connections or not; with SIGKILL it has no time to say goodbye."""
@@ -143,11 +144,11 @@ class RedisServer:
         """Make it a cluster of one node."""
         for first in range(0, SLOTS, 4096):
             self.execute("CLUSTER", "ADDSLOTS", *range(first, first + 4096))
-        ends = monotonic() + _STARTS_WITHIN_S
+        ends = _CLOCK.monotonic() + _STARTS_WITHIN_S
         while b"cluster_state:ok" not in _bytes(self.execute("CLUSTER", "INFO")):
-            if monotonic() > ends:
+            if _CLOCK.monotonic() > ends:
                 raise RuntimeError(f"the cluster does not come up\n{self.log()}")
-            sleep(0.02)
+            _CLOCK.sleep(0.02)
 
 
 def _bytes(found: Any) -> bytes:

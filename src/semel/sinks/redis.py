@@ -27,7 +27,6 @@ from semel.sinks.sink import Sink, Target
 ARGUMENTS: dict[str, tuple[int, int]] = {
     "INCRBY": (1, 1),
     "DECRBY": (1, 1),
-    "INCRBYFLOAT": (1, 1),
     "HINCRBY": (2, 2),
     "HINCRBYFLOAT": (2, 2),
     "HSET": (2, 200),
@@ -41,7 +40,11 @@ ARGUMENTS: dict[str, tuple[int, int]] = {
     "XADD": (3, 200),
     "DEL": (0, 0),
 }
-"""The commands, and how few and how many arguments each takes after its key."""
+"""The commands, and how few and how many arguments each takes after its key.
+
+INCRBYFLOAT is not among them: called from a script it corrupts the memory of a Redis before 7.0.8
+that was built with libc's allocator (redis/redis#11652, seen on 6.2.14). HINCRBYFLOAT does not.
+"""
 
 CHUNK_ROWS_MAX = 10_000
 """A script has Redis to itself while it runs: so many events take it some ten milliseconds."""

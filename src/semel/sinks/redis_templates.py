@@ -42,7 +42,9 @@ class Template:
         parts: list[bytes | str] = []
         try:
             for literal, column, form, conversion in Formatter().parse(text):
-                if literal:
+                if literal and parts and isinstance(parts[-1], bytes):
+                    parts[-1] += literal.encode()
+                elif literal:
                     parts.append(literal.encode())
                 if column is None:
                     continue
