@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from semel.delivery import concluding
 from semel.delivery.closing import Closing
 from semel.delivery.resending import Resending
 from semel.delivery.surroundings import Surroundings
@@ -39,7 +40,7 @@ class Driver:
 
     The steps of a minibatch: 1. drain what is parked and free to go; 2. open it, which fences the
     run before; 3. the first time, close what an older generation left; 4. the tasks deliver; 5.
-    complete it.
+    complete it; 6. conclude it.
 
     Attributes:
         partitions: the number of entity buckets; None takes the one that is recorded.
@@ -118,6 +119,7 @@ class Driver:
             judged = opening.new_generation and opening.row.continues
             if judged:
                 self.drain()  # what was parked of it may have been discarded
+            concluding.conclude_before(self.scribe, self.sinks, generation, self.around)
             if self._close(opening) or judged:
                 opening = self._minibatches.open(wish)
             self._stop_if_held()
@@ -174,8 +176,11 @@ class Driver:
         }
 
     def end(self, opening: Opening, reports: Sequence[Report]) -> None:
-        """Complete the minibatch from the reports that Spark handed over."""
+        """Complete the minibatch from the reports that Spark handed over, then let sinks conclude
+        it.
+        """
         self._minibatches.complete(opening, reports, [sink.name for sink in self.sinks])
+        concluding.conclude(self.scribe, self.sinks, opening.row.minibatch, self.around)
 
     def holds(self, opening: Opening) -> bool:
         """Say whether the minibatch is still this run's to complete."""

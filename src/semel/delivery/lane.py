@@ -25,7 +25,7 @@ from semel.ledger.reports import Report
 from semel.protocol import Found, OnDoubt, ParkedState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from numpy.typing import NDArray
@@ -91,6 +91,7 @@ class Lane:
     sent: int = 0
     unknown_in_a_row: int = 0
     parked_rows: int | None = None
+    placed: Mapping[str, Any] | None = None
     _buffer: list[Rows] = field(default_factory=list)
     _buffered: int = 0
     _entered: int = 0
@@ -172,6 +173,7 @@ class Lane:
             parked=self.figures.parked,
             doubted=self.figures.doubted,
             skipped=self.figures.skipped,
+            placed=self.placed,
         )
 
     def _step(self) -> None:

@@ -6,7 +6,7 @@ written, and a replay replaces whatever an earlier attempt left there.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from semel.delivery import counting
 from semel.delivery.calls import open_session
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from semel.delivery.lane import Lane
     from semel.events import Rows
     from semel.sinks import WholeSession
+
+T = TypeVar("T")
 
 
 class WholeWay:
@@ -57,7 +59,8 @@ class WholeWay:
         """Put it in its place, if this attempt still has the partition."""
         if self._session is not None:
             self._lane.holding.check()
-            self._or_nothing(self._session.finish)
+            session = self._session
+            self._lane.placed = self._or_nothing(session.finish)
 
     def close(self) -> None:
         """Give up what was not finished."""
@@ -65,10 +68,10 @@ class WholeWay:
             session, self._session = self._session, None
             session.close()
 
-    def _or_nothing(self, call: Callable[[], None]) -> None:
+    def _or_nothing(self, call: Callable[[], T]) -> T:
         """A place that was not written whole counts for nothing: it is written anew."""
         try:
-            call()
+            return call()
         except (DeliveryError, SemelError):
             raise
         except Exception as error:

@@ -355,6 +355,7 @@ def _completed(row: StreamRow, report: Report) -> StreamRow:
         first=report.first,
         last=report.last,
         location=None,
+        placed=None if report.placed is None else dict(report.placed),
     )
 
 

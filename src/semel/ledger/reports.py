@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from semel.events.ids import Attempt
     from semel.ledger.journal import Entry
     from semel.ledger.sequences import Mark
@@ -24,6 +26,7 @@ class Report:
         mark: the position watermark after this partition.
         entries: what goes into the journal with `complete`.
         suppressed: events that were there already and were not sent again.
+        placed: what the destination tells of the place they were put at, where they have one.
     """
 
     sink: str
@@ -44,4 +47,5 @@ class Report:
     doubted: int = 0
     skipped: int = 0
     location: str | None = None
+    placed: Mapping[str, Any] | None = None
     figures: dict[str, float] = field(default_factory=dict)

@@ -130,6 +130,7 @@ class StreamRow:
         first: the sort key of the first event; before complete with position identity only.
         location: the destination's place for exactly these events; removed with complete.
         dropped: whether a person said that none of it counts: it is only numbered past.
+        placed: what the destination told of the place, once complete; None where it has none.
     """
 
     partition: str
@@ -150,6 +151,7 @@ class StreamRow:
     first: list[Any] | None = None
     last: list[Any] | None = None
     dropped: bool = False
+    placed: dict[str, Any] | None = None
 
     def dump(self) -> str:
         """Give the payload."""
@@ -173,6 +175,7 @@ class StreamRow:
                 "first": self.first,
                 "last": self.last,
                 "dropped": self.dropped,
+                **({} if self.placed is None else {"placed": self.placed}),
             }
         )
 
@@ -199,6 +202,7 @@ class StreamRow:
             first=row["first"],
             last=row["last"],
             dropped=row["dropped"],
+            placed=row.get("placed"),
         )
 
 
