@@ -261,6 +261,8 @@ class Each(Plain):
     def _act(self, connection: Connection, *, parameters: Sequence[Mapping[str, Any]]) -> None:
         with connection.cursor() as cursor:
             cursor.executemany(self._statement, parameters)
+        # After a pipeline the server has no idle timeout until the next message of another kind.
+        connection.execute("select")
 
 
 def _jsonb(value: Any, kind: pa.DataType) -> Jsonb | None:

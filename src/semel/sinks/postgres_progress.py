@@ -48,9 +48,11 @@ create table if not exists {schema}.semel_progress_ids (
   primary key (pipeline, sink, partition, done)
 );"""
 
-_READ = """
+_BEGIN = "begin isolation level read committed;"
+_LOOK = """
+select pg_try_advisory_xact_lock({key});
 select generation, batch, run, task, start, done, osn, digest, sort_key, id_rows
-from {schema}.semel_progress where (pipeline, sink, partition) = (%s, %s, %s)"""
+from {schema}.semel_progress where (pipeline, sink, partition) = {place}"""
 
 _WRITE = """
 insert into {schema}.semel_progress (pipeline, sink, partition, generation, batch, run, task,
@@ -126,18 +128,19 @@ class ProgressTable:
         transaction had the row for too long; its connection is ended then, for no timeout of the
         server ends one that is frozen in the middle of a COPY.
         """
-        begun: bytes | None = b"begin isolation level read committed"
         patience = time.monotonic() + HOLDER_S
+        words = _BEGIN + _LOOK
         while True:
-            with connection.pipeline():
-                if begun is not None:
-                    connection.execute(begun)
-                lock = connection.execute("select pg_try_advisory_xact_lock(%s)", (self._key,))
-                read = connection.execute(self._worded(_READ), self._place)
-            begun = None
-            stood = self._told(read.fetchone())
-            if lock.fetchone() == (True,):
+            # In one message, and not as a pipeline: after that the server has no idle timeout.
+            cursor = connection.execute(self._worded(words))
+            if words != _LOOK:
+                cursor.nextset()
+            lock = cursor.fetchone()
+            cursor.nextset()
+            stood = self._told(cursor.fetchone())
+            if lock == (True,):
                 return stood
+            words = _LOOK
             if time.monotonic() > patience:
                 self._end_holder(connection)
             time.sleep(0.02)
@@ -212,4 +215,9 @@ class ProgressTable:
         return stood
 
     def _worded(self, text: Any) -> sql.Composed:
-        return sql.SQL(text).format(schema=sql.Identifier(self.schema))
+        place = sql.SQL(", ").join(map(sql.Literal, self._place))
+        return sql.SQL(text).format(
+            schema=sql.Identifier(self.schema),
+            key=sql.Literal(self._key),
+            place=sql.SQL("({})").format(place),
+        )
