@@ -109,7 +109,7 @@ def progress(
 
 
 def consumed(kafka: KafkaBroker, topic: str, *, isolation: str = "read_committed") -> list[Record]:
-    """Everything in a topic that a consumer sees: key, value and headers, partition by partition."""
+    """Everything that a consumer sees in a topic, partition by partition."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer(
@@ -129,9 +129,10 @@ def consumed(kafka: KafkaBroker, topic: str, *, isolation: str = "read_committed
             consumer.assign([TopicPartition(topic, number, 0)])
             ended = False
             while not ended:
-                for message in consumer.consume(10_000, 0.5):
-                    if message.error() is not None:
-                        assert message.error().name() == "_PARTITION_EOF", message.error()
+                for message in consumer.consume(1, 0.5):
+                    refused = message.error()
+                    if refused is not None:
+                        assert refused.name() == "_PARTITION_EOF", refused
                         ended = True
                     else:
                         headers: Any = dict(message.headers() or ())
@@ -166,16 +167,18 @@ class Pipeline:
     def start(self) -> None:
         """A run of its own."""
         me = Process.here()
-        self.driver = Driver(
-            self.scribe, [self.sink], self.identity, me, uuid4().hex, partitions=1
-        )
+        self.driver = Driver(self.scribe, [self.sink], self.identity, me, uuid4().hex, partitions=1)
         self.driver.start()
 
     def open(self, batch: int, query: str = "q") -> Opening:
         return self.driver.begin(query, batch)
 
     def task(
-        self, opening: Opening, rows: pa.RecordBatch, sink: Sink | None = None, partition: str = "0"
+        self,
+        opening: Opening,
+        rows: pa.RecordBatch | Iterable[pa.RecordBatch],
+        sink: Sink | None = None,
+        partition: str = "0",
     ) -> list[Report]:
         self._tasks += 1
         attempt = Attempt(opening.row.run, self._tasks)
@@ -185,7 +188,7 @@ class Pipeline:
         delivery = PartitionDelivery(
             assignment, [sink or self.sink], self.scribe, Journal(self.scribe)
         )
-        return delivery.run([rows])
+        return delivery.run([rows] if isinstance(rows, pa.RecordBatch) else rows)
 
     def minibatch(self, batch: int, rows: pa.RecordBatch, query: str = "q") -> list[Report]:
         opening = self.open(batch, query)

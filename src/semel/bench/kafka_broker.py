@@ -160,6 +160,9 @@ class KafkaBroker:
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config)
         admin = self.admin()  # it has to live until the answer is there
         admin.create_topics([topic])[name].result(PATIENCE_S)
+        ends = time.monotonic() + PATIENCE_S
+        while name not in admin.list_topics(timeout=5).topics and time.monotonic() < ends:
+            time.sleep(0.01)
         return name
 
     def delete_topic(self, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError, Rejected
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 _known: dict[tuple[object, ...], dict[str, Topic]] = {}
 """What this process was told of topics, by sink: they are asked for once."""
 
+MISSING_S = 60.0
+"""For so long a topic that was not there is not asked for again."""
+
 
 class Outlet:
     """Opens writers and readers for one partition, and makes its records."""
@@ -29,6 +33,7 @@ class Outlet:
         self.where = sink.where(target)
         self._key = (sink.servers, repr(sorted(sink.config.items(), key=str)))
         self._topics = _known.setdefault(self._key, {})
+        self._missing: dict[str, float] = {}
 
     def look(self) -> None:
         """See that the topics are there that the sink names, once in a process."""
@@ -43,10 +48,6 @@ class Outlet:
         if progress is not None:
             asking.need_progress(progress, sink.progress_partitions)
             self._topics[progress] = asking.need(progress)
-
-    def forget(self) -> None:
-        """Ask for topics anew next time: something was not as it was told."""
-        self._topics.clear()
 
     def topic(self, name: str) -> Topic:
         """What was told of a topic."""
@@ -94,11 +95,15 @@ class Outlet:
         """See that a topic that a row names is one it may name."""
         if name == self.sink.progress_topic:
             raise Rejected(f"{name!r} is the progress topic; no event goes there")
-        if name not in self._topics:
-            found = Topics(self.sink.client(), self.where).find(name)
-            if found is None:
-                raise Rejected(f"there is no topic {name!r} that this user may see")
-            self._topics[name] = found
+        if name in self._topics:
+            return
+        found = None
+        if self._missing.get(name, 0.0) < time.monotonic():
+            found = Topics(self.sink.client(), self.where).find(name, patience_s=1.0)
+        if found is None:
+            self._missing[name] = time.monotonic() + MISSING_S
+            raise Rejected(f"there is no topic {name!r} that this user may see")
+        self._topics[name] = found
 
     def _bytes_max(self) -> int:
         """How large a record may be: as the config says, else as the topic and the client do."""

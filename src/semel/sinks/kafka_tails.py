@@ -73,16 +73,16 @@ class Ending:
         if at < self.end:
             self._consumer.assign([self._kafka.TopicPartition(topic, partition, at)])
         while at < self.end:
-            for message in self._consumer.consume(1000, 0.1):
-                refused = message.error()
-                if refused is None:
-                    found.append(message)
-                    at = message.offset() + 1
-                elif refused.name() == "_PARTITION_EOF":
-                    at = message.offset()
-                elif not refused.retriable():
-                    raise self._unread(refused.str())
-            if at < self.end and time.monotonic() > ends:
+            message = self._consumer.poll(0.1)
+            refused = None if message is None else message.error()
+            if message is not None and refused is None:
+                found.append(message)
+                at = message.offset() + 1
+            elif refused is not None and refused.name() == "_PARTITION_EOF":
+                at = message.offset()
+            elif refused is not None and not refused.retriable():
+                raise self._unread(refused.str())
+            elif time.monotonic() > ends:
                 raise self._unread(f"another transaction is open at offset {at} of {self.end}")
         return [each for each in found if each.offset() < self.end]
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PATIENCE_S = 10.0
+MOMENT_S = 3.0
 
 PROGRESS = {
     "cleanup.policy": "compact",
@@ -46,8 +47,18 @@ class Topics:
         own: dict[str, Any] = {**config, "logger": Told(), "error_cb": self._hear}
         self._admin = AdminClient(own)
 
-    def find(self, name: str) -> Topic | None:
-        """Describe a topic; None when there is none of that name, or it may not be seen."""
+    def find(self, name: str, *, patience_s: float = 0.0) -> Topic | None:
+        """Describe a topic; None when there is none of that name, or it may not be seen. A broker
+        that has just started, or a topic that was just made, needs a moment of patience.
+        """
+        ends = time.monotonic() + patience_s
+        while True:
+            found = self._describe(name)
+            if found is not None or time.monotonic() >= ends:
+                return found
+            time.sleep(0.05)
+
+    def _describe(self, name: str) -> Topic | None:
         asked = self._admin.describe_topics(
             self._kafka.TopicCollection([name]), request_timeout=PATIENCE_S
         )
@@ -71,7 +82,7 @@ class Topics:
 
     def need(self, name: str) -> Topic:
         """Describe a topic that has to be there. Raises `ConfigurationError` where it is not."""
-        found = self.find(name)
+        found = self.find(name, patience_s=MOMENT_S)
         if found is None:
             raise ConfigurationError(
                 f"{self._where}: there is no topic {name!r} that this user may see. Create it, or "
@@ -116,9 +127,6 @@ class Topics:
                 f"({refused.str()}). Create it with {partitions} partitions and "
                 "cleanup.policy=compact"
             ) from error
-        ends = time.monotonic() + PATIENCE_S
-        while self.find(name) is None and time.monotonic() < ends:
-            time.sleep(0.02)
 
     def _settings(self, name: str) -> dict[str, str]:
         """The settings of a topic; none where this user may not see them."""
