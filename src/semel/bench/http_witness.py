@@ -117,6 +117,10 @@ class HttpWitness:
         """
         self._ask("/~plan", fault)
 
+    def forget(self) -> None:
+        """Begin anew, as if nothing had been asked."""
+        self._ask("/~forget")
+
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
         connection = HTTPConnection(HOST, self._told["port"], timeout=30)
         try:
@@ -190,8 +194,11 @@ class Books:
         """Answer a question of the test's own."""
         if path == "/~plan":
             self.faults.append(json.loads(text))
+        if path == "/~forget":
+            self.__init__(self.absorbs, self.delay_s, self.journal)  # type: ignore[misc]
         return {
             "/~plan": None,
+            "/~forget": None,
             "/~effects": self.effects,
             "/~figures": self.figures,
             "/~heads": list(self.heads),
@@ -263,7 +270,7 @@ class _Door(asyncio.Protocol):
 
     def _reply(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
         more = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
-        body = text.encode()
+        body = b"" if status == 204 else text.encode()
         head = f"HTTP/1.1 {status} Told\r\n{more}Content-Length: {len(body)}\r\n\r\n"
         if not self._transport.is_closing():
             self._transport.write(head.encode() + body)

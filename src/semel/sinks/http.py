@@ -43,6 +43,8 @@ __all__ = ["Basic", "Bearer", "Certificate", "Http"]
 
 DAY_S = 86_400.0
 PROBING_CHUNKS = 64
+TELLS = "200 is arrived, 404 is not, and anything else says nothing"
+ONE_BY_ONE = "A partition sends one call after the other."
 METHODS = ("POST", "PUT", "PATCH", "DELETE")
 
 
@@ -211,6 +213,16 @@ class Http(Sink):
         if capability is Capability.PROBING:
             return Probing(calls, filling, self.probe.url)
         return Calling(calls, filling)
+
+    def notes(self) -> tuple[str, ...]:
+        """Say what the promise rests on at this service."""
+        if self.capability is Capability.REPEATABLE:
+            return (
+                f"It is said to absorb a repeat by its Idempotency-Key, {self.remembers_s:g} s.",
+            )
+        if self.capability is Capability.PROBING:
+            return (f"It is asked for the key of a call, with GET: {TELLS}.", ONE_BY_ONE)
+        return (f"It is asked for an event, with GET: {TELLS}.",) * isinstance(self.probe, Asked)
 
     def _named(self, setting: str) -> str:
         return f"sink {self.name!r}, {setting}"

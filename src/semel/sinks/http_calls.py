@@ -167,6 +167,7 @@ class Calls:
                 total=limits.timeout_s, connect=limits.connect_s, ceil_threshold=float("inf")
             ),
         )
+        client._retry_connection = False  # noqa: SLF001 - `MarkedRequest` sees to it as well
         return client
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:

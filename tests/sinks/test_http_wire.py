@@ -1,0 +1,240 @@
+"""What is known, and what is not, when a connection to a service breaks at each point."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from semel.errors import NotDelivered, OutcomeUnknown, Rejected
+from semel.sinks import Receipt, Retry
+from semel.sinks.http import Http
+from sinks.http_wires import OK, TARGET, Conversation, Script, Wire, chunk_of, serve
+
+HASTY: dict[str, Any] = {
+    "timeout_s": 0.6,
+    "connect_s": 0.25,
+    "deadline_s": 2.0,
+    "retry": Retry(0.01, 0.02, 0.05),
+}
+
+
+@contextmanager
+def session(url: str, **settings: Any) -> Iterator[Any]:
+    opened = Http(name="bank", url=url, **{**HASTY, **settings}).open(TARGET)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def outcome(receipt: Receipt, place: int = 0) -> Exception | None:
+    return receipt.failures.get(place)
+
+
+def hang_up_at_once(conversation: Conversation) -> None:
+    conversation.connection.close()
+
+
+def reset_at_once(conversation: Conversation) -> None:
+    conversation.reset()
+
+
+def hang_up_within_the_request(conversation: Conversation) -> None:
+    conversation.connection.recv(10)
+    conversation.reset()
+
+
+def hang_up_after_the_request(conversation: Conversation) -> None:
+    conversation.request()
+
+
+def hang_up_within_the_answer(conversation: Conversation) -> None:
+    conversation.request()
+    conversation.reply(b"HTTP/1.1 20")
+
+
+def fall_silent(conversation: Conversation) -> None:
+    conversation.request()
+    conversation.connection.recv(1)  # until the client has enough
+
+
+def fall_silent_within_the_answer(conversation: Conversation) -> None:
+    conversation.request()
+    conversation.reply(b"HTTP/1.1 200 OK\r\nContent-Le")
+    conversation.connection.recv(1)
+
+
+def talk_nonsense(conversation: Conversation) -> None:
+    conversation.request()
+    conversation.reply(b"220 mail.example ESMTP\r\n\r\n")
+
+
+AFTER = [
+    hang_up_within_the_request,
+    hang_up_after_the_request,
+    hang_up_within_the_answer,
+    fall_silent,
+    fall_silent_within_the_answer,
+    talk_nonsense,
+]
+
+
+@pytest.mark.rows("S17", "N3")
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+@pytest.mark.parametrize("script", AFTER)
+def test_what_breaks_after_the_request_began_is_unknown_and_never_sent_again(
+    script: Script, method: str
+) -> None:
+    with Wire(script, serve) as wire, session(wire.url, method=method) as opened:
+        receipt = opened.deliver(chunk_of("a"))
+        assert isinstance(outcome(receipt), OutcomeUnknown)
+        assert wire.connections == 1
+        assert len(wire.requests) <= 1
+
+
+@pytest.mark.parametrize("script", [hang_up_at_once, reset_at_once])
+def test_a_connection_closed_as_we_write_is_never_taken_for_not_delivered(script: Script) -> None:
+    with Wire(script, serve) as wire, session(wire.url) as opened:
+        receipt = opened.deliver(chunk_of("a"))
+        # Either the loop saw the end before the first byte, and another connection was made; or the
+        # request began, and then nobody knows.
+        assert (outcome(receipt) is None and len(wire.requests) == 1) or (
+            isinstance(outcome(receipt), OutcomeUnknown) and wire.requests == []
+        )
+
+
+def test_nobody_listens_so_nothing_was_sent() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with session(f"http://127.0.0.1:{port}") as opened:
+        receipt = opened.deliver(chunk_of("a b"))
+        assert all(isinstance(outcome(receipt, at), NotDelivered) for at in (0, 1))
+        assert "nothing was sent" in str(outcome(receipt))
+
+
+def test_a_host_without_an_address_was_sent_nothing() -> None:
+    with session("http://nowhere.invalid/x", connect_s=0.3, timeout_s=1.0) as opened:
+        assert isinstance(outcome(opened.deliver(chunk_of("a"))), NotDelivered)
+
+
+def test_a_connection_that_is_not_accepted_in_time_was_sent_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        port = full.getsockname()[1]
+        crowd = [socket.socket() for _ in range(4)]
+        for each in crowd:
+            each.setblocking(False)
+            each.connect_ex(("127.0.0.1", port))
+        with session(f"http://127.0.0.1:{port}", retry=Retry(0.01, 0.01, 0.01)) as opened:
+            assert isinstance(outcome(opened.deliver(chunk_of("a"))), NotDelivered)
+        for each in crowd:
+            each.close()
+
+
+def test_a_tls_handshake_that_hangs_or_fails_was_sent_nothing() -> None:
+    def silent(conversation: Conversation) -> None:
+        conversation.connection.recv(1_000)
+        time.sleep(0.5)
+
+    for script in (silent, hang_up_at_once, talk_nonsense):
+        with Wire(script) as wire:
+            url = wire.url.replace("http:", "https:")
+            with session(url, retry=Retry(0.01, 0.01, 0.01)) as opened:
+                assert isinstance(outcome(opened.deliver(chunk_of("a"))), NotDelivered)
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+def test_a_kept_connection_that_the_server_closed_meanwhile_is_not_used(method: str) -> None:
+    def once(conversation: Conversation) -> None:
+        conversation.request()
+        conversation.reply()
+
+    with Wire(once, serve) as wire, session(wire.url, method=method) as opened:
+        assert opened.deliver(chunk_of("a")).failures == {}
+        time.sleep(0.1)
+        assert opened.deliver(chunk_of("a", start=1)).failures == {}
+        assert (wire.connections, len(wire.requests)) == (2, 2)
+
+
+@pytest.mark.rows("N3")
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+def test_a_kept_connection_closed_just_as_we_write_is_unknown_and_not_repeated(
+    method: str,
+) -> None:
+    """Aiohttp repeats PUT and DELETE by itself on a connection that it had kept."""
+
+    def closes_on_the_second(conversation: Conversation) -> None:
+        conversation.request()
+        conversation.reply()
+        conversation.request()
+        conversation.reset()
+
+    with Wire(closes_on_the_second, serve) as wire, session(wire.url, method=method) as opened:
+        receipt = opened.deliver(chunk_of("a a a"))
+        assert isinstance(outcome(receipt, 1), OutcomeUnknown)
+        assert isinstance(outcome(receipt, 2), NotDelivered)
+        assert (wire.connections, len(wire.requests)) == (1, 2)
+
+
+def test_what_is_absorbed_is_repeated_with_the_same_key_on_another_connection() -> None:
+    with (
+        Wire(hang_up_after_the_request, serve) as wire,
+        session(wire.url, idempotency=True) as opened,
+    ):
+        assert opened.deliver(chunk_of("a")).failures == {}
+        keys = [line for each in wire.requests for line in each.split(b"\r\n") if b"Idemp" in line]
+        assert keys == [b'Idempotency-Key: "pay/bank/a/0"'] * 2
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nonly a part",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.0 200 OK\r\n\r\nuntil the end",
+        b"HTTP/1.1 204 No Content\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nnope",
+    ],
+)
+def test_a_status_of_success_is_the_answer_whatever_follows(told: bytes) -> None:
+    def say(conversation: Conversation) -> None:
+        conversation.request()
+        conversation.reply(told)
+
+    with Wire(say) as wire, session(wire.url) as opened:
+        assert opened.deliver(chunk_of("a")).failures == {}
+
+
+def test_a_response_without_end_is_not_read_to_its_end() -> None:
+    def endless(conversation: Conversation) -> None:
+        conversation.request()
+        conversation.reply(b"HTTP/1.1 400 Bad\r\nTransfer-Encoding: chunked\r\n\r\n")
+        while True:
+            conversation.reply(b"1000\r\n" + b"x" * 0x1000 + b"\r\n")
+
+    with Wire(endless) as wire, session(wire.url) as opened:
+        why = outcome(opened.deliver(chunk_of("a")))
+        assert isinstance(why, Rejected)
+        assert len(str(why)) < 2_300
+
+
+def test_a_proxy_of_the_environment_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    with Wire(serve) as wire, session(wire.url) as opened:
+        assert opened.deliver(chunk_of("a")).failures == {}
+
+
+def test_cookies_of_one_event_are_not_sent_with_another() -> None:
+    def set_cookie(conversation: Conversation) -> None:
+        while conversation.request():
+            conversation.reply(OK.replace(b"\r\n\r\n", b"\r\nSet-Cookie: who=a\r\n\r\n", 1))
+
+    with Wire(set_cookie) as wire, session(wire.url) as opened:
+        assert opened.deliver(chunk_of("a a")).failures == {}
+        assert not any(b"Cookie" in each for each in wire.requests)
