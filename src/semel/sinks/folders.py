@@ -1,0 +1,238 @@
+"""A folder of files on any file system: what is done in it, and what is durable when it returns.
+
+Always true:
+- a name that comes from outside is escaped before it is part of a path, and no two names share one;
+- a file is written aside and moved to its place as a whole: on a local disk after it and its folder
+  were synced, on an object store by a copy that happens entirely or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from semel.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9@+._-]|^[._]")
+_NAME_BYTES_MAX = 120
+_OBJECT_STORES = ("s3", "gcs", "abfs")
+
+
+def escaped(name: str) -> str:
+    """Give a name as one part of a path: `topic/3` is `topic~2F3`. A very long one is shortened,
+    with a digest that keeps it apart.
+    """
+    text = _UNSAFE.sub(lambda found: "".join(f"~{each:02X}" for each in _bytes(found[0])), name)
+    if len(text) <= _NAME_BYTES_MAX:
+        return text or "~"
+    return f"{text[:64]}~~{hashlib.sha256(_bytes(name)).hexdigest()[:32]}"
+
+
+def unescaped(text: str) -> str:
+    """Read an escaped name back; ValueError for one that was shortened."""
+    if "~~" in text:
+        raise ValueError(f"{text!r} was shortened; the manifest has the whole name")
+    plain = re.sub("~([0-9A-F]{2})", lambda found: f"%{found[1]}", text.replace("%", ""))
+    made = bytearray()
+    for part in re.findall("%[0-9A-F]{2}|.", "" if text == "~" else plain):
+        made += bytes([int(part[1:], 16)]) if len(part) == 3 else part.encode()
+    return made.decode(errors="surrogatepass")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogatepass")
+
+
+def without_secrets(url: str) -> str:
+    """Give a URL without user, password and query, for people and for the ledger."""
+    if "://" not in url:
+        return url
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+@dataclass(eq=False)
+class Writing:
+    """A file being written aside: counted and digested on its way."""
+
+    stream: Any
+    local: bool
+    bytes: int = 0
+    closed: bool = False
+    _digest: Any = field(default_factory=hashlib.sha256)
+
+    def write(self, content: Any) -> int:
+        """Take the next bytes; what comes after it was given up is dropped."""
+        view = memoryview(content)
+        if self.closed:
+            return view.nbytes
+        self._digest.update(view)
+        self.stream.write(view)
+        self.bytes += view.nbytes
+        return view.nbytes
+
+    def tell(self) -> int:
+        """Say how many bytes came so far."""
+        return self.bytes
+
+    def flush(self) -> None:
+        """Leave it to the end."""
+
+    def digest(self) -> str:
+        """Give the SHA-256 of the bytes so far."""
+        return str(self._digest.hexdigest())
+
+    def keep(self) -> None:
+        """Close it; when this returns, its bytes are durable."""
+        if self.local:
+            self.stream.flush()
+            os.fsync(self.stream.fileno())
+        self.close()
+
+    def close(self) -> None:
+        """Close it."""
+        if not self.closed:
+            self.closed = True
+            self.stream.close()
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder, named by its path in its file system, and by a URL that holds no secret."""
+
+    system: Any
+    root: str
+    where: str
+
+    @classmethod
+    def at(cls, url: str, system: Any = None, below: Sequence[str] = ()) -> Folder:
+        """Give the folder at a URL, or at a path in a given file system, or one below it."""
+        from pyarrow import fs
+
+        where = without_secrets(url).rstrip("/")
+        if system is not None:
+            root = url.rstrip("/")
+        elif "://" not in url:
+            system, root = fs.LocalFileSystem(), url.rstrip("/")
+        else:
+            try:
+                system, root = fs.FileSystem.from_uri(url)
+            except (ValueError, TypeError) as error:
+                hidden = str(error).replace(url, where)
+                raise ConfigurationError(
+                    f"{where!r} is no place for files: {hidden}. Give a path, file:///path, "
+                    "s3://bucket/path?region=... or hdfs://host:port/path"
+                ) from None
+        names = [escaped(name) for name in below]
+        return cls(system, "/".join([root.rstrip("/"), *names]), "/".join([where, *names]))
+
+    @property
+    def local(self) -> bool:
+        """Whether it is on a disk of this machine."""
+        return bool(self.system.type_name == "local")
+
+    def path(self, name: str) -> str:
+        """Give the path of a file in it."""
+        return f"{self.root}/{name}"
+
+    # -- looking
+
+    def names(self, below: str) -> list[str]:
+        """List the files in a folder of it; none where there is no such folder."""
+        from pyarrow import fs
+
+        found = self.system.get_file_info(fs.FileSelector(self.path(below), allow_not_found=True))
+        return [each.base_name for each in found if each.type is fs.FileType.File]
+
+    def sizes(self, names: Sequence[str]) -> list[int | None]:
+        """Tell the size of each file, None of one that is not there."""
+        from pyarrow import fs
+
+        found = self.system.get_file_info([self.path(name) for name in names])
+        return [each.size if each.type is fs.FileType.File else None for each in found]
+
+    def stands(self, name: str) -> bool:
+        """Say whether there is a file of this name."""
+        return self.sizes([name])[0] is not None
+
+    def read(self, name: str) -> bytes:
+        """Give what a file holds."""
+        with self.system.open_input_stream(self.path(name)) as stream:
+            return bytes(stream.read())
+
+    # -- changing
+
+    def write_aside(self, name: str) -> Writing:
+        """Begin a file that nobody reads yet."""
+        self._make(name)
+        if self.local:
+            return Writing(Path(self.path(name)).open("wb"), local=True)
+        return Writing(self.system.open_output_stream(self.path(name)), local=False)
+
+    def move(self, aside: str, place: str) -> None:
+        """Move a file to its place, over what is there; afterwards it is there for good.
+
+        In an object store it is copied, which happens as a whole; what is aside is left there.
+        """
+        self._make(place)
+        source, target = self.path(aside), self.path(place)
+        if self.local:
+            Path(source).replace(target)
+            _sync(Path(target).parent)
+            return
+        if self.system.type_name in _OBJECT_STORES:
+            self.system.copy_file(source, target)
+            return
+        if self.system.type_name == "hdfs":  # where a rename replaces nothing
+            self.remove(place)
+        self.system.move(source, target)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there; afterwards it is gone for good."""
+        if self.local:
+            with contextlib.suppress(FileNotFoundError):
+                Path(self.path(name)).unlink()
+                _sync(Path(self.path(name)).parent)
+            return
+        try:
+            if self.stands(name):
+                self.system.delete_file(self.path(name))
+        except OSError:
+            if self.stands(name):
+                raise
+
+    def remove_folder(self, below: str) -> None:
+        """Remove a folder of it with all it holds, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            self.system.delete_dir(self.path(below))
+
+    def _make(self, name: str) -> None:
+        """Make the folder that a file is to be in, durably; object stores have none."""
+        if self.system.type_name in _OBJECT_STORES:
+            return
+        parent = Path(self.path(name)).parent
+        if not self.local:
+            self.system.create_dir(str(parent), recursive=True)
+            return
+        missing = [each for each in (parent, *parent.parents) if not each.exists()]
+        parent.mkdir(parents=True, exist_ok=True)
+        for each in missing:
+            _sync(each.parent)
+
+
+def _sync(folder: Path) -> None:
+    """Make durable which names a folder on a local disk has."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
