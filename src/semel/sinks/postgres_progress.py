@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import json
-import time
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,6 +17,7 @@ from psycopg import sql
 
 from semel.errors import ConfigurationError, Fenced, NotDelivered
 from semel.events import Attempt, EntityIds, Minibatch
+from semel.ledger.clock import SystemClock
 from semel.sinks.postgres_errors import reason
 from semel.sinks.progress import Progress
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from semel.sinks.sink import Target
 
     Connection = psycopg.Connection[tuple[Any, ...]]
+
+_CLOCK = SystemClock()
 
 HOLDER_S = 2.0
 """How long the transaction of another attempt is waited for before its connection is ended."""
@@ -128,7 +130,7 @@ class ProgressTable:
         transaction had the row for too long; its connection is ended then, for no timeout of the
         server ends one that is frozen in the middle of a COPY.
         """
-        patience = time.monotonic() + HOLDER_S
+        patience = _CLOCK.monotonic() + HOLDER_S
         words = _BEGIN + _LOOK
         while True:
             # In one message, and not as a pipeline: after that the server has no idle timeout.
@@ -141,9 +143,9 @@ class ProgressTable:
             if lock == (True,):
                 return stood
             words = _LOOK
-            if time.monotonic() > patience:
+            if _CLOCK.monotonic() > patience:
                 self._end_holder(connection)
-            time.sleep(0.02)
+            _CLOCK.sleep(0.02)
 
     def _end_holder(self, connection: Connection) -> NoReturn:
         what = "its connection was ended, because a later attempt has the partition"
