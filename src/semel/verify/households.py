@@ -36,8 +36,8 @@ rm -rf "$2"
 class Household:
     """Processes with one mark, and a folder for what they write."""
 
-    def __init__(self, name: str) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix=f"semel-{name}-"))
+    def __init__(self, name: str, within: Path | None = None) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix=f"semel-{name}-", dir=within))
         self._mark = f"{name}-{uuid4().hex}"
         self._started: list[subprocess.Popen[bytes]] = []
         self._caretaker = subprocess.Popen(  # noqa: S603 - our own words
@@ -61,7 +61,11 @@ class Household:
         self.close()
 
     def start(
-        self, command: Sequence[str], environment: Mapping[str, str], log: Path
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        pass_fds: Sequence[int] = (),
     ) -> subprocess.Popen[bytes]:
         """Start a process of the household; what it says goes to the file `log`."""
         with log.open("ab") as output:
@@ -73,6 +77,7 @@ class Household:
                 start_new_session=True,
                 cwd=self.folder,
                 env={**os.environ, **environment, MARK: self._mark},
+                pass_fds=pass_fds,
             )
         self._started.append(started)
         return started

@@ -1,0 +1,215 @@
+"""The nursery: a process that has imported everything, and forks one for every try.
+
+Always true:
+- it has one thread and opens nothing: what is forked from it starts as clean as a new process;
+- when whoever started it is gone, it ends all that it forked, and itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import pickle
+import signal
+import sys
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from semel.errors import SemelError
+from semel.ledger.clock import SystemClock
+from semel.verify.contract_try import run
+from semel.verify.households import Household
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from semel.verify.contract_try import Order
+
+POLL_S = 0.001
+_SRC = Path(__file__).parents[2]
+_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of its own is made in it
+
+
+class NurseryFailed(SemelError):
+    """The processes of the suite cannot be started, or the sink cannot travel to them."""
+
+
+@dataclass(frozen=True)
+class State:
+    """How a process is: running, stopped, or ended by itself or by a signal."""
+
+    stopped: bool = False
+    ended: bool = False
+    signal: int = 0
+
+
+class Nursery:
+    """Starts processes for a suite. All of them end with it, and with whoever started it."""
+
+    def __init__(self) -> None:
+        # Processes are killed, the machine is not: the ledgers need not survive its end.
+        self._household = Household("contract", _MEMORY if os.access(_MEMORY, os.W_OK) else None)
+        self._clock = SystemClock()
+        mine, other = Pipe()
+        paths = [str(_SRC), os.environ.get("PYTHONPATH", "")]
+        command = [sys.executable, "-c", f"from {__name__} import serve; serve({other.fileno()})"]
+        self._process = self._household.start(
+            command,
+            {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            self.folder / "nursery.log",
+            pass_fds=[other.fileno()],
+        )
+        other.close()
+        self._connection = mine
+        self._ask("look", str(Path.cwd()), sys.path)
+
+    @property
+    def folder(self) -> Path:
+        """A folder that goes when the nursery is closed."""
+        return self._household.folder
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every process and remove the folder."""
+        self._connection.close()
+        self._household.close()
+
+    def load(self, sink: bytes, modules: Mapping[str, str]) -> None:
+        """Wake the sink up there, from its pickle; `modules` says where its classes are."""
+        self._ask("load", sink, dict(modules))
+
+    def fork(self, order: Order) -> int:
+        """Start a process that does what is ordered; give its id."""
+        return int(self._ask("fork", order))
+
+    def signal(self, pid: int, number: int) -> None:
+        """Send a signal to a process that was started here."""
+        self._ask("signal", pid, number)
+
+    def wait(self, pid: int, patience_s: float, *, kills: bool = True) -> State:
+        """Wait until a process is stopped or has ended; one that does neither may be killed."""
+        until = self._clock.monotonic() + patience_s
+        while True:
+            state: State = self._ask("state", pid)
+            if state.stopped or state.ended:
+                return state
+            if self._clock.monotonic() > until:
+                if kills:
+                    self.signal(pid, signal.SIGKILL)
+                return state
+            self._clock.sleep(POLL_S)
+
+    def _ask(self, word: str, *arguments: object) -> Any:
+        try:
+            self._connection.send((word, arguments))
+            fine, answer = self._connection.recv()
+        except (EOFError, OSError) as error:
+            said = (self.folder / "nursery.log").read_text(errors="replace").strip()
+            raise NurseryFailed(f"the suite's processes are gone: {said[-800:] or error}") from None
+        if not fine:
+            raise NurseryFailed(str(answer))
+        return answer
+
+
+# -- the process itself
+
+
+class _Ward:
+    """What the nursery does for whoever asks."""
+
+    def __init__(self, connection: Connection[Any, Any]) -> None:
+        self._connection = connection
+        self._sink: Any = None
+        self._living: set[int] = set()
+
+    def serve(self) -> None:
+        """Answer until nobody asks any more."""
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                word, arguments = self._connection.recv()
+                try:
+                    answer = True, getattr(self, word)(*arguments)
+                except Exception as error:  # noqa: BLE001 - whoever asked is told
+                    answer = False, _told(error)
+                self._connection.send(answer)
+        for pid in self._living:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def look(self, folder: str, paths: list[str]) -> None:
+        os.chdir(folder)
+        sys.path[:] = paths
+
+    def load(self, sink: bytes, modules: dict[str, str]) -> None:
+        for name, path in modules.items():
+            _import(name, path)
+        self._sink = pickle.loads(sink)  # noqa: S301 - what the suite pickled
+
+    def fork(self, order: Order) -> int:
+        pid = os.fork()
+        if pid:
+            self._living.add(pid)
+            return pid
+        try:
+            self._connection.close()
+            run(order, self._sink)
+        except BaseException:  # noqa: BLE001 - it is said, and the process ends here
+            traceback.print_exc()
+        finally:
+            os._exit(0)
+
+    def signal(self, pid: int, number: int) -> None:
+        if pid in self._living:
+            os.kill(pid, number)
+
+    def state(self, pid: int) -> State:
+        if pid not in self._living:
+            return State(ended=True)
+        found, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
+        if not found:
+            return State()
+        if os.WIFSTOPPED(status):
+            return State(stopped=True)
+        self._living.discard(pid)
+        return State(ended=True, signal=os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0)
+
+
+def _import(name: str, path: str) -> None:
+    """Import a module by its name, or from its file where the name leads nowhere."""
+    if name in sys.modules:
+        return
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError:
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def serve(number: int) -> None:
+    """Be the nursery, for whoever is at the other end of a pipe."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _Ward(Connection(number)).serve()
+    os._exit(0)

@@ -1,0 +1,171 @@
+"""The rows that a contract suite delivers: payments whose amounts tell which of them arrived.
+
+- `customer` is the entity and `payment_id` the event id, 1, 2, 3, ... for each customer;
+- `amount` is 10 ** (payment_id - 1), so that a sum of amounts tells which events it is made of, and
+  how often each: 1111 is four events, each once; 1201 has the third twice and the second never;
+- `note` is text; one that reads `refuse this` is for a destination to refuse, if it can.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from semel.errors import ConfigurationError
+from semel.events import Given, bucket, bucket_name, sort
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    Pair = tuple[str, str]
+    """An entity and an event id, both as text: so they compare whatever the destination keeps."""
+
+SCHEMA = pa.schema(
+    [
+        ("customer", pa.string()),
+        ("payment_id", pa.int64()),
+        ("amount", pa.int64()),
+        ("note", pa.string()),
+    ]
+)
+
+REFUSE = "refuse this"
+
+LEAST, MOST = -(2**63), 2**63 - 1
+
+TEXTS: tuple[str | None, ...] = (
+    "",
+    None,
+    "\x00 and \x00",
+    "Zürich, 東京, 🜚",
+    "e\u0301 is not \u00e9",
+    "\u202eright to left",
+    "'; drop table payments; --",
+    '"quoted", \\back\\slash, $1, %s, {x}, ${y}',
+    "two\r\nlines\tand a tab",
+    "\ufeff\ufffe\U0010ffff",
+    " spaces around ",
+    "null",
+)
+"""Texts that a destination may stumble over; each is of an entity of its own."""
+
+NAMES = ("a/b", "ü 東京", "o'clock", 'two "words"', "50%", "a,b", "tab\tbed", "x=y&z", "{0}")
+"""Names of entities that a destination may stumble over."""
+
+NUMBERS = (0, -1, MOST, LEAST)
+
+LARGE_CHARACTERS = 2**20
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one minibatch, by partition, each in its order; and the events in that order."""
+
+    batches: dict[str, pa.RecordBatch]
+    events: dict[str, list[Pair]]
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """Every event, partition by partition."""
+        return [pair for pairs in self.events.values() for pair in pairs]
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Makes rows: the suite's own columns, or what the user's function makes of them."""
+
+    entity: str = "customer"
+    event: str = "payment_id"
+    change: Callable[[pa.Table], pa.Table] | None = None
+
+    @property
+    def identity(self) -> Given:
+        """Entity and event id are given by columns."""
+        return Given(entity=self.entity, event=(self.event,))
+
+    def rows(self, payments: pa.Table, partitions: int = 1) -> Rows:
+        """Cut payments into partitions as Spark would. Raises `ConfigurationError`."""
+        table = self._changed(payments)
+        batches: dict[str, pa.RecordBatch] = {}
+        events: dict[str, list[Pair]] = {}
+        whole = table.combine_chunks().to_batches()[0]
+        buckets = bucket(whole.column(self.entity), partitions)
+        for number in range(partitions):
+            part = sort(whole.filter(pa.array(buckets == number)), self.identity)
+            if part.num_rows:
+                name = bucket_name(number, partitions)
+                batches[name] = part
+                events[name] = _pairs(part, self.entity, self.event)
+        return Rows(batches, events)
+
+    def _changed(self, payments: pa.Table) -> pa.Table:
+        if self.change is None:
+            return payments
+        table = self.change(payments)
+        if not isinstance(table, pa.Table):
+            raise ConfigurationError(
+                f"the rows function gave {type(table).__name__}: it takes an Arrow table of "
+                "payments and gives the Arrow table that is to be delivered"
+            )
+        for name in (self.entity, self.event):
+            if name not in table.column_names:
+                raise ConfigurationError(
+                    f"the rows function gave no column {name!r}; name the columns of entity and "
+                    "event id with --entity and --event"
+                )
+        if sorted(_pairs(table, self.entity, self.event)) != sorted(_pairs(payments)):
+            raise ConfigurationError(
+                "the rows function changed entities or event ids; it may add, drop, rename and "
+                "convert columns, and it gives one row for each row, under the same ids"
+            )
+        return table
+
+
+def _pairs(
+    table: pa.Table | pa.RecordBatch, entity: str = "customer", event: str = "payment_id"
+) -> list[Pair]:
+    return [
+        (str(one), str(other))
+        for one, other in zip(
+            table.column(entity).to_pylist(), table.column(event).to_pylist(), strict=True
+        )
+    ]
+
+
+def payments(
+    customers: Iterable[str], ids: Iterable[int], notes: dict[tuple[str, int], str] | None = None
+) -> pa.Table:
+    """Make payments of every customer with every id."""
+    known = notes or {}
+    wanted = list(ids)
+    return _table(
+        (customer, number, 10 ** (number - 1), known.get((customer, number), f"payment {number}"))
+        for customer in customers
+        for number in wanted
+    )
+
+
+def odd_texts(prefix: str) -> pa.Table:
+    """Make payments with odd notes, and payments of customers with odd names."""
+    noted = [(f"{prefix}odd{at}", 1, 1, text) for at, text in enumerate(TEXTS)]
+    named = [(f"{prefix}{name}", 1, 1, "an odd name") for name in NAMES]
+    return _table([*noted, *named])
+
+
+def odd_numbers(prefix: str) -> pa.Table:
+    """Make payments of odd amounts, each of a customer of its own."""
+    return _table((f"{prefix}odd{at}", 1, amount, "odd") for at, amount in enumerate(NUMBERS))
+
+
+def large_text(prefix: str) -> pa.Table:
+    """Make payments, one with a megabyte of text between the others of its customer."""
+    ordinary = [(f"{prefix}a", number, 10 ** (number - 1), "small") for number in (1, 3)]
+    return _table([*ordinary, (f"{prefix}a", 2, 10, "large text " * (LARGE_CHARACTERS // 11))])
+
+
+def _table(rows: Iterable[tuple[str, int, int, str | None]]) -> pa.Table:
+    columns: Sequence[Sequence[object]] = list(zip(*rows, strict=True))
+    arrays = [pa.array(each, kind.type) for each, kind in zip(columns, SCHEMA, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=SCHEMA)
