@@ -18,7 +18,7 @@ from semel.errors import ConfigurationError
 def kafka() -> Iterator[KafkaBroker]:
     """A running broker; `create_topic()` gives a topic of one's own."""
     jars_or_skip("broker")
-    broker = KafkaBroker()
+    broker = KafkaBroker(quick=True)
     try:
         yield broker
     finally:

@@ -238,7 +238,9 @@ class Proxy:
 
     def close(self) -> None:
         self.down = True
+        self._server.shutdown(socket.SHUT_RDWR)  # else `accept` goes on
         self._server.close()
+        self._thread.join()
         self.hang_up()
 
     def hang_up(self) -> None:

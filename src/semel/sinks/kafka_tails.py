@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 FIRST_STEP = 16
 """So many offsets from the end are read first; then sixteen times as many, and so on."""
 
+OF_GROUPS = frozenset({"GROUP_AUTHORIZATION_FAILED", "COORDINATOR_NOT_AVAILABLE"})
+"""Errors about the group that is never joined: no right to it is needed."""
+
 
 class Ending:
     """The end of one partition, as it stood when this was made."""
@@ -80,7 +83,7 @@ class Ending:
                 at = message.offset() + 1
             elif refused is not None and refused.name() == "_PARTITION_EOF":
                 at = message.offset()
-            elif refused is not None and not refused.retriable():
+            elif refused is not None and not (refused.retriable() or refused.name() in OF_GROUPS):
                 raise self._unread(refused.str())
             elif time.monotonic() > ends:
                 raise self._unread(f"another transaction is open at offset {at} of {self.end}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError, NotDelivered
-from semel.sinks.kafka_writer import WRONG, Told, client_library
+from semel.sinks.kafka_writer import WRONG, Told, client_library, no_such_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,7 +45,10 @@ class Topics:
         self._where = where
         self._told: Any = None
         own: dict[str, Any] = {**config, "logger": Told(), "error_cb": self._hear}
-        self._admin = AdminClient(own)
+        try:
+            self._admin = AdminClient(own)
+        except (self._kafka.KafkaException, TypeError, ValueError) as error:
+            raise no_such_config(where, error) from None
 
     def find(self, name: str, *, patience_s: float = 0.0) -> Topic | None:
         """Describe a topic; None when there is none of that name, or it may not be seen. A broker

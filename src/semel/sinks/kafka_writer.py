@@ -10,7 +10,9 @@ Always true:
 from __future__ import annotations
 
 import logging
+import re
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import (
@@ -38,6 +40,7 @@ AT_FAULT = frozenset(
         "INVALID_MSG",
         "INVALID_MSG_SIZE",
         "INVALID_RECORD",
+        "_INVALID_DIFFERENT_RECORD",
         "INVALID_TIMESTAMP",
         "_UNKNOWN_PARTITION",
     }
@@ -109,9 +112,7 @@ class Writer:
                 }
             )
         except (self._kafka.KafkaException, TypeError, ValueError) as error:
-            raise ConfigurationError(
-                f"{where}: Kafka's client takes no such config: {_word(error)}"
-            ) from None
+            raise no_such_config(where, error) from None
 
     def fence(self) -> None:
         """Take the `transactional.id`: whoever had it is refused from now on, and what it had not
@@ -123,7 +124,7 @@ class Writer:
             try:
                 self._producer.init_transactions(max(min(left, 1.0), 0.01))
             except self._kafka.KafkaException as error:
-                self._producer.poll(0)
+                self._listen()
                 if not error.args[0].retriable() or left <= 0 or self._hopeless():
                     raise self._before_commit(self._told_or(error.args[0])) from error
             else:
@@ -260,6 +261,11 @@ class Writer:
 
     # -- what errors mean
 
+    def _listen(self) -> None:
+        """Let the client tell what it has heard of its brokers."""
+        with suppress(self._kafka.KafkaException):
+            self._producer.poll(0)
+
     def _classified(self, error: Exception, *, by_row: bool) -> SemelError:
         """Say what went wrong with a transaction; where its records were only thrown away because
         of it, the client tells why when it is asked for another one.
@@ -309,8 +315,13 @@ class Writer:
             self._told = told
 
 
-def _word(error: Exception) -> str:
-    """The client's word about a config; it names settings, never their values."""
+def no_such_config(where: str, error: Exception) -> ConfigurationError:
+    """Say which setting the client refuses. Its own words may hold a value, and so a secret."""
     refused = error.args[0] if error.args else error
     text = refused.str() if hasattr(refused, "str") else str(refused)
-    return text.split(" for value")[0]
+    if text.startswith("Failed to create"):  # about settings that do not go together: no values
+        return ConfigurationError(f"{where}: {text}; see the sink's config")
+    name = re.search(r'"([a-z][a-z.]*\.[a-z.]+)"|property "([a-z.]+)"|`([a-z.]+)`', text)
+    setting = "a setting" if name is None else repr(next(filter(None, name.groups())))
+    what = "does not know" if "No such" in text else "refuses the value of"
+    return ConfigurationError(f"{where}: Kafka's client {what} {setting} in the sink's config")

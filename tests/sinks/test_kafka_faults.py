@@ -1,0 +1,311 @@
+"""Kafka in trouble: what each error becomes, and that unknown is never taken for an outcome."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+
+from semel.bench.kafka_broker import KafkaBroker
+from semel.errors import (
+    ConfigurationError,
+    Fenced,
+    NotDelivered,
+    OutcomeUnknown,
+    Rejected,
+    SemelError,
+)
+from semel.sinks import Progress, Retry
+from semel.sinks.kafka_progress import ProgressSession
+from semel.sinks.kafka_writer import Writer
+from sinks.kafka_world import (
+    Pipeline,
+    Proxy,
+    chunk,
+    consumed,
+    ids_in,
+    progress,
+    proxied,
+    sink_to,
+    target,
+)
+
+SECRET = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+
+
+@pytest.fixture
+def topic(kafka: KafkaBroker) -> str:
+    return kafka.create_topic(partitions=2)
+
+
+@pytest.fixture
+def place() -> str:
+    return f"p-{uuid4().hex}"
+
+
+@pytest.fixture
+def proxy(kafka: KafkaBroker) -> Iterator[Proxy]:
+    with proxied(kafka) as proxy:
+        yield proxy
+
+
+def opened(sink: Any, place: str, task: int = 1) -> ProgressSession:
+    session = sink.open(target(task, pipeline=place))
+    assert isinstance(session, ProgressSession)
+    return session
+
+
+# -- replies lost
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.rows("N3")
+def test_a_commit_without_an_answer_is_unknown_and_kafka_is_asked(
+    kafka: KafkaBroker, topic: str, place: str, proxy: Proxy, when: str
+) -> None:
+    sink = sink_to(kafka, topic, servers=kafka.far, deadline_s=2.0)
+    session = opened(sink, place)
+    session.take_over()
+    session.deliver_with(chunk(0, 3), progress(0, 3))
+    proxy.cut_once("end", when, stay_down=True)
+
+    with pytest.raises(OutcomeUnknown):
+        session.deliver_with(chunk(3, 6), progress(3, 6))
+
+    session.close()
+    proxy.down = False
+    later = opened(sink, place, 2)
+    told = later.take_over()
+    assert isinstance(told, Progress)
+    assert told.done == (6 if when == "after" else 3)
+    if told.done == 3:
+        later.deliver_with(chunk(3, 6), progress(3, 6, 2))
+    assert sorted(ids_in(consumed(kafka, topic))) == list(range(6))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("api", ["produce", "add", "end"])
+def test_a_connection_that_is_cut_once_loses_and_repeats_nothing(
+    kafka: KafkaBroker, topic: str, proxy: Proxy, tmp_path: Path, api: str, when: str
+) -> None:
+    sink = sink_to(kafka, topic, servers=kafka.far, chunk_rows=10)
+    pipeline = Pipeline(tmp_path, sink)
+    rows = chunk(0, 40).rows.batch
+
+    def cut() -> Iterator[pa.RecordBatch]:
+        yield rows.slice(0, 20)
+        proxy.cut_once(api, when)
+        yield rows.slice(20)
+
+    opening = pipeline.open(0)
+    pipeline.driver.end(opening, pipeline.task(opening, cut()))
+    assert sorted(ids_in(consumed(kafka, topic))) == list(range(40))
+    pipeline.close()
+
+
+def test_brokers_that_go_away_in_the_middle_of_a_chunk_mean_not_delivered(
+    kafka: KafkaBroker, topic: str, place: str, proxy: Proxy
+) -> None:
+    sink = sink_to(kafka, topic, servers=kafka.far, deadline_s=1.5)
+    session = opened(sink, place)
+    session.take_over()
+    proxy.cut_once("add", "before", stay_down=True)
+    with pytest.raises(NotDelivered):
+        session.deliver_with(chunk(0, 3), progress(0, 3))
+    with pytest.raises(NotDelivered):  # it fences and asks anew, and nobody is there
+        session.deliver_with(chunk(0, 3), progress(0, 3))
+    proxy.down = False
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        with suppress(NotDelivered):
+            session.deliver_with(chunk(0, 3), progress(0, 3))
+            break
+    assert sorted(ids_in(consumed(kafka, topic))) == [0, 1, 2]
+
+
+def test_a_transaction_that_expires_is_never_taken_for_success(
+    kafka: KafkaBroker, topic: str, place: str
+) -> None:
+    sink = sink_to(kafka, topic, transaction_timeout_s=1.0)
+    session = opened(sink, place)
+    session.take_over()
+    send = Writer.send
+
+    def slow(writer: Writer, *arguments: Any) -> None:
+        send(writer, *arguments)
+        writer._producer.flush()
+        time.sleep(3.0)  # the brokers abort it meanwhile
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Writer, "send", slow)
+        with pytest.raises((OutcomeUnknown, Fenced, NotDelivered)):
+            session.deliver_with(chunk(0, 3), progress(0, 3))
+    assert consumed(kafka, topic) == []
+    session.close()
+    later = opened(sink, place, 2)
+    told = later.take_over()
+    assert isinstance(told, Progress)
+    assert told.done == 0
+    later.deliver_with(chunk(0, 3), progress(0, 3, 2))
+    assert sorted(ids_in(consumed(kafka, topic))) == [0, 1, 2]
+
+
+def test_a_crash_in_the_middle_of_a_transaction_leaves_nothing_to_see(
+    kafka: KafkaBroker, topic: str, place: str
+) -> None:
+    sink = sink_to(kafka, topic)
+    session = opened(sink, place)
+    session.take_over()
+    writer = session._holding().writer
+    writer._producer.begin_transaction()
+    writer.put(topic, b'{"id":0}', b"k")
+    writer._producer.flush()
+    assert consumed(kafka, topic, isolation="read_uncommitted")
+    told = opened(sink, place, 2).take_over()  # its fence aborts what was open
+    assert isinstance(told, Progress)
+    assert told.done == 0
+    assert consumed(kafka, topic) == []
+
+
+# -- configuration, rights and sizes
+
+
+def test_nobody_there_means_not_delivered(kafka: KafkaBroker, topic: str) -> None:
+    sink = sink_to(kafka, topic, servers=kafka.far, config={"socket.timeout.ms": 500})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("semel.sinks.kafka_topics.PATIENCE_S", 0.5)
+        with pytest.raises(NotDelivered, match=kafka.far):
+            sink.open(target())
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"topic": "there-is-none"}, "there is no topic 'there-is-none'"),
+        ({"config": {"no.such.setting": 1}}, "does not know 'no.such.setting'"),
+        ({"config": {"batch.size": "much"}}, "refuses the value of 'batch.size'"),
+        ({"config": {"security.protocol": "hunter2"}}, "of 'security.protocol' in the sink's"),
+    ],
+)
+def test_what_a_person_has_to_mend_stops_the_pipeline(
+    kafka: KafkaBroker, topic: str, place: str, settings: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        opened(sink_to(kafka, **{"topic": topic, **settings}), place).take_over()
+
+
+def test_a_progress_topic_that_forgets_or_is_too_small_is_refused(
+    kafka: KafkaBroker, topic: str
+) -> None:
+    forgets = kafka.create_topic(partitions=4, cleanup_policy="delete")
+    with pytest.raises(ConfigurationError, match="it would forget what was delivered"):
+        sink_to(kafka, topic, progress_topic=forgets).open(target())
+    small = kafka.create_topic(partitions=1, cleanup_policy="compact")
+    with pytest.raises(ConfigurationError, match="has 1 partitions"):
+        sink_to(kafka, topic, progress_topic=small).open(target())
+
+
+def test_a_wrong_password_is_told_at_once_and_never_shown(kafka: KafkaBroker, topic: str) -> None:
+    secret = {**SECRET, "sasl.username": kafka.user, "sasl.password": "hunter2"}
+    sink = sink_to(kafka, topic, servers=kafka.guarded, config=secret)
+    began = time.monotonic()
+    with pytest.raises(ConfigurationError, match="uthentication") as caught:
+        sink.open(target())
+    assert time.monotonic() - began < 9
+    assert "hunter2" not in f"{caught.value!r}{sink!r}"
+
+
+def test_what_the_user_may_not_do_is_told_and_mended_by_a_right(
+    kafka: KafkaBroker, topic: str, place: str
+) -> None:
+    secret = {**SECRET, "sasl.username": kafka.user, "sasl.password": kafka.password}
+    own = kafka.create_topic(partitions=4, cleanup_policy="compact")
+    sink = sink_to(kafka, topic, servers=kafka.guarded, config=secret, progress_topic=own)
+    with pytest.raises(ConfigurationError, match="there is no topic"):
+        sink.open(target())
+    allow(kafka, "TOPIC", topic, "DESCRIBE")
+    allow(kafka, "TOPIC", own, "DESCRIBE", "READ", "WRITE")
+    with pytest.raises(ConfigurationError, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
+        opened(sink, place).take_over()
+    allow(kafka, "TRANSACTIONAL_ID", f"semel/{place}/out/0", "DESCRIBE", "WRITE")
+    session = opened(sink, place)
+    session.take_over()
+    with pytest.raises(ConfigurationError, match="TOPIC_AUTHORIZATION_FAILED") as caught:
+        session.deliver_with(chunk(0, 3), progress(0, 3))
+    assert kafka.password not in str(caught.value)
+    allow(kafka, "TOPIC", topic, "WRITE")
+    session.deliver_with(chunk(0, 3), progress(0, 3))
+    assert sorted(ids_in(consumed(kafka, topic))) == [0, 1, 2]
+
+
+def allow(kafka: KafkaBroker, kind: str, name: str, *operations: str) -> None:
+    from confluent_kafka import admin
+
+    api: Any = admin
+    kinds = {"TOPIC": api.ResourceType.TOPIC, "TRANSACTIONAL_ID": api.ResourceType.TRANSACTIONAL_ID}
+    rights = [
+        api.AclBinding(
+            kinds[kind],
+            name,
+            api.ResourcePatternType.LITERAL,
+            f"User:{kafka.user}",
+            "*",
+            api.AclOperation[operation],
+            api.AclPermissionType.ALLOW,
+        )
+        for operation in operations
+    ]
+    client = kafka.admin()
+    for done in client.create_acls(rights).values():
+        done.result(20)
+    time.sleep(0.2)
+
+
+def test_a_record_that_is_too_large_is_rejected_before_it_is_sent(
+    kafka: KafkaBroker, place: str
+) -> None:
+    topic = kafka.create_topic(max_message_bytes=20_000)
+    session = opened(sink_to(kafka, topic, value="body"), place)
+    session.take_over()
+    with pytest.raises(Rejected, match="20,000 is the limit"):
+        session.deliver_with(chunk(0, 2, body=["a", "b" * 20_000]), progress(0, 2))
+    session.deliver_with(chunk(0, 200, body=["b" * 15_000] * 200), progress(0, 200))
+    assert len(consumed(kafka, topic)) == 200
+
+
+def test_a_record_that_the_broker_refuses_is_found_and_parked_alone(
+    kafka: KafkaBroker, tmp_path: Path
+) -> None:
+    topic = kafka.create_topic(cleanup_policy="compact")  # takes no record without a key
+    keys: list[str | None] = [None if n in (5, 13) else f"k{n}" for n in range(20)]
+    pipeline = Pipeline(tmp_path, sink_to(kafka, topic, key="k", chunk_rows=20))
+    pipeline.minibatch(0, chunk(0, 20, k=keys).rows.batch)
+    assert sorted(ids_in(consumed(kafka, topic))) == [n for n in range(20) if n not in (5, 13)]
+    assert [row.event for row in pipeline.parked()] == [5, 13]
+    assert all("Kafka refuses the record" in row.why for row in pipeline.parked())
+    pipeline.close()
+
+
+def test_every_error_of_a_session_is_one_of_semels(
+    kafka: KafkaBroker, topic: str, place: str, proxy: Proxy
+) -> None:
+    sink = sink_to(kafka, topic, servers=kafka.far, deadline_s=1.0, retry=Retry(for_s=1.0))
+    for api in ("init", "produce", "add", "end"):
+        proxy.down = False
+        session = None
+        with suppress(SemelError):
+            session = opened(sink, f"{place}-{api}")
+            if api == "init":
+                proxy.cut_once(api, "before", stay_down=True)
+            session.take_over()
+            proxy.cut_once(api, "before", stay_down=True)
+            session.deliver_with(chunk(0, 3), progress(0, 3))
+        if session is not None:
+            session.close()
+    assert all(key is not None for key, _, _ in consumed(kafka, topic))
