@@ -181,7 +181,10 @@ def _plain(array: pa.Array) -> pa.Array:
 
 def _floating(array: pa.Array) -> pa.Array:
     names = pc.if_else(pc.is_nan(array), '"NaN"', pc.if_else(pc.less(array, 0), *_INFINITE))
-    return pc.if_else(pc.is_finite(array), _plain(array), names.cast(BYTES))
+    plain = _plain(array)
+    whole = pc.match_substring_regex(plain, b"^-?[0-9]+$")  # else readers take it for an integer
+    plain = pc.if_else(whole, _joined(plain, pa.scalar(b".0", BYTES)), plain)
+    return pc.if_else(pc.is_finite(array), plain, names.cast(BYTES))
 
 
 _INFINITE = ('"-Infinity"', '"Infinity"')

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError, NotDelivered
+from semel.events.chunks import escaped
 from semel.events.ids import Attempt, Minibatch
 
 if TYPE_CHECKING:
@@ -90,8 +91,7 @@ class Manifest:
     @property
     def key(self) -> str:
         """The same for every attempt to load it, and never another one's."""
-        names = json.dumps([self.pipeline, self.sink])[1:-1]
-        return f"{names} {self.minibatch}"
+        return f"{escaped(self.pipeline)}/{escaped(self.sink)}/{self.minibatch}"
 
     @property
     def rows(self) -> int:

@@ -1,0 +1,178 @@
+"""Loads the files of manifests into a PostgreSQL table: the key and the rows are one transaction.
+
+- The key of a manifest stands in `semel_loads`, inserted first: all known - nothing is done; else
+  the rows of every file go in by COPY, and both are committed together.
+- A second load of the same manifest waits for the first at the key, and then does nothing.
+- The URL's password is shown nowhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+from semel.errors import ConfigurationError, MissingExtra
+from semel.ledger.stores import redact
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import psycopg
+    import pyarrow as pa
+    from psycopg import sql
+
+    from semel.sinks.manifests import Manifest
+    from semel.sinks.postgres_errors import Phase
+
+LOADS = b"""create table if not exists semel_loads (
+  manifest text primary key, location text not null, rows bigint not null,
+  loaded timestamptz not null default now())"""
+_COLUMNS = b"""select n.nspname, c.relname, a.attname,
+  format_type(case t.typtype when 'd' then t.typbasetype else t.oid end, null)
+  from pg_class c join pg_namespace n on n.oid = c.relnamespace
+  join pg_attribute a on a.attrelid = c.oid join pg_type t on t.oid = a.atttypid
+  where c.oid = %s::regclass and a.attnum > 0 and not a.attisdropped"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostgresLoad:
+    """Loads manifests into a table, each once. For `Files(then=...)`; runs on the driver.
+
+    Attributes:
+        url: `postgresql://user:password@host:port/database`.
+        table: where rows go, as SQL writes it; its columns are found by name.
+        columns: which columns of the files; None is all of them.
+        deadline_s: how long the load of one manifest may take.
+    """
+
+    url: str = field(repr=False)
+    table: str
+    columns: Sequence[str] | None = None
+    deadline_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        if not self.url.startswith(("postgresql://", "postgres://")):
+            raise ConfigurationError(
+                f"PostgresLoad: {redact(self.url)!r} is no URL of PostgreSQL: say "
+                "postgresql://user:password@host/database"
+            )
+        if not self.table or isinstance(self.columns, str):
+            raise ConfigurationError(
+                "PostgresLoad: table= names where rows go, and columns= is a list of names"
+            )
+
+    @property
+    def where(self) -> str:
+        """The table, for people to read."""
+        return f"{self.table} of {redact(self.url)}"
+
+    def known(self, manifest: Manifest) -> bool:
+        """Say whether it was loaded."""
+        with _Loading(self) as loading:
+            return loading.known(manifest.key)
+
+    def load(self, manifest: Manifest) -> None:
+        """Insert the key and the rows of every file in one transaction; a known key changes
+        nothing.
+        """
+        with _Loading(self) as loading:
+            loading.load(manifest)
+
+
+class _Loading:
+    """One connection, and how far its transaction came."""
+
+    def __init__(self, described: PostgresLoad) -> None:
+        try:
+            import psycopg
+        except ImportError:
+            raise MissingExtra("pip install 'semel[postgres]'") from None
+        from semel.sinks.postgres_errors import Phase, refused
+
+        self._described = described
+        self._phase: Phase = Phase.EFFECT
+        milliseconds = int(described.deadline_s * 1000)
+        settings: dict[str, Any] = {
+            "options": f"-c statement_timeout={milliseconds} -c lock_timeout={milliseconds} "
+            f"-c idle_in_transaction_session_timeout={milliseconds}",
+            "connect_timeout": 10,
+        }
+        secrets: dict[str, str] = {}
+        try:
+            found = psycopg.conninfo.conninfo_to_dict(described.url)
+            secrets["password"] = str(found.get("password") or "")
+            self._connection = psycopg.connect(described.url, client_encoding="UTF8", **settings)
+        except psycopg.Error as error:
+            raise refused(error, secrets, described.where) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        import psycopg
+
+        from semel.sinks.postgres_errors import told
+
+        self._connection.close()
+        if isinstance(error, psycopg.Error):
+            raise told(error, self._phase, self._described.where) from error
+
+    def known(self, key: str) -> bool:
+        """Say whether a key stands; without the table none does."""
+        with self._connection.cursor() as cursor:
+            cursor.execute("select to_regclass('semel_loads') is not null")
+            if cursor.fetchone() != (True,):
+                return False
+            cursor.execute("select 1 from semel_loads where manifest = %s", [key])
+            return cursor.fetchone() is not None
+
+    def load(self, manifest: Manifest) -> None:
+        """Do it, if the key is new."""
+        from psycopg import sql
+
+        from semel.sinks.postgres_errors import Phase
+
+        with self._connection.cursor() as cursor:
+            cursor.execute("select pg_advisory_xact_lock(hashtext('semel_loads'))")
+            cursor.execute(LOADS)
+            self._connection.commit()
+            cursor.execute(
+                "insert into semel_loads (manifest, location, rows) values (%s, %s, %s) "
+                "on conflict do nothing",
+                [manifest.key, manifest.location, manifest.rows],
+            )
+            if not cursor.rowcount:
+                return
+            cursor.execute(_COLUMNS, [self._described.table])
+            found = cursor.fetchall()
+            into = sql.Identifier(*found[0][:2])
+            types = {str(name): str(kind) for *_, name, kind in found}
+            for table in manifest.tables():
+                for batch in table.combine_chunks().to_batches():
+                    self._copy(cursor, batch, into, types)
+        self._phase = Phase.COMMIT
+        self._connection.commit()
+
+    def _copy(
+        self,
+        cursor: psycopg.Cursor[Any],
+        batch: pa.RecordBatch,
+        table: sql.Identifier,
+        types: dict[str, str],
+    ) -> None:
+        from psycopg import sql
+
+        from semel.sinks.postgres_copy import copy_text
+
+        names = list(self._described.columns or batch.schema.names)
+        for name in names:
+            if name not in types or name not in batch.schema.names:
+                raise ConfigurationError(
+                    f"PostgresLoad: column {name!r} is not both in the files and in "
+                    f"{self._described.where}: name those that are, columns=[...], or add it"
+                )
+        text = copy_text([batch.column(name) for name in names], names, [types[n] for n in names])
+        into = sql.SQL(", ").join([sql.Identifier(name) for name in names])
+        statement = sql.SQL("copy {} ({}) from stdin (format csv)").format(table, into)
+        with cursor.copy(statement) as copy:
+            copy.write(memoryview(text))
