@@ -56,7 +56,7 @@ class ShelfSink(FolderSink):
 
 @dataclass(eq=False)
 class ShelfLine(FolderLine):
-    def finish(self) -> dict[str, Any] | None:
+    def finish(self) -> dict[str, Any] | None:  # type: ignore[override]
         super().finish()
         return {"place": self.place} if self.written else None
 
