@@ -150,6 +150,11 @@ class Kafka(Sink):
             stamps=self.stamps,
         )
 
+    @property
+    def secret_key(self) -> str:
+        """What tells clients of one config from those of another, within a process; never shown."""
+        return repr(sorted(self.config.items(), key=str))
+
     def client(self) -> dict[str, object]:
         """The settings of every client."""
         kept = {name: value for name, value in self.config.items() if name not in _PRODUCER}

@@ -18,11 +18,14 @@ if TYPE_CHECKING:
     from semel.sinks.kafka_records import Records
     from semel.sinks.sink import Target
 
-_known: dict[tuple[object, ...], dict[str, Topic]] = {}
-"""What this process was told of topics, by sink: they are asked for once."""
+_known: dict[tuple[object, ...], dict[str, tuple[float, Topic]]] = {}
+"""What this process was told of topics, and when, by sink."""
 
-MISSING_S = 60.0
-"""For so long a topic that was not there is not asked for again."""
+KNOWN_S = 60.0
+"""For so long it is believed: what is there, and that something is not there."""
+
+DOUBTED_S = 1.0
+"""For so long it is believed where an event would be rejected because of it."""
 
 
 class Outlet:
@@ -31,33 +34,37 @@ class Outlet:
     def __init__(self, sink: Kafka, target: Target) -> None:
         self.sink, self.target = sink, target
         self.where = sink.where(target)
-        self._key = (sink.servers, repr(sorted(sink.config.items(), key=str)))
-        self._topics = _known.setdefault(self._key, {})
+        asked = (sink.servers, sink.secret_key, sink.progress_topic, sink.progress_partitions)
+        self._topics = _known.setdefault(asked, {})
         self._missing: dict[str, float] = {}
 
     def look(self) -> None:
-        """See that the topics are there that the sink names, once in a process."""
+        """See that the topics are there that the sink names, unless that was seen lately."""
         sink = self.sink
-        wanted = [sink.topic] if sink.topic is not None else []
         progress = None if sink.sequenced else sink.progress_topic
-        if all(name in self._topics for name in [*wanted, *([progress] if progress else [])]):
+        named = [name for name in (sink.topic, progress) if name is not None]
+        since = time.monotonic() - KNOWN_S
+        if all(name in self._topics and self._topics[name][0] > since for name in named):
             return
         asking = Topics(sink.client(), self.where)
-        for name in wanted:
-            self._topics[name] = asking.need(name)
         if progress is not None:
             asking.need_progress(progress, sink.progress_partitions)
-            self._topics[progress] = asking.need(progress)
+        for name in named:
+            self._topics[name] = (time.monotonic(), asking.need(name))
 
-    def topic(self, name: str) -> Topic:
-        """What was told of a topic."""
-        return self._topics[name]
+    def topic(self, name: str, *, within_s: float | None = None) -> Topic:
+        """What is known of a topic, or what it says now where that is older than `within_s`."""
+        at, known = self._topics[name]
+        if within_s is not None and time.monotonic() - at > within_s:
+            known = Topics(self.sink.client(), self.where).find(name) or known
+            self._topics[name] = (time.monotonic(), known)
+        return known
 
     def writer(self) -> Writer:
         """Make a writer, and fence whoever was before it."""
         sink = self.sink
         made = Writer(
-            sink.producer(self.target, self._bytes_max()),
+            sink.producer(self.target, self.bytes_max()),
             self.where,
             patience_s=sink.deadline_s,
         )
@@ -76,7 +83,7 @@ class Outlet:
     def records(self, chunk: Chunk) -> Records:
         """Make the records of a chunk. Raises `Rejected` where Kafka would refuse one of them."""
         made = records_of(chunk, self.sink.shape, self.target.pipeline)
-        limit = self._bytes_max()
+        limit = self.bytes_max()
         if made.heaviest() > limit:
             heaviest = made.heaviest() - OVERHEAD_MAX
             raise Rejected(f"a record of {heaviest:,} bytes is too large: {limit:,} is the limit")
@@ -86,7 +93,9 @@ class Outlet:
         if made.partitions is not None:
             topics = made.topics or [str(self.sink.topic)] * len(made)
             for name, partition in set(zip(topics, made.partitions, strict=True)):
-                count = self._topics[name].partitions
+                count = self.topic(name).partitions
+                if partition >= count:
+                    count = self.topic(name, within_s=DOUBTED_S).partitions
                 if partition >= count:
                     raise Rejected(f"topic {name!r} has no partition {partition}, it has {count}")
         return made
@@ -101,16 +110,16 @@ class Outlet:
         if self._missing.get(name, 0.0) < time.monotonic():
             found = Topics(self.sink.client(), self.where).find(name, patience_s=1.0)
         if found is None:
-            self._missing[name] = time.monotonic() + MISSING_S
+            self._missing[name] = time.monotonic() + KNOWN_S
             raise Rejected(f"there is no topic {name!r} that this user may see")
-        self._topics[name] = found
+        self._topics[name] = (time.monotonic(), found)
 
-    def _bytes_max(self) -> int:
+    def bytes_max(self) -> int:
         """How large a record may be: as the config says, else as the topic and the client do."""
         said = self.sink.config.get("message.max.bytes")
         if said is not None:
             return int(said)
-        told = self._topics[self.sink.topic].bytes_max if self.sink.topic is not None else None
+        told = None if self.sink.topic is None else self.topic(self.sink.topic).bytes_max
         return BYTES_MAX if told is None else told
 
 

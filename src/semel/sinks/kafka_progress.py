@@ -57,10 +57,10 @@ class ProgressSession:
         self._sink, self._target = sink, target
         self._place = place_of(target)
         self._partition = progress_partition(target, sink.progress_partitions)
-        self._key = (os.getpid(), sink.servers, repr(sorted(sink.config.items(), key=str)),
-                     sink.progress_topic, sink.transaction_timeout_s, self._place)  # fmt: skip
         self._outlet = Outlet(sink, target)
         self._outlet.look()
+        client = (os.getpid(), sink.servers, sink.secret_key, self._outlet.bytes_max())
+        self._key = (*client, sink.progress_topic, sink.transaction_timeout_s, self._place)
         self._held: Held | None = None
 
     def take_over(self) -> Progress | None:

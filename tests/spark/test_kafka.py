@@ -1,0 +1,160 @@
+"""Kafka on real Spark: drivers and workers are killed, the broker restarts; the topic is the
+witness.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import Counter
+from contextlib import suppress
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from kafka_fixture import jars_or_skip, kafka
+from semel.bench.kafka_broker import KafkaBroker
+from semel.verify.counting_house import CountingHouse
+from sinks.kafka_world import Record, consumed
+from spark.accounts import seed
+from spark.driving import Bed, Run, wait_for
+from spark.settings import Settings
+
+__all__ = ["kafka"]
+
+STEPS = {
+    "claim.before": 6,
+    "claim.after": 6,
+    "take.before": 2,
+    "take.after": 2,
+    "session.open": 6,
+    "effect.before": 15,
+    "effect.after": 15,
+}
+"""The steps of a task, and how often each is reached at least."""
+
+GIVEN = {"entity": "customer", "event": "payment_id"}
+
+
+@pytest.mark.rows("S17", "O6", "O10", "O11", "O23", "N3")
+def test_workers_are_killed_at_every_step_and_the_topic_has_each_event_once(
+    bed: Bed, kafka: KafkaBroker
+) -> None:
+    luck = random.Random(seed())
+    bed.payments(files=4, rows=24, customers=24)
+    rounds: list[tuple[Settings, CountingHouse, str]] = []
+    for sequenced in (False, True):
+        house = bed.house if not rounds else CountingHouse().__enter__()
+        topic = kafka.create_topic(partitions=2)
+        name = f"{'log' if sequenced else 'rows'}-{uuid4().hex}"
+        settings = bed.settings(
+            name=name,
+            house=house.url,
+            checkpoint=str(bed.folder / name),
+            master="local[2,12]",
+            identity=GIVEN,
+            words={"partitions": 2},
+            sink_settings={
+                "servers": kafka.servers,
+                "topic": topic,
+                "sequenced": sequenced,
+                "chunk_rows": 3,
+                "steps": list(STEPS),
+            },
+        )
+        for step, reached in STEPS.items():
+            house.arm(step, after=luck.randrange(reached))
+        rounds.append((settings, house, topic))
+    try:
+        run = bed.start(*(settings for settings, _, _ in rounds), script="spark.kafka_job")
+        run.finished(400)
+        for _, house, topic in rounds:
+            taken = Counter(each.name for each in house.taken())
+            assert taken == dict.fromkeys(STEPS, 1), "not every step was reached"
+            assert_payments_once(consumed(kafka, topic), bed)
+    finally:
+        rounds[1][1].__exit__(None, None, None)
+
+
+@pytest.mark.rows("S17", "O10", "N3")
+def test_drivers_and_workers_are_killed_and_the_broker_restarts_between_two_topics(
+    bed: Bed, kafka: KafkaBroker
+) -> None:
+    luck = random.Random(seed())
+    given, taken = (kafka.create_topic(partitions=2) for _ in "12")
+    count = 600
+    produce(kafka, given, count)
+    settings = bed.settings(
+        name=f"mirror-{uuid4().hex}",
+        source="kafka",
+        input=given,
+        max_files=60,
+        identity={"identity": "position"},
+        conf={"spark.jars": jars_or_skip("spark")},
+        sink_settings={
+            "servers": kafka.servers,
+            "topic": taken,
+            "key": "key",
+            "value": "value",
+            "chunk_rows": 7,
+        },
+    )
+    restarted = False
+    for start in range(6):
+        run = bed.start(settings, script="spark.kafka_job")
+        if start < 2:
+            wait_for(lambda: len(consumed(kafka, taken)) > luck.randrange(40, 200), run)
+            kill_a_worker(run, luck)
+            time.sleep(luck.uniform(0.1, 1.0))
+            run.kill()
+            run.wait()
+            bed.end_leftovers()
+            continue
+        if not restarted:
+            wait_for(lambda: len(consumed(kafka, taken)) > count // 2, run)
+            kafka.restart()
+            restarted = True
+        if run.wait(240) == 0:
+            break
+        assert "kafka" in run.said().lower(), run.said()  # Spark's own source may give up
+    assert restarted
+    records = consumed(kafka, taken)
+    ids = [int(value or b"-1") for _, value, _ in records]
+    assert Counter(ids) == Counter(range(count))
+    last: dict[bytes | None, int] = {}
+    for (key, _, _), number in zip(records, ids, strict=True):
+        assert number > last.get(key, -1), "an entity's events are out of order"
+        last[key] = number
+
+
+def assert_payments_once(records: list[Record], bed: Bed) -> None:
+    """Each payment is there once, and those of a customer stand in their order."""
+    found = [json.loads(value or b"") for _, value, _ in records]
+    names = Counter((each["customer"], each["payment_id"]) for each in found)
+    assert names == Counter(bed.expected)
+    last: dict[str, int] = {}
+    for each in found:
+        assert each["payment_id"] > last.get(each["customer"], -1)
+        last[each["customer"]] = each["payment_id"]
+
+
+def produce(kafka: KafkaBroker, topic: str, count: int) -> None:
+    from confluent_kafka import Producer
+
+    settings: dict[str, Any] = {"bootstrap.servers": kafka.servers, "partitioner": "murmur2"}
+    producer = Producer(settings)
+    for number in range(count):
+        producer.produce(topic, str(number).encode(), f"k{number % 9}".encode())
+    assert producer.flush(30) == 0
+
+
+def kill_a_worker(run: Run, luck: random.Random) -> None:
+    import os
+    import signal
+
+    workers = run.workers()
+    if workers:
+        with suppress(ProcessLookupError):
+            os.kill(luck.choice(workers), signal.SIGKILL)
