@@ -173,10 +173,8 @@ class Suite:
 
     def _play_all(self, case: Case) -> list[_Played]:
         scene = Scene(self.subject.sink, self._looked(), Random(f"{self.seed}/{case.name}"))
-        played = self._played[case.name] = []
-        for play in case.plays(scene):
-            played.append(self._play(play))
-        return played
+        self._played[case.name] = [self._play(play) for play in case.plays(scene)]
+        return self._played[case.name]
 
     def _looked(self) -> Record:
         """Run it once with nothing going wrong, to know its steps."""

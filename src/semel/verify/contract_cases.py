@@ -12,13 +12,8 @@ from typing import TYPE_CHECKING
 
 from semel.protocol import Capability
 from semel.verify.contract_faults import Fault, What, Where
-from semel.verify.contract_rows import (
-    REFUSE,
-    large_text,
-    odd_numbers,
-    odd_texts,
-    payments,
-)
+from semel.verify.contract_rows import REFUSE, large_text, odd_numbers, odd_texts, payments
+from semel.verify.contract_stage import LAST, NEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,6 +25,9 @@ if TYPE_CHECKING:
     from semel.verify.contract_stage import Record, Stage
 
 _ASKED = (Capability.TRANSACTIONAL, Capability.SEQUENCED, Capability.PROBING)
+
+LONG = 10_000
+"""How often in a row the ledger does not answer when it is down for good."""
 
 WITHIN = 8
 """How many moments of a call are tried."""
@@ -62,7 +60,7 @@ class Scene:
         """The commits at which something happens: all, or the first and last of very many."""
         count = self.clean.count(Where.COMMIT)
         every = list(range(1, count + 1))
-        return every if count <= 9 else [*every[:6], *every[-3:]]
+        return every if count <= 7 else [*every[:5], *every[-2:]]
 
     def moments(self, count: int) -> list[float]:
         """Give moments within a call, spread over its usual length, each with some chance."""
@@ -104,7 +102,7 @@ class Case:
 def _clean(_: Scene) -> Iterator[Play]:
     def several(stage: Stage) -> None:
         stage.finish()
-        stage.next_minibatch(stage.ordinary(range(5, 8)))
+        stage.next_minibatch(stage.ordinary(NEXT))
         stage.finish()
 
     def again(stage: Stage) -> None:
@@ -244,7 +242,7 @@ def _zombie(scene: Scene) -> Iterator[Play]:
     def after_next(fault: Fault, stage: Stage) -> None:
         zombie = stage.stop(fault)
         stage.finish()
-        stage.next_minibatch(stage.ordinary(range(5, 8)))
+        stage.next_minibatch(stage.ordinary(NEXT))
         stage.finish()
         zombie.wake()
 
@@ -280,12 +278,15 @@ def _two_alive(scene: Scene) -> Iterator[Play]:
 
 
 def _ledger_down(scene: Scene) -> Iterator[Play]:
-    for number in scene.commits:
-        for what, times in ((What.AWAY, 3), (What.AWAY, 10_000), (What.LOST, 1)):
-            fault = Fault(what, Where.COMMIT, number, times=times)
-            kind = scene.clean.kinds()[number - 1]
-            lasting = ", and from then on" if times > 100 else ""
-            yield Play(f"{fault} ({kind}){lasting}", partial(_kill, fault))
+    kinds = scene.clean.kinds()
+    known = {kind: at for at, kind in reversed(list(enumerate(kinds, 1)))}
+    for number in sorted({*known.values(), *scene.commits[-2:]}):
+        fault = Fault(What.LOST, Where.COMMIT, number)
+        yield Play(f"{fault} ({kinds[number - 1]})", partial(_kill, fault))
+        fault = Fault(What.AWAY, Where.COMMIT, number, times=LONG)
+        yield Play(f"{fault} ({kinds[number - 1]}), and from then on", partial(_kill, fault))
+    fault = Fault(What.AWAY, Where.COMMIT, scene.commits[-1], times=3)
+    yield Play(f"{fault}, three times", partial(_kill, fault))
 
 
 # -- events
@@ -324,11 +325,11 @@ def _resend(_: Scene) -> Iterator[Play]:
         stage.rejects.add(rows[len(rows) // 2])
         stage.finish()
         stage.resend()
-        stage.next_minibatch(stage.ordinary(range(5, 8)))
+        stage.next_minibatch(stage.ordinary(NEXT))
         if fault is not None:
             stage.run(fault, drains=True)
         stage.finish(drains=True)
-        stage.next_minibatch(stage.ordinary(range(8, 10)))
+        stage.next_minibatch(stage.ordinary(LAST))
         stage.finish(drains=True)
 
     yield Play("a rejected event is sent again", partial(act, None))
@@ -340,9 +341,9 @@ def _resend(_: Scene) -> Iterator[Play]:
 def _lost_checkpoint(scene: Scene) -> Iterator[Play]:
     def act(fault: Fault | None, stage: Stage) -> None:
         stage.run(fault)
-        stage.lose_checkpoint(stage.ordinary(range(1, 3)))
+        stage.lose_checkpoint(stage.ordinary(range(1, 3)))  # cut in another way, too
         stage.finish()
-        stage.next_minibatch(stage.ordinary(range(3, 7)))
+        stage.next_minibatch(stage.ordinary(range(3, 6)))
         stage.finish()
 
     yield Play("after a complete minibatch", partial(act, None))

@@ -25,7 +25,7 @@ from semel.ledger.clock import SystemClock
 from semel.ledger.store import Absent, Put, Sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from semel.events import Chunk
     from semel.ledger.store import Requirement, Update
@@ -149,9 +149,9 @@ class Timer:
 def cut(how: int) -> int:
     """Shut every connection of this process to a server; say how many there were."""
     shut = 0
-    for name in os.listdir("/dev/fd"):
+    for path in Path("/dev/fd").iterdir():
         with suppress(OSError, ValueError):
-            number = int(name)
+            number = int(path.name)
             if not stat.S_ISSOCK(os.fstat(number).st_mode):
                 continue
             with socket.socket(fileno=os.dup(number)) as mine:
@@ -213,5 +213,3 @@ def pairs_of(chunk: Chunk) -> list[list[str]]:
     """Name the events of a chunk."""
     rows = chunk.rows
     return [[rows.entity(at), str(rows.id(at))] for at in range(len(rows))]
-
-

@@ -104,7 +104,9 @@ class _Judge:
 
     def _blocked(self, entity: str) -> bool:
         """Whether an event of the entity is held, so that others wait behind it."""
-        return any(ParkedState.HELD in self._states(pair) for pair in self.rows if pair[0] == entity)
+        return any(
+            ParkedState.HELD in self._states(pair) for pair in self.rows if pair[0] == entity
+        )
 
     def _slipped(self, pair: Pair, count: int, states: set[ParkedState]) -> bool:
         """A zombie's call in flight may repeat at PROBING, if it is reported."""

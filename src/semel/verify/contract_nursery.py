@@ -1,7 +1,7 @@
 """The nursery: a process that has imported everything, and forks one for every try.
 
 Always true:
-- it has one thread and opens nothing: what is forked from it starts as clean as a new process;
+- it has one thread and keeps nothing open: what is forked from it is as clean as a new process;
 - when whoever started it is gone, it ends all that it forked, and itself.
 """
 
@@ -20,17 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from semel.errors import SemelError
-from semel.ledger.clock import SystemClock
-from semel.verify.contract_try import run
+from semel.sinks import Function
+from semel.verify.contract_rows import Maker, payments
+from semel.verify.contract_try import Order, run
 from semel.verify.households import Household
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
-    from semel.verify.contract_try import Order
-
-POLL_S = 0.001
 _SRC = Path(__file__).parents[2]
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of its own is made in it
 
@@ -54,7 +52,6 @@ class Nursery:
     def __init__(self) -> None:
         # Processes are killed, the machine is not: the ledgers need not survive its end.
         self._household = Household("contract", _MEMORY if os.access(_MEMORY, os.W_OK) else None)
-        self._clock = SystemClock()
         mine, other = Pipe()
         paths = [str(_SRC), os.environ.get("PYTHONPATH", "")]
         command = [sys.executable, "-c", f"from {__name__} import serve; serve({other.fileno()})"]
@@ -67,6 +64,7 @@ class Nursery:
         other.close()
         self._connection = mine
         self._ask("look", str(Path.cwd()), sys.path)
+        self._ask("warm_up", self.folder / "warm-up")
 
     @property
     def folder(self) -> Path:
@@ -101,18 +99,10 @@ class Nursery:
         """Send a signal to a process that was started here."""
         self._ask("signal", pid, number)
 
-    def wait(self, pid: int, patience_s: float, *, kills: bool = True) -> State:
-        """Wait until a process is stopped or has ended; one that does neither may be killed."""
-        until = self._clock.monotonic() + patience_s
-        while True:
-            state: State = self._ask("state", pid)
-            if state.stopped or state.ended:
-                return state
-            if self._clock.monotonic() > until:
-                if kills:
-                    self.signal(pid, signal.SIGKILL)
-                return state
-            self._clock.sleep(POLL_S)
+    def wait(self, pid: int, patience_s: float) -> State:
+        """Wait until a process is stopped or has ended; neither, when it takes longer."""
+        state: State = self._ask("wait", pid, patience_s)
+        return state
 
     def _ask(self, word: str, *arguments: object) -> Any:
         try:
@@ -155,6 +145,14 @@ class _Ward:
         os.chdir(folder)
         sys.path[:] = paths
 
+    def warm_up(self, folder: Path) -> None:
+        """Do once, for nobody, what every process does: the first time takes long."""
+        folder.mkdir()
+        maker = Maker()
+        batches = maker.rows(payments(["a", "b"], [1, 2])).batches
+        order = Order(folder, 1, "warm-up", maker.identity, 0.0, 1.0, batches=batches)
+        run(order, Function(name="nobody", function=str))
+
     def load(self, sink: bytes, modules: dict[str, str]) -> None:
         for name, path in modules.items():
             _import(name, path)
@@ -177,16 +175,28 @@ class _Ward:
         if pid in self._living:
             os.kill(pid, number)
 
-    def state(self, pid: int) -> State:
+    def wait(self, pid: int, patience_s: float) -> State:
         if pid not in self._living:
             return State(ended=True)
-        found, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
-        if not found:
+        signal.setitimer(signal.ITIMER_REAL, patience_s)
+        try:
+            _, status = os.waitpid(pid, os.WUNTRACED)
+        except _Overdue:
             return State()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         if os.WIFSTOPPED(status):
             return State(stopped=True)
         self._living.discard(pid)
         return State(ended=True, signal=os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0)
+
+
+class _Overdue(Exception):
+    """What was waited for did not come in time."""
+
+
+def _be_overdue(*_: object) -> None:
+    raise _Overdue
 
 
 def _import(name: str, path: str) -> None:
@@ -211,5 +221,6 @@ def _told(error: Exception) -> str:
 def serve(number: int) -> None:
     """Be the nursery, for whoever is at the other end of a pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, _be_overdue)
     _Ward(Connection(number)).serve()
     os._exit(0)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from semel.errors import SemelError
 from semel.ledger.parked import read_parked, resolve
 from semel.ledger.scribe import Scribe
-from semel.ledger.stores import open_store
+from semel.ledger.sqlite import SqliteStore
 from semel.protocol import ParkedState
 from semel.verify.contract_faults import Where
 from semel.verify.contract_rows import Maker, payments
@@ -34,10 +34,14 @@ if TYPE_CHECKING:
     from semel.verify.contract_rows import Pair, Rows
 
 CUSTOMERS = ("a", "b", "c")
-IDS = range(1, 5)
+IDS = range(1, 4)
+NEXT = range(4, 6)
+LAST = range(6, 8)
+"""The event ids of each entity in the first minibatch of a play, the next and the one after."""
+
 TRIES = 6
 PATIENCE_S = 60.0
-LOCKED_S = 3.0
+LOCKED_S = 2.0
 """How long a stopped process may be in the way of another before it is woken."""
 
 BROKEN_BY = ("Fenced", "Diverged", "ConfigurationError", "HeldInDoubt", "AssertionError")
@@ -109,6 +113,7 @@ class Actor:
         """Wait until it is stopped or has ended, and read what it wrote down."""
         state = self.stage.nursery.wait(self.pid, PATIENCE_S)
         if not state.stopped and not state.ended:
+            self.stage.nursery.signal(self.pid, signal.SIGKILL)
             raise Stuck(f"a process did not end within {PATIENCE_S:g} s", blames=False)
         return self.record()
 
@@ -210,7 +215,7 @@ class Stage:
     def replace(self, zombie: Actor, **others: Any) -> None:
         """Let another process do the work of a stopped one, which may hold a lock in its way."""
         actor = self.start(**others)
-        if not self.nursery.wait(actor.pid, LOCKED_S, kills=False).ended:
+        if not self.nursery.wait(actor.pid, LOCKED_S).ended:
             self.nursery.signal(zombie.pid, signal.SIGCONT)
         actor.wait()
 
@@ -228,7 +233,7 @@ class Stage:
     # -- the ledger
 
     def _scribe(self) -> Scribe:
-        store = open_store(f"sqlite:///{self.folder}/ledger.db")
+        store = SqliteStore(self.folder / "ledger.db")
         return Scribe(store, f"contract-{self.name}", self.clock)
 
     def parked(self) -> list[ParkedRow]:
@@ -276,4 +281,3 @@ class Stage:
     def disturbances(self) -> int:
         """How often something may have come between an effect and its record."""
         return sum(record.fault is not None or not record.ended for record in self.records())
-

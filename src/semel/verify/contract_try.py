@@ -11,7 +11,6 @@ import pickle
 import struct
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -22,11 +21,13 @@ from semel.ledger.journal import Journal
 from semel.ledger.minibatches import Minibatches
 from semel.ledger.processes import Process
 from semel.ledger.scribe import Scribe
-from semel.ledger.stores import open_store
+from semel.ledger.sqlite import SqliteStore
 from semel.verify.contract_faults import Desk, Fault
 from semel.verify.contract_watching import WatchedStore, watched_sink
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pyarrow as pa
 
     from semel.events import Given
@@ -118,9 +119,9 @@ class Order:
         return self.folder / f"{self.number}.log"
 
     @property
-    def ledger(self) -> str:
+    def ledger(self) -> Path:
         """The ledger of the play."""
-        return f"sqlite:///{self.folder}/ledger.db"
+        return self.folder / "ledger.db"
 
     @property
     def clock(self) -> Path:
@@ -141,7 +142,7 @@ def run(order: Order, sink: Sink) -> None:
 
 def _deliver(order: Order, sink: Sink, desk: Desk) -> None:
     clock = SharedClock(order.clock, order.settles_s, order.deadline_s)
-    store = WatchedStore(open_store(order.ledger), desk)
+    store = WatchedStore(SqliteStore(order.ledger), desk)
     scribe = Scribe(store, order.pipeline, clock)
     around = Surroundings(clock, Random(order.number))
     watched = watched_sink(sink, desk, order.rejects)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 from contextlib import suppress
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from semel.errors import ConfigurationError, LedgerUnavailable, OutcomeUnknown, Rejected
 from semel.protocol import Capability
@@ -93,7 +93,7 @@ def watched_sink(sink: Sink, desk: Desk, rejects: frozenset[tuple[str, str]]) ->
     late: list[Callable[[], None]] = []
 
     def watched_open(_: Sink, target: Target) -> WatchedSession:
-        _, fault = desk.reach(Where.OPEN)
+        fault = desk.reach(Where.OPEN)[1]
         what = None if fault is None else fault.what
         if what is What.KILL_BEFORE:
             die()
@@ -105,7 +105,7 @@ def watched_sink(sink: Sink, desk: Desk, rejects: frozenset[tuple[str, str]]) ->
 
     kind = type(sink)
     watching = type(kind.__name__, (kind,), {"__slots__": (), "open": watched_open})
-    watched: Sink = object.__new__(watching)
+    watched = cast("Sink", object.__new__(watching))
     known = {each.name: getattr(sink, each.name) for each in fields(sink)}
     for name, value in {**getattr(sink, "__dict__", {}), **known}.items():
         object.__setattr__(watched, name, value)
@@ -144,19 +144,17 @@ class WatchedSession:
 
     def deliver(self, chunk: Chunk) -> Receipt:
         """Deliver a chunk (REPEATABLE, PROBING, OPAQUE)."""
-        return self._call("deliver", chunk, lambda session: session.deliver(chunk))
+        return cast("Receipt", self._call("deliver", chunk, lambda it: it.deliver(chunk)))
 
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
         """Deliver a chunk with its progress (TRANSACTIONAL, SEQUENCED)."""
-        return self._call(
-            "deliver_with", chunk, lambda session: session.deliver_with(chunk, progress)
-        )
+        receipt = self._call("deliver_with", chunk, lambda it: it.deliver_with(chunk, progress))
+        return cast("Receipt", receipt)
 
     def deliver_again(self, chunk: Chunk, number: int) -> Receipt:
         """Append a resend (SEQUENCED)."""
-        return self._call(
-            "deliver_again", chunk, lambda session: session.deliver_again(chunk, number)
-        )
+        receipt = self._call("deliver_again", chunk, lambda it: it.deliver_again(chunk, number))
+        return cast("Receipt", receipt)
 
     def write(self, chunk: Chunk) -> None:
         """Take events aside (a place that is written whole)."""
@@ -164,15 +162,14 @@ class WatchedSession:
 
     def finish(self) -> Mapping[str, Any] | None:
         """Put them in their place."""
-        told: Mapping[str, Any] | None
         told = self._call("finish", None, lambda session: session.finish())
-        return told
+        return cast("Mapping[str, Any] | None", told)
 
     # -- questions
 
     def take_over(self) -> Progress | Tail | None:
         """Take the row or the log."""
-        return self._ask("take_over", self._session.take_over)
+        return cast("Progress | Tail | None", self._ask("take_over", self._session.take_over))
 
     def arrived(self, key: str) -> bool:
         """Ask for a chunk."""
@@ -180,7 +177,8 @@ class WatchedSession:
 
     def delivered_ids(self, minibatch: Minibatch) -> EntityIds:
         """Ask for what stands in the log."""
-        return self._ask("delivered_ids", lambda: self._session.delivered_ids(minibatch))
+        told = self._ask("delivered_ids", lambda: self._session.delivered_ids(minibatch))
+        return cast("EntityIds", told)
 
     def close(self) -> None:
         """Give the session back."""
@@ -311,4 +309,3 @@ def _told(name: str, receipt: Any, events: list[list[str]]) -> dict[str, Any]:
                 "it failed: what comes after a failed event of its entity is NotDelivered"
             )
     return told
-
