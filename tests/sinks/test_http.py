@@ -117,6 +117,7 @@ def test_a_day_is_how_long_a_key_is_remembered_unless_told() -> None:
         ({"headers": {"X": "a\r\nB: c"}}, "one line"),
         ({"body": {"a": object()}}, "JSON template"),
         ({"body": {"a": 1}, "body_column": "x"}, "choose one"),
+        ({"content_type": "a\r\nB: c"}, "one line"),
         ({"window": 0}, "at least one"),
         ({"concurrency": 1.5}, "at least one"),
         ({"timeout_s": 40.0}, "longer than deadline_s"),
@@ -136,8 +137,8 @@ def test_a_setting_that_cannot_be_is_told_at_once(settings: dict[str, Any], says
     assert "secret" not in str(raised.value)
 
 
-def test_the_libraries_are_imported_when_a_session_is_opened() -> None:
-    code = "import sys, semel.sinks.http; print({'aiohttp', 'uvloop'} & set(sys.modules))"
+def test_its_library_is_imported_when_a_session_is_opened() -> None:
+    code = "import sys, semel.sinks.http; print({'uvloop'} & set(sys.modules))"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert told.stdout.strip() == b"set()"
 
@@ -417,7 +418,7 @@ def test_a_value_never_leaves_its_place_in_a_url(value: str, path: str | None) -
 
 def test_parts_of_a_segment_do_not_add_up_to_another_place() -> None:
     url = UrlTemplate.of("http://h/x/{a}{b}/y", "url")
-    assert url.fill({"a": "1", "b": 2}) == "http://h/x/12/y"
+    assert url.fill({"a": "1", "b": 2}) == "/x/12/y"
     for a, b in ((".", "."), ("", "."), ("./", ".")):
         with pytest.raises(Rejected):
             url.fill({"a": a, "b": b})

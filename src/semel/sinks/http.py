@@ -18,6 +18,7 @@ import numpy as np
 from semel.errors import ConfigurationError, OutcomeUnknown, Rejected
 from semel.protocol import Capability, OnDoubt
 from semel.sinks.http_calls import Calls, Request
+from semel.sinks.http_connections import Broken, NeverSent
 from semel.sinks.http_secrets import Auth, Basic, Bearer, Certificate
 from semel.sinks.http_service import Service, header
 from semel.sinks.http_templates import (
@@ -157,6 +158,8 @@ class Http(Sink):
             require_header(name)
             header(value, self._named(f"header {name}"))
         JsonBody.of(self.body, self._named("body"))
+        if not (self.content_type.isascii() and self.content_type.isprintable()):
+            raise self._wrong(f"content_type={self.content_type!r} is one line of ASCII")
         if self.body is not None and self.body_column is not None:
             raise self._wrong("body and body_column both say what is sent: choose one")
         given = self.auth_given
@@ -211,7 +214,7 @@ class Http(Sink):
         filling = Filling.of(self, keyed=keyed or capability is Capability.PROBING)
         calls = self.service.calls(self.url, keyed=keyed)
         if capability is Capability.PROBING:
-            return Probing(calls, filling, self.probe.url)
+            return Probing(calls, filling, self.probe)
         return Calling(calls, filling)
 
     def notes(self) -> tuple[str, ...]:
@@ -338,7 +341,7 @@ class Probing:
 
     calls: Calls
     filling: Filling
-    probe: UrlTemplate
+    probe: Asked
 
     def deliver(self, chunk: Chunk) -> Receipt:
         """Call for the chunk's one event, under the chunk's key."""
@@ -352,7 +355,7 @@ class Probing:
 
     def arrived(self, key: str) -> bool:
         """Ask the service. Raises `OutcomeUnknown` where it does not say."""
-        return asked(self.calls, self.probe, {KEY: key_text(key)})
+        return self.probe.arrived({KEY: key_text(key)})
 
     def close(self) -> None:
         """Close the connections."""
@@ -371,18 +374,18 @@ class Asked:
 
     def __call__(self, event: Event) -> bool:
         """Say whether it arrived. Raises `OutcomeUnknown` where the service does not say."""
+        return self.arrived({**event.value, KEY: key_text(event.key)})
+
+    def arrived(self, row: Mapping[str, Any]) -> bool:
+        """GET: 200 is "it arrived", 404 is "it did not", and anything else says nothing."""
+        request = Request(self.url.fill(row), {}, None)
         calls = self.service.calls(self.url.text)
         try:
-            return asked(calls, self.url, {**event.value, KEY: key_text(event.key)})
+            status = calls.ask(request)
+        except (NeverSent, Broken) as error:
+            raise OutcomeUnknown(f"GET {self.url.shown} was not answered ({error})") from None
         finally:
             calls.close()
-
-
-def asked(calls: Calls, url: UrlTemplate, row: Mapping[str, Any]) -> bool:
-    """GET: 200 is "it arrived", 404 is "it did not", and anything else says nothing."""
-    status = calls.ask(Request(url.fill(row), {}, None))
-    if status == 200:
-        return True
-    if status == 404:
-        return False
-    raise OutcomeUnknown(f"GET {url.shown} answered {status}: only 200 and 404 tell")
+        if status in (200, 404):
+            return status == 200
+        raise OutcomeUnknown(f"GET {self.url.shown} answered {status}: only 200 and 404 tell")

@@ -4,17 +4,14 @@ Always true:
 - at most one event of an entity is in flight, and after one that failed the later ones of its
   entity are not tried;
 - a call starts only while it can end before the chunk's deadline;
-- nothing is sent twice unless the destination absorbs it, or nothing of it was written: aiohttp's
-  own repeat of a request on another connection is refused.
+- nothing is sent twice unless the destination absorbs it, or nothing of it was written.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
@@ -22,12 +19,11 @@ from uuid import uuid4
 from semel.errors import DeliveryError, MissingExtra, NotDelivered, OutcomeUnknown, Rejected
 from semel.ledger.clock import SystemClock
 from semel.sinks.http_answers import SHOWN_BYTES, Answer, judged
+from semel.sinks.http_connections import Connections, NeverSent
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Coroutine, Mapping, Sequence
-
-    import aiohttp
 
     from semel.ledger.clock import Clock
     from semel.sinks.http_secrets import Masks
@@ -40,14 +36,11 @@ UNTRIED = NotDelivered("not tried: an event of its entity before it failed")
 LATE = NotDelivered("not tried: the chunk's time (deadline_s) was over")
 BROKEN = NotDelivered("not tried: the circuit breaker opened after calls that failed in a row")
 
-KEEPALIVE_S = 4.0
-"""Shorter than common servers keep an idle connection, so that seldom one closes as we write."""
-
 
 class Request(NamedTuple):
     """One call, filled in."""
 
-    url: str
+    target: str
     headers: Mapping[str, str]
     body: bytes | None
 
@@ -71,10 +64,12 @@ class Door:
 
     Attributes:
         where: the destination as messages name it.
+        origin: scheme, host and port.
         keyed: whether the destination absorbs a repeat by its Idempotency-Key.
     """
 
     where: str
+    origin: str
     method: str
     headers: Mapping[str, str] = field(repr=False)
     tls: ssl.SSLContext | None
@@ -82,93 +77,28 @@ class Door:
     keyed: bool
 
 
-class NeverWritten(Exception):
-    """The connection was gone before the first byte of the request."""
-
-
-class Mark:
-    """Whether the request of a call began to be written."""
-
-    __slots__ = ("began",)
-
-    def __init__(self) -> None:
-        self.began = False
-
-
-_mark: ContextVar[Mark] = ContextVar("semel_http_mark")
-
-
-def libraries() -> tuple[Any, Any, Any]:
-    """Give aiohttp, uvloop and yarl. Raises `MissingExtra`, which names what to install."""
-    try:
-        import aiohttp
-        import uvloop
-        import yarl
-    except ImportError:
-        raise MissingExtra("pip install 'semel[http]'") from None
-    return aiohttp, uvloop, yarl
-
-
-def _request_class(library: Any) -> type[aiohttp.ClientRequest]:
-    """Make the request that marks its call before its first byte is written, and goes out once."""
-
-    class MarkedRequest(library.ClientRequest):  # type: ignore[misc]
-        async def send(self, conn: Any) -> Any:
-            mark = _mark.get()
-            if mark.began:
-                raise OutcomeUnknown("the connection broke after the request was written")
-            transport = conn.transport
-            if transport is None or transport.is_closing():
-                raise NeverWritten
-            mark.began = True
-            return await super().send(conn)
-
-    return MarkedRequest
-
-
 class Calls:
     """The calls of one session. Used by one thread; the loop runs while a chunk is delivered."""
 
     def __init__(self, door: Door, limits: Limits, clock: Clock | None = None) -> None:
-        self._aiohttp, uvloop, self._yarl = libraries()
         self._door, self._limits = door, limits
         self._clock: Clock = clock or SystemClock()
         self._random = Random(uuid4().int)
-        self._loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-        self._client: aiohttp.ClientSession = self.run(self._opened())
-        self._never = (
-            self._aiohttp.ClientConnectorError,
-            self._aiohttp.ConnectionTimeoutError,
-            NeverWritten,
+        self._loop = _new_loop()
+        self._connections = Connections(
+            self._loop,
+            door.origin,
+            door.tls,
+            connect_s=limits.connect_s,
+            timeout_s=limits.timeout_s,
         )
-        self._url = partial(self._yarl.URL, encoded=True)  # as it is: values are encoded already
+        self._head = _head(door)
         self._interval = 1.0 / limits.rate_limit if limits.rate_limit else 0.0
         self._next_at = 0.0
         self._not_before = 0.0
         self._latest = 0.0
         self._failed_in_a_row = 0
         self._sleepers: set[asyncio.Future[None]] = set()
-
-    async def _opened(self) -> aiohttp.ClientSession:
-        library, limits = self._aiohttp, self._limits
-        connector = library.TCPConnector(
-            limit=limits.concurrency,
-            ssl=True if self._door.tls is None else self._door.tls,
-            keepalive_timeout=KEEPALIVE_S,
-        )
-        client: aiohttp.ClientSession = library.ClientSession(
-            connector=connector,
-            headers=self._door.headers,
-            request_class=_request_class(library),
-            cookie_jar=library.DummyCookieJar(),
-            auto_decompress=False,
-            trust_env=False,
-            timeout=library.ClientTimeout(
-                total=limits.timeout_s, connect=limits.connect_s, ceil_threshold=float("inf")
-            ),
-        )
-        client._retry_connection = False  # noqa: SLF001 - `MarkedRequest` sees to it as well
-        return client
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Let the loop run until the work is done."""
@@ -182,7 +112,7 @@ class Calls:
         self._loop.close()
 
     async def _close(self) -> None:
-        await self._client.close()
+        self._connections.close()
         await self._tick()
 
     # -- many events
@@ -289,15 +219,19 @@ class Calls:
 
     async def _call(self, request: Request) -> DeliveryError | None:
         """Make one call and say what came of it; an error nobody classified is unknown."""
-        mark = Mark()
-        _mark.set(mark)
+        where = self._door.where
         try:
             answer = await self._answer(self._door.method, request)
+        except NeverSent as error:
+            self._note_failure(failed=True)
+            told = self._door.masks(str(error))
+            return NotDelivered(f"{where} could not be reached, nothing was sent ({told})")
         except Exception as error:  # noqa: BLE001 - an error nobody classified is unknown
             self._note_failure(failed=True)
-            return self._unanswered(error, mark)
+            told = self._door.masks(f"{type(error).__name__}: {error}")
+            return OutcomeUnknown(f"{where} did not answer, it may have arrived ({told})")
         self._note_failure(failed=answer.status >= 500)
-        outcome = judged(answer, self._door.where, self._clock, keyed=self._door.keyed)
+        outcome = judged(answer, where, self._clock, keyed=self._door.keyed)
         if isinstance(outcome, NotDelivered) and outcome.retry_after_s is not None:
             wait_s = min(outcome.retry_after_s, self._limits.retry.for_s)
             outcome.retry_after_s = wait_s
@@ -305,38 +239,23 @@ class Calls:
         return outcome
 
     async def _answer(self, method: str, request: Request) -> Answer:
-        reply = await self._client.request(
-            method,
-            self._url(request.url),
-            headers=request.headers,
-            data=request.body,
-            allow_redirects=False,
-        )
-        text = b""
-        try:
-            text = await _beginning(reply)
-        except Exception:  # noqa: BLE001 - the status is the answer, the rest only explains it
-            reply.close()
-        shown = "" if reply.status < 300 else self._shown(text)
-        return Answer(reply.status, shown, reply.headers.get("Retry-After"))
-
-    def _shown(self, text: bytes) -> str:
-        return self._door.masks(text.decode(errors="replace"))[:SHOWN_BYTES]
-
-    def _unanswered(self, error: Exception, mark: Mark) -> DeliveryError:
-        """Say what a call without an answer means: what may have been written is unknown."""
-        where = self._door.where
-        told = self._door.masks(f"{type(error).__name__}: {error}".rstrip(": "))
-        if not mark.began and isinstance(error, self._never):
-            return NotDelivered(f"{where} could not be reached, nothing was sent ({told})")
-        return OutcomeUnknown(f"{where} did not answer, it may have arrived ({told})")
+        body = request.body or b""
+        head = f"{method} {request.target} HTTP/1.1\r\n{self._head}"
+        for name, value in request.headers.items():
+            head += f"{name}: {value}\r\n"
+        if request.body is not None or method != "GET":
+            head += f"Content-Length: {len(body)}\r\n"
+        reply = await self._connections.call(f"{head}\r\n".encode("ascii") + body)
+        if 200 <= reply.status < 300:
+            return Answer(reply.status)
+        shown = self._door.masks(reply.text.decode(errors="replace"))[:SHOWN_BYTES]
+        return Answer(reply.status, shown, reply.retry_after)
 
     def ask(self, request: Request) -> int:
         """Make one GET, which has no effect, and give its status."""
 
         async def asking() -> Answer:
             await self._tick()
-            _mark.set(Mark())
             return await self._answer("GET", request)
 
         status: int = self.run(asking()).status
@@ -376,15 +295,18 @@ def _wake(sleeper: asyncio.Future[None]) -> None:
         sleeper.set_result(None)
 
 
-async def _beginning(reply: aiohttp.ClientResponse) -> bytes:
-    """Read a response to its end, so that its connection can be used again; a long one not."""
-    text = b""
-    content = reply.content
-    while len(text) <= SHOWN_BYTES * 4:
-        part = await content.readany()
-        if not part:
-            reply.release()
-            return text
-        text += part
-    reply.close()
-    return text
+def _head(door: Door) -> str:
+    """Write the header lines that every request has; nothing in them ends a line."""
+    host = door.origin.partition("://")[2]
+    lines = {"Host": host, **door.headers}
+    assert all(value.isascii() and value.isprintable() for value in lines.values())
+    return "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """Make a loop. Raises `MissingExtra`, which names what to install."""
+    try:
+        import uvloop
+    except ImportError:
+        raise MissingExtra("pip install 'semel[http]'") from None
+    return uvloop.new_event_loop()

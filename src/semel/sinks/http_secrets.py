@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _NAMED = re.compile(r"\$\{(\w+)\}")
-_CONTROL = re.compile("[\x00-\x1f\x7f]")
 _SHORT = 4
 
 
@@ -67,8 +66,8 @@ def revealed(text: str, what: str) -> str:
         return value
 
     made = _NAMED.sub(found, text)
-    if _CONTROL.search(made):
-        raise ConfigurationError(f"{what} holds a control character, a line end perhaps")
+    if not (made.isascii() and made.isprintable()):
+        raise ConfigurationError(f"{what} holds a line end, or what is not ASCII")
     return made
 
 

@@ -61,6 +61,7 @@ class Service:
         return Calls(
             Door(
                 where=f"{self.method} {template.shown}",
+                origin=template.origin,
                 method=self.method,
                 headers=headers,
                 tls=tls(self.auth, self.ca, what) if secure else None,

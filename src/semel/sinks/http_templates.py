@@ -155,14 +155,14 @@ class UrlTemplate:
         return f"{self.origin}/{path}"
 
     def fill(self, row: Mapping[str, Any]) -> str:
-        """Give the URL for one event. Raises `Rejected` for a value that has no place in it."""
+        """Give path and query for one event. Raises `Rejected` for a value without a place."""
+        if not self.names:
+            return self.constant
 
         def value(name: str) -> str:
             return quote(text_of(row, name, "the URL"), safe="")
 
-        if not self.names:
-            return self.text
-        made = [self.origin]
+        made = []
         for segment in self.segments:
             text = segment.fill(value)
             if segment.names:
@@ -171,6 +171,12 @@ class UrlTemplate:
         if self.query is not None:
             made += ["?", self.query.fill(value)]
         return "".join(made)
+
+    @property
+    def constant(self) -> str:
+        """Path and query of a URL without values, braces as they are written."""
+        path = "".join(f"/{each.texts[0]}" for each in self.segments)
+        return path if self.query is None else f"{path}?{self.query.texts[0]}"
 
 
 def _require_segment(text: str, names: tuple[str, ...]) -> None:

@@ -176,7 +176,7 @@ class Line:
         text = str(error)
         if "compiling script" in text:
             return ConfigurationError(f"{self.shown}: the script is no Lua: {text}")
-        if code == "CROSSSLOT" or "unknown command" in text or "invalid DB" in text.lower():
+        if code == "CROSSSLOT" or "unknown command" in text or "DB index" in text:
             return ConfigurationError(f"{self.shown}: {text}")
         return OutcomeUnknown(f"{self.shown}: {code} {text}".replace("  ", " "))
 
@@ -184,8 +184,8 @@ class Line:
         """Say that a person has to give us leave."""
         return ConfigurationError(
             f"{self.shown} does not allow it: {text}. Check user and password in the URL, and that "
-            "the user may run EVALSHA, SCRIPT LOAD, INFO, HGETALL, HSET, LLEN, LRANGE, RPUSH, DEL "
-            "and the sink's own command on its keys and on 'semel:*'"
+            "the user may run EVALSHA, SCRIPT LOAD, INFO, HGETALL, HLEN, HSET, DEL and "
+            "the sink's own command on its keys and on 'semel:*'"
         )
 
 

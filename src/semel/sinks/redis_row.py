@@ -1,7 +1,7 @@
-"""The progress row as Redis keeps it: a hash, and a list of the ids of its minibatch beside it.
+"""The progress row as Redis keeps it: a hash, and the ids of its minibatch in another beside it.
 
 Always true:
-- the ids of a minibatch are a list that grows, never one text that is written anew with each chunk;
+- the ids of a minibatch are a text for each chunk, never one text that is written anew with each;
 - events that the last chunk refused stand in the row by place among those sent, and who they are
   stands beside them, as columns.
 """
@@ -65,7 +65,7 @@ def standing(minibatch: Minibatch, attempt: Attempt) -> list[bytes]:
     return [b"%d" % number for number in numbers]
 
 
-def read(found: Mapping[bytes, bytes], listed: list[bytes]) -> Progress:
+def read(found: Mapping[bytes, bytes], chunks: Mapping[bytes, bytes]) -> Progress:
     """Read the row. Raises `ConfigurationError` for one that nobody of ours wrote."""
     try:
         text = {name.decode(): value for name, value in found.items()}
@@ -84,7 +84,11 @@ def read(found: Mapping[bytes, bytes], listed: list[bytes]) -> Progress:
             osn=int(text["osn"]),
             digest=text["digest"].decode(),
             sort_key=json.loads(text["sort_key"]),
-            ids=EntityIds.union([EntityIds.from_json(json.loads(each)) for each in listed]),
+            ids=EntityIds.union(
+                EntityIds.from_json(json.loads(ids))
+                for place, ids in chunks.items()
+                if place.startswith(b"%b.%b." % (text["generation"], text["batch"]))
+            ),
             rejected=rejected,
             rejected_events=events,
         )

@@ -4,7 +4,8 @@ Always true:
 - nothing from a column is ever part of a script's text: keys travel as KEYS, values as ARGV;
 - what can fail for want of memory, disk, replicas or rights fails at the first write, which is the
   row: Redis lets a script that has written go on. So a chunk is refused as a whole, or all of its
-  events have an outcome;
+  events have an outcome. After the first write there are only further HSETs, which are allowed
+  then too; DEL only tidies up, and may fail;
 - the row keeps which events of the last chunk were refused.
 """
 
@@ -16,7 +17,7 @@ _ROW = """
 local row, ids = KEYS[1], KEYS[2]
 local found = redis.pcall('HGETALL', row)
 if found.err then return {'foreign', found.err} end
-local kept = redis.pcall('LLEN', ids)
+local kept = redis.pcall('HLEN', ids)
 if type(kept) == 'table' then return {'foreign', kept.err} end
 local stood = {}
 for at = 1, #found, 2 do stood[found[at]] = found[at + 1] end
@@ -38,7 +39,7 @@ end
 """
 
 _TAKE_OVER = """
-local listed = redis.call('LRANGE', ids, 0, -1)
+local listed = redis.call('HGETALL', ids)
 local written
 if same then
   written = redis.pcall('HSET', row, 'run', ARGV[3], 'task', ARGV[4])
@@ -48,7 +49,7 @@ else
     'digest', '', 'sort_key', 'null', 'unfit', '', 'refused', '', 'events', '')
 end
 if type(written) == 'table' then return {'stopped', written.err} end
-if not same then redis.call('DEL', ids) end
+if not same then redis.pcall('DEL', ids) end
 return {'done', found, listed}
 """
 
@@ -67,6 +68,10 @@ if type(written) == 'table' then return {'stopped', written.err} end
 
 local STOPS = {OOM = 1, READONLY = 1, MISCONF = 1, NOREPLICAS = 1, MASTERDOWN = 1, LOADING = 1,
   CLUSTERDOWN = 1, TRYAGAIN = 1, MOVED = 1, ASK = 1, BUSY = 1, NOPERM = 1, NOAUTH = 1}
+local function stops(why)
+  return STOPS[string.match(why, '%f[%u](%u%u+)%f[^%u]') or '']
+    or string.find(why, 'The user executing the script', 1, true)
+end
 local width, many, command = tonumber(ARGV[14]), tonumber(ARGV[15]), ARGV[16]
 local count, refused, stop = (#KEYS - 2) / many, {}, nil
 local wrote = false
@@ -84,7 +89,7 @@ for at = 1, count do
   end
   if type(reply) == 'table' and reply.err then
     refused[#refused + 1] = {at - 1, string.sub(reply.err, 1, 500)}
-    if STOPS[string.match(reply.err, '%f[%u](%u%u+)%f[^%u]')] then stop = at break end
+    if stops(reply.err) then stop = at break end
   end
 end
 """
@@ -119,15 +124,16 @@ for at = 1, count do
   if why then
     local partly = wrote and 'applied in part: ' or ''
     refused[#refused + 1] = {at - 1, partly .. string.sub(why, 1, 500)}
-    if not wrote and STOPS[string.match(why, '%f[%u](%u%u+)%f[^%u]')] then stop = at break end
+    if not wrote and stops(why) then stop = at break end
   end
 end
 """
 
 _END = """
 if stop == 1 then
-  redis.call('DEL', row)
-  if #found > 0 then redis.call('HSET', row, unpack(found)) end
+  if #found == 0 then found = {'done', '0', 'start', '0', 'osn', '0', 'digest', '',
+    'sort_key', 'null', 'unfit', ''} end
+  redis.call('HSET', row, unpack(found))
   return {'stopped', refused[1][2]}
 end
 if stop then
@@ -139,8 +145,10 @@ if #refused > 0 then
   told = cjson.encode(refused)
   redis.call('HSET', row, 'refused', told, 'events', ARGV[12])
 end
-if not same then redis.call('DEL', ids) end
-if ARGV[10] ~= '' then redis.call('RPUSH', ids, ARGV[10]) end
+if not same then redis.pcall('DEL', ids) end
+if ARGV[10] ~= '' then
+  redis.call('HSET', ids, ARGV[1] .. '.' .. ARGV[2] .. '.' .. ARGV[6], ARGV[10])
+end
 return {'done', told}
 """
 

@@ -51,10 +51,8 @@ class RedisSession:
         if reply[0] != b"done":
             raise self._refusal(reply)
         self._wait_for_replicas()
-        found, listed = reply[1], reply[2]
-        if not found:
-            return None
-        return redis_row.read(dict(zip(found[::2], found[1::2], strict=True)), listed)
+        found, chunks = _pairs(reply[1]), _pairs(reply[2])
+        return redis_row.read(found, chunks) if found else None
 
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
         """Move the row, then run each event of the chunk, in one script."""
@@ -112,7 +110,7 @@ class RedisSession:
                 f"{where}: something else stands there ({text}). Keys that begin with 'semel:' are "
                 "semel's; move it away, or upgrade semel if a later one wrote it"
             )
-        if kind == b"stopped" and text.split(" ")[0] in NOT_ALLOWED:
+        if kind == b"stopped" and (text.split(" ")[0] in NOT_ALLOWED or "The user exec" in text):
             return self._line.forbidden(text)
         if kind == b"stopped":
             return NotDelivered(f"{where}: nothing was written: {text}")
@@ -133,3 +131,8 @@ class RedisSession:
                 f"{self._line.shown}: {have} of {sink.replicas} replicas have acknowledged within "
                 f"{sink.replicas_within_s:g} s"
             )
+
+
+def _pairs(flat: list[bytes]) -> dict[bytes, bytes]:
+    """Make a mapping of what HGETALL says to a script."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))

@@ -21,6 +21,8 @@ from semel.sinks.retry import Retry
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    import pyarrow as pa
+
     from semel.errors import DeliveryError
     from semel.events import Chunk, EntityIds, Event
     from semel.events.ids import Attempt, Minibatch
@@ -113,6 +115,12 @@ class Sink(ABC):
         long it remembers, what it does not undo.
         """
         return ()
+
+    def refuse(self, schema: pa.Schema) -> None:
+        """Raise `ConfigurationError` for columns that the destination cannot hold. Runs on the
+        driver, before anything starts.
+        """
+        del schema
 
     def describe(self) -> dict[str, object]:
         """Say what may not change under a pipeline."""
