@@ -11,6 +11,7 @@ from semel.sinks import Sink
 from semel.sinks import sink as make_sink
 from semel.spark.batch import Delivered, run_batch
 from semel.spark.identities import Named, choose, forms, require_order
+from semel.spark.refusals import refuse_columns
 from semel.spark.writer import make_writer
 
 if TYPE_CHECKING:
@@ -133,6 +134,7 @@ def _agree(
             require_order(df, chosen)
         except ConfigurationError as error:
             raise ConfigurationError(f"pipeline {name!r}: {error}") from None
+    refuse_columns(df, sinks, name)
     return Agreement(name, sinks, chosen, forms=forms(df, chosen), **words)
 
 

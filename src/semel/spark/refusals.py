@@ -10,11 +10,12 @@ from semel.events import Counter, Given
 from semel.protocol import Capability
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from semel.delivery import Agreement
+    from semel.sinks import Sink
 
 ASYNCHRONOUS = "asyncprogresstrackingenabled"
 
@@ -40,6 +41,22 @@ def refuse_session(spark: SparkSession, agreement: Agreement) -> None:
                 f"sink {sink.name!r} is {sink.capability.value}: its destination cannot refuse the "
                 "second. Set spark.speculation=false for this application"
             )
+
+
+def refuse_columns(df: DataFrame, sinks: Iterable[Sink], name: str) -> None:
+    """Refuse columns that a sink's destination cannot hold."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    try:
+        schema = to_arrow_schema(df.schema)
+    except PySparkException:
+        return  # Spark itself cannot hand it over, and says so
+    for sink in sinks:
+        try:
+            sink.refuse(schema)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"pipeline {name!r}: {error}") from None
 
 
 def refuse_trigger(agreement: Agreement, trigger: Mapping[str, Any]) -> None:

@@ -1,0 +1,155 @@
+"""Part files on Spark: processes killed at every step, the checkpoint lost, manifests loaded."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from semel.bench.servers import PostgresServer
+from semel.errors import ConfigurationError
+from semel.sinks.files import Files, committed, read
+from semel.spark.deliver import deliver, deliver_batch
+from semel.verify.households import Household
+from semel.verify.standalone import SMALL_JVM, spark_environment
+from spark.accounts import seed
+from spark.driving import Bed, Run
+from spark.files_job import DRIVER_STEPS, TABLE, TASK_STEPS
+from spark.settings import Settings
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NAMES = ("parquet", "lines")
+
+
+def settings_of(bed: Bed, **changes: Any) -> Settings:
+    told = {"url": str(bed.folder / "out"), "lease_s": 1.0, "deadline_s": 1.0}
+    told |= changes.pop("told", {})
+    return bed.settings(
+        name="files",
+        master="local[2,20]",
+        words={"partitions": 2},
+        sink_settings=told,
+        **changes,
+    )
+
+
+def start(bed: Bed, settings: Settings) -> Run:
+    return bed.start(settings, script="spark.files_job")
+
+
+def rows_of(bed: Bed, sink: str) -> list[tuple[str, int]]:
+    """What readers see, in the order of minibatches and files."""
+    tables = read(f"{bed.folder}/out/files/{sink}")
+    rows = [row for table in tables for row in table.to_pylist()]
+    return [(row["customer"], row["payment_id"]) for row in rows]
+
+
+def assert_exact(bed: Bed) -> None:
+    """Manifests name every payment once, in order for each customer, and whole files only."""
+    for sink in NAMES:
+        rows = rows_of(bed, sink)
+        assert sorted(rows) == sorted(bed.expected), sink
+        last: dict[str, int] = {}
+        for customer, payment in rows:
+            assert last.get(customer, -1) < payment, f"{sink}: {payment} came too late"
+            last[customer] = payment
+
+
+@pytest.fixture
+def database(postgres: PostgresServer) -> Iterator[str]:
+    name = postgres.create()
+    postgres.execute(TABLE, name)
+    yield name
+    postgres.drop(name)
+
+
+@pytest.mark.rows("S16", "A5", "A6", "A7", "A12")
+def test_workers_are_killed_at_every_step_and_at_any_time(bed: Bed) -> None:
+    luck = random.Random(seed())
+    bed.payments(files=4, rows=40, customers=15)
+    steps = [*TASK_STEPS, "claim.after", "take.after"]
+    for step in steps:
+        bed.house.arm(step, after=luck.randrange(2 if step == "take.after" else 8))
+    run = start(bed, settings_of(bed, told={"steps": steps}))
+    while run.process.poll() is None:
+        time.sleep(luck.uniform(0.5, 2.0))
+        if luck.random() < 0.5 and (workers := run.workers()):
+            with suppress(ProcessLookupError):
+                os.kill(luck.choice(workers), signal.SIGKILL)
+    run.finished()
+    assert {each.name for each in bed.house.taken()} == set(steps)
+    assert_exact(bed)
+
+
+@pytest.mark.rows("S16", "A6", "A15", "A16")
+def test_the_driver_is_killed_around_manifest_and_load_and_the_checkpoint_is_lost(
+    bed: Bed, postgres: PostgresServer, database: str
+) -> None:
+    luck = random.Random(seed())
+    bed.payments(files=3, rows=40, customers=15)
+    told = {"load": postgres.url(database), "steps": DRIVER_STEPS}
+    settings = settings_of(bed, told=told, steps=["complete.before", "complete.after"])
+    for number, step in enumerate([*DRIVER_STEPS, "complete.after"]):
+        bed.house.arm(step, after=luck.randrange(2) + (number % 2))
+    code, seen = 1, [0, 0]
+    for _ in range(5):
+        run = start(bed, settings)
+        code = run.wait()
+        seen = [len(rows_of(bed, sink)) for sink in NAMES]
+        if code == 0:
+            break
+        assert code < 0, run.said()
+        bed.end_leftovers()
+        if len(bed.house.taken()) == 2:  # a reader has seen what was told until now
+            shutil.rmtree(settings.checkpoint)
+    assert code == 0
+    assert seen == [len(bed.expected)] * 2
+    assert_exact(bed)
+    loaded = postgres.execute("select customer, payment_id from events", database)
+    assert sorted(loaded) == sorted(bed.expected)
+    found = list(committed(f"{bed.folder}/out/files/parquet"))
+    assert {each.minibatch.generation for each in found} == {1, 2}
+    [(keys,)] = postgres.execute("select count(*) from semel_loads", database)
+    assert keys == len(found)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_columns_that_a_format_cannot_hold_are_refused_before_anything_starts(
+    spark: SparkSession, tmp_path: Path, *, streaming: bool
+) -> None:
+    words: dict[str, Any] = {
+        "to": Files(url=str(tmp_path / "out"), format="csv"),
+        "name": "nested",
+        "entity": "customer",
+        "event": "id",
+        "ledger": f"sqlite:///{tmp_path}/ledger.db",
+    }
+    columns = ["'c' as customer", "1 as id", "array(1, 2) as lines"]
+    source = spark.readStream.format("rate").load() if streaming else spark.range(1)
+    act, more = (deliver, {}) if streaming else (deliver_batch, {"batch": "one"})
+    with pytest.raises(ConfigurationError, match="column 'lines' is of type list"):
+        act(source.selectExpr(*columns), **words, **more)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_example_runs_and_says_what_it_did(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    command = [sys.executable, str(EXAMPLES / "files.py"), str(tmp_path / "out")]
+    with Household("examples") as household:
+        environment = spark_environment(household.folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}
+        code = household.start(command, environment, log).wait(300)
+    said = log.read_text(errors="replace")
+    assert code == 0, said
+    assert "committed: 12 orders in 3 minibatches" in said
+    assert "checkpoint lost, all read again: 12 orders" in said
+    assert "told at the end of each minibatch: [4, 4, 4]" in said
