@@ -91,7 +91,7 @@ class Cut:
             aside.sendall(b"*2\r\n$4\r\nAUTH\r\n$%d\r\n%b\r\n" % (len(secret), secret))
             assert aside.recv(100) == b"+OK\r\n"
             aside.sendall(data)
-            assert aside.recv(1 << 16).startswith(b"*")
+            assert aside.recv(1 << 16)
 
 
 def _pump(server: socket.socket, client: socket.socket) -> None:

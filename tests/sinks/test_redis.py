@@ -387,7 +387,9 @@ def test_numbers_are_compared_as_numbers(redis: RedisServer) -> None:
         session(sink, task=10, batch=9).take_over()
 
 
-def test_ids_of_a_minibatch_are_gathered_in_a_list_and_dropped_with_it(redis: RedisServer) -> None:
+def test_ids_of_a_minibatch_are_gathered_chunk_by_chunk_and_dropped_with_it(
+    redis: RedisServer,
+) -> None:
     sink = lists(redis)
     opened = session(sink)
     for start, names in ((0, "a1 b2"), (2, "a3"), (3, "c9")):
@@ -396,7 +398,7 @@ def test_ids_of_a_minibatch_are_gathered_in_a_list_and_dropped_with_it(redis: Re
     stood = session(sink, task=2).take_over()
     assert stood is not None
     assert stood.ids.to_json() == chunk_of("a1 b2 a3 c9").rows.id_sets().to_json()
-    assert redis.execute("LLEN", ROW + "/ids") == 3
+    assert redis.execute("HLEN", ROW + "/ids") == 3
     chunk = chunk_of("d1")
     session(sink, task=3, batch=1).deliver_with(chunk, progress_of(chunk, task=3, batch=1))
     stood = session(sink, task=4, batch=1).take_over()

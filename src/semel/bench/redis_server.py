@@ -26,6 +26,7 @@ _CARETAKER = 'read _; kill -9 "$(cat "$1/pid")" 2>/dev/null; rm -rf "$1"'
 
 _STARTS_WITHIN_S = 20.0
 SLOTS = 16_384
+_CLUSTER_PORT_MAX = 55_535
 _CLOCK = SystemClock()
 
 
@@ -36,7 +37,7 @@ class RedisServer:
 
     def __init__(self, *, cluster: bool = False, settings: Mapping[str, str] | None = None) -> None:
         self._binary = _binary()
-        self.port = _free_port()
+        self.port = _port(cluster=cluster)
         self._home = Path(tempfile.mkdtemp(prefix="semel-redis-"))
         self._server: subprocess.Popen[bytes] | None = None
         chosen = {
@@ -45,9 +46,9 @@ class RedisServer:
             "dir": str(self._home),
             "pidfile": str(self._home / "pid"),
             "logfile": str(self._home / "log"),
-            "requirepass": self.password,
-            "masterauth": self.password,
-            "save": "",
+            "requirepass": f'"{self.password}"',
+            "masterauth": f'"{self.password}"',
+            "save": '""',
             "appendonly": "yes",
             "appendfsync": "everysec",
             **(
@@ -57,7 +58,7 @@ class RedisServer:
         }
         conf = self._home / "redis.conf"
         conf.touch(mode=0o600)
-        conf.write_text("".join(f'{name} "{value}"\n' for name, value in chosen.items()))
+        conf.write_text("".join(f"{name} {value}\n" for name, value in chosen.items()))
         self._caretaker = subprocess.Popen(  # noqa: S603 - our own words
             ["/bin/sh", "-c", _CARETAKER, "caretaker", str(self._home)],
             stdin=subprocess.PIPE,
@@ -66,9 +67,13 @@ class RedisServer:
             start_new_session=True,  # Ctrl-C is for us
             cwd="/",
         )
-        self.start()
-        if cluster:
-            self._take_all_slots()
+        try:
+            self.start()
+            if cluster:
+                self._take_all_slots()
+        except BaseException:
+            self.close()
+            raise
 
     def url(self, database: int = 0, *, port: int | None = None, user: str = "") -> str:
         """Give the URL of a database; of another port, if something stands in between."""
@@ -149,6 +154,13 @@ class RedisServer:
             if _CLOCK.monotonic() > ends:
                 raise RuntimeError(f"the cluster does not come up\n{self.log()}")
             _CLOCK.sleep(0.02)
+
+
+def _port(*, cluster: bool) -> int:
+    """Find a free port; the nodes of a cluster talk on another, ten thousand above."""
+    while (port := _free_port()) > _CLUSTER_PORT_MAX and cluster:
+        pass
+    return port
 
 
 def _bytes(found: Any) -> bytes:
