@@ -5,10 +5,14 @@ witness.
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
+import sys
 import time
 from collections import Counter
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -17,6 +21,8 @@ import pytest
 from kafka_fixture import jars_or_skip, kafka
 from semel.bench.kafka_broker import KafkaBroker
 from semel.verify.counting_house import CountingHouse
+from semel.verify.households import Household
+from semel.verify.standalone import SMALL_JVM, spark_environment
 from sinks.kafka_world import Record, consumed
 from spark.accounts import seed
 from spark.driving import Bed, Run, wait_for
@@ -35,6 +41,7 @@ STEPS = {
 }
 """The steps of a task, and how often each is reached at least."""
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "kafka.py"
 GIVEN = {"entity": "customer", "event": "payment_id"}
 
 
@@ -151,10 +158,20 @@ def produce(kafka: KafkaBroker, topic: str, count: int) -> None:
 
 
 def kill_a_worker(run: Run, luck: random.Random) -> None:
-    import os
-    import signal
-
     workers = run.workers()
     if workers:
         with suppress(ProcessLookupError):
             os.kill(luck.choice(workers), signal.SIGKILL)
+
+
+def test_the_example_sends_each_payment_once(kafka: KafkaBroker, tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    command = [sys.executable, str(EXAMPLE), kafka.servers, str(tmp_path / "out")]
+    with Household("examples") as household:
+        environment = spark_environment(household.folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}
+        code = household.start(command, environment, log).wait(300)
+    said = log.read_text(errors="replace")
+    assert code == 0, said
+    assert "12 payments: 12 records" in said
+    assert "checkpoint lost, read again: 12 records, 12 of them different" in said
+    assert "c1: payments [1, 4, 7, 10]" in said

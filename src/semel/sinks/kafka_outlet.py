@@ -47,9 +47,9 @@ class Outlet:
         if all(name in self._topics and self._topics[name][0] > since for name in named):
             return
         asking = Topics(sink.client(), self.where)
-        if progress is not None:
-            asking.need_progress(progress, sink.progress_partitions)
         for name in named:
+            if name == progress:
+                asking.need_progress(progress, sink.progress_partitions)
             self._topics[name] = (time.monotonic(), asking.need(name))
 
     def topic(self, name: str, *, within_s: float | None = None) -> Topic:
