@@ -8,8 +8,9 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -136,9 +137,9 @@ def test_columns_that_a_format_cannot_hold_are_refused_before_anything_starts(
     }
     columns = ["'c' as customer", "1 as id", "array(1, 2) as lines"]
     source = spark.readStream.format("rate").load() if streaming else spark.range(1)
-    act, more = (deliver, {}) if streaming else (deliver_batch, {"batch": "one"})
+    act: Callable[..., Any] = deliver if streaming else partial(deliver_batch, batch="one")
     with pytest.raises(ConfigurationError, match="column 'lines' is of type list"):
-        act(source.selectExpr(*columns), **words, **more)
+        act(source.selectExpr(*columns), **words)
     assert list(tmp_path.iterdir()) == []
 
 
