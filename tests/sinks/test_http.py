@@ -120,7 +120,7 @@ def test_a_day_is_how_long_a_key_is_remembered_unless_told() -> None:
         ({"content_type": "a\r\nB: c"}, "one line"),
         ({"window": 0}, "at least one"),
         ({"concurrency": 1.5}, "at least one"),
-        ({"timeout_s": 40.0}, "longer than deadline_s"),
+        ({"timeout_s": 25.0}, "too long for deadline_s"),
         ({"rate_limit": 0}, "calls per second"),
         ({"remembers_s": -1.0}, "in seconds"),
         ({"idempotency": True, "probe": "http://h/{a}"}, "choose one"),

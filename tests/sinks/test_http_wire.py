@@ -5,14 +5,17 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from semel.errors import NotDelivered, OutcomeUnknown, Rejected
 from semel.sinks import Receipt, Retry
 from semel.sinks.http import Http
+from semel.sinks.http_connections import Broken, Response
 from sinks.http_wires import OK, TARGET, Conversation, Script, Wire, chunk_of, serve
 
 HASTY: dict[str, Any] = {
@@ -238,3 +241,98 @@ def test_cookies_of_one_event_are_not_sent_with_another() -> None:
     with Wire(set_cookie) as wire, session(wire.url) as opened:
         assert opened.deliver(chunk_of("a a")).failures == {}
         assert not any(b"Cookie" in each for each in wire.requests)
+
+
+# -- reading responses
+
+CHUNKED = b"HTTP/1.1 400 No\r\ntransfer-encoding: Chunked\r\n\r\n"
+WAIT = b"HTTP/1.1 102 Wait\r\n\r\nHTTP/1.1 103 Hints\r\nA: b\r\n\r\n"
+
+RESPONSES: list[tuple[bytes, int, bytes, bool]] = [
+    (OK, 200, b"{}", True),
+    (b"HTTP/1.1 204 No Content\r\n\r\n", 204, b"", True),
+    (b"HTTP/1.1 200\r\nContent-Length: 0\r\n\r\n", 200, b"", True),
+    (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", 200, b"", False),
+    (b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx", 200, b"x", False),
+    (CHUNKED + b"3;a=b\r\nabc\r\n2\r\nde\r\n0\r\n\r\n", 400, b"abcde", True),
+    (WAIT + b"HTTP/1.1 422 No\r\nContent-Length: 2\r\n\r\nno", 422, b"no", True),
+]
+
+
+@pytest.mark.parametrize(("told", "status", "text", "keeps"), RESPONSES)
+def test_a_response_is_read_the_same_in_whatever_pieces_it_comes(
+    told: bytes, status: int, text: bytes, keeps: bool
+) -> None:
+    pieces = [
+        [told],
+        [told[at : at + 1] for at in range(len(told))],
+        *([told[:at], told[at:]] for at in range(1, len(told))),
+    ]
+    for parts in pieces:
+        response = Response()
+        ended = [response.feed(part) for part in parts]
+        assert ended == [*[False] * (len(parts) - 1), True]
+        assert (response.status, response.text, response.keeps) == (status, text, keeps)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        OK + b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}x",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nHTTP/1.1 200 OK\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: +2\r\n\r\n{}",
+    ],
+)
+def test_a_connection_whose_response_has_no_certain_end_is_not_used_again(told: bytes) -> None:
+    def say(conversation: Conversation) -> None:
+        while conversation.request():
+            conversation.reply(told)
+
+    with Wire(say) as wire, session(wire.url) as opened:
+        for number in range(3):
+            assert opened.deliver(chunk_of("a", start=number)).failures == {}
+        assert wire.connections == 3
+
+
+def test_words_that_nobody_asked_for_are_no_answer_to_the_next_request() -> None:
+    def talkative(conversation: Conversation) -> None:
+        conversation.request()
+        conversation.reply()
+        time.sleep(0.05)
+        conversation.reply(OK)  # an answer to nothing
+        conversation.request()
+        conversation.reply(b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n")
+
+    with Wire(talkative, serve) as wire, session(wire.url) as opened:
+        assert opened.deliver(chunk_of("a")).failures == {}
+        time.sleep(0.2)
+        assert opened.deliver(chunk_of("a", start=1)).failures == {}
+        assert (wire.connections, len(wire.requests)) == (2, 2)
+
+
+@given(st.binary(max_size=200), st.sampled_from([b"", b"HTTP/1.1 200 OK\r\n", OK[:30]]))
+def test_no_bytes_make_the_reader_fail_otherwise(noise: bytes, before: bytes) -> None:
+    response = Response()
+    with suppress(Broken):
+        for part in (before, noise, noise):
+            if response.feed(part):
+                break
+
+
+def test_a_large_body_arrives_whole_and_an_early_answer_is_an_answer() -> None:
+    def early(conversation: Conversation) -> None:
+        conversation.connection.recv(100)
+        conversation.reply(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")
+        time.sleep(0.3)
+
+    large = chunk_of("a", note=["x" * 5_000_000])
+    patient = {"timeout_s": 5.0, "deadline_s": 20.0}
+    with Wire(serve, early) as wire, session(wire.url, **patient) as opened:
+        assert opened.deliver(large).failures == {}
+        assert len(wire.requests[0]) > 5_000_000
+    with Wire(early) as wire, session(wire.url, **patient) as opened:
+        assert isinstance(outcome(opened.deliver(large)), Rejected)

@@ -67,7 +67,8 @@ class Http(Sink):
         auth: `Bearer`, `Basic`, `Certificate`, or several of them as a tuple.
         ca: a file of CA certificates to verify the service by, instead of the machine's.
         concurrency: how many calls of a session may be in flight.
-        timeout_s: how long one call may take; a chunk's calls end within `deadline_s`.
+        timeout_s: how long one call may take: 10 s, or half of `deadline_s` where that is less; a
+            chunk's calls start so that they end within `deadline_s`.
         connect_s: how long a connection may take to be made.
         rate_limit: calls per second of a session, at most.
         breaker: after so many failures in a row the rest of a chunk is not tried.
@@ -85,7 +86,7 @@ class Http(Sink):
     auth: Auth | tuple[Auth, ...] | None = None
     ca: str | None = None
     concurrency: int = 500
-    timeout_s: float = 10.0
+    timeout_s: float | None = None
     connect_s: float = 3.0
     rate_limit: float | None = None
     breaker: int = 20
@@ -97,6 +98,8 @@ class Http(Sink):
     """Values become Python's: one that cannot is told before there is an intent."""
 
     def __post_init__(self) -> None:
+        if self.timeout_s is None:
+            self._set("timeout_s", min(10.0, self.deadline_s / 2))
         self._require_numbers()
         self._require_templates()
         if self.remembers_s < 0:
@@ -142,10 +145,10 @@ class Http(Sink):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not value > 0:
                 raise self._wrong(f"{name}={value!r} is a time, in seconds")
-        if self.timeout_s > self.deadline_s:
+        if self.call_s > self.deadline_s * 0.75:
             raise self._wrong(
-                f"timeout_s={self.timeout_s} is longer than deadline_s={self.deadline_s}: a call "
-                "ends within its chunk's deadline"
+                f"timeout_s={self.timeout_s} is too long for deadline_s={self.deadline_s}: calls "
+                "start so that they end within it; a quarter of it is left for that"
             )
         if self.rate_limit is not None and not self.rate_limit > 0:
             raise self._wrong(f"rate_limit={self.rate_limit!r} is a number of calls per second")
@@ -173,6 +176,11 @@ class Http(Sink):
                 raise self._wrong("auth and headers both set Authorization: choose one")
 
     @property
+    def call_s(self) -> float:
+        """How long one call may take."""
+        return self.timeout_s or self.deadline_s / 2
+
+    @property
     def auth_given(self) -> tuple[Auth, ...]:
         """The credentials, however many."""
         if self.auth is None:
@@ -198,8 +206,8 @@ class Http(Sink):
             auth=self.auth_given,
             ca=self.ca,
             concurrency=self.concurrency,
-            timeout_s=self.timeout_s,
-            connect_s=min(self.connect_s, self.timeout_s / 2),
+            timeout_s=self.call_s,
+            connect_s=self.connect_s,
             deadline_s=self.deadline_s,
             retry=self.retry,
             rate_limit=self.rate_limit,

@@ -25,6 +25,9 @@ ADDRESSES_S = 10.0
 HEAD_MAX = 65_536
 TEXT_MAX = 8_192
 
+_LINE_END = -1
+"""What is left of a chunk when only the line end behind it is."""
+
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9]\d\d)(?: [^\r\n]*)?(?=\r\n)")
 _FIELD = re.compile(rb"\r\n([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n]*?)[ \t]*(?=\r\n)")
 _CHUNK = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;[^\r\n]*)?\r\n")
@@ -110,12 +113,12 @@ class Response:
 
     def _read_chunks(self) -> bool:
         while True:
-            if self._left:
+            if self._left is not None and self._left > 0:
                 self._left -= self._take(self._left)
                 if self._left:
                     return self._ended(ended=False)
-                self._left = -1  # the line end behind a chunk
-            if self._left == -1:
+                self._left = _LINE_END
+            if self._left == _LINE_END:
                 if len(self._buffer) < 2:
                     return self._ended(ended=False)
                 self._buffer, self._left = self._buffer[2:], None
@@ -127,7 +130,10 @@ class Response:
                 return self._ended(ended=False)
             self._left = int(found[1], 16)
             if not self._left:
-                self.keeps = self.keeps and self._buffer[found.end() :] == b"\r\n"
+                behind = self._buffer[found.end() :]
+                if behind in (b"", b"\r"):
+                    return self._ended(ended=False)
+                self.keeps = self.keeps and behind == b"\r\n"
                 return True  # what trailers say is not asked for
             self._buffer = self._buffer[found.end() :]
 
