@@ -135,13 +135,10 @@ class LogSession:
         records = self._outlet.records(chunk)
         records.partitions = [self._partition] * len(records)
         mark = json.dumps([self._place.decode(), _numbers(minibatch) if minibatch else None])
-        headers = records.headers or [[] for _ in range(len(records))]
-        for each in headers:
-            each.append((LOG, mark.encode()))
+        records.constant.append((LOG, mark.encode()))
         if minibatch is None:
-            headers[-1].append((RESENT, str(tail.resent).encode()))
-        headers[-1].append((TAIL, json.dumps(_written(tail)).encode()))
-        records.headers = headers
+            records.last.append((RESENT, str(tail.resent).encode()))
+        records.last.append((TAIL, json.dumps(_written(tail)).encode()))
         held.writer.transact(lambda writer: writer.send(records, self._topic))
         held.tail = tail
         return DELIVERED

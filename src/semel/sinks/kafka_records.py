@@ -10,10 +10,10 @@ import base64
 import json
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from itertools import repeat
+from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from semel.events import values
 from semel.events.columns import is_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from semel.events import Chunk, Rows
 
@@ -58,17 +58,40 @@ class Shape:
 
 @dataclass(slots=True)
 class Records:
-    """The records of a chunk, as lists of equal length; None where all are alike."""
+    """The records of a chunk, as lists of equal length; None where all are alike.
+
+    Headers are columns too: those that all records have, those with a value for each, and those
+    that only the last one has.
+    """
 
     keys: list[bytes | None] | None
     values: list[bytes | None]
     topics: list[str] | None
     partitions: list[int] | None
-    headers: list[list[tuple[str, bytes | None]]] | None
+    constant: list[tuple[str, bytes | None]]
+    named: list[tuple[str, list[bytes | None]]]
     weights: Any
+    last: list[tuple[str, bytes | None]] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.values)
+
+    @property
+    def bare(self) -> bool:
+        """Whether no record has a header."""
+        return not (self.constant or self.named or self.last)
+
+    def headers(self) -> Iterator[list[tuple[str, bytes | None]]]:
+        """The headers of each record; made one by one, because so many small objects that live on
+        keep Python's garbage collector busy.
+        """
+        count = len(self)
+        same = [repeat(each, count) for each in self.constant]
+        columns = [zip(repeat(name, count), found, strict=True) for name, found in self.named]
+        made = map(list, zip(*same, *columns, strict=True)) if same or columns else _empty(count)
+        if not self.last:
+            return made
+        return chain(islice(made, count - 1), ([*each, *self.last] for each in made))
 
     def heaviest(self) -> int:
         """How many bytes the largest record may weigh."""
@@ -87,14 +110,17 @@ def records_of(chunk: Chunk, shape: Shape, pipeline: str) -> Records:
     for name, array in [("", keys), ("", bodies), *named]:
         if array is not None:
             weights += _lengths(array) + 2 * len(name)
-    constant = [("semel-pipeline", pipeline.encode())] if "pipeline" in shape.stamps else []
+    constant: list[tuple[str, bytes | None]] = []
+    if "pipeline" in shape.stamps:
+        constant.append(("semel-pipeline", pipeline.encode()))
     return Records(
         keys=None if keys is None else keys.to_pylist(),
         values=bodies.to_pylist(),
         topics=_topics(rows, shape.topic),
         partitions=_partitions(rows, shape.partition),
-        headers=_headers(constant, named, len(rows)),
-        weights=weights + sum(len(name) + len(text) for name, text in constant),
+        constant=constant,
+        named=[(name, array.to_pylist()) for name, array in named],
+        weights=weights + sum(len(name) + len(text or b"") for name, text in constant),
     )
 
 
@@ -109,14 +135,8 @@ def _entities(rows: Rows) -> pa.Array:
     return labels.names.array.take(pa.array(labels.codes)).cast(pa.binary())
 
 
-def _headers(
-    constant: list[tuple[str, bytes]], named: Sequence[tuple[str, pa.Array]], count: int
-) -> list[list[tuple[str, bytes | None]]] | None:
-    if not named:
-        return [list(constant)] * count if constant else None
-    columns = [zip(repeat(name), array.to_pylist(), strict=False) for name, array in named]
-    same = [repeat(each, count) for each in constant]
-    return list(map(list, zip(*same, *columns, strict=True)))
+def _empty(count: int) -> Iterator[list[tuple[str, bytes | None]]]:
+    return ([] for _ in range(count))
 
 
 def _stamped(chunk: Chunk, stamps: Iterable[str]) -> list[tuple[str, pa.Array]]:

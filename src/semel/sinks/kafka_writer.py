@@ -154,18 +154,16 @@ class Writer:
 
     def send(self, records: Records, topic: str) -> None:
         """Produce records within the transaction, in their order."""
-        plain = records.headers is None and records.topics is None and records.partitions is None
-        if plain:
+        if records.bare and records.topics is None and records.partitions is None:
             self._send_batch(records, topic)
             return
         count = len(records)
-        nothing: list[Any] = [None] * count
-        keys, headers = records.keys or nothing, records.headers or nothing
+        keys: list[Any] = records.keys or [None] * count
         topics = records.topics or [topic] * count
         partitions = records.partitions or [-1] * count
         produce = self._producer.produce
         for name, value, key, partition, header in zip(
-            topics, records.values, keys, partitions, headers, strict=True
+            topics, records.values, keys, partitions, records.headers(), strict=True
         ):
             try:
                 produce(name, value, key, partition, headers=header)
