@@ -26,6 +26,7 @@ from delivery.world import World
 from semel.errors import ConfigurationError
 from semel.sinks import file_formats, json_lines
 from semel.sinks.files import Files, committed, read
+from semel.sinks.folders import Folder
 
 AT = datetime(2026, 11, 14, 12, 30, 15, 123456, UTC)
 
@@ -230,3 +231,23 @@ def test_csv_tells_null_from_an_empty_text_where_it_is_read_as_documented(tmp_pa
     world.driver.end(opening, world.task(opening, [batch]))
     [table] = read(f"{tmp_path}/pay/out")
     assert table["text"].to_pylist() == [None, "", "a\nb"]
+
+
+@pytest.mark.parametrize("form", ["parquet", "json", "csv"])
+def test_a_writer_cuts_where_it_was_told_and_not_where_batches_end(
+    tmp_path: Path, form: str
+) -> None:
+    whole = pa.Table.from_batches(list(odd_batches(count=1_000))).combine_chunks().to_batches()[0]
+    folder = Folder.at(str(tmp_path))
+    digests = set()
+    for cut in (1_000, 999, 512, 100, 7):
+        writing = folder.write_aside("file")
+        writer = file_formats.FORMATS[form][1](writing, whole.schema, 100, "zstd")
+        for start in range(0, 1_000, cut):
+            writer.write(whole.slice(start, cut))
+        writer.close()
+        writing.keep()
+        digests.add(writing.digest())
+    assert len(digests) == 1
+    if form == "parquet":
+        assert pq.ParquetFile(tmp_path / "file").num_row_groups == 10

@@ -555,3 +555,16 @@ def test_position_partitions_have_a_file_each(tmp_path: Path) -> None:
     [manifest] = committed(f"{tmp_path}/pay/out")
     assert [part.name for part in manifest.parts] == ["part-0001-0000000000-t~2F0.parquet"]
     assert manifest.parts[0].partition == "t/0"
+
+
+def test_a_place_is_emptied_by_a_later_attempt_that_writes_nothing(tmp_path: Path) -> None:
+    sink = files_at(tmp_path)
+    early = sink.open(target(1))
+    early.write(chunk_of("a1"))
+    early.finish()
+    assert "part-0001-0000000000-0.parquet" in standing(tmp_path)
+    later = sink.open(target(-1, run=2))
+    assert later.finish() is None
+    assert later.finish() is None
+    later.close()
+    assert not [name for name in standing(tmp_path) if name.startswith("part-")]
