@@ -275,6 +275,35 @@ def test_a_session_that_stands_idle_before_its_effect_is_ended_too(desk: Desk) -
         idle()
 
 
+def test_a_wait_for_a_standby_is_not_cut_short_and_taken_for_a_commit(tmp_path: Path) -> None:
+    """A COMMIT whose wait is cancelled is answered with success; its timeouts are over by then."""
+    server = PostgresServer(durable=False)
+    desk = Desk(server.url(), tmp_path)
+    try:
+        desk.execute("create table payments (customer text, id bigint, amount bigint)")
+        desk.open(desk.sink(table="payments"))
+        desk.execute("alter system set synchronous_standby_names = 'nobody'")
+        desk.execute("select pg_reload_conf()")
+        session = desk.open(desk.sink(table="payments", deadline_s=0.3))
+        delivered = threading.Event()
+
+        def deliver() -> None:
+            desk.deliver(session, chunk_of(batch([1])))
+            delivered.set()
+
+        thread = threading.Thread(target=deliver)
+        thread.start()
+        assert not delivered.wait(1.5)
+        desk.execute("alter system reset synchronous_standby_names")
+        desk.execute("select pg_reload_conf()")
+        assert delivered.wait(10)
+        thread.join()
+        assert ids_in(desk) == [1]
+    finally:
+        desk.close()
+        server.close()
+
+
 # -- transactions among others
 
 

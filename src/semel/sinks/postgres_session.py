@@ -53,8 +53,7 @@ select set_config('statement_timeout', %(ms)s, false), set_config('lock_timeout'
   set_config('idle_in_transaction_session_timeout', %(ms)s, false),
   set_config('synchronous_commit', case current_setting('synchronous_commit')
     when 'off' then 'on' when 'local' then 'on'
-    else current_setting('synchronous_commit') end, false),
-  current_setting('synchronous_standby_names') <> ''"""
+    else current_setting('synchronous_commit') end, false)"""
 
 
 class Transaction:
@@ -79,7 +78,6 @@ class PostgresSession:
         self._settings = _settings(sink)
         self._table = ProgressTable(sink.schema, target, self._where)
         self._effect = effect_of(sink, self._where)
-        self._waits_for_standby = False
         self._connection: Connection | None = None
         self._connected()
 
@@ -131,9 +129,6 @@ class PostgresSession:
         try:
             at.stood = self._table.begin(connection)
             yield at
-            if self._waits_for_standby:
-                # A cancelled wait for a standby would be told as a commit that went well.
-                connection.execute("set local statement_timeout = 0")
             at.phase = Phase.COMMIT
             if connection.execute("commit").statusmessage != "COMMIT":
                 raise NotDelivered(f"{self._where}: the server rolled the transaction back")
@@ -185,8 +180,7 @@ class PostgresSession:
         ms = self._sink.deadline_s * 1000
         # A lock's time is up a little earlier, so that the error says what was waited for.
         limits = {"ms": str(max(2, round(ms))), "lock": str(max(1, round(ms * 0.9)))}
-        settings = connection.execute(_SESSION, limits).fetchone()
-        self._waits_for_standby = bool(settings and settings[-1])
+        connection.execute(_SESSION, limits)
         self._table.require_tables(connection)
         self._effect.connected(connection)
 
