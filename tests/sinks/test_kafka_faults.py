@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,6 +22,7 @@ from semel.errors import (
     Rejected,
     SemelError,
 )
+from semel.events import EntityIds, IdSet
 from semel.sinks import Progress, Retry
 from semel.sinks.kafka_progress import ProgressSession
 from semel.sinks.kafka_writer import Writer
@@ -290,6 +292,27 @@ def test_a_record_that_the_broker_refuses_is_found_and_parked_alone(
     assert [row.event for row in pipeline.parked()] == [5, 13]
     assert all("Kafka refuses the record" in row.why for row in pipeline.parked())
     pipeline.close()
+
+
+def test_progress_that_does_not_fit_its_topic_is_no_fault_of_an_event(
+    kafka: KafkaBroker, place: str
+) -> None:
+    narrow = kafka.create_topic(max_message_bytes=20_000)  # for events, not for progress
+    few = kafka.create_topic(partitions=4, cleanup_policy="compact", max_message_bytes=30_000)
+    luck = random.Random(3)
+    ids = EntityIds.of({"a": IdSet.of([f"{luck.getrandbits(128):032x}" for _ in range(5_000)])})
+    session = opened(sink_to(kafka, narrow), place)
+    session.take_over()
+    session.deliver_with(chunk(0, 2), progress(0, 2, ids=ids))
+    told = session.take_over()
+    assert isinstance(told, Progress)
+    assert told.ids == ids
+    session = opened(sink_to(kafka, narrow, progress_topic=few), place)
+    session.take_over()
+    with pytest.raises(ConfigurationError, match="does not fit the progress topic"):
+        session.deliver_with(chunk(2, 4), progress(2, 4, ids=ids))
+    session.deliver_with(chunk(2, 4), progress(2, 4))
+    assert sorted(ids_in(consumed(kafka, narrow))) == [0, 1, 2, 3]
 
 
 def test_every_error_of_a_session_is_one_of_semels(

@@ -166,7 +166,7 @@ class Kafka(Sink):
             "linger.ms": 5,
             "batch.size": min(bytes_max, BYTES_MAX),
             "partitioner": "murmur2_random",  # a key goes where Java would send it
-            "message.max.bytes": max(bytes_max, 1000),
+            "message.max.bytes": max(bytes_max, BYTES_MAX),  # the progress topic has its own limit
             "queue.buffering.max.messages": max(100_000, 2 * self.chunk_rows),
             **self.config,
             "bootstrap.servers": self.servers,

@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from semel.errors import ConfigurationError, Fenced, SemelError
+from semel.errors import ConfigurationError, Fenced, Rejected, SemelError
 from semel.events import EntityIds
 from semel.sinks.kafka_outlet import Outlet, number_of, place_of
+from semel.sinks.kafka_records import BYTES_MAX, OVERHEAD_MAX
 from semel.sinks.progress import Progress
 from semel.sinks.sink import DELIVERED, Receipt
 
@@ -88,7 +89,12 @@ class ProgressSession:
         def fill(writer: Writer) -> None:
             writer.send(records, topic)
 
-        self._write(held, progress, fill)
+        try:
+            self._write(held, progress, fill)
+        except Rejected:
+            if held.writer.usable and held.row is not None:
+                self._write(held, held.row)  # if that is refused, no event is at fault
+            raise
         return DELIVERED
 
     def close(self) -> None:
@@ -185,10 +191,25 @@ class ProgressSession:
                 self._put(writer, self._part_key(part), piece)
             self._put(writer, self._place.encode(), text)
 
-        held.writer.transact(produce, by_row=fill is not None and self._sink.topic is None)
+        try:
+            held.writer.transact(produce, by_row=fill is not None and self._sink.topic is None)
+        except Rejected as error:
+            if fill is not None:
+                raise
+            raise ConfigurationError(
+                f"{self._outlet.where}: the progress topic {self._sink.progress_topic!r} does not "
+                f"take progress: {error}. Nothing was sent; see its settings"
+            ) from error
         held.row, held.parts = bare, parts
 
     def _put(self, writer: Writer, key: bytes, value: bytes | None) -> None:
+        limit = self._outlet.topic(self._sink.progress_topic).bytes_max or BYTES_MAX
+        if value is not None and len(value) + len(key) + OVERHEAD_MAX > limit:
+            raise ConfigurationError(
+                f"{self._outlet.where}: progress of {len(value):,} bytes does not fit the progress "
+                f"topic {self._sink.progress_topic!r}. Raise its max.message.bytes ({limit:,}), or "
+                "order by a shorter column"
+            )
         writer.put(self._sink.progress_topic, value, key, self._partition)
 
     def _part_key(self, part: int) -> bytes:

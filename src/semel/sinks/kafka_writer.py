@@ -72,6 +72,9 @@ WRONG = frozenset(
 )
 """What trying again does not mend: a person has to."""
 
+BULK_BYTES_MAX = 256 * 1024 * 1024
+"""What is sent in bulk has to fit the client's queue as a whole; more goes in record by record."""
+
 
 class Told:
     """Where librdkafka's own log goes: nothing of it is news, errors are raised."""
@@ -154,7 +157,8 @@ class Writer:
 
     def send(self, records: Records, topic: str) -> None:
         """Produce records within the transaction, in their order."""
-        if records.bare and records.topics is None and records.partitions is None:
+        light = int(records.weights.sum()) < BULK_BYTES_MAX
+        if light and records.bare and records.topics is None and records.partitions is None:
             self._send_batch(records, topic)
             return
         count = len(records)
