@@ -183,6 +183,13 @@ def test_a_null_is_refused_with_the_column_and_its_neighbours_arrive(redis: Redi
         2: "column 'k' is null, and Redis has no null",
     }
     assert redis.execute("GET", "n:x") == b"1"
+    redis.empty()
+    world = world_with(lists(redis, chunk_rows=1, arguments=("{v}",)))
+    schema = pa.schema([("c", "string"), ("id", "int64"), ("v", "string")])
+    rows_of_one = [{"c": "a", "id": 1, "v": None}, {"c": "a", "id": 2, "v": "x"}]
+    batch = pa.RecordBatch.from_pylist(rows_of_one, schema=schema)
+    world.driver.end(opening := world.open(0), world.task(opening, [batch]))
+    assert (listed(redis), world.parked()) == ("a:x", ["a1 rejected"])
 
 
 def test_a_column_that_is_no_single_value_or_is_not_there_stops_the_pipeline(

@@ -170,10 +170,11 @@ def _on_the_wire(arrays: tuple[pa.Array, ...], chosen: pa.Array | None) -> pa.Bu
         lengths = pc.binary_length(values).cast(pa.string()).cast(_BYTES)
         parts += [_scalar(b"$"), lengths, _scalar(b"\r\n"), values, _scalar(b"\r\n")]
     written = pc.binary_join_element_wise(*parts, _scalar(b""))
-    if isinstance(written, pa.ChunkedArray):
-        written = written.combine_chunks()
-    buffer = written.buffers()[2]
-    return pa.py_buffer(b"") if buffer is None else buffer
+    if not len(written):
+        return pa.py_buffer(b"")
+    _, offsets, content = written.buffers()
+    ends = np.frombuffer(offsets, np.int64)[written.offset : written.offset + len(written) + 1]
+    return content.slice(int(ends[0]), int(ends[-1] - ends[0]))
 
 
 def _scalar(value: bytes) -> pa.Scalar:
