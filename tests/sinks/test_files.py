@@ -568,3 +568,20 @@ def test_a_place_is_emptied_by_a_later_attempt_that_writes_nothing(tmp_path: Pat
     assert later.finish() is None
     later.close()
     assert not [name for name in standing(tmp_path) if name.startswith("part-")]
+
+
+def test_a_closed_session_writes_nothing_and_empties_nothing(tmp_path: Path) -> None:
+    sink = files_at(tmp_path)
+    closed = sink.open(target(1))
+    closed.write(chunk_of("a1"))
+    closed.close()
+    with pytest.raises(NotDelivered, match="session is closed"):
+        closed.write(chunk_of("b2"))
+    with pytest.raises(NotDelivered, match="session is closed"):
+        closed.finish()
+    done = sink.open(target(2))
+    done.write(chunk_of("a1"))
+    done.finish()
+    with pytest.raises(NotDelivered, match="session is closed"):
+        done.finish()
+    assert "part-0001-0000000000-0.parquet" in standing(tmp_path)

@@ -212,6 +212,7 @@ class PartSession:
         self._file: Writing | None = None
         self._writer: Writer | None = None
         self._rows = 0
+        self._closed = False
 
     @property
     def _held(self) -> str:
@@ -234,6 +235,7 @@ class PartSession:
 
     def write(self, chunk: Chunk) -> None:
         """Write the next events aside."""
+        self._require_open()
         batch = chunk.rows.batch
         if self._writer is None:
             self._sink.refuse(batch.schema)
@@ -246,6 +248,7 @@ class PartSession:
 
     def finish(self) -> dict[str, Any] | None:
         """Move the file to its place; where nothing was written, see that nothing stands there."""
+        self._require_open()
         if self._writer is None or self._file is None:
             self._check(self._folder.names(self._aside))
             self._folder.remove(self._place)
@@ -271,17 +274,23 @@ class PartSession:
             "bytes": self._file.bytes,
             "digest": self._file.digest(),
         }
-        self._file = None
+        self._file, self._closed = None, True
         return placed
 
     def close(self) -> None:
         """Give up what was not finished."""
+        self._closed = True
         file, self._file = self._file, None
         if file is not None:
             with contextlib.suppress(Exception):  # what is left aside is removed by the next
                 file.close()
             with contextlib.suppress(Exception):
                 self._folder.remove(self._held)
+
+    def _require_open(self) -> None:
+        """What was given up, or is in its place, is neither written on nor emptied."""
+        if self._closed:
+            raise NotDelivered(f"{self._told()}: the session is closed; a new one writes it anew")
 
     def _check(self, names: list[str]) -> None:
         """Raise `Fenced` where a later claim stands, or one's own does not stand any more."""
