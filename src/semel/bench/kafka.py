@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from semel.bench.kafka_broker import KafkaBroker, fetched
 from semel.bench.rows import Row, compared
 from semel.errors import ConfigurationError
+from semel.ledger.clock import SystemClock
 from semel.sinks.kafka import Kafka
 from semel.sinks.kafka_records import STAMPS
 from semel.spark.deliver import deliver
@@ -30,6 +30,8 @@ from semel.spark.session import make_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+CLOCK = SystemClock()
 
 RECORDS = 1_000_000
 REPETITIONS = 3
@@ -154,14 +156,14 @@ class Bench:
         end = start(given, taken)
         try:
             first, seen = None, 0
-            ends = time.monotonic() + PATIENCE_S
+            ends = CLOCK.monotonic() + PATIENCE_S
             for at, messages in self._seen(taken):
                 stamps = [message.timestamp()[1] / 1000 for message in messages]
                 first = min([*stamps, *([] if first is None else [first])], default=None)
                 seen += len(messages)
                 if seen >= self.records:
                     return seen / (at - (first or at))
-                if time.monotonic() > ends:
+                if CLOCK.monotonic() > ends:
                     break
         finally:
             end()
@@ -178,13 +180,15 @@ class Bench:
         thread.start()
         found: list[float] = []
         try:
-            warm, ends = None, time.monotonic() + PATIENCE_S
+            warm, ends = None, CLOCK.monotonic() + PATIENCE_S
             for at, messages in self._seen(taken):
                 if messages and warm is None:
                     warm = at + self.latency_s / 2  # the first half warms up
                 if warm is not None and at > warm:
                     found += [(at - float(message.value())) * 1000 for message in messages]
-                if (warm is not None and at > warm + self.latency_s / 2) or time.monotonic() > ends:
+                if (
+                    warm is not None and at > warm + self.latency_s / 2
+                ) or CLOCK.monotonic() > ends:
                     break
         finally:
             stop.set()
@@ -198,7 +202,7 @@ class Bench:
         producer = Producer({"bootstrap.servers": self.broker.servers, "linger.ms": 0})
         while not stop.wait(0.01):
             for number in range(RATE // 100):
-                producer.produce(topic, repr(time.time()).encode(), b"%d" % number)
+                producer.produce(topic, repr(CLOCK.wall()).encode(), b"%d" % number)
             producer.poll(0)
         producer.flush()
 
@@ -220,7 +224,7 @@ class Bench:
                 first = consumer.poll(0.2)
                 more = consumer.consume(50_000, 0.0) if first is not None else []
                 messages = [*([first] if first is not None else []), *more]
-                yield time.time(), [each for each in messages if each.error() is None]
+                yield CLOCK.wall(), [each for each in messages if each.error() is None]
         finally:
             consumer.close()
 

@@ -10,16 +10,18 @@ import os
 import socket
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from semel.bench.servers import _free_port
 from semel.errors import ConfigurationError
+from semel.ledger.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+CLOCK = SystemClock()
 
 FETCH = Path(__file__).parents[3] / ".ci" / "kafka" / "fetch"
 PATIENCE_S = 60.0
@@ -168,9 +170,9 @@ class KafkaBroker:
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config)
         admin = self.admin()  # it has to live until the answer is there
         admin.create_topics([topic])[name].result(PATIENCE_S)
-        ends = time.monotonic() + PATIENCE_S
-        while name not in admin.list_topics(timeout=5).topics and time.monotonic() < ends:
-            time.sleep(0.01)
+        ends = CLOCK.monotonic() + PATIENCE_S
+        while name not in admin.list_topics(timeout=5).topics and CLOCK.monotonic() < ends:
+            CLOCK.sleep(0.01)
         return name
 
     def delete_topic(self, name: str) -> None:
@@ -211,15 +213,15 @@ class KafkaBroker:
 
     def _answers(self) -> None:
         """Wait until the broker leads what it has."""
-        ends = time.monotonic() + PATIENCE_S
-        while time.monotonic() < ends:
+        ends = CLOCK.monotonic() + PATIENCE_S
+        while CLOCK.monotonic() < ends:
             if self._process is None or self._process.poll() is not None:
                 break
             try:
                 socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
                 self._leads()
             except Exception:  # noqa: BLE001 - not yet
-                time.sleep(0.1)  # a server in a process of its own
+                CLOCK.sleep(0.1)  # a server in a process of its own
             else:
                 return
         raise RuntimeError(f"the broker does not answer\n{self.log()}")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError, Rejected
 from semel.events.chunks import escaped
+from semel.ledger.clock import SystemClock
 from semel.sinks.kafka_records import BYTES_MAX, OVERHEAD_MAX, records_of
 from semel.sinks.kafka_tails import Ending
 from semel.sinks.kafka_topics import Topic, Topics
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from semel.sinks.kafka import Kafka
     from semel.sinks.kafka_records import Records
     from semel.sinks.sink import Target
+
+CLOCK = SystemClock()
 
 _known: dict[tuple[object, ...], dict[str, tuple[float, Topic]]] = {}
 """What this process was told of topics, and when, by sink."""
@@ -43,21 +45,21 @@ class Outlet:
         sink = self.sink
         progress = None if sink.sequenced else sink.progress_topic
         named = [name for name in (sink.topic, progress) if name is not None]
-        since = time.monotonic() - KNOWN_S
+        since = CLOCK.monotonic() - KNOWN_S
         if all(name in self._topics and self._topics[name][0] > since for name in named):
             return
         asking = Topics(sink.client(), self.where)
         for name in named:
             if name == progress:
                 asking.need_progress(progress, sink.progress_partitions)
-            self._topics[name] = (time.monotonic(), asking.need(name))
+            self._topics[name] = (CLOCK.monotonic(), asking.need(name))
 
     def topic(self, name: str, *, within_s: float | None = None) -> Topic:
         """What is known of a topic, or what it says now where that is older than `within_s`."""
         at, known = self._topics[name]
-        if within_s is not None and time.monotonic() - at > within_s:
+        if within_s is not None and CLOCK.monotonic() - at > within_s:
             known = Topics(self.sink.client(), self.where).find(name) or known
-            self._topics[name] = (time.monotonic(), known)
+            self._topics[name] = (CLOCK.monotonic(), known)
         return known
 
     def writer(self) -> Writer:
@@ -107,12 +109,12 @@ class Outlet:
         if name in self._topics:
             return
         found = None
-        if self._missing.get(name, 0.0) < time.monotonic():
+        if self._missing.get(name, 0.0) < CLOCK.monotonic():
             found = Topics(self.sink.client(), self.where).find(name, patience_s=1.0)
         if found is None:
-            self._missing[name] = time.monotonic() + KNOWN_S
+            self._missing[name] = CLOCK.monotonic() + KNOWN_S
             raise Rejected(f"there is no topic {name!r} that this user may see")
-        self._topics[name] = (time.monotonic(), found)
+        self._topics[name] = (CLOCK.monotonic(), found)
 
     def bytes_max(self) -> int:
         """How large a record may be: as the config says, else as the topic and the client do."""

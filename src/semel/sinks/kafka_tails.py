@@ -6,14 +6,16 @@ open hides what was committed behind it, so it is waited for: at most until it e
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import NotDelivered
+from semel.ledger.clock import SystemClock
 from semel.sinks.kafka_writer import Told, client_library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+CLOCK = SystemClock()
 
 FIRST_STEP = 16
 """So many offsets from the end are read first; then sixteen times as many, and so on."""
@@ -72,7 +74,7 @@ class Ending:
         topic, partition = self._place
         at = self._low if start is None else start
         found: list[Any] = []
-        ends = time.monotonic() + self._patience_s
+        ends = CLOCK.monotonic() + self._patience_s
         if at < self.end:
             self._consumer.assign([self._kafka.TopicPartition(topic, partition, at)])
         while at < self.end:
@@ -85,7 +87,7 @@ class Ending:
                 at = message.offset()
             elif refused is not None and not (refused.retriable() or refused.name() in OF_GROUPS):
                 raise self._unread(refused.str())
-            elif time.monotonic() > ends:
+            elif CLOCK.monotonic() > ends:
                 raise self._unread(f"another transaction is open at offset {at} of {self.end}")
         return [each for each in found if each.offset() < self.end]
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError, NotDelivered
+from semel.ledger.clock import SystemClock
 from semel.sinks.kafka_writer import WRONG, Told, client_library, no_such_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+CLOCK = SystemClock()
 
 PATIENCE_S = 10.0
 MOMENT_S = 3.0
@@ -54,12 +56,12 @@ class Topics:
         """Describe a topic; None when there is none of that name, or it may not be seen. A broker
         that has just started, or a topic that was just made, needs a moment of patience.
         """
-        ends = time.monotonic() + patience_s
+        ends = CLOCK.monotonic() + patience_s
         while True:
             found = self._describe(name)
-            if found is not None or time.monotonic() >= ends:
+            if found is not None or CLOCK.monotonic() >= ends:
                 return found
-            time.sleep(0.05)
+            CLOCK.sleep(0.05)
 
     def _describe(self, name: str) -> Topic | None:
         asked = self._admin.describe_topics(
@@ -146,12 +148,12 @@ class Topics:
 
     def _answer(self, future: Any) -> Any:
         """Wait for an answer, and not longer than it makes sense."""
-        ends = time.monotonic() + PATIENCE_S + 1.0
-        while not future.done() and time.monotonic() < ends:
+        ends = CLOCK.monotonic() + PATIENCE_S + 1.0
+        while not future.done() and CLOCK.monotonic() < ends:
             self._admin.poll(0)
             if self._told is not None and self._told.name() in WRONG:
                 raise self._failed(self._told)
-            time.sleep(0.001)
+            CLOCK.sleep(0.001)
         return future.result(0)
 
     def _failed(self, refused: Any) -> Exception:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +23,14 @@ from semel.errors import (
     Rejected,
     SemelError,
 )
+from semel.ledger.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from semel.sinks.kafka_records import Records
+
+CLOCK = SystemClock()
 
 _LOG = logging.getLogger(__name__)
 
@@ -121,9 +123,9 @@ class Writer:
         """Take the `transactional.id`: whoever had it is refused from now on, and what it had not
         committed is gone. Raises `NotDelivered` when nobody answers.
         """
-        ends = time.monotonic() + self._patience_s
+        ends = CLOCK.monotonic() + self._patience_s
         while True:
-            left = ends - time.monotonic()
+            left = ends - CLOCK.monotonic()
             try:
                 self._producer.init_transactions(max(min(left, 1.0), 0.01))
             except self._kafka.KafkaException as error:
@@ -183,7 +185,7 @@ class Writer:
         headers: Any = None,
     ) -> None:
         """Produce one record within the transaction; wait while the client's queue is full."""
-        ends = time.monotonic() + self._patience_s
+        ends = CLOCK.monotonic() + self._patience_s
         while True:
             try:
                 self._producer.produce(topic, value, key, partition, headers=headers)
@@ -219,7 +221,7 @@ class Writer:
 
     def _flush(self) -> None:
         """Wait until the brokers have every record."""
-        ends = time.monotonic() + self._patience_s
+        ends = CLOCK.monotonic() + self._patience_s
         while self._producer.flush(0.2):
             self._see(ends)
         self._see(ends)
@@ -227,7 +229,7 @@ class Writer:
     def _see(self, ends: float) -> None:
         if self._refused is not None:
             raise self._kafka.KafkaException(self._refused)
-        if time.monotonic() > ends:
+        if CLOCK.monotonic() > ends:
             raise NotDelivered(
                 f"{self._where}: the brokers did not take a chunk within {self._patience_s:g} s "
                 f"({self._told or 'no error was told'}). Nothing of it is visible"
@@ -235,9 +237,9 @@ class Writer:
 
     def _commit(self) -> None:
         """Ask for the commit until it is answered. From here on the outcome can be unknown."""
-        ends = time.monotonic() + self._patience_s
+        ends = CLOCK.monotonic() + self._patience_s
         while True:
-            left = ends - time.monotonic()
+            left = ends - CLOCK.monotonic()
             try:
                 self._producer.commit_transaction(max(left, 0.01))
             except self._kafka.KafkaException as error:
