@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import pickle
 import subprocess
@@ -343,6 +344,14 @@ def test_after_a_failure_the_later_events_of_its_entity_are_not_tried(fresh: Htt
         5: NotDelivered,
     }
     assert sorted(each.body["payment_id"] for each in fresh.effects()) == [0, 1, 4]
+
+
+def test_a_loop_that_runs_already_as_in_a_notebook_is_not_in_the_way(fresh: HttpWitness) -> None:
+    async def cell() -> dict[int, DeliveryError]:
+        return failures(fresh.url, "a b a")
+
+    assert asyncio.run(cell()) == {}
+    assert len(fresh.effects()) == 3
 
 
 # -- what is sent

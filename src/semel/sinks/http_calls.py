@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -101,8 +102,15 @@ class Calls:
         self._sleepers: set[asyncio.Future[None]] = set()
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Let the loop run until the work is done."""
-        return self._loop.run_until_complete(work)
+        """Let the loop run until the work is done; beside a loop that runs here (a notebook's) in a
+        thread.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self._loop.run_until_complete(work)
+        with ThreadPoolExecutor(1) as aside:
+            return aside.submit(self._loop.run_until_complete, work).result()
 
     def close(self) -> None:
         """Close every connection; a loop that is closed already is left alone."""
