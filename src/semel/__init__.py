@@ -1,25 +1,32 @@
-"""Exactly-once delivery from Spark Structured Streaming to what cannot take a thing back."""
+"""Exactly-once delivery from Spark Structured Streaming to what cannot take a thing back.
 
-from semel import errors, sinks
-from semel.delivery.explaining import explain
-from semel.errors import (
-    ConfigurationError,
-    DeliveryError,
-    Diverged,
-    Fenced,
-    HeldInDoubt,
-    LedgerError,
-    LedgerUnavailable,
-    MissingExtra,
-    NotDelivered,
-    OutcomeUnknown,
-    Rejected,
-    SemelError,
-)
-from semel.events import Event
-from semel.ledger import Ledger
-from semel.sinks import sink
-from semel.spark import deliver, deliver_batch
+A name is imported when it is first asked for: whatever loads a part of semel loads only that.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from semel import errors, sinks
+    from semel.delivery.explaining import explain
+    from semel.errors import (
+        ConfigurationError,
+        DeliveryError,
+        Diverged,
+        Fenced,
+        HeldInDoubt,
+        LedgerError,
+        LedgerUnavailable,
+        MissingExtra,
+        NotDelivered,
+        OutcomeUnknown,
+        Rejected,
+        SemelError,
+    )
+    from semel.events import Event
+    from semel.ledger import Ledger
+    from semel.sinks import sink
+    from semel.spark.deliver import deliver, deliver_batch
 
 __version__ = "0.1.0"
 
@@ -45,3 +52,28 @@ __all__ = [
     "sink",
     "sinks",
 ]
+
+_HOMES = {
+    "Event": "semel.events",
+    "Ledger": "semel.ledger",
+    "deliver": "semel.spark",
+    "deliver_batch": "semel.spark",
+    "explain": "semel.delivery.explaining",
+    "sink": "semel.sinks",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import what a name stands for."""
+    if name in ("errors", "sinks"):
+        return import_module(f"semel.{name}")
+    if name not in __all__:
+        raise AttributeError(f"module 'semel' has no attribute {name!r}")
+    found: object = getattr(import_module(_HOMES.get(name, "semel.errors")), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    """Name what there is, imported or not."""
+    return sorted({*globals(), *__all__})

@@ -27,6 +27,7 @@ from semel.cli import (
     resolve,
     simulate,
     status,
+    verify_sink,
 )
 from semel.cli.showing import plain
 from semel.errors import LedgerUnavailable, MissingExtra, SemelError
@@ -57,6 +58,7 @@ app.command("explain", epilog=explain.EPILOG)(explain.explain)
 app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)
 app.add_typer(bench.app, name="bench")
 app.command("simulate", epilog=simulate.EPILOG)(simulate.simulate)
+app.command("verify-sink", epilog=verify_sink.EPILOG)(verify_sink.verify_sink)
 
 
 def _print_version(wanted: bool) -> None:

@@ -20,10 +20,11 @@ from uuid import uuid4
 from semel.errors import ConfigurationError, SemelError
 from semel.ledger.clock import SystemClock
 from semel.protocol import Capability, OnDoubt, OnReject
-from semel.verify.contract_cases import CASES, Case, Play, Scene
+from semel.verify.contract_cases import CASES, Case
 from semel.verify.contract_faults import CUTS
 from semel.verify.contract_judge import judge
 from semel.verify.contract_nursery import Nursery, NurseryFailed
+from semel.verify.contract_plays import Play, Scene
 from semel.verify.contract_rows import Maker
 from semel.verify.contract_stage import Stage, Stuck
 
@@ -38,6 +39,8 @@ SEED = 7
 SETTLES_S = 0.2
 CHUNK_ROWS = 3
 SPAN_CHUNKS = 2
+
+CLEAN = Play("nothing goes wrong", lambda stage: stage.finish())
 
 Arrived = Callable[[], Iterable[tuple[object, object]]]
 
@@ -179,7 +182,7 @@ class Suite:
     def _looked(self) -> Record:
         """Run it once with nothing going wrong, to know its steps."""
         if self._clean is None:
-            self._clean = self._stage(Play("clean", lambda _: None)).run()
+            self._clean = self._stage(CLEAN).run()
         if not self._clean.ended:
             kind, why = self._clean.error or ("", "it ended without a word")
             raise ConfigurationError(f"it does not work when nothing goes wrong: {kind}: {why}")
@@ -192,6 +195,7 @@ class Suite:
             play.act(stage)
         except Stuck as stuck:
             played.stuck = stuck
+            stuck.blames = stuck.blames or self._stage(CLEAN).run().ended  # it works for others
         played.happened = _happened(stage)
         for actor in stage.zombies:  # one that is stopped still would stay so
             self._nursery.signal(actor.pid, 9)

@@ -1,0 +1,124 @@
+"""Honest sinks of every capability earn it, each case a test of its own, through the plugin."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from semel.protocol import Capability
+from semel.sinks import Sink
+from semel.verify.plugin import SinkContract
+from verify.contract_sinks import Box, arrived, function
+
+pytestmark = pytest.mark.rows("N10")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("box")
+    yield str(folder / "box.db")
+    shutil.rmtree(folder)
+
+
+class InAFile(SinkContract):
+    can: Capability = Capability.OPAQUE
+    settings: dict[str, object] = {}  # noqa: RUF012 - a subclass has its own
+
+    @pytest.fixture
+    def sink(self, path: str) -> Sink:
+        self.path = path
+        if self.can is Capability.OPAQUE:
+            return function(path)
+        return Box(name="box", path=path, can=self.can, **self.settings)  # type: ignore[arg-type]
+
+    def arrived(self) -> list[tuple[str, str]]:
+        return arrived(self.path)
+
+
+class TestTransactional(InAFile):
+    can = Capability.TRANSACTIONAL
+
+
+class TestSequenced(InAFile):
+    can = Capability.SEQUENCED
+
+
+class TestRepeatable(InAFile):
+    can = Capability.REPEATABLE
+
+
+class TestRepeatableByChunk(InAFile):
+    can = Capability.REPEATABLE
+    settings = {"keyed_by_event": False}  # noqa: RUF012 - a subclass has its own
+
+
+class TestProbing(InAFile):
+    can = Capability.PROBING
+
+
+class TestFunction(InAFile):
+    can = Capability.OPAQUE
+
+
+def test_the_plugin_imports_nothing_heavy() -> None:
+    script = (
+        "import sys, semel.verify.plugin;"
+        "print(sorted({'numpy', 'pyarrow', 'pyspark', 'typer'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert done.stdout.strip() == b"[]"
+
+
+SUBCLASS = """
+import sqlite3
+from semel.sinks import sink
+from semel.verify.plugin import SinkContract
+
+PATH = {path!r}
+
+def connect():
+    connection = sqlite3.connect(PATH, timeout=30, isolation_level=None)
+    connection.execute("pragma synchronous = off")
+    connection.execute("create table if not exists sent (n integer primary key, c text, id int)")
+    return connection
+
+@sink
+def send(event):
+    connect().execute("insert into sent (c, id) values (?, ?)", (event.entity, event.id))
+
+@sink
+def lose(event):
+    if event.id != 2:
+        connect().execute("insert into sent (c, id) values (?, ?)", (event.entity, event.id))
+
+class Mine(SinkContract):
+    def arrived(self):
+        return connect().execute("select c, id from sent order by n").fetchall()
+
+class TestSend(Mine):
+    sink = send
+
+class TestLose(Mine):
+    sink = lose
+"""
+
+
+def test_a_subclass_is_collected_and_a_lie_fails_with_its_story(tmp_path: Path) -> None:
+    (tmp_path / "test_mine.py").write_text(SUBCLASS.format(path=str(tmp_path / "sent.db")))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "clean"]
+    loaded = subprocess.run(
+        [*command, "-p", "semel.verify.plugin", str(tmp_path)],
+        capture_output=True,
+        check=False,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert "1 failed, 1 passed" in loaded.stdout, loaded.stdout + loaded.stderr
+    assert "lost: event 2 of" in loaded.stdout
+    assert "TestLose" in loaded.stdout
+    assert "process 1: no fault; it came to its end" in loaded.stdout
