@@ -98,8 +98,6 @@ class Http(Sink):
     """Values become Python's: one that cannot is told before there is an intent."""
 
     def __post_init__(self) -> None:
-        if self.timeout_s is None:
-            self._set("timeout_s", min(10.0, self.deadline_s / 2))
         self._require_numbers()
         self._require_templates()
         if self.remembers_s < 0:
@@ -141,13 +139,13 @@ class Http(Sink):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise self._wrong(f"{name}={value!r} is a whole number, at least one")
-        for name in ("timeout_s", "connect_s", "deadline_s"):
-            value = getattr(self, name)
+        times = {"deadline_s": self.deadline_s, "connect_s": self.connect_s}
+        for name, value in (*times.items(), ("timeout_s", self.call_s)):
             if not isinstance(value, int | float) or not value > 0:
                 raise self._wrong(f"{name}={value!r} is a time, in seconds")
         if self.call_s > self.deadline_s * 0.75:
             raise self._wrong(
-                f"timeout_s={self.timeout_s} is too long for deadline_s={self.deadline_s}: calls "
+                f"timeout_s={self.call_s} is too long for deadline_s={self.deadline_s}: calls "
                 "start so that they end within it; a quarter of it is left for that"
             )
         if self.rate_limit is not None and not self.rate_limit > 0:
@@ -178,7 +176,7 @@ class Http(Sink):
     @property
     def call_s(self) -> float:
         """How long one call may take."""
-        return self.timeout_s or self.deadline_s / 2
+        return min(10.0, self.deadline_s / 2) if self.timeout_s is None else self.timeout_s
 
     @property
     def auth_given(self) -> tuple[Auth, ...]:
