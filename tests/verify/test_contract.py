@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from semel.protocol import Capability
 from semel.sinks import Sink
+from semel.verify.contract_rows import NUMBERS
 from semel.verify.plugin import SinkContract
 from verify.contract_sinks import Box, arrived, function
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+from own_sink import Balances
 
 pytestmark = pytest.mark.rows("N10")
 
@@ -65,6 +71,26 @@ class TestFunction(InAFile):
     can = Capability.OPAQUE
 
 
+class TestOwnSink(SinkContract):
+    """The example of the documents: it keeps sums, whose digits tell what they are made of."""
+
+    @pytest.fixture
+    def sink(self, path: str) -> Sink:
+        self.path = f"{path}-bank"
+        return Balances(name="balances", path=self.path)
+
+    def arrived(self) -> Iterator[tuple[str, int]]:
+        with closing(sqlite3.connect(self.path, timeout=30)) as connection:
+            balances = connection.execute("select customer, balance from balances").fetchall()
+        for customer, balance in balances:
+            if balance in NUMBERS:
+                yield customer, 1
+                continue
+            for number, times in enumerate(reversed(str(balance)), 1):
+                for _ in range(int(times)):
+                    yield customer, number
+
+
 def test_the_plugin_imports_nothing_heavy() -> None:
     script = (
         "import sys, semel.verify.plugin;"
@@ -112,7 +138,7 @@ def test_a_subclass_is_collected_and_a_lie_fails_with_its_story(tmp_path: Path) 
     (tmp_path / "test_mine.py").write_text(SUBCLASS.format(path=str(tmp_path / "sent.db")))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "clean"]
     loaded = subprocess.run(
-        [*command, "-p", "semel.verify.plugin", str(tmp_path)],
+        [*command, str(tmp_path)],
         capture_output=True,
         check=False,
         text=True,
