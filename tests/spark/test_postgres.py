@@ -24,7 +24,7 @@ from spark.postgres_job import STEPS, TABLES, WAYS
 from spark.settings import Settings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SMALL = {"chunk_rows": 3, "deadline_s": 5.0, "lease_s": 2.0}
+SMALL = {"chunk_rows": 4, "deadline_s": 5.0, "lease_s": 2.0}
 
 
 class Witness:
@@ -103,20 +103,20 @@ def test_the_driver_is_killed_the_server_restarts_and_the_checkpoint_is_lost(
     bed: Bed, witness: Witness, postgres: PostgresServer
 ) -> None:
     luck = random.Random(seed())
-    bed.payments(files=5, rows=60, customers=25)
+    bed.payments(files=3, rows=60, customers=25)
     settings = settings_of(bed, witness)
     run = start(bed, settings)
-    enough = luck.randrange(5, 120)
+    enough = luck.randrange(5, 60)
     wait_for(lambda: witness.count() >= enough, run, 120)
     kill_driver(run, luck)
     run = start(bed, settings)
-    wait_for(lambda: witness.count() >= enough + 60, run, 120)
+    wait_for(lambda: witness.count() >= enough + 50, run, 120)
     postgres.restart()
     run.finished()
     witness.assert_exact(bed)
 
     shutil.rmtree(settings.checkpoint)
-    bed.payments(files=1, rows=20, customers=25)
+    bed.payments(files=1, rows=60, customers=25)
     start(bed, settings).finished()
     witness.assert_exact(bed)
     assert PostgresServer.password not in run.said()
