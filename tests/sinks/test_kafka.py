@@ -258,7 +258,8 @@ def test_progress_behind_an_open_transaction_of_somebody_else_is_waited_for(
 
 
 def test_neighbours_do_not_share_a_partition_of_the_progress_topic() -> None:
-    for names in ([str(n) for n in range(8)], [f"payments/{n}" for n in range(8)]):
+    for form in ("{}of8", "payments/{}", "{}"):
+        names = [form.format(number) for number in range(8)]
         taken = {progress_partition(target(partition=name), 8) for name in names}
         assert taken == set(range(8))
 

@@ -133,8 +133,13 @@ def test_a_partition_without_a_log_of_its_own_is_refused(
 ) -> None:
     with pytest.raises(ConfigurationError, match="has 2 partitions"):
         opened(kafka, topic, place, partition="payments/2")
-    session = opened(kafka, topic, place, partition="payments/1")
-    session.take_over()
+    with pytest.raises(ConfigurationError, match="has no number"):
+        opened(kafka, topic, place, partition="~")
+    for name in ("payments/1", "1of2"):
+        session = opened(kafka, topic, place, partition=name)
+        session.take_over()
+        session.deliver_with(chunk(0, 3), progress(0, 3))
+    assert len(consumed(kafka, topic)) == 6
 
 
 # -- through the engine

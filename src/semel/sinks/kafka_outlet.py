@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError, Rejected
@@ -131,7 +132,12 @@ def place_of(target: Target) -> str:
 
 
 def number_of(partition: str) -> tuple[str, int | None]:
-    """A partition's name as what stands before its number, and the number."""
+    """A partition's name as what its neighbours share, and its number: 3 of `3of8` (a bucket) and
+    of `topic/3`.
+    """
+    found = re.fullmatch(r"([0-9]+)(of[0-9]+)", partition)
+    if found is not None:
+        return found[2], int(found[1])
     stem = partition.rstrip("0123456789")
     digits = partition[len(stem) :]
     return stem, int(digits) if digits else None
