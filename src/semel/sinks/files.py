@@ -21,7 +21,7 @@ from semel.events.ids import Attempt, Minibatch
 from semel.protocol import Capability
 from semel.sinks import file_formats, manifests
 from semel.sinks.file_formats import FORMATS
-from semel.sinks.folders import Folder, escaped, without_secrets
+from semel.sinks.folders import Folder, escaped, refuse_url, where_of, without_secrets
 from semel.sinks.loads import Handed, Loader
 from semel.sinks.manifests import Manifest, Part, manifest_name, stem
 from semel.sinks.sink import Sink
@@ -98,7 +98,8 @@ class Files(Sink):
             raise ConfigurationError(
                 f"sink {self.name!r}: then={self.then!r} is neither a loader nor a function"
             )
-        self.folder("")  # a URL that nobody understands is told before an event moves
+        if self.filesystem is None:
+            refuse_url(self.url)
 
     @property
     def where(self) -> str:
@@ -133,7 +134,7 @@ class Files(Sink):
     def locate(self, target: Target) -> str:
         """Name the place of this partition, without a secret."""
         part = self.part_name(target.minibatch, target.partition)
-        return f"{self.folder(target.pipeline).where}/{part}"
+        return f"{where_of(self.url, (target.pipeline, self.name))}/{part}"
 
     def open(self, target: Target) -> PartSession:
         """Claim the place, on the executor. Raises `Fenced` when a later attempt has claimed it."""

@@ -13,6 +13,7 @@ import hashlib
 import os
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _UNSAFE = re.compile(r"[^A-Za-z0-9@+._-]|^[._]")
 _NAME_BYTES_MAX = 120
 _OBJECT_STORES = ("s3", "gcs", "abfs")
+_SCHEMES = ("file", "s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 
 
 def escaped(name: str) -> str:
@@ -58,6 +60,38 @@ def without_secrets(url: str) -> str:
         return url
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def where_of(url: str, below: Sequence[str] = ()) -> str:
+    """Name the folder at a URL, or one below it, without a secret."""
+    return "/".join([without_secrets(url).rstrip("/"), *map(escaped, below)])
+
+
+def refuse_url(url: str) -> None:
+    """Raise `ConfigurationError` for a URL that is no place for files; nobody is asked."""
+    if "://" in url and urlsplit(url).scheme not in _SCHEMES:
+        raise ConfigurationError(
+            f"{without_secrets(url)!r} is no place for files: give a path, file:///path, "
+            "s3://bucket/path?region=... or hdfs://host:port/path"
+        )
+
+
+@lru_cache(maxsize=8)
+def _connected(url: str, process: int) -> tuple[Any, str]:
+    """Give the file system of a URL and the path in it, made once in a process."""
+    from pyarrow import fs
+
+    del process
+    if "://" not in url:
+        return fs.LocalFileSystem(), url.rstrip("/")
+    try:
+        system, root = fs.FileSystem.from_uri(url)
+    except (ValueError, TypeError) as error:
+        where = without_secrets(url)
+        raise ConfigurationError(
+            f"{where!r} is no place for files: {str(error).replace(url, where)}"
+        ) from None
+    return system, str(root)
 
 
 @dataclass(eq=False)
@@ -116,24 +150,12 @@ class Folder:
     @classmethod
     def at(cls, url: str, system: Any = None, below: Sequence[str] = ()) -> Folder:
         """Give the folder at a URL, or at a path in a given file system, or one below it."""
-        from pyarrow import fs
-
-        where = without_secrets(url).rstrip("/")
-        if system is not None:
-            root = url.rstrip("/")
-        elif "://" not in url:
-            system, root = fs.LocalFileSystem(), url.rstrip("/")
-        else:
-            try:
-                system, root = fs.FileSystem.from_uri(url)
-            except (ValueError, TypeError) as error:
-                hidden = str(error).replace(url, where)
-                raise ConfigurationError(
-                    f"{where!r} is no place for files: {hidden}. Give a path, file:///path, "
-                    "s3://bucket/path?region=... or hdfs://host:port/path"
-                ) from None
+        root = url.rstrip("/")
+        if system is None:
+            # A client that was made before a fork is of no use after it.
+            system, root = _connected(url, os.getpid())
         names = [escaped(name) for name in below]
-        return cls(system, "/".join([root.rstrip("/"), *names]), "/".join([where, *names]))
+        return cls(system, "/".join([root.rstrip("/"), *names]), where_of(url, below))
 
     @property
     def local(self) -> bool:
