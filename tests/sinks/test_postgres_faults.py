@@ -141,6 +141,21 @@ def test_a_backend_that_is_ended_from_outside_is_not_delivered(desk: Desk) -> No
     ended.join()
 
 
+def test_a_staging_table_that_went_with_its_connection_is_made_again(desk: Desk) -> None:
+    statement = "insert into payments select customer, id, amount from semel_batch"
+    session = desk.open(desk.sink(apply=statement))
+    desk.deliver(session, chunk_of(batch([1])))
+    desk.execute(
+        "select pg_terminate_backend(pid, 2000) from pg_stat_activity"
+        " where datname = current_database() and pid <> pg_backend_pid()"
+    )
+    with pytest.raises(NotDelivered):
+        session.take_over()
+    assert session.take_over() is not None
+    desk.deliver(session, chunk_of(batch([2]), 1))
+    assert ids_in(desk) == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

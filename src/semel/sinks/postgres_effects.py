@@ -170,7 +170,7 @@ class Apply:
     def connected(self, connection: Connection) -> None:
         """A temporary table goes with its connection, and a new one has none."""
         del connection
-        self._staged = None
+        self._staged = self._making = None
 
     def prepared(self, chunk: Chunk) -> Act:
         """Write the chunk as COPY reads it, and the table that takes it."""
