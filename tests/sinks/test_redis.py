@@ -392,6 +392,10 @@ def test_numbers_are_compared_as_numbers(redis: RedisServer) -> None:
     session(sink, task=10, batch=10).take_over()
     with pytest.raises(Fenced):
         session(sink, task=10, batch=9).take_over()
+    session(sink, run=9, batch=10).take_over()
+    session(sink, run=10, batch=10).take_over()
+    with pytest.raises(Fenced):
+        session(sink, run=9, batch=10).take_over()
 
 
 def test_ids_of_a_minibatch_are_gathered_chunk_by_chunk_and_dropped_with_it(
