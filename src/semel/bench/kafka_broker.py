@@ -62,6 +62,8 @@ transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=4
 transaction.abort.timed.out.transaction.cleanup.interval.ms=500
 group.initial.rebalance.delay.ms=0
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
 """
 
 
