@@ -31,12 +31,12 @@ class Case:
     says: str
     plays: Callable[[Scene], Iterator[Play]]
     only: frozenset[Capability] = field(default=frozenset(Capability))
-    parks: bool = False
-    """Whether events are parked in it, which a sink that writes places whole never does."""
+    chunked: bool = False
+    """Whether it is about single chunks or events: a sink that writes places whole has none."""
 
     def applies(self, sink: Sink) -> bool:
         """Whether the capability has such a step."""
-        return sink.capability in self.only and not (sink.whole and self.parks)
+        return sink.capability in self.only and not (sink.whole and self.chunked)
 
 
 # -- events
@@ -161,7 +161,9 @@ CASES: tuple[Case, ...] = (
     Case("twice", "killed twice in a row", played.twice),
     Case("reply-lost", "the effect happened, and its answer was lost", played.reply_lost),
     Case("request-lost", "nobody knows whether it was sent, and it was not", played.request_lost),
-    Case("late-call", "a call arrives after its own repeat", played.late_call, _ANSWERS),
+    Case(
+        "late-call", "a call arrives after its own repeat", played.late_call, _ANSWERS, chunked=True
+    ),
     Case("session-closed", "the session is gone when it is called", played.session_closed),
     Case(
         "connection-cut", "the connection is cut before, in and after a call", played.connection_cut
@@ -169,9 +171,9 @@ CASES: tuple[Case, ...] = (
     Case("zombie", "stopped, replaced, and woken when all was done", played.zombie),
     Case("two-alive", "woken while whoever replaced it is at work", played.two_alive),
     Case("ledger-down", "the ledger does not answer, for a while or for long", played.ledger_down),
-    Case("poison", "one event is rejected, and the others arrive", _poison, parks=True),
+    Case("poison", "one event is rejected, and the others arrive", _poison, chunked=True),
     Case("refused", "the destination itself may refuse one event", _refused),
-    Case("resend", "a rejected event is sent again by a person", _resend, parks=True),
+    Case("resend", "a rejected event is sent again by a person", _resend, chunked=True),
     Case("lost-checkpoint", "everything is read again under another query", _lost_checkpoint),
     Case("two-partitions", "two partitions at once", _two_partitions),
     Case("odd-texts", "unicode, NUL, empty, null, quotes", _odd(odd_texts)),

@@ -26,6 +26,7 @@ class SinkContract:
     Attributes:
         sink: the sink, as an attribute or a property of the class, or as a fixture of this name.
         entity, event: the columns of the identity, where `rows` gives them other names.
+        cases: the names of the cases that are played, where not all are.
         seed: what is random comes from it.
         settles_s: how long the destination may still work on a call whose caller was killed.
     """
@@ -33,6 +34,7 @@ class SinkContract:
     sink: Any = None
     entity: ClassVar[str] = "customer"
     event: ClassVar[str] = "payment_id"
+    cases: ClassVar[tuple[str, ...] | None] = None
     seed: ClassVar[int] = 7
     settles_s: ClassVar[float] = 0.2
     rows: ClassVar[Callable[[Any, pa.Table], pa.Table] | None] = None
@@ -64,8 +66,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     from semel.verify.contract_cases import CASES
 
     sink = vars(metafunc.cls).get("sink")
-    known = [case for case in CASES if not isinstance(sink, Sink) or case.applies(sink)]
-    metafunc.parametrize("semel_case", [case.name for case in known])
+    known = [case.name for case in CASES if not isinstance(sink, Sink) or case.applies(sink)]
+    wanted = metafunc.cls.cases
+    metafunc.parametrize("semel_case", known if wanted is None else wanted)
 
 
 @pytest.fixture(scope="session")

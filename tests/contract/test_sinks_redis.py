@@ -1,0 +1,30 @@
+"""Redis earns TRANSACTIONAL: crashed at every step, on a real server."""
+
+from __future__ import annotations
+
+import pytest
+
+from semel.bench.redis_server import RedisServer
+from semel.sinks import Sink
+from semel.sinks.redis import Redis
+from semel.verify.plugin import SinkContract
+
+pytestmark = pytest.mark.rows("N10")
+
+
+class TestRedis(SinkContract):
+    @pytest.fixture
+    def sink(self, redis_of_the_run: RedisServer) -> Sink:
+        self.server = redis_of_the_run
+        return Redis(
+            name="arrived",
+            url=redis_of_the_run.url(),
+            command="RPUSH",
+            key="arrived",
+            arguments=("{payment_id}|{customer}",),
+        )
+
+    def arrived(self) -> list[tuple[str, str]]:
+        found: list[bytes] = self.server.execute("LRANGE", "arrived", 0, -1)
+        pairs = [each.decode().partition("|") for each in found]
+        return [(customer, number) for number, _, customer in pairs]
