@@ -115,6 +115,8 @@ def test_a_day_is_how_long_a_key_is_remembered_unless_told() -> None:
         ({"headers": {"a b": "x"}}, "not the name of a header"),
         ({"headers": {"Host": "x"}}, "set by semel"),
         ({"headers": {"idempotency-key": "x"}}, "set by semel"),
+        ({"headers": {"Content-Type": "x"}}, "content_type="),
+        ({"headers": {"X-A": "x", "x-a": "y"}}, "twice"),
         ({"headers": {"X": "a\r\nB: c"}}, "one line"),
         ({"body": {"a": object()}}, "JSON template"),
         ({"body": {"a": 1}, "body_column": "x"}, "choose one"),
@@ -471,6 +473,17 @@ def test_what_json_cannot_say_is_a_dead_letter(fresh: HttpWitness) -> None:
     assert len(fresh.effects()) == 1
 
 
+def test_a_header_of_ones_own_replaces_the_usual_one() -> None:
+    with Wire(serve) as wire:
+        assert failures(wire.url, headers={"user-agent": "ours", "X-Who": "{customer}"}) == {}
+        lines = wire.requests[0].split(b"\r\n")
+        assert [each for each in lines if each.lower().startswith(b"user-agent")] == [
+            b"user-agent: ours"
+        ]
+        assert b"X-Who: a" in lines
+        assert b"Content-Type: application/json" in lines
+
+
 # -- the key
 
 
@@ -577,6 +590,11 @@ def test_basic_credentials_and_their_encoded_form_are_masked(fresh: HttpWitness)
     assert "Authorization: Basic dXNlcjpwYTU1dzByZA==" in fresh.heads()[0]
     assert "Response: *** ***" in str(why)
     assert "pa55w0rd" not in repr(Http(name="b", url="http://h", auth=Basic("user", "pa55w0rd")))
+
+
+def test_a_user_with_a_colon_would_be_another_user() -> None:
+    with pytest.raises(ConfigurationError, match="colon"):
+        Http(name="b", url="http://h", auth=Basic("a:b", "pa55w0rd")).open(TARGET)
 
 
 def test_a_host_that_cannot_be_reached_is_told_without_the_query() -> None:

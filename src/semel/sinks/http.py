@@ -30,7 +30,7 @@ from semel.sinks.http_templates import (
     fill_header,
     key_header,
     key_text,
-    require_header,
+    require_headers,
     to_json,
 )
 from semel.sinks.sink import DELIVERED, ProbingSession, Receipt, Session, Sink, Target
@@ -155,8 +155,8 @@ class Http(Sink):
         if self.method not in METHODS:
             raise self._wrong(f"method={self.method!r} is one of {', '.join(METHODS)}")
         UrlTemplate.of(self.url, self._named("url"))
+        require_headers(self.headers)
         for name, value in self.headers.items():
-            require_header(name)
             header(value, self._named(f"header {name}"))
         JsonBody.of(self.body, self._named("body"))
         if not (self.content_type.isascii() and self.content_type.isprintable()):

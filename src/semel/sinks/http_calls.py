@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     Line = Sequence[int]
     """The places of one entity's events in the chunk, in their order."""
 
-UNTRIED = NotDelivered("not tried: an event of its entity before it failed")
-LATE = NotDelivered("not tried: the chunk's time (deadline_s) was over")
-BROKEN = NotDelivered("not tried: the circuit breaker opened after calls that failed in a row")
+UNTRIED = "not tried: an event of its entity before it failed"
+LATE = "not tried: the chunk's time (deadline_s) was over"
+BROKEN = "not tried: the circuit breaker opened after calls that failed in a row"
 
 
 class Request(NamedTuple):
@@ -169,7 +169,7 @@ class Calls:
             failure = await self._send_one(request, place)
             if failure is not None:
                 failures[place] = failure
-                failures.update(dict.fromkeys(line[at + 1 :], UNTRIED))
+                failures.update(dict.fromkeys(line[at + 1 :], NotDelivered(UNTRIED)))
                 return
 
     # -- one event
@@ -216,10 +216,10 @@ class Calls:
             self._next_at = start + self._interval
         while True:
             if self._broken:
-                return BROKEN
+                return NotDelivered(BROKEN)
             start = max(start, self._not_before)
             if start > self._latest:
-                return LATE
+                return NotDelivered(LATE, max(0.0, self._not_before - now) or None)
             if start <= now:
                 return None
             await self._pause(start - now)

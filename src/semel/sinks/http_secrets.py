@@ -104,6 +104,8 @@ def authorization(auth: tuple[Auth, ...], what: str) -> tuple[str | None, list[s
         if isinstance(each, Basic):
             user = revealed(each.user, f"{what}: the user")
             password = revealed(each.password, f"{what}: the password")
+            if ":" in user:
+                raise ConfigurationError(f"{what}: a user of Basic has no colon in its name")
             pair = base64.b64encode(f"{user}:{password}".encode()).decode()
             return f"Basic {pair}", [password, pair]
     return None, []

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 _FILES_BESIDE = 256
 
+USUAL = {"Accept": "*/*", "Accept-Encoding": "identity", "User-Agent": "semel"}
+"""Headers that every request has, unless the sink names others."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
@@ -44,7 +47,8 @@ class Service:
         """
         what = f"sink {self.name!r}"
         told, secrets = authorization(self.auth, what)
-        headers = {"Accept": "*/*", "Accept-Encoding": "identity", "User-Agent": "semel"}
+        named = {name.lower() for name in self.headers}
+        headers = {name: value for name, value in USUAL.items() if name.lower() not in named}
         for name, value in self.headers.items():
             if names_secret(value):
                 headers[name] = revealed(value, f"{what}, header {name}")

@@ -22,7 +22,7 @@ from urllib.parse import quote, unquote, urlsplit
 from semel.errors import ConfigurationError, NotDelivered, Rejected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 KEY = "semel.key"
 """What a template calls the key of its event (PROBING: of its chunk); no column is called so."""
@@ -192,13 +192,30 @@ def _require_segment(text: str, names: tuple[str, ...]) -> None:
 # -- headers
 
 
-def require_header(name: str) -> None:
-    """Refuse a name that is no header, or that the connection itself needs."""
-    if not isinstance(name, str) or not _TOKEN.fullmatch(name):
-        raise ConfigurationError(f"{name!r} is not the name of a header")
-    taken = ("host", "content-length", "transfer-encoding", "connection", "idempotency-key")
-    if name.lower() in taken:
-        raise ConfigurationError(f"the header {name} is set by semel: leave it out of headers=")
+OWN_HEADERS = {
+    "host": "it follows from url=",
+    "content-length": "it follows from the body",
+    "content-type": "give content_type=",
+    "transfer-encoding": "bodies are sent whole",
+    "connection": "connections are kept",
+    "expect": "bodies are sent at once",
+    "idempotency-key": "give idempotency=True",
+}
+"""Headers that semel sets, or that would change how a request is read."""
+
+
+def require_headers(names: Iterable[str]) -> None:
+    """Refuse names that are no headers, that come twice, or that the connection itself needs."""
+    seen: set[str] = set()
+    for name in names:
+        if not isinstance(name, str) or not _TOKEN.fullmatch(name):
+            raise ConfigurationError(f"{name!r} is not the name of a header")
+        known = name.lower()
+        if known in OWN_HEADERS:
+            raise ConfigurationError(f"the header {name} is set by semel: {OWN_HEADERS[known]}")
+        if known in seen:
+            raise ConfigurationError(f"the header {name} is named twice in headers=")
+        seen.add(known)
 
 
 def fill_header(template: Template, row: Mapping[str, Any], name: str) -> str:
