@@ -109,6 +109,12 @@ def test_a_script_that_fails_after_it_wrote_is_told_as_applied_in_part(redis: Re
     redis.execute("DEL", ROW)
     failures = delivered(redis, rows(v=[1]), command="", script=checked, key="k:{c}", arguments=())
     assert "part" not in failures[0]
+    redis.execute("DEL", ROW)
+    passed_on = "local said = redis.pcall('LPUSH', KEYS[1], 1) if said.err then return said end"
+    failures = delivered(
+        redis, rows(v=[1]), command="", script=passed_on, key="k:{c}", arguments=()
+    )
+    assert failures[0].startswith("WRONGTYPE")
 
 
 def test_values_of_every_kind_arrive_as_redis_writes_them(redis: RedisServer) -> None:
@@ -415,6 +421,24 @@ def test_ids_of_a_minibatch_are_gathered_chunk_by_chunk_and_dropped_with_it(
     stood = session(sink, task=4, batch=1).take_over()
     assert stood is not None
     assert stood.ids.to_json() == chunk.rows.id_sets().to_json()
+
+
+def test_ids_that_could_not_be_dropped_do_not_count_for_the_next_minibatch(
+    redis: RedisServer,
+) -> None:
+    rights = ("~*", "+@all", "-del")
+    redis.execute("ACL", "SETUSER", "clerk", "reset", "on", f">{redis.password}", *rights)
+    try:
+        sink = lists(redis, url=redis.url(user="clerk"))
+        for batch, names in ((0, "a1 b2"), (1, "d1")):
+            chunk = chunk_of(names)
+            session(sink, batch=batch).deliver_with(chunk, progress_of(chunk, batch=batch))
+        stood = session(sink, task=2, batch=1).take_over()
+        assert stood is not None
+        assert stood.ids.to_json() == chunk_of("d1").rows.id_sets().to_json()
+        assert redis.execute("HLEN", ROW + "/ids") == 2
+    finally:
+        redis.execute("ACL", "DELUSER", "clerk")
 
 
 def test_a_row_that_redis_lost_under_a_session_stops_it(redis: RedisServer) -> None:
