@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import pickle
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -354,6 +357,20 @@ def test_a_loop_that_runs_already_as_in_a_notebook_is_not_in_the_way(fresh: Http
 
     assert asyncio.run(cell()) == {}
     assert len(fresh.effects()) == 3
+
+
+def test_an_interrupted_chunk_does_not_go_on_when_its_session_is_closed() -> None:
+    with HttpWitness(delay_s=0.2) as witness:
+        opened = Http(name="b", url=witness.url, concurrency=4).open(TARGET)
+        interrupt = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+        interrupt.start()
+        with pytest.raises(KeyboardInterrupt):
+            opened.deliver(chunk_of([f"c{n}" for n in range(200)]))
+        asked = witness.figures()["requests"]
+        opened.close()
+        time.sleep(0.3)
+        assert 0 < asked < 100
+        assert witness.figures()["requests"] == asked
 
 
 # -- what is sent

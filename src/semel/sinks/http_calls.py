@@ -113,13 +113,17 @@ class Calls:
             return aside.submit(self._loop.run_until_complete, work).result()
 
     def close(self) -> None:
-        """Close every connection; a loop that is closed already is left alone."""
+        """Close every connection. Calls that an interrupt left in flight do not go on here."""
         if self._loop.is_closed():
             return
-        self.run(self._close())
+        left = asyncio.all_tasks(self._loop)
+        for task in left:
+            task.cancel()
+        self.run(self._close(left))
         self._loop.close()
 
-    async def _close(self) -> None:
+    async def _close(self, left: set[asyncio.Task[Any]]) -> None:
+        await asyncio.gather(*left, return_exceptions=True)
         self._connections.close()
         await self._tick()
 

@@ -183,7 +183,7 @@ class Connection(asyncio.Protocol):
         finally:
             timer.cancel()
             self._waiter = None
-            if not waiter.done():
+            if not waiter.done() or waiter.cancelled():
                 self.close()
 
     def close(self) -> None:
