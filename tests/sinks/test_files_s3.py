@@ -42,7 +42,7 @@ def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
 
 def files_in(s3: S3Server, **settings: Any) -> Files:
     words = {"name": "out", "url": "lake/files", "filesystem": s3.system(), "retry": ONCE}
-    return Files(**{**words, **settings})  # type: ignore[arg-type]
+    return Files(**{**words, **settings})
 
 
 def world_in(s3: S3Server, **settings: Any) -> World:

@@ -217,7 +217,7 @@ def _base64(array: pa.Array) -> pa.Array:
     content = np.frombuffer(_joined_bytes(raw.fill_null(b"")), np.uint8)
     before = np.concatenate([[0], np.cumsum(lengths)])[:-1]
     filled[np.arange(len(content)) + np.repeat(starts[:-1] * 3 - before, lengths)] = content
-    encoded = np.frombuffer(base64.b64encode(filled), np.uint8).copy()
+    encoded = np.frombuffer(base64.b64encode(filled.data), np.uint8).copy()
     ends = starts[1:] * 4
     encoded[ends[lengths % 3 == 1] - 2] = ord("=")
     encoded[ends[lengths % 3 != 0] - 1] = ord("=")
