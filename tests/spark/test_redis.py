@@ -94,20 +94,20 @@ def test_the_driver_is_killed_the_server_restarts_and_the_checkpoint_is_lost(
     bed: Bed, server: RedisServer
 ) -> None:
     luck = random.Random(seed())
-    bed.payments(files=5, rows=60, customers=25)
+    bed.payments(files=4, rows=60, customers=25)
     settings = settings_of(bed, server)
     run = start(bed, settings)
     enough = luck.randrange(5, 120)
     wait_for(lambda: delivered(server) >= enough, run, 120)
     kill_driver(run, luck)
     run = start(bed, settings)
-    wait_for(lambda: delivered(server) >= min(enough + 60, 280), run, 120)
+    wait_for(lambda: delivered(server) >= min(enough + 60, 200), run, 120)
     server.restart(signal.SIGKILL)
     run.finished()
     assert_exact(server, bed)
 
     shutil.rmtree(settings.checkpoint)
-    bed.payments(files=1, rows=20, customers=25)
+    bed.payments(files=1, rows=60, customers=25)
     start(bed, settings).finished()
     assert_exact(server, bed)
     assert RedisServer.password not in run.said()
