@@ -33,6 +33,7 @@ from semel.sinks.kafka import Kafka
 
 FAST = Retry(first_s=0.05, most_s=0.2, for_s=10.0)
 GIVEN = Given(entity="c", event=("id",))
+PROGRESS = "progress-of-tests"
 FIRST = Minibatch(1, 0)
 SECOND = Minibatch(1, 1)
 
@@ -48,7 +49,7 @@ def sink_to(kafka: KafkaBroker, topic: str | None, **settings: Any) -> Kafka:
         "retry": FAST,
         "deadline_s": 10.0,
         "transaction_timeout_s": 10.0,
-        "progress_topic": "semel-progress",
+        "progress_topic": PROGRESS,
         "progress_partitions": 4,
     }
     return Kafka(**{**usual, **settings})

@@ -22,6 +22,7 @@ from semel.sinks.kafka import Kafka
 from semel.sinks.kafka_progress import PART_BYTES_MAX, progress_partition
 from sinks.kafka_world import (
     FIRST,
+    PROGRESS,
     SECOND,
     Pipeline,
     chunk,
@@ -171,7 +172,7 @@ def test_ids_of_a_minibatch_are_put_together_from_its_chunks(
     told = sink.open(target(4, SECOND, pipeline=place)).take_over()
     assert isinstance(told, Progress)
     assert told.ids == few
-    keys = [key for key, value, _ in consumed(kafka, "semel-progress") if value is None]
+    keys = [key for key, value, _ in consumed(kafka, PROGRESS) if value is None]
     assert len(keys) >= 3  # the parts of the minibatch before are gone when the log is compacted
 
 
@@ -238,7 +239,7 @@ def test_progress_behind_an_open_transaction_of_somebody_else_is_waited_for(
     other.init_transactions(20)
     other.begin_transaction()
     number = progress_partition(target(pipeline=place), sink.progress_partitions)
-    other.produce("semel-progress", b"{}", b"another", number)
+    other.produce(PROGRESS, b"{}", b"another", number)
     other.flush()
     session.deliver_with(chunk(0, 4), progress(0, 4))
     ended: list[float] = []

@@ -16,7 +16,7 @@ from semel.bench.kafka_broker import KafkaBroker
 from semel.errors import ConfigurationError, Rejected
 from semel.events import Position
 from semel.sinks.kafka_records import Shape, json_text, records_of
-from sinks.kafka_world import Pipeline, chunk, consumed, ids_in, sink_to
+from sinks.kafka_world import PROGRESS, Pipeline, chunk, consumed, ids_in, sink_to
 
 
 def values(shape: Shape | None = None, **columns: Any) -> list[Any]:
@@ -129,7 +129,7 @@ def test_rows_go_to_the_topic_and_the_partition_that_they_name(
     kafka: KafkaBroker, tmp_path: Path
 ) -> None:
     one, two = kafka.create_topic(partitions=3), kafka.create_topic(partitions=3)
-    names = [one, two, one, "semel-progress", "no-such-topic", "__consumer_offsets", one]
+    names = [one, two, one, PROGRESS, "no-such-topic", "__consumer_offsets", one]
     numbers = [0, 1, 2, 0, 0, 0, 7]
     sink = sink_to(kafka, None, topic_column="t", partition="p", chunk_rows=7)
     pipeline = Pipeline(tmp_path, sink)

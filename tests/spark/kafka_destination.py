@@ -43,6 +43,7 @@ def kafka_sink(url: str, **settings: Any) -> WatchedKafka:
     usual: dict[str, Any] = {
         "name": "out",
         "retry": Retry(first_s=0.1, most_s=1.0, for_s=60.0),
+        "progress_topic": "progress-of-tests",
         "progress_partitions": 4,
         "deadline_s": 10.0,
         "transaction_timeout_s": 10.0,

@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -91,7 +92,7 @@ def test_drivers_and_workers_are_killed_and_the_broker_restarts_between_two_topi
 ) -> None:
     luck = random.Random(seed())
     given, taken = (kafka.create_topic(partitions=2) for _ in "12")
-    count = 600
+    count = 1_500
     produce(kafka, given, count)
     settings = bed.settings(
         name=f"mirror-{uuid4().hex}",
@@ -112,7 +113,8 @@ def test_drivers_and_workers_are_killed_and_the_broker_restarts_between_two_topi
     for start in range(6):
         run = bed.start(settings, script="spark.kafka_job")
         if start < 2:
-            wait_for(lambda: len(consumed(kafka, taken)) > luck.randrange(40, 200), run)
+            there = len(consumed(kafka, taken))
+            wait_for(partial(holds_more, kafka, taken, there + luck.randrange(40, 200)), run)
             kill_a_worker(run, luck)
             time.sleep(luck.uniform(0.1, 1.0))
             run.kill()
@@ -120,13 +122,14 @@ def test_drivers_and_workers_are_killed_and_the_broker_restarts_between_two_topi
             bed.end_leftovers()
             continue
         if not restarted:
-            wait_for(lambda: len(consumed(kafka, taken)) > count // 2, run)
+            there = len(consumed(kafka, taken))
+            wait_for(partial(holds_more, kafka, taken, there + 60), run)
             kafka.restart()
-            restarted = True
+            restarted = len(consumed(kafka, taken)) < count
         if run.wait(240) == 0:
             break
         assert "kafka" in run.said().lower(), run.said()  # Spark's own source may give up
-    assert restarted
+    assert restarted, "it was at its end before the broker was"
     records = consumed(kafka, taken)
     ids = [int(value or b"-1") for _, value, _ in records]
     assert Counter(ids) == Counter(range(count))
@@ -145,6 +148,10 @@ def assert_payments_once(records: list[Record], bed: Bed) -> None:
     for each in found:
         assert each["payment_id"] > last.get(each["customer"], -1)
         last[each["customer"]] = each["payment_id"]
+
+
+def holds_more(kafka: KafkaBroker, topic: str, count: int) -> bool:
+    return len(consumed(kafka, topic)) > count
 
 
 def produce(kafka: KafkaBroker, topic: str, count: int) -> None:
