@@ -12,18 +12,22 @@ export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help java demo check test test-spark42 simulate bench-spine format clean
+.PHONY: help java maven demo check test test-spark42 simulate bench-spine format clean
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 $(INSTALLED): pyproject.toml constraints.txt
+	@echo "installing into .venv (once; a minute or two)"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[connect,postgres,http,redis,kafka,dev]'
 	@touch $@
 
 java: # Spark needs it; installed where that needs nobody's password
 	@.ci/java
+
+maven: # it fetches the Kafka broker of the tests
+	@.ci/maven
 
 demo: java $(INSTALLED) ## see it: real Spark, killed half-way, with semel and without
 	$(BIN)/semel demo
@@ -35,7 +39,7 @@ check: $(INSTALLED) ## format, lint, types, the direction of imports, the tidy t
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/test_tidy.py
 
-test: java $(INSTALLED) ## every test, on two processes
+test: java maven $(INSTALLED) ## every test, on two processes
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 .venv42/.installed: pyproject.toml constraints.txt
@@ -45,7 +49,7 @@ test: java $(INSTALLED) ## every test, on two processes
 		.venv42/bin/python -m pip install --quiet -e '.[connect,postgres,http,redis,kafka,dev]'
 	@touch $@
 
-test-spark42: java .venv42/.installed ## the tests on Spark, with PySpark 4.2
+test-spark42: java maven .venv42/.installed ## the tests on Spark, with PySpark 4.2
 	.venv42/bin/python -m pytest -n 2 --dist loadgroup tests/spark
 
 simulate: $(INSTALLED) ## the real protocol on a simulated store, sink and clock

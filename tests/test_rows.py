@@ -14,10 +14,10 @@ TESTS = Path(__file__).parent
 ROWS = "S1-S21 A1-A22 O1-O24 N1-N12"
 
 REQUIRED = """
-    S2-S15 S18-S21
-    A1-A2 A4-A14 A17-A20 A22
+    S2-S21
+    A1-A2 A4-A20 A22
     O4-O19 O21-O24
-    N1-N6 N8 N11-N12
+    N1-N6 N8 N10-N12
 """
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef

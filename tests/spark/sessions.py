@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
@@ -49,13 +50,20 @@ def own_session(folder: Path) -> SparkSession:
 
 
 def without_jvm() -> None:
-    """End the JVM that sessions of this process had, and wait until it is gone."""
+    """End the JVM that sessions of this process had, and wait until it is gone.
+
+    Its input is closed, and it ends: py4j's own `shutdown` waits for ever for a connection that
+    another thread reads from.
+    """
     gateway: Any = SparkContext._gateway
     if gateway is None:
         return
-    gateway.shutdown()
     gateway.proc.stdin.close()
-    gateway.proc.wait(30)
+    try:
+        gateway.proc.wait(30)
+    except subprocess.TimeoutExpired:
+        gateway.proc.kill()
+        gateway.proc.wait()
     SparkContext._gateway = SparkContext._jvm = None
 
 

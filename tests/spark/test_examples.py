@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from semel.verify.households import Household
 from semel.verify.standalone import SMALL_JVM, spark_environment
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+START = Path(__file__).parents[2] / "docs" / "start.md"
 PATIENCE_S = 300.0
 
 SAYS = {
@@ -42,18 +45,53 @@ SAYS = {
 }
 
 
+BESIDE_THEIR_SERVERS = {
+    "files": "test_files",
+    "http_service": "test_http",
+    "kafka": "test_kafka",
+    "postgres": "test_postgres",
+    "redis_counters": "test_redis",
+}
+"""The examples that the tests of their destinations run."""
+
+
 def test_every_example_is_run() -> None:
-    assert {each.stem for each in EXAMPLES.glob("*.py")} == set(SAYS)
+    assert {each.stem for each in EXAMPLES.glob("*.py")} == {*SAYS, *BESIDE_THEIR_SERVERS}
+    for name, test in BESIDE_THEIR_SERVERS.items():
+        assert f'"{name}.py"' in Path(__file__).with_name(f"{test}.py").read_text()
 
 
 @pytest.mark.parametrize("name", SAYS)
 def test_an_example_runs_and_says_what_it_did(name: str, tmp_path: Path) -> None:
-    log = tmp_path / "log.txt"
-    command = [sys.executable, str(EXAMPLES / f"{name}.py"), str(tmp_path / "out")]
     with Household("examples") as household:
-        environment = spark_environment(household.folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}
-        code = household.start(command, environment, log).wait(PATIENCE_S)
-    said = log.read_text(errors="replace")
-    assert code == 0, said
+        said = run(household, tmp_path, str(EXAMPLES / f"{name}.py"), str(tmp_path / "out"))
     for text in SAYS[name]:
         assert text in said
+
+
+def test_what_the_first_page_says_to_paste_runs_as_it_is(tmp_path: Path) -> None:
+    [program] = [each for each in blocks(START, "python") if "awaitTermination" in each]
+    [shell] = [each for each in blocks(START, "") if "python pay.py" in each]
+    with Household("examples") as household:
+        (household.folder / "pay.py").write_text(program.replace("sleep(0.2)", "sleep(0)"))
+        prepare = shell.replace("python pay.py", "").replace("seq 100", "seq 20")
+        subprocess.run(["sh", "-ec", prepare], cwd=household.folder, check=True)
+        for _ in range(2):
+            run(household, tmp_path, "pay.py")
+            charged = (household.folder / "charged.txt").read_text().splitlines()
+            assert sorted(charged) == sorted(f"c{n} {n}" for n in range(1, 21))
+
+
+def run(household: Household, folder: Path, *arguments: str) -> str:
+    """Run a program to its end; give what it said."""
+    log = folder / "log.txt"
+    environment = spark_environment(household.folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}
+    code = household.start([sys.executable, *arguments], environment, log).wait(PATIENCE_S)
+    said = log.read_text(errors="replace")
+    assert code == 0, said
+    return said
+
+
+def blocks(paper: Path, language: str) -> list[str]:
+    """Give the blocks of code of a paper."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", paper.read_text(), re.DOTALL | re.MULTILINE)

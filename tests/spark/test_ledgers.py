@@ -193,8 +193,11 @@ def test_the_driver_is_killed_at_every_step_and_started_with_other_settings(
         assert run.wait() == -signal.SIGKILL, f"{step} was not reached\n{run.said()}"
     assert {each.name for each in bed.house.taken()} == {*CHAINS[store]} - {MIDDLE}
 
-    # What is in doubt is judged by the witness, and then everything is exact.
-    for settings in trio.settings():
+    # What is in doubt is judged by the witness, and then everything is exact. On a busy machine a
+    # query may have come to nothing before its driver was killed, every time.
+    with Ledger(ledger) as opened:
+        begun = opened.pipelines()
+    for settings in [each for each in trio.settings() if each.name in begun]:
         for sink in FIVE[1:]:
             assert not Account.of(bed.house, settings, sink).parked
         held_max = trio.buckets(settings.name) * len(CHAINS[store])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from semel.bench import overhead as measuring
 from semel.bench.rows import table
+from semel.cli.showing import JsonOption
 
 app = typer.Typer(
     help="Measure semel against a peer, in turns, on this machine. Needs semel[spark].",
@@ -18,18 +19,18 @@ app = typer.Typer(
 )
 
 EPILOG = (
-    "Example: semel bench overhead --json. A ratio above 1 is in semel's favour where the unit is "
-    "rows/s, and against it where it is ms."
+    "Example: semel bench {name} --json. A ratio above 1 is in semel's favour where the unit is "
+    "rows/s, calls/s or events/s, and against it where it is ms."
 )
 
+Repetitions = Annotated[int, typer.Option(min=3, help="How many pairs are measured.")]
 
-@app.command("overhead", epilog=EPILOG)
+
+@app.command("overhead", epilog=EPILOG.format(name="overhead"))
 def overhead(
-    repetitions: Annotated[int, typer.Option(min=3, help="How many pairs are measured.")] = 5,
+    repetitions: Repetitions = 5,
     rows: Annotated[int, typer.Option(min=1000, help="Rows of a micro-batch.")] = 1_000_000,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead of a table.")
-    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Compare a query with semel to the same query with a plain foreachBatch.
 
@@ -37,10 +38,48 @@ def overhead(
     at-least-once. Also: what a small micro-batch gains in time, and how often the ledger is
     written.
     """
-    console = Console(stderr=True)
-    with console.status("starting Spark") as status:
-        found = measuring.measure(status.update, repetitions, rows - rows % 2)
+    _measure("overhead", "semel on Spark", as_json, repetitions, rows - rows % 2)
+
+
+@app.command("postgres", epilog=EPILOG.format(name="postgres"))
+def postgres(repetitions: Repetitions = 3, as_json: JsonOption = False) -> None:
+    """Compare COPY to Spark's JDBC append, and one statement over a chunk to a dedup table."""
+    _measure("postgres", "PostgreSQL", as_json, repetitions)
+
+
+@app.command("http", epilog=EPILOG.format(name="http"))
+def http(repetitions: Repetitions = 3, as_json: JsonOption = False) -> None:
+    """Count ordered calls to a service of 100 ms, beside a program without order and promise."""
+    _measure("http", "HTTP", as_json, repetitions)
+
+
+@app.command("redis", epilog=EPILOG.format(name="redis"))
+def redis(repetitions: Repetitions = 3, as_json: JsonOption = False) -> None:
+    """Compare counters in Redis to a pipeline of SET NX and INCRBY per record."""
+    _measure("redis", "Redis", as_json, repetitions)
+
+
+@app.command("kafka", epilog=EPILOG.format(name="kafka"))
+def kafka(repetitions: Repetitions = 3, as_json: JsonOption = False) -> None:
+    """Compare Kafka to Kafka with Flink's exactly-once, and when a record is visible.
+
+    Flink and the broker are fetched into the user's cache the first time.
+    """
+    _measure("kafka", "Kafka to Kafka", as_json, repetitions)
+
+
+@app.command("files", epilog=EPILOG.format(name="files"))
+def files(repetitions: Repetitions = 3, as_json: JsonOption = False) -> None:
+    """Compare Parquet files to those of Spark's own streaming sink."""
+    _measure("files", "Files", as_json, repetitions)
+
+
+def _measure(name: str, title: str, as_json: bool, *sizes: Any) -> None:
+    """Run a benchmark with progress; print its rows."""
+    measuring = import_module(f"semel.bench.{name}")
+    with Console(stderr=True).status("starting") as status:
+        found = measuring.measure(status.update, *sizes)
     if as_json:
         print(json.dumps({"rows": [row.to_json() for row in found]}, indent=2))
     else:
-        Console(width=max(Console().width, 120)).print(table("semel on Spark", found))
+        Console(width=max(Console().width, 120)).print(table(title, found))

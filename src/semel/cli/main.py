@@ -39,6 +39,18 @@ EPILOG = (
     "sqlite:///charges.db"
 )
 
+HELP = {
+    "demo": "See it: real Spark, killed half-way, with semel and without.",
+    "status": "Who runs each pipeline, which minibatch is open, what waits.",
+    "resolve": "Say what became of an event in doubt or a dead letter.",
+    "rescale": "Spread entities over another number of partitions.",
+    "explain": "The guarantee of a pipeline or a sink, in plain words.",
+    "doctor": "What is missing on this machine, and what to type.",
+    "simulate": "The real protocol in thousands of simulated worlds.",
+    "verify-sink": "Crash a sink at every step; does it earn its capability?",
+}
+"""What the list of commands says of each; `semel COMMAND --help` says more."""
+
 app = typer.Typer(
     name="semel",
     help="Exactly-once delivery from Spark Structured Streaming.",
@@ -48,17 +60,19 @@ app = typer.Typer(
     rich_markup_mode=None,
     epilog=EPILOG,
 )
-app.command("demo", epilog=demo.EPILOG)(demo.demo)
-app.command("status", epilog=status.EPILOG)(status.status)
+app.command("demo", short_help=HELP["demo"], epilog=demo.EPILOG)(demo.demo)
+app.command("status", short_help=HELP["status"], epilog=status.EPILOG)(status.status)
 app.add_typer(parked.app, name="parked")
-app.command("resolve", epilog=resolve.EPILOG)(resolve.resolve)
-app.command("rescale", epilog=rescale.EPILOG)(rescale.rescale)
+app.command("resolve", short_help=HELP["resolve"], epilog=resolve.EPILOG)(resolve.resolve)
+app.command("rescale", short_help=HELP["rescale"], epilog=rescale.EPILOG)(rescale.rescale)
 app.add_typer(ledger.app, name="ledger")
-app.command("explain", epilog=explain.EPILOG)(explain.explain)
-app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)
+app.command("explain", short_help=HELP["explain"], epilog=explain.EPILOG)(explain.explain)
+app.command("doctor", short_help=HELP["doctor"], epilog=doctor.EPILOG)(doctor.doctor)
 app.add_typer(bench.app, name="bench")
-app.command("simulate", epilog=simulate.EPILOG)(simulate.simulate)
-app.command("verify-sink", epilog=verify_sink.EPILOG)(verify_sink.verify_sink)
+app.command("simulate", short_help=HELP["simulate"], epilog=simulate.EPILOG)(simulate.simulate)
+app.command("verify-sink", short_help=HELP["verify-sink"], epilog=verify_sink.EPILOG)(
+    verify_sink.verify_sink
+)
 
 
 def _print_version(wanted: bool) -> None:

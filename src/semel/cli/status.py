@@ -135,6 +135,13 @@ def _show(found: list[dict[str, Any]]) -> None:
         ],
         right=numbers,
     )
+    for each in found:
+        halves = sum(sink["pending_partitions"] for sink in each["sinks"])
+        if halves and each["state"] in ("gone", "silent", "ended"):
+            print(
+                f"\n{each['pipeline']}: {halves} pending, nobody runs it. What of them is in doubt "
+                "shows after the next start"
+            )
     waiting = sum(each["waits_for_a_person"] for each in found)
     if waiting:
         events = "1 parked event waits" if waiting == 1 else f"{waiting} parked events wait"

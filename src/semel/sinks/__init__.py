@@ -2,8 +2,13 @@
 
 from semel.events import Chunk
 from semel.protocol import Capability, OnDoubt, OnReject
+from semel.sinks.files import Files
 from semel.sinks.function import Function, sink
+from semel.sinks.http import Http
+from semel.sinks.kafka import Kafka
+from semel.sinks.postgres import Postgres
 from semel.sinks.progress import Progress, Tail
+from semel.sinks.redis import Redis
 from semel.sinks.retry import Retry
 from semel.sinks.sink import (
     DELIVERED,
@@ -23,12 +28,17 @@ __all__ = [
     "AnySession",
     "Capability",
     "Chunk",
+    "Files",
     "Function",
+    "Http",
+    "Kafka",
     "OnDoubt",
     "OnReject",
+    "Postgres",
     "ProbingSession",
     "Progress",
     "Receipt",
+    "Redis",
     "Retry",
     "SequencedSession",
     "Session",

@@ -14,6 +14,7 @@ import logging
 import re
 import threading
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -103,12 +104,12 @@ class MicroBatches:
         """
         self.ledger = ledgers.resolve(self.ledger, self.checkpoint)
         ledgers.refuse_unreachable(self.ledger, spark)
-        scribe = Scribe(open_store(self.ledger), self.agreement.name)
-        driver = make_driver(scribe, self.agreement, self.nonce, spark)
-        driver.refuse_changed()
-        self._watched = refuse_living(scribe)
-        driver.drain()  # what a person released goes also where no new input comes
-        scribe.store.close()
+        with closing(open_store(self.ledger)) as store:
+            scribe = Scribe(store, self.agreement.name)
+            driver = make_driver(scribe, self.agreement, self.nonce, spark)
+            driver.refuse_changed()
+            self._watched = refuse_living(scribe)
+            driver.drain()  # what a person released goes also where no new input comes
 
     def _begin_run(self, spark: SparkSession, batch: int) -> Live:
         """Register this start, once nobody else has the name."""

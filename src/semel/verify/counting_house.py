@@ -21,15 +21,15 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from semel.errors import Fenced, NotDelivered, OutcomeUnknown, Rejected
 from semel.verify.counting_books import Books, Trouble, dump, refusal
+from semel.verify.households import Closing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from semel.events import EventID
     from semel.verify.counting_books import Answer
@@ -137,7 +137,7 @@ def clerk(url: str) -> Clerk:
     return mine
 
 
-class CountingHouse:
+class CountingHouse(Closing):
     """A counting house in a process of its own: `with CountingHouse() as house: house.url`."""
 
     def __init__(self) -> None:
@@ -162,17 +162,6 @@ class CountingHouse:
     def pid(self) -> int:
         """Its process."""
         return self._process.pid
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the process; what it remembers is gone with it."""

@@ -18,20 +18,19 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError, SemelError
 from semel.ledger import Ledger
 from semel.ledger.clock import SystemClock
 from semel.verify.counting_house import CountingHouse
 from semel.verify.demo_job import NAME, PLAIN, SEMEL
-from semel.verify.households import Household
+from semel.verify.households import Closing, Household
 from semel.verify.standalone import python_workers, spark_environment
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
-    from types import TracebackType
 
 FILES = 5
 WORKERS_DIE_IN, DRIVER_DIES_IN = 1, 2
@@ -66,7 +65,7 @@ class Tally:
         return self.once + self.twice
 
 
-class Demo:
+class Demo(Closing):
     """One demonstration; `tell` is given what happens, `show` the tallies of plain and semel."""
 
     def __init__(
@@ -100,15 +99,8 @@ class Demo:
             self._household.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """End everything that was started."""
         try:
             if self._ledger is not None:
                 self._ledger.close()

@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import tempfile
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -19,7 +20,6 @@ from uuid import uuid4
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from types import TracebackType
 
 MARK = "SEMEL_HOUSEHOLD"
 
@@ -33,7 +33,21 @@ rm -rf "$2"
 """
 
 
-class Household:
+class Closing(ABC):
+    """Something that is closed at the end of a `with`."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """End what was started here, and wait for it."""
+
+
+class Household(Closing):
     """Processes with one mark, and a folder for what they write."""
 
     def __init__(self, name: str, within: Path | None = None) -> None:
@@ -48,17 +62,6 @@ class Household:
             start_new_session=True,  # Ctrl-C is for us
             cwd="/",
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def start(
         self,

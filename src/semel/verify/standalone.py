@@ -15,16 +15,15 @@ import re
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from semel.errors import MissingExtra
 from semel.ledger.clock import SystemClock
-from semel.verify.households import Household, command_of, descendants
+from semel.verify.households import Closing, Household, command_of, descendants
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Mapping, Sequence
-    from types import TracebackType
 
     from semel.ledger.clock import Clock
 
@@ -88,7 +87,7 @@ def spark_home() -> Path:
     return Path(package.origin).parent
 
 
-class StandaloneCluster:
+class StandaloneCluster(Closing):
     """A master and its workers, each a JVM; every application gets one executor on each worker.
 
     Workers have hosts of their own (127.0.0.1, 127.0.0.2, ...): Spark never speculates on the host
@@ -118,17 +117,6 @@ class StandaloneCluster:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def executors(self) -> list[int]:
         """Give the executors' JVMs that live now, in the order of their workers."""
@@ -174,7 +162,7 @@ class StandaloneCluster:
         return await_line(self._clock, started, log, pattern)
 
 
-class ConnectServer:
+class ConnectServer(Closing):
     """A Spark Connect server with tasks of its own (`local[2,4]` unless told otherwise)."""
 
     def __init__(
@@ -216,17 +204,6 @@ class ConnectServer:
     def pid(self) -> int:
         """The server's JVM; `python_workers(pid)` gives what works for it."""
         return self._process.pid
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the server and everything that works for it."""
