@@ -203,3 +203,28 @@ def test_what_cannot_be_imported_found_or_explained_gets_one_line(
     assert "has no 'x.y'" in refused(capsys, "explain", f"{module}:x.y")
     assert "RuntimeError: no session" in refused(capsys, "explain", f"{module}:broken")
     assert "nothing to explain" in refused(capsys, "explain", f"{module}:semel")
+
+
+def test_each_sink_says_what_holds_at_its_destination() -> None:
+    files = package.sinks.Files(name="lake", url="file:///lake")
+    postgres = package.sinks.Postgres(
+        name="bank", url="postgresql://u:secret@127.0.0.1:1/b", table="t"
+    )
+    kafka = package.sinks.Kafka(name="out", servers="127.0.0.1:1", topic="booked")
+    log = package.sinks.Kafka(name="out", servers="127.0.0.1:1", topic="booked", sequenced=True)
+    redis = package.sinks.Redis(
+        name="sums",
+        url="redis://:secret@127.0.0.1:1/0",
+        command="INCRBY",
+        key="{a}",
+        arguments=("{b}",),
+    )
+    http = package.sinks.Http(name="calls", url="https://bank.example/{a}", idempotency=True)
+    told = {sink: str(package.explain(sink)) for sink in (files, postgres, kafka, log, redis, http)}
+    assert "manifest" in told[files]
+    assert "semel_progress" in told[postgres]
+    assert "'semel-progress'" in told[kafka]
+    assert "headers of the records" in told[log]
+    assert "How durable that is: unknown" in told[redis]
+    assert "Idempotency-Key" in told[http]
+    assert not [text for text in told.values() if "secret" in text]

@@ -111,6 +111,15 @@ class Files(Sink):
         """REPEATABLE: a replay goes to the same place, and a replaced attempt cannot."""
         return Capability.REPEATABLE
 
+    def notes(self) -> tuple[str, ...]:
+        """Say what readers see, and when."""
+        return (
+            (
+                "Visible with the manifest of each minibatch; a file that no manifest names does "
+                "not count. Places are remembered for ever, so nothing is ever in doubt."
+            ),
+        )
+
     def describe(self) -> dict[str, object]:
         """Say what may not change under a pipeline."""
         return {**super().describe(), "format": self.format, "prefix": self.prefix}

@@ -115,6 +115,20 @@ class Kafka(Sink):
         """TRANSACTIONAL, or SEQUENCED where the log itself is asked."""
         return Capability.SEQUENCED if self.sequenced else Capability.TRANSACTIONAL
 
+    def notes(self) -> tuple[str, ...]:
+        """Say who sees what, and what the promise rests on."""
+        where = "in headers of the records" if self.sequenced else f"in {self.progress_topic!r}"
+        return (
+            (
+                f"Visible at the commit of each chunk, {self.chunk_rows} events at most, to "
+                f"consumers that read committed records only; progress is kept {where}."
+            ),
+            (
+                "It rests on the brokers keeping what they acknowledged (replication, "
+                "min.insync.replicas), and on nobody deleting that topic."
+            ),
+        )
+
     def describe(self) -> dict[str, object]:
         """What may not change under a pipeline; no setting of the client is among it."""
         described: dict[str, object] = {"capability": self.capability.value}

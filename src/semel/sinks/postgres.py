@@ -125,6 +125,19 @@ class Postgres(Sink):
 
         return PostgresSession(self, target)
 
+    def notes(self) -> tuple[str, ...]:
+        """Say what the promise rests on at this server."""
+        return (
+            (
+                f"Visible at the commit of each chunk, {self.chunk_rows} events at most; progress "
+                f"is one row per partition in {self.schema}.semel_progress, kept for ever."
+            ),
+            (
+                "It rests on the server keeping what it committed: fsync=off, or a backup put "
+                "back, takes that away."
+            ),
+        )
+
     def describe(self) -> dict[str, object]:
         """Say where the progress stands: statements and addresses may change under a pipeline."""
         return {**super().describe(), "progress": f"{self.schema}.semel_progress"}

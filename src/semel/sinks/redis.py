@@ -156,6 +156,16 @@ class Redis(Sink):
         """TRANSACTIONAL: one script moves the progress row and has the effect."""
         return Capability.TRANSACTIONAL
 
+    def notes(self) -> tuple[str, ...]:
+        """Say how durable this server is, as it tells itself."""
+        return (
+            (
+                f"Visible with each chunk, {self.chunk_rows} events at most; the progress row "
+                "stands beside the keys and has no time to live."
+            ),
+            f"How durable that is: {self.durability()}",
+        )
+
     def describe(self) -> dict[str, object]:
         """Say where the progress rows are; what the sink does to its keys may change."""
         tag = None if self.tag is None else self.tag.decode()
