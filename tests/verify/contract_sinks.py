@@ -286,5 +286,15 @@ class Writing:
             )
 
 
+@dataclass(frozen=True)
+class Asking:
+    """Says whether an event is in the file."""
+
+    path: str
+
+    def __call__(self, event: Event) -> bool:
+        return (event.entity, str(event.id)) in arrived(self.path)
+
+
 def function(path: str, **settings: Any) -> Function:
     return Function(name="box", function=Writing(path), **settings)

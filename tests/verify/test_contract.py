@@ -8,18 +8,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from semel.protocol import Capability
+from semel.protocol import Capability, OnDoubt
 from semel.sinks import Sink
 from semel.verify.contract_rows import NUMBERS
 from semel.verify.plugin import SinkContract
-from verify.contract_sinks import Box, arrived, function
+from verify.contract_sinks import Asking, Box, arrived, function
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
-from own_sink import Balances
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 pytestmark = pytest.mark.rows("N10")
 
@@ -71,13 +71,29 @@ class TestFunction(InAFile):
     can = Capability.OPAQUE
 
 
+class TestProbedFunction(SinkContract):
+    """A function that can say whether an event arrived leaves nothing in doubt."""
+
+    cases = ("clean", "after-intent", "after-effect", "reply-lost", "request-lost", "resend")
+
+    @pytest.fixture
+    def sink(self, path: str) -> Sink:
+        self.path = path
+        return function(path, on_doubt=OnDoubt.PROBE, probe=Asking(path))
+
+    def arrived(self) -> list[tuple[str, str]]:
+        return arrived(self.path)
+
+
 class TestOwnSink(SinkContract):
     """The example of the documents: it keeps sums, whose digits tell what they are made of."""
 
     @pytest.fixture
-    def sink(self, path: str) -> Sink:
+    def sink(self, path: str, monkeypatch: pytest.MonkeyPatch) -> Sink:
+        monkeypatch.syspath_prepend(str(EXAMPLES))
         self.path = f"{path}-bank"
-        return Balances(name="balances", path=self.path)
+        made: Sink = import_module("own_sink").Balances(name="balances", path=self.path)
+        return made
 
     def arrived(self) -> Iterator[tuple[str, int]]:
         with closing(sqlite3.connect(self.path, timeout=30)) as connection:

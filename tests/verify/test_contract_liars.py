@@ -133,3 +133,75 @@ def test_an_honest_function_over_a_connection_is_not_accused(
     )
     assert (result.earned, result.findings) == (Earned.YES, ())
     assert result.in_doubt
+
+
+# -- what cannot be known
+
+
+def test_a_sink_that_cannot_travel_is_unknown(nursery: Nursery) -> None:
+    sink = Function(name="here", function=lambda _: None)
+    result = play(nursery, sink, list, "clean")
+    assert result.earned is Earned.UNKNOWN
+    assert "cannot be pickled" in result.findings[0].what[0]
+
+
+def test_a_destination_that_is_away_is_unknown(nursery: Nursery, tmp_path: Path) -> None:
+    path = str(tmp_path / "no such folder" / "box.db")
+    sink = Box(name="box", path=path, can=T)
+    result = play(nursery, sink, list, "after-effect")
+    assert result.earned is Earned.UNKNOWN
+    assert "it does not work when nothing goes wrong: NotDelivered" in result.findings[0].what[0]
+
+
+@pytest.mark.parametrize("looks", [lambda: [1, 2], lambda: [("a", 1, 2)], lambda: None])
+def test_what_arrived_in_no_pairs_is_unknown(
+    nursery: Nursery, tmp_path: Path, looks: Arrived
+) -> None:
+    sink = Box(name="box", path=str(tmp_path / "box.db"))
+    result = play(nursery, sink, looks, "clean")
+    assert result.earned is Earned.UNKNOWN
+    assert "it gives pairs of entity and event id" in result.findings[0].what[0]
+
+
+def test_what_arrives_after_a_case_was_judged_counts(nursery: Nursery, tmp_path: Path) -> None:
+    path = str(tmp_path / "box.db")
+    looked: list[int] = []
+
+    def looks() -> list[tuple[str, str]]:
+        looked.append(1)
+        found = arrived(path)
+        return found if len(looked) == 1 else [*found, found[-1]]
+
+    sink = Box(name="box", path=path)
+    suite = Suite(Subject("late", sink, looks), nursery)
+    before = suite.run(BY_NAME["clean"])
+    [after] = suite.look_again([before])
+    assert (before.earned, after.earned) == (Earned.YES, Earned.NO)
+    assert "duplicated: event" in after.findings[0].what[0]
+
+
+def test_out_of_order_and_unexpected_are_found(nursery: Nursery, tmp_path: Path) -> None:
+    path = str(tmp_path / "box.db")
+    sink = Box(name="box", path=path)
+    turned = play(nursery, sink, lambda: arrived(path)[::-1], "clean")
+    assert "out of order: event" in turned.findings[0].what[0]
+
+    def with_another() -> list[tuple[str, str]]:
+        found = arrived(path)
+        return [*found, (found[-1][0], "99")]
+
+    other = play(nursery, sink, with_another, "clean")
+    assert any("event 99 of" in text for each in other.findings for text in each.what)
+
+
+def test_nothing_played_is_not_earned() -> None:
+    assert not earned([])
+    assert not earned([Result("a", "b", Earned.NOTHING)])
+    assert not earned([Result("a", "b", Earned.YES), Result("c", "d", Earned.UNKNOWN)])
+    assert earned([Result("a", "b", Earned.YES), Result("c", "d", Earned.NOTHING)])
+
+
+def test_every_case_is_in_the_document() -> None:
+    text = (Path(__file__).parents[2] / "docs/verify-sink.md").read_text()
+    for case in CASES:
+        assert f"`{case.name}`" in text

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
+import threading
 from typing import Any
 
 TABLE = """
@@ -34,9 +36,16 @@ SINK = """
 """
 
 
+def listen() -> None:
+    """End when whoever started this is gone: its pipe closes."""
+    sys.stdin.read()
+    os._exit(1)
+
+
 def main() -> None:
     """Copy `given` to `taken`; end with what is there now if `bounded`, else go on for ever."""
     told: dict[str, Any] = json.loads(sys.argv[1])
+    threading.Thread(target=listen, daemon=True).start()
     table = importlib.import_module("pyflink.table")
     settings = table.EnvironmentSettings.in_streaming_mode()
     environment = table.TableEnvironment.create(settings)

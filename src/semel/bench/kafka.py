@@ -46,6 +46,20 @@ FLINK = "2.3.0"
 PATIENCE_S = 600.0
 
 
+@dataclass(frozen=True)
+class Copy:
+    """A copy from topic to topic that is under way: how to end it, and what is wrong with it."""
+
+    end: Callable[[], object]
+    trouble: Callable[[], object]
+
+    def check(self) -> None:
+        """Raise what is wrong, if anything is."""
+        wrong = self.trouble()
+        if wrong:
+            raise RuntimeError(f"the copy ended: {wrong}")
+
+
 @dataclass
 class Bench:
     """One broker and one session in which both sides take turns."""
@@ -84,8 +98,8 @@ class Bench:
 
     # -- the two sides
 
-    def semel(self, given: str, taken: str, *, stamps: tuple[str, ...], bounded: bool) -> Any:
-        """Start a copy by Spark and semel; give how to end it."""
+    def semel(self, given: str, taken: str, *, stamps: tuple[str, ...], bounded: bool) -> Copy:
+        """Start a copy by Spark and semel."""
         self._number += 1
         frame = (
             self.spark.readStream.format("kafka")
@@ -113,10 +127,10 @@ class Bench:
         if bounded:
             writer = writer.trigger(availableNow=True)
         query = writer.start()
-        return query.stop
+        return Copy(query.stop, query.exception)
 
-    def flink(self, given: str, taken: str, *, bounded: bool) -> Any:
-        """Start a copy by Flink; give how to end it."""
+    def flink(self, given: str, taken: str, *, bounded: bool) -> Copy:
+        """Start a copy by Flink; it ends with us, because it listens on a pipe."""
         self._number += 1
         told = {
             "servers": self.broker.servers,
@@ -127,16 +141,16 @@ class Bench:
             "interval_ms": INTERVAL_MS,
             "bounded": bounded,
         }
-        log = (self.folder / f"flink-{self._number}.log").open("wb")
-        process = subprocess.Popen(  # noqa: S603 - our own words
-            [str(flink_python()), str(Path(__file__).with_name("flink_job.py")), json.dumps(told)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=_without_spark(),
-            start_new_session=True,
-        )
-        log.close()
+        said = self.folder / f"flink-{self._number}.log"
+        script = str(Path(__file__).with_name("flink_job.py"))
+        with said.open("wb") as log:
+            process = subprocess.Popen(  # noqa: S603 - our own words
+                [str(flink_python()), "-P", script, json.dumps(told)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=_without_spark(),
+            )
 
         def end() -> None:
             process.terminate()
@@ -145,19 +159,24 @@ class Bench:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+            if process.stdin is not None:
+                process.stdin.close()
 
-        return end
+        def trouble() -> str | None:
+            return said.read_text(errors="replace")[-2000:] if process.poll() else None
+
+        return Copy(end, trouble)
 
     # -- what a consumer sees
 
-    def rate(self, start: Callable[[str, str], Any]) -> float:
+    def rate(self, start: Callable[[str, str], Copy]) -> float:
         """Records per second of one copy."""
         given, taken = self.fill(), self.topic()
-        end = start(given, taken)
+        copy = start(given, taken)
         try:
             first, seen = None, 0
             ends = CLOCK.monotonic() + PATIENCE_S
-            for at, messages in self._seen(taken):
+            for at, messages in self._seen(taken, copy):
                 stamps = [message.timestamp()[1] / 1000 for message in messages]
                 first = min([*stamps, *([] if first is None else [first])], default=None)
                 seen += len(messages)
@@ -166,22 +185,22 @@ class Bench:
                 if CLOCK.monotonic() > ends:
                     break
         finally:
-            end()
+            copy.end()
             for topic in (given, taken):
                 self.broker.delete_topic(topic)
         raise TimeoutError(f"{seen:,} of {self.records:,} records in {PATIENCE_S:g} s")
 
-    def latency(self, start: Callable[[str, str], Any]) -> float:
+    def latency(self, start: Callable[[str, str], Copy]) -> float:
         """Median milliseconds from the producer's clock until a record is visible."""
         given, taken = self.topic(), self.topic()
-        end = start(given, taken)
+        copy = start(given, taken)
         stop = threading.Event()
         thread = threading.Thread(target=self._produce, args=(given, stop), daemon=True)
         thread.start()
         found: list[float] = []
         try:
             warm, ends = None, CLOCK.monotonic() + PATIENCE_S
-            for at, messages in self._seen(taken):
+            for at, messages in self._seen(taken, copy):
                 if messages and warm is None:
                     warm = at + self.latency_s / 2  # the first half warms up
                 if warm is not None and at > warm:
@@ -193,7 +212,7 @@ class Bench:
         finally:
             stop.set()
             thread.join()
-            end()
+            copy.end()
         return statistics.median(found)
 
     def _produce(self, topic: str, stop: threading.Event) -> None:
@@ -206,7 +225,7 @@ class Bench:
             producer.poll(0)
         producer.flush()
 
-    def _seen(self, topic: str) -> Iterator[tuple[float, list[Any]]]:
+    def _seen(self, topic: str, copy: Copy) -> Iterator[tuple[float, list[Any]]]:
         """What becomes visible, with the time when it was seen."""
         from confluent_kafka import Consumer, TopicPartition
 
@@ -224,6 +243,8 @@ class Bench:
                 first = consumer.poll(0.2)
                 more = consumer.consume(50_000, 0.0) if first is not None else []
                 messages = [*([first] if first is not None else []), *more]
+                if not messages:
+                    copy.check()
                 yield CLOCK.wall(), [each for each in messages if each.error() is None]
         finally:
             consumer.close()

@@ -9,11 +9,13 @@ Always true:
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
 import socket
 import stat
+import struct
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,7 +27,7 @@ from semel.ledger.clock import SystemClock
 from semel.ledger.store import Absent, Put, Sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from semel.events import Chunk
     from semel.ledger.store import Requirement, Update
@@ -146,9 +148,8 @@ class Timer:
 # -- connections
 
 
-def cut(how: int) -> int:
-    """Shut every connection of this process to a server; say how many there were."""
-    shut = 0
+def _connections() -> Iterator[socket.socket]:
+    """Give every connection of this process to a server."""
     for path in Path("/dev/fd").iterdir():
         with suppress(OSError, ValueError):
             number = int(path.name)
@@ -156,33 +157,86 @@ def cut(how: int) -> int:
                 continue
             with socket.socket(fileno=os.dup(number)) as mine:
                 if mine.getpeername():  # a pair within one process has no name
-                    mine.shutdown(how)
-                    shut += 1
+                    yield mine
+
+
+def cut() -> int:
+    """Cut every connection of this process to a server; say how many there were."""
+    shut = 0
+    for mine in _connections():
+        with suppress(OSError):
+            mine.shutdown(socket.SHUT_RDWR)
+            shut += 1
     return shut
 
 
+def deafen(mine: socket.socket) -> None:
+    """Let a connection send and hear nothing any more: what comes in is dropped by the kernel."""
+    nothing = ctypes.create_string_buffer(struct.pack("HBBI", _RETURN, 0, 0, 0))
+    program = struct.pack("HL", 1, ctypes.addressof(nothing))
+    try:
+        mine.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, program)
+    except OSError:  # it has no filters: it hears what is there already, and then the end
+        mine.shutdown(socket.SHUT_RD)
+
+
+_RETURN = 0x06  # BPF_RET | BPF_K: of a packet that comes in, 0 bytes are kept
+_ATTACH_FILTER = 26
+
+
 class Cutter:
-    """Cuts connections while a call runs: all answers from its start, or all of it at a moment."""
+    """Cuts connections while a call runs; or lets them hear no answer, and cuts them after that."""
 
     POLL_S = 0.0005
+    HEARS_NOTHING_S = 0.1
 
     def __init__(self, fault: Fault) -> None:
         self._fault = fault
         self._over = threading.Event()
-        self.shut = cut(socket.SHUT_RD) if fault.what is What.DEAF else 0
+        self._connect = socket.socket.connect
+        self.shut = 0
+        if fault.what is What.DEAF and not fault.after_s:
+            self._deafen_all()
+            self._deafen_new()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        if self._fault.what is What.CUT:
+        if self._fault.after_s:
             self._over.wait(self._fault.after_s)
-            self.shut += cut(socket.SHUT_RDWR)
+        if self._fault.what is What.CUT:
+            self.shut += cut()
             return
-        while not self._over.wait(self.POLL_S):  # also those that the call itself opens
-            self.shut = max(self.shut, cut(socket.SHUT_RD))
+        clock = SystemClock()
+        while not self._over.is_set():  # also of those that the call itself opens, again and again
+            until = clock.monotonic() + self.HEARS_NOTHING_S
+            while clock.monotonic() < until and not self._over.wait(self.POLL_S):
+                self._deafen_all()
+            cut()
+
+    def _deafen_all(self) -> None:
+        found = 0
+        for mine in _connections():
+            with suppress(OSError):
+                deafen(mine)
+                found += 1
+        self.shut = max(self.shut, found)
+
+    def _deafen_new(self) -> None:
+        """Let what Python's own sockets connect to be deaf at once."""
+        connect = self._connect
+
+        def connecting(mine: socket.socket, address: Any) -> None:
+            connect(mine, address)
+            with suppress(OSError):
+                deafen(mine)
+                self.shut += 1
+
+        socket.socket.connect = connecting  # type: ignore[method-assign, assignment]
 
     def end(self) -> int:
         """The call is over; say how many connections were cut."""
+        socket.socket.connect = self._connect  # type: ignore[method-assign]
         self._over.set()
         self._thread.join()
         return self.shut

@@ -215,9 +215,10 @@ def connection_cut(scene: Scene) -> Iterator[Play]:
         for what in (What.SEVERED, What.DEAF):
             fault = Fault(what, Where.CALL, number)
             yield Play(str(fault), partial(_kill, fault))
-    for moment in scene.moments(WITHIN // 2):
-        fault = Fault(What.CUT, Where.CALL, scene.middle, moment)
-        yield Play(str(fault), partial(_kill, fault))
+    for what in (What.CUT, What.DEAF):
+        for moment in scene.moments(WITHIN // 2):
+            fault = Fault(what, Where.CALL, scene.middle, moment)
+            yield Play(str(fault), partial(_kill, fault))
 
 
 # -- zombies

@@ -6,7 +6,6 @@ a fault takes it away.
 
 from __future__ import annotations
 
-import socket
 from contextlib import suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, cast
@@ -247,7 +246,7 @@ class WatchedSession:
             case What.CLOSED:
                 self._session.close()
             case What.SEVERED:
-                self._desk.say(shut=cut(socket.SHUT_RDWR))
+                self._desk.say(shut=cut())
             case What.DEAF | What.CUT:
                 return Cutter(fault)
             case What.KILL_WITHIN | What.STOP_WITHIN:
