@@ -1,7 +1,7 @@
 """Arrow columns as PostgreSQL's COPY reads them: CSV text, made a column at a time.
 
 - A null is an empty field, an empty text is a quoted one: every text is quoted, so nothing in it
-  is ever taken for anything else.
+  is ever taken for anything else. What is no text at all (NUL, not UTF-8) the server refuses.
 - Instants are written in UTC, single floats as the double they are, bytes as hexadecimal.
 - Lists, structs and maps become JSON, or a list an array where the table has one; only these are
   made value by value.
@@ -119,21 +119,11 @@ def _column(array: pa.Array, name: str, into: str) -> pa.Array:
 
 def _scalars(array: pa.Array, name: str) -> pa.Array:
     kind = array.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return _without_nul(array, name)
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         return _dated(array, name)
     if pa.types.is_duration(kind):
         return _interval(array)
     return array.cast(pa.float64()) if pa.types.is_floating(kind) else array
-
-
-def _without_nul(array: pa.Array, name: str) -> pa.Array:
-    """Find NUL characters by a look at the bytes; the text may not even be UTF-8."""
-    raw = array.cast(pa.large_binary() if pa.types.is_large_string(array.type) else pa.binary())
-    if pc.any(pc.match_substring(raw, b"\0")).as_py():
-        raise Rejected(f"column {name!r} holds a NUL character, which PostgreSQL's text cannot")
-    return array
 
 
 def _dated(array: pa.Array, name: str) -> pa.Array:
@@ -209,7 +199,7 @@ def _nested(array: pa.Array, name: str, into: str) -> pa.Array:
         texts = [None if value is None else write(value) for value in values]
     except ValueError as error:
         raise Rejected(f"column {name!r}: {error}") from error
-    return _without_nul(pa.array(texts, pa.string()), name)
+    return pa.array(texts, pa.string())
 
 
 def plain(value: Any, kind: pa.DataType) -> Any:
