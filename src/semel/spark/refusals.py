@@ -49,7 +49,7 @@ def refuse_columns(df: DataFrame, sinks: Iterable[Sink], name: str) -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     try:
-        schema = to_arrow_schema(df.schema)
+        schema = to_arrow_schema(df.schema, timezone="UTC")
     except PySparkException:
         return  # Spark itself cannot hand it over, and says so
     for sink in sinks:
