@@ -41,7 +41,9 @@ def own_session(folder: Path) -> SparkSession:
     return make_session(
         "tests",
         settings={
-            "spark.driver.extraJavaOptions": f"{SMALL_JVM} -Dderby.system.home={folder}",
+            "spark.driver.extraJavaOptions": (
+                f"{SMALL_JVM} -Dderby.system.home={folder} -Djava.io.tmpdir={folder}"
+            ),
             "spark.executorEnv.PYTHONPATH": os.pathsep.join(paths),
             "spark.local.dir": str(folder),
             "spark.sql.warehouse.dir": str(folder / "warehouse"),

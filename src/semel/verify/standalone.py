@@ -73,6 +73,8 @@ def spark_environment(folder: Path, python_path: Sequence[str | Path] = ()) -> d
         "SPARK_SCALA_VERSION": "2.13",  # a worker looks for build folders without it
         "SPARK_LOCAL_IP": HOST,
         "SPARK_LOCAL_DIRS": str(local),
+        "TMPDIR": str(local),  # what a JVM that is killed would leave behind goes with the folder
+        "JDK_JAVA_OPTIONS": f"-Djava.io.tmpdir={local}",
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(filter(None, paths))),
