@@ -19,13 +19,14 @@ SHORT = {"lease_s": 2.0, "deadline_s": 2.0}
 @pytest.mark.rows("S4", "S5", "S10", "S15", "A9", "A10", "O8", "O10", "N1", "N3")
 def test_a_query_that_is_stopped_again_and_again_loses_and_repeats_nothing(bed: Bed) -> None:
     luck = random.Random(seed())
-    bed.payments(files=6, rows=40, customers=40)
+    # Far more than all stops together let through, so that each of them comes in the middle.
+    bed.payments(files=12, rows=40, customers=40)
     stopped = bed.settings(
         name="stopped",
         sink=FIVE,
         words={"partitions": 2},
         sink_settings={"chunk_rows": 3, "span_chunks": 2, **SHORT},
-        stops=[luck.randrange(5, 90) for _ in range(STOPS)],
+        stops=[luck.randrange(5, 60) for _ in range(STOPS)],
     )
     # Each call takes so long that the query is always stopped inside of one.
     slow = bed.settings(
@@ -35,15 +36,13 @@ def test_a_query_that_is_stopped_again_and_again_loses_and_repeats_nothing(bed: 
         words={"partitions": 2},
         sink_settings={"chunk_rows": 8},
         delay_s=0.05,
-        max_files=6,
+        max_files=12,
         stops=[luck.randrange(1, 5) for _ in range(4)],
     )
     run = bed.start(stopped, slow, script="spark.rounds")
     run.finished(400)
     ends = re.findall(r"^(stopped|ended) \w+: (.*)$", run.said(), re.MULTILINE)
-    assert {error for _, error in ends} == {"None"}, run.said()
-    cut = sum(how == "stopped" for how, _ in ends)  # the rest had ended before their stop came
-    assert cut >= STOPS // 2 + 4, run.said()
+    assert ends == [("stopped", "None")] * (STOPS + 4), run.said()
     assert "StackOverflow" not in run.said()
     for sink in FIVE[1:]:
         Account.of(bed.house, stopped, sink).assert_exact(bed.expected)
