@@ -19,7 +19,7 @@ from semel.sinks.files import Files, committed, read
 from semel.spark.session import make_session
 
 if TYPE_CHECKING:
-    from semel.sinks.manifests import Manifest
+    from semel.sinks.files.manifests import Manifest
 
 ORDERS = "customer string, order_id bigint, amount double"
 

@@ -25,7 +25,7 @@ from semel.ledger.scribe import Scribe
 from semel.ledger.stores import open_store
 from semel.sinks import Progress, Retry, Target
 from semel.sinks.postgres import Postgres
-from semel.sinks.postgres_session import PostgresSession
+from semel.sinks.postgres.session import PostgresSession
 
 GIVEN = Given(entity="customer", event=("id",))
 FIRST = Minibatch(1, 0)

@@ -12,7 +12,7 @@ from semel.events import Attempt, Chunk, Identity, Minibatch, Rows
 from semel.events.labels import Labels
 from semel.sinks import Progress, Target
 from semel.sinks.redis import Redis
-from semel.sinks.redis_session import RedisSession
+from semel.sinks.redis.session import RedisSession
 
 ROW = "semel:pay/out/0"
 

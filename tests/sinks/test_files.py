@@ -24,8 +24,9 @@ from semel.events.position import Position
 from semel.protocol import Capability
 from semel.sinks import Target, WholeSession
 from semel.sinks.endings import Concluding
-from semel.sinks.files import Files, PartSession, committed, read
-from semel.sinks.folders import Folder, Writing, escaped, unescaped, without_secrets
+from semel.sinks.files import Files, committed, read
+from semel.sinks.files.folders import Folder, Writing, escaped, unescaped, without_secrets
+from semel.sinks.files.sink import PartSession
 from semel.sinks.retry import Retry
 
 INPUT = "a1 b2 c3 d4 e5"

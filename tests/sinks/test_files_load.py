@@ -16,9 +16,9 @@ from semel.bench.servers import PostgresServer
 from semel.errors import ConfigurationError, NotDelivered, Rejected
 from semel.events import Minibatch
 from semel.sinks.files import Files, committed
-from semel.sinks.loads import Handed, Loader
-from semel.sinks.manifests import Manifest
-from semel.sinks.postgres_load import PostgresLoad, _Loading
+from semel.sinks.files.loads import Handed, Loader
+from semel.sinks.files.manifests import Manifest
+from semel.sinks.postgres.load import PostgresLoad, _Loading
 from semel.sinks.retry import Retry
 
 INPUT = "a1 b2 c3 d4 e5"

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.errors import NotDelivered, OutcomeUnknown, Rejected
-from semel.sinks import Receipt, Retry, http_connections
+from semel.sinks import Receipt, Retry
 from semel.sinks.http import Http
-from semel.sinks.http_connections import Broken, Response
+from semel.sinks.http import connections as lines
+from semel.sinks.http.connections import Broken, Response
 from sinks.http_wires import OK, TARGET, Conversation, Script, Wire, chunk_of, serve
 
 HASTY: dict[str, Any] = {
@@ -339,7 +340,7 @@ def test_a_large_body_arrives_whole_and_an_early_answer_is_an_answer() -> None:
 
 
 def test_a_connection_that_waited_for_long_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_connections, "KEEPALIVE_S", 0.05)
+    monkeypatch.setattr(lines, "KEEPALIVE_S", 0.05)
     with Wire(serve) as wire, session(wire.url) as opened:
         for number, connections in ((0, 1), (1, 2)):
             assert opened.deliver(chunk_of("a a", start=2 * number)).failures == {}

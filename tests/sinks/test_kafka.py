@@ -17,9 +17,10 @@ from semel.bench.kafka_broker import KafkaBroker
 from semel.errors import ConfigurationError, Fenced
 from semel.events import Attempt, EntityIds, IdSet, Minibatch
 from semel.protocol import Capability
-from semel.sinks import Progress, kafka_progress
+from semel.sinks import Progress
 from semel.sinks.kafka import Kafka
-from semel.sinks.kafka_progress import PART_BYTES_MAX, progress_partition
+from semel.sinks.kafka import progress as rows
+from semel.sinks.kafka.progress import PART_BYTES_MAX, progress_partition
 from sinks.kafka_world import (
     FIRST,
     PROGRESS,
@@ -56,7 +57,7 @@ def test_progress_and_records_are_one_transaction(
     assert session.take_over() is None
     session.deliver_with(chunk(0, 5), progress(0, 5))
     session.deliver_with(chunk(5, 7), progress(5, 7))
-    kafka_progress._kept.clear()
+    rows._kept.clear()
 
     later = sink.open(target(2, pipeline=place))
     told = later.take_over()
@@ -74,7 +75,7 @@ def test_the_row_names_who_took_it_over(kafka: KafkaBroker, topic: str, place: s
         session = sink.open(target(task, pipeline=place))
         session.take_over()
         session.close()
-        kafka_progress._kept.clear()
+        rows._kept.clear()
     told = sink.open(target(3, pipeline=place)).take_over()
     assert isinstance(told, Progress)
     assert (told.attempt, told.done) == (Attempt(1, 2), 0)
@@ -137,7 +138,7 @@ def test_a_new_minibatch_starts_from_nothing_and_keeps_the_number(
     session.deliver_with(chunk(0, 4), progress(0, 4))
     session.close()
     sink.open(target(2, SECOND, pipeline=place)).take_over()
-    kafka_progress._kept.clear()
+    rows._kept.clear()
     told = sink.open(target(3, SECOND, pipeline=place)).take_over()
     assert isinstance(told, Progress)
     assert (told.minibatch, told.done, told.osn) == (SECOND, 0, 4)
@@ -209,12 +210,12 @@ def test_a_fence_that_somebody_took_meanwhile_is_taken_anew_and_asked(
     session.take_over()
     session.deliver_with(chunk(0, 4), progress(0, 4))
     session.close()
-    [kept] = [key for key in kafka_progress._kept if key[-1] == f"{place}/out/0"]
-    held = kafka_progress._kept.pop(kept)
+    [kept] = [key for key in rows._kept if key[-1] == f"{place}/out/0"]
+    held = rows._kept.pop(kept)
     other = sink.open(target(2, SECOND, pipeline=place))
     other.take_over()
     other.deliver_with(chunk(4, 7), progress(0, 3, 2, SECOND))
-    kafka_progress._kept[kept] = held  # the process that had the first minibatch gets the third
+    rows._kept[kept] = held  # the process that had the first minibatch gets the third
 
     told = sink.open(target(3, Minibatch(1, 2), pipeline=place)).take_over()
 

@@ -24,8 +24,8 @@ from semel.errors import (
 )
 from semel.events import EntityIds, IdSet
 from semel.sinks import Progress, Retry
-from semel.sinks.kafka_progress import ProgressSession
-from semel.sinks.kafka_writer import Writer
+from semel.sinks.kafka.progress import ProgressSession
+from semel.sinks.kafka.writer import Writer
 from sinks.kafka_world import (
     Pipeline,
     Proxy,
@@ -181,7 +181,7 @@ def test_a_crash_in_the_middle_of_a_transaction_leaves_nothing_to_see(
 def test_nobody_there_means_not_delivered(kafka: KafkaBroker, topic: str) -> None:
     sink = sink_to(kafka, topic, servers=kafka.far, config={"socket.timeout.ms": 500})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("semel.sinks.kafka_topics.PATIENCE_S", 0.5)
+        patch.setattr("semel.sinks.kafka.topics.PATIENCE_S", 0.5)
         with pytest.raises(NotDelivered, match=kafka.far):
             sink.open(target())
 

@@ -14,7 +14,7 @@ from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events import Attempt, IdSet
 from semel.ledger.parked import read_parked, resolve
 from semel.protocol import Capability, OnReject, ParkedState
-from semel.sinks.kafka_log import LogSession
+from semel.sinks.kafka.log import LogSession
 from sinks.kafka_world import (
     FIRST,
     SECOND,

@@ -15,7 +15,7 @@ import pytest
 from semel.bench.kafka_broker import KafkaBroker
 from semel.errors import ConfigurationError, Rejected
 from semel.events import Position
-from semel.sinks.kafka_records import Shape, json_text, records_of
+from semel.sinks.kafka.records import Shape, json_text, records_of
 from sinks.kafka_world import PROGRESS, Pipeline, chunk, consumed, ids_in, sink_to
 
 

@@ -21,7 +21,7 @@ from semel.errors import (
     Rejected,
     SemelError,
 )
-from semel.sinks.postgres_errors import Phase, told
+from semel.sinks.postgres.errors import Phase, told
 from sinks.postgres_desk import Desk, Wire, batch, chunk_of, once
 
 COMMIT = b"commit\0"

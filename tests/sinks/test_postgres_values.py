@@ -17,7 +17,7 @@ import pytest
 
 from semel.bench.servers import PostgresServer
 from semel.errors import ConfigurationError, Rejected
-from semel.sinks.postgres_copy import copy_text, type_of
+from semel.sinks.postgres.copy import copy_text, type_of
 from sinks.postgres_desk import Desk, batch, chunk_of
 
 SLY = [

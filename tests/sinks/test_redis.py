@@ -15,8 +15,9 @@ from semel.errors import ConfigurationError, Diverged, Fenced, Rejected
 from semel.events import Identity
 from semel.protocol import Capability, OnReject
 from semel.sinks import DELIVERED, Sink, TransactionalSession
-from semel.sinks.redis import ARGUMENTS, Redis
-from semel.sinks.redis_scripts import COMMAND, applying
+from semel.sinks.redis import Redis
+from semel.sinks.redis.scripts import COMMAND, applying
+from semel.sinks.redis.sink import ARGUMENTS
 from sinks.redis_world import ROW, chunk_of, listed, lists, progress_of, session, world_with
 
 

@@ -13,10 +13,11 @@ from typing import Any
 
 from semel.sinks import Retry, Target
 from semel.sinks.endings import Ended
-from semel.sinks.files import Files, PartSession
-from semel.sinks.folders import Folder
-from semel.sinks.manifests import Manifest
-from semel.sinks.postgres_load import PostgresLoad
+from semel.sinks.files import Files
+from semel.sinks.files.folders import Folder
+from semel.sinks.files.manifests import Manifest
+from semel.sinks.files.sink import PartSession
+from semel.sinks.postgres.load import PostgresLoad
 from semel.spark.deliver import deliver
 from spark import faults
 from spark.job import around, say, session, source

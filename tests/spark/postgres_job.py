@@ -14,7 +14,7 @@ from typing import Any
 from semel.events import Chunk
 from semel.sinks import Progress, Receipt, Retry, Target
 from semel.sinks.postgres import Postgres
-from semel.sinks.postgres_session import PostgresSession
+from semel.sinks.postgres.session import PostgresSession
 from semel.spark.deliver import deliver
 from spark import faults
 from spark.job import around, say, session, source

@@ -13,8 +13,8 @@ from typing import Any
 from semel.events import Chunk
 from semel.sinks import Progress, Receipt, Retry, Target
 from semel.sinks.redis import Redis
-from semel.sinks.redis_line import Line
-from semel.sinks.redis_session import RedisSession
+from semel.sinks.redis.line import Line
+from semel.sinks.redis.session import RedisSession
 from semel.spark.deliver import deliver
 from spark import faults
 from spark.job import around, say, session, source

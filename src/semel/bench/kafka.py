@@ -24,7 +24,7 @@ from semel.bench.rows import Row, compared
 from semel.errors import ConfigurationError
 from semel.ledger.clock import SystemClock
 from semel.sinks.kafka import Kafka
-from semel.sinks.kafka_records import STAMPS
+from semel.sinks.kafka.records import STAMPS
 from semel.spark.deliver import deliver
 from semel.spark.session import make_session
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from semel.errors import ConfigurationError, Rejected
 from semel.events.chunks import escaped
 from semel.ledger.clock import SystemClock
-from semel.sinks.kafka_records import BYTES_MAX, OVERHEAD_MAX, records_of
-from semel.sinks.kafka_tails import Ending
-from semel.sinks.kafka_topics import Topic, Topics
-from semel.sinks.kafka_writer import Writer
+from semel.sinks.kafka.records import BYTES_MAX, OVERHEAD_MAX, records_of
+from semel.sinks.kafka.tails import Ending
+from semel.sinks.kafka.topics import Topic, Topics
+from semel.sinks.kafka.writer import Writer
 
 if TYPE_CHECKING:
     from semel.events import Chunk
-    from semel.sinks.kafka import Kafka
-    from semel.sinks.kafka_records import Records
+    from semel.sinks.kafka.records import Records
+    from semel.sinks.kafka.sink import Kafka
     from semel.sinks.sink import Target
 
 CLOCK = SystemClock()

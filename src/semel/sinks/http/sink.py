@@ -17,11 +17,11 @@ import numpy as np
 
 from semel.errors import ConfigurationError, OutcomeUnknown, Rejected
 from semel.protocol import Capability, OnDoubt
-from semel.sinks.http_calls import Calls, Request
-from semel.sinks.http_connections import Broken, NeverSent
-from semel.sinks.http_secrets import Auth, Basic, Bearer, Certificate
-from semel.sinks.http_service import Service, header
-from semel.sinks.http_templates import (
+from semel.sinks.http.calls import Calls, Request
+from semel.sinks.http.connections import Broken, NeverSent
+from semel.sinks.http.secrets import Auth, Basic, Bearer, Certificate
+from semel.sinks.http.service import Service, header
+from semel.sinks.http.templates import (
     KEY,
     JsonBody,
     Template,

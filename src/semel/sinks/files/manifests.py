@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from semel.sinks.folders import Folder
+    from semel.sinks.files.folders import Folder
 
 MANIFESTS = "_manifests"
 VERSION = 1

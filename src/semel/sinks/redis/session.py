@@ -18,18 +18,18 @@ from semel.errors import (
     Rejected,
     SemelError,
 )
-from semel.sinks import redis_row
-from semel.sinks.redis_line import NOT_ALLOWED
-from semel.sinks.redis_scripts import TAKE_OVER
-from semel.sinks.redis_templates import fill
+from semel.sinks.redis import row
+from semel.sinks.redis.line import NOT_ALLOWED
+from semel.sinks.redis.scripts import TAKE_OVER
+from semel.sinks.redis.templates import fill
 from semel.sinks.sink import DELIVERED, Receipt
 
 if TYPE_CHECKING:
     from semel.errors import DeliveryError
     from semel.events import Chunk
     from semel.sinks.progress import Progress
-    from semel.sinks.redis import Redis
-    from semel.sinks.redis_line import Line
+    from semel.sinks.redis.line import Line
+    from semel.sinks.redis.sink import Redis
     from semel.sinks.sink import Target
 
 
@@ -40,19 +40,19 @@ class RedisSession:
         self._sink = sink
         self._line = line
         self._target = target
-        self._keys = redis_row.row_keys(target, sink.tag)
+        self._keys = row.row_keys(target, sink.tag)
         self._floor = -1
 
     def take_over(self) -> Progress | None:
         """Write this attempt into the row, whatever stands there; tell what stood there."""
         target = self._target
-        ours = redis_row.standing(target.minibatch, target.attempt)
+        ours = row.standing(target.minibatch, target.attempt)
         reply = self._line.run(TAKE_OVER, self._keys, ours)
         if reply[0] != b"done":
             raise self._refusal(reply)
         self._wait_for_replicas()
         found, chunks = _pairs(reply[1]), _pairs(reply[2])
-        return redis_row.read(found, chunks) if found else None
+        return row.read(found, chunks) if found else None
 
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
         """Move the row, then run each event of the chunk, in one script."""
@@ -65,10 +65,10 @@ class RedisSession:
                 f"{sink.name!r} is {sink.chunk_bytes:,}"
             )
         sent = rows.take(filled.fit)
-        header = redis_row.moved(
+        header = row.moved(
             progress,
-            redis_row.unfit_text(rows, filled.unfit),
-            redis_row.events_bytes(sent),
+            row.unfit_text(rows, filled.unfit),
+            row.events_bytes(sent),
             self._floor,
         )
         width, many = len(filled.arguments), len(filled.keys)
@@ -81,7 +81,7 @@ class RedisSession:
         self._wait_for_replicas()
         places = filled.fit.nonzero()[0]
         why = dict(filled.unfit)
-        why.update({int(places[at]): text for at, text in redis_row.outcomes(reply[1])})
+        why.update({int(places[at]): text for at, text in row.outcomes(reply[1])})
         if not why:
             return DELIVERED
         failures: dict[int, DeliveryError] = {at: Rejected(why[at]) for at in sorted(why)}
@@ -95,7 +95,7 @@ class RedisSession:
 
     def _refusal(self, reply: list[Any]) -> SemelError:
         """Say why a script did nothing."""
-        kind, text = reply[0], redis_row.cleaned(reply[1].decode(errors="replace"))
+        kind, text = reply[0], row.cleaned(reply[1].decode(errors="replace"))
         where = f"{self._line.shown}, row {self._keys[0].decode()!r}"
         if kind == b"fenced":
             return Fenced(f"{where}: the progress row names {text}")

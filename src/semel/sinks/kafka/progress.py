@@ -19,16 +19,16 @@ from zlib import crc32
 
 from semel.errors import ConfigurationError, Fenced, Rejected, SemelError
 from semel.events import EntityIds
-from semel.sinks.kafka_outlet import Outlet, number_of, place_of
-from semel.sinks.kafka_records import BYTES_MAX, OVERHEAD_MAX
+from semel.sinks.kafka.outlet import Outlet, number_of, place_of
+from semel.sinks.kafka.records import BYTES_MAX, OVERHEAD_MAX
 from semel.sinks.progress import Progress
 from semel.sinks.sink import DELIVERED, Receipt
 
 if TYPE_CHECKING:
     from semel.events import Chunk
     from semel.events.ids import Minibatch
-    from semel.sinks.kafka import Kafka
-    from semel.sinks.kafka_writer import Writer
+    from semel.sinks.kafka.sink import Kafka
+    from semel.sinks.kafka.writer import Writer
     from semel.sinks.sink import Target
 
 PART_BYTES_MAX = 400_000

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from semel.sinks.manifests import Manifest
+    from semel.sinks.files.manifests import Manifest
 
 
 @runtime_checkable

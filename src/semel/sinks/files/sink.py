@@ -19,11 +19,11 @@ from uuid import uuid4
 from semel.errors import ConfigurationError, Diverged, Fenced, NotDelivered
 from semel.events.ids import Attempt, Minibatch
 from semel.protocol import Capability
-from semel.sinks import file_formats, manifests
-from semel.sinks.file_formats import FORMATS
-from semel.sinks.folders import Folder, escaped, refuse_url, where_of, without_secrets
-from semel.sinks.loads import Handed, Loader
-from semel.sinks.manifests import Manifest, Part, manifest_name, stem
+from semel.sinks.files import formats, manifests
+from semel.sinks.files.folders import Folder, escaped, refuse_url, where_of, without_secrets
+from semel.sinks.files.formats import FORMATS
+from semel.sinks.files.loads import Handed, Loader
+from semel.sinks.files.manifests import Manifest, Part, manifest_name, stem
 from semel.sinks.sink import Sink
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from semel.events import Chunk
     from semel.sinks.endings import Ended
-    from semel.sinks.file_formats import Writer
-    from semel.sinks.folders import Writing
+    from semel.sinks.files.folders import Writing
+    from semel.sinks.files.formats import Writer
     from semel.sinks.sink import Target
 
 ASIDE = "_aside"
@@ -131,7 +131,7 @@ class Files(Sink):
     def refuse(self, schema: pa.Schema) -> None:
         """Raise `ConfigurationError` for columns that the format cannot hold."""
         try:
-            file_formats.refuse(schema, self.format)
+            formats.refuse(schema, self.format)
         except ConfigurationError as error:
             raise ConfigurationError(f"sink {self.name!r}: {error}") from None
 

@@ -19,15 +19,15 @@ from uuid import uuid4
 
 from semel.errors import DeliveryError, MissingExtra, NotDelivered, OutcomeUnknown, Rejected
 from semel.ledger.clock import SystemClock
-from semel.sinks.http_answers import SHOWN_BYTES, Answer, judged
-from semel.sinks.http_connections import Connections, NeverSent
+from semel.sinks.http.answers import SHOWN_BYTES, Answer, judged
+from semel.sinks.http.connections import Connections, NeverSent
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from semel.ledger.clock import Clock
-    from semel.sinks.http_secrets import Masks
+    from semel.sinks.http.secrets import Masks
     from semel.sinks.retry import Retry
 
     Line = Sequence[int]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from semel.errors import ConfigurationError, SemelError
 
 if TYPE_CHECKING:
-    from semel.sinks.redis_line import Line
+    from semel.sinks.redis.line import Line
 
 OLDEST = (5, 0)
 """Since 5.0 Redis writes what a script did into log and replicas, all of it or nothing."""

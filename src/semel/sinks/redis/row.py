@@ -18,7 +18,7 @@ from semel.events import EntityIds
 from semel.events.chunks import escaped
 from semel.events.ids import Attempt, Minibatch
 from semel.sinks.progress import Progress
-from semel.sinks.redis_templates import OWN
+from semel.sinks.redis.templates import OWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

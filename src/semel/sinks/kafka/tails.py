@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.errors import NotDelivered
 from semel.ledger.clock import SystemClock
-from semel.sinks.kafka_writer import Told, client_library
+from semel.sinks.kafka.writer import Told, client_library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.errors import ConfigurationError
-from semel.sinks import json_lines
+from semel.sinks.files import json_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from semel.sinks.folders import Writing
+    from semel.sinks.files.folders import Writing
 
 LINES_AT_ONCE = 16_384
 

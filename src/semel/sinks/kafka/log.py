@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from semel.errors import ConfigurationError, Fenced
 from semel.events import EntityIds, IdSet
 from semel.events.ids import Minibatch
-from semel.sinks.kafka_outlet import Outlet, need_number, place_of
+from semel.sinks.kafka.outlet import Outlet, need_number, place_of
 from semel.sinks.progress import Progress, Tail
 from semel.sinks.sink import DELIVERED, Receipt
 
 if TYPE_CHECKING:
     from semel.events import Chunk
-    from semel.sinks.kafka import Kafka
-    from semel.sinks.kafka_writer import Writer
+    from semel.sinks.kafka.sink import Kafka
+    from semel.sinks.kafka.writer import Writer
     from semel.sinks.sink import Target
 
 TAIL, LOG, RESENT = "semel-tail", "semel-log", "semel-resent"

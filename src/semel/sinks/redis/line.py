@@ -18,7 +18,7 @@ from semel.ledger.stores import redact
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from semel.sinks.redis_scripts import Script
+    from semel.sinks.redis.scripts import Script
 
 NOT_NOW = frozenset(
     {

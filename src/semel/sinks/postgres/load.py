@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from psycopg import sql
 
-    from semel.sinks.manifests import Manifest
-    from semel.sinks.postgres_errors import Phase
+    from semel.sinks.files.manifests import Manifest
+    from semel.sinks.postgres.errors import Phase
 
 LOADS = b"""create table if not exists semel_loads (
   manifest text primary key, location text not null, rows bigint not null,
@@ -87,7 +87,7 @@ class _Loading:
             import psycopg
         except ImportError:
             raise MissingExtra("pip install 'semel[postgres]'") from None
-        from semel.sinks.postgres_errors import Phase, refused
+        from semel.sinks.postgres.errors import Phase, refused
 
         self._described = described
         self._phase: Phase = Phase.EFFECT
@@ -111,7 +111,7 @@ class _Loading:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         import psycopg
 
-        from semel.sinks.postgres_errors import told
+        from semel.sinks.postgres.errors import told
 
         self._connection.close()
         if isinstance(error, psycopg.Error):
@@ -130,7 +130,7 @@ class _Loading:
         """Do it, if the key is new."""
         from psycopg import sql
 
-        from semel.sinks.postgres_errors import Phase
+        from semel.sinks.postgres.errors import Phase
 
         with self._connection.cursor() as cursor:
             cursor.execute("select pg_advisory_xact_lock(hashtext('semel_loads'))")
@@ -162,7 +162,7 @@ class _Loading:
     ) -> None:
         from psycopg import sql
 
-        from semel.sinks.postgres_copy import copy_text
+        from semel.sinks.postgres.copy import copy_text
 
         names = list(self._described.columns or batch.schema.names)
         for name in names:

@@ -17,11 +17,11 @@ from functools import cached_property
 from semel.errors import ConfigurationError, SemelError
 from semel.ledger.stores import redact
 from semel.protocol import Capability, OnReject
-from semel.sinks import redis_words as words
-from semel.sinks.redis_line import Line
-from semel.sinks.redis_scripts import COMMAND, Script, applying
-from semel.sinks.redis_session import RedisSession
-from semel.sinks.redis_templates import OWN, Template
+from semel.sinks.redis import words
+from semel.sinks.redis.line import Line
+from semel.sinks.redis.scripts import COMMAND, Script, applying
+from semel.sinks.redis.session import RedisSession
+from semel.sinks.redis.templates import OWN, Template
 from semel.sinks.sink import Sink, Target
 
 ARGUMENTS: dict[str, tuple[int, int]] = {

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError
 from semel.protocol import Capability
-from semel.sinks.kafka_outlet import place_of
-from semel.sinks.kafka_records import BYTES_MAX, STAMPS, Shape, mapping_of
+from semel.sinks.kafka.outlet import place_of
+from semel.sinks.kafka.records import BYTES_MAX, STAMPS, Shape, mapping_of
 from semel.sinks.sink import Sink, Target
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from semel.sinks.kafka_log import LogSession
-    from semel.sinks.kafka_progress import ProgressSession
+    from semel.sinks.kafka.log import LogSession
+    from semel.sinks.kafka.progress import ProgressSession
 
 OURS = {
     "bootstrap.servers": "servers",
@@ -143,10 +143,10 @@ class Kafka(Sink):
     def open(self, target: Target) -> ProgressSession | LogSession:
         """Look at the topics; the fence is taken with `take_over`."""
         if self.sequenced:
-            from semel.sinks.kafka_log import LogSession
+            from semel.sinks.kafka.log import LogSession
 
             return LogSession(self, target)
-        from semel.sinks.kafka_progress import ProgressSession
+        from semel.sinks.kafka.progress import ProgressSession
 
         return ProgressSession(self, target)
 

@@ -28,7 +28,7 @@ from semel.ledger.clock import SystemClock
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from semel.sinks.kafka_records import Records
+    from semel.sinks.kafka.records import Records
 
 CLOCK = SystemClock()
 

@@ -25,15 +25,15 @@ try:
 except ImportError as missing:
     raise MissingExtra("pip install 'semel[postgres]'") from missing
 
-from semel.sinks.postgres_effects import effect_of
-from semel.sinks.postgres_errors import Phase, refused, told
-from semel.sinks.postgres_progress import ProgressTable
+from semel.sinks.postgres.effects import effect_of
+from semel.sinks.postgres.errors import Phase, refused, told
+from semel.sinks.postgres.progress import ProgressTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from semel.events import Chunk
-    from semel.sinks.postgres import Postgres
+    from semel.sinks.postgres.sink import Postgres
     from semel.sinks.sink import Target
 
     Connection = psycopg.Connection[tuple[Any, ...]]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError, NotDelivered
 from semel.ledger.clock import SystemClock
-from semel.sinks.kafka_writer import WRONG, Told, client_library, no_such_config
+from semel.sinks.kafka.writer import WRONG, Told, client_library, no_such_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,7 +16,7 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from semel.errors import ConfigurationError, Rejected
-from semel.sinks.postgres_copy import copy_text, is_nested, json_text, plain, type_of
+from semel.sinks.postgres.copy import copy_text, is_nested, json_text, plain, type_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import psycopg
 
     from semel.events import Chunk
-    from semel.sinks.postgres import Postgres
+    from semel.sinks.postgres.sink import Postgres
 
     Connection = psycopg.Connection[tuple[Any, ...]]
     Act = Callable[[Connection], None]

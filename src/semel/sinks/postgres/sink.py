@@ -20,7 +20,7 @@ from semel.sinks.sink import Sink
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from semel.sinks.postgres_session import PostgresSession
+    from semel.sinks.postgres.session import PostgresSession
     from semel.sinks.sink import Target
 
 _COMMENT = re.compile(r"\s+|--[^\n]*(?:\n|$)|/\*.*?\*/", re.DOTALL)
@@ -121,7 +121,7 @@ class Postgres(Sink):
 
     def open(self, target: Target) -> PostgresSession:
         """Connect, on the executor."""
-        from semel.sinks.postgres_session import PostgresSession
+        from semel.sinks.postgres.session import PostgresSession
 
         return PostgresSession(self, target)
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from semel.errors import ConfigurationError
-from semel.sinks.http_calls import Calls, Door, Limits
-from semel.sinks.http_secrets import Auth, Masks, authorization, names_secret, revealed, tls
-from semel.sinks.http_templates import Template, UrlTemplate
+from semel.sinks.http.calls import Calls, Door, Limits
+from semel.sinks.http.secrets import Auth, Masks, authorization, names_secret, revealed, tls
+from semel.sinks.http.templates import Template, UrlTemplate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,0 +1,5 @@
+"""PostgreSQL as a destination: the effect and its progress row are one transaction."""
+
+from semel.sinks.postgres.sink import Postgres
+
+__all__ = ["Postgres"]
