@@ -77,7 +77,9 @@ class Drafts:
         sent.
         """
         lane = self._lane
-        handled = np.isin(rows.positions, list(lane.parked_at))
+        handled = np.zeros(len(rows), np.bool_)
+        if lane.parked_at:
+            handled |= np.isin(rows.positions, list(lane.parked_at))
         if known is not None:
             handled |= known
         besides = {(row.entity, row.scope) for row in to_park if row.blocks}

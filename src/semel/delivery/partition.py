@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from semel.delivery.fenced import FencedWay
+from semel.delivery.gathering import gathered
 from semel.delivery.intents import IntentWay
 from semel.delivery.lane import Lane
 from semel.delivery.recounting import count
@@ -79,7 +80,7 @@ class PartitionDelivery:
         with contextlib.ExitStack() as stack:
             lanes = [self._lane(sink, stack) for sink in self.sinks]
             with _giving_up(lanes):
-                for batch in batches:
+                for batch in gathered(batches, lambda: max(lane.way.wants() for lane in lanes)):
                     rows = stamper.stamp(batch)
                     for lane in lanes:
                         lane.push(rows)

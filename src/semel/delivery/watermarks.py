@@ -98,7 +98,7 @@ class _ByPosition:
         above = mask
         if before.above:
             above = rows.contained_in(EntityIds.of({scope: before.above}))
-        if before.upto is not None:
+        if before.upto is not None and not _all_after(before.upto, rows):
             mask = rows.at_most({scope: before.upto})
             self._refuse_again(rows, mask & ~above, before)
             self._compare_content(rows, mask, before)
@@ -244,12 +244,12 @@ class _ByMaximum(_Journaled):
         self._same: dict[str, EventID] = {}
         self._above: dict[str, Reached] = {}
         for scope, value in self._state.values.items():
-            last, generation = value[0], value[1]
-            if last is not None:
-                known = self._same if generation == self._generation else self._older
-                known[scope] = tuple(last) if isinstance(last, list) else last
             if len(value) > 2:
                 self._above[scope] = Reached.load(value)
+            last = value[0]
+            if last is not None:
+                known = self._same if value[1] == self._generation else self._older
+                known[scope] = tuple(last) if type(last) is list else last
         self._beyond = EntityIds.of({scope: known.above for scope, known in self._above.items()})
         self._reached: dict[str, EventID] = {}
 
@@ -331,6 +331,12 @@ class _BySet(_Journaled):
         if self._met:
             delta[MET] = self._generation
         return self._journal.append(self._operator, self._assignment.partition, self._serial, delta)
+
+
+def _all_after(upto: EventID, rows: Rows) -> bool:
+    """Whether all rows surely come after `upto`: positions rise, so the first one tells."""
+    first = rows.id(0)
+    return isinstance(upto, int) and isinstance(first, int) and first > upto
 
 
 def _parts(event: EventID) -> tuple[Any, ...]:

@@ -57,6 +57,19 @@ def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.cast(schema)
 
 
+def put_together(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """One batch after the other; all have one schema."""
+    if len(batches) == 1:
+        return batches[0]
+    schema = batches[0].schema
+    if not schema.names:
+        return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    arrays = [
+        pa.concat_arrays([batch.column(at) for batch in batches]) for at in range(len(schema))
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
 def require_values(array: pa.Array, path: str, partition: str, role: str) -> None:
     """Refuse a null where an event needs a value to be itself."""
     if array.null_count:
@@ -194,6 +207,8 @@ def steps(columns: Sequence[pa.Array]) -> Steps:
             equal |= empty_before & empty_after
         rises |= same & less
         same &= equal
+        if not same.any():
+            break  # what comes later decides ties only
     return Steps(rises, same)
 
 

@@ -219,9 +219,17 @@ def _distinct(owners: Integers, texts: pa.Array) -> tuple[Integers, pa.Array]:
 
 
 def sorted_pairs(codes: NDArray[Any], numbers: Integers) -> tuple[Integers, Integers]:
-    """Codes and numbers sorted together; as one 64-bit word each where they fit: far faster."""
+    """Codes and numbers sorted together.
+
+    Ids mostly rise from row to row: then sorting by the code, stably, is all, and codes are sorted
+    by their digits. Otherwise a pair is one 64-bit word where it fits: far faster than two keys.
+    """
     if _is_sorted(codes, numbers):
         return codes.astype(np.int64), numbers.copy()  # a view would keep the whole batch alive
+    order = _by_code(codes)
+    by_code, theirs = codes[order], numbers[order]
+    if ((by_code[1:] != by_code[:-1]) | (theirs[1:] >= theirs[:-1])).all():
+        return by_code.astype(np.int64), theirs
     low, high = int(numbers.min()), int(numbers.max())
     bits = (high - low).bit_length()
     if bits + int(codes.max()).bit_length() <= 63:
@@ -232,6 +240,16 @@ def sorted_pairs(codes: NDArray[Any], numbers: Integers) -> tuple[Integers, Inte
     return codes[order].astype(np.int64), numbers[order]
 
 
+def _by_code(codes: NDArray[Any]) -> NDArray[np.intp]:
+    """The order of rows by code, ties as they come; 16 bits at a time NumPy sorts by counting.
+    There are fewer than 2**32 codes.
+    """
+    order = np.argsort((codes & 0xFFFF).astype(np.uint16), kind="stable")
+    if len(codes) and int(codes.max()) > 0xFFFF:
+        order = order[np.argsort((codes[order] >> 16).astype(np.uint16), kind="stable")]
+    return order
+
+
 def sorted_texts(codes: NDArray[Any], parts: Sequence[pa.Array]) -> NDArray[np.intp]:
     """The order of rows by code and ids, whose first part is a text or that have several parts."""
     if len(parts) == 1:
@@ -240,7 +258,7 @@ def sorted_texts(codes: NDArray[Any], parts: Sequence[pa.Array]) -> NDArray[np.i
         named = pa.table(list(parts), names=[str(at) for at in range(len(parts))])
         keys = [(name, "ascending") for name in named.column_names]
         by_text = pc.sort_indices(named, sort_keys=keys).to_numpy()
-    order: NDArray[np.intp] = by_text[np.argsort(codes[by_text], kind="stable")]
+    order: NDArray[np.intp] = by_text[_by_code(codes[by_text])]
     return order
 
 

@@ -69,6 +69,8 @@ class Position:
         """The batch cut where its source partition changes, for a task that holds several."""
         if not batch.num_rows:
             return []
+        if batch.num_rows > 1 and self._is_of_one(batch):
+            return [(name, batch) for name, _ in self.split(batch.slice(0, 1))]
         topic = Labels.of(self._place(batch, self.topic, ""), self.topic)
         number = Labels.of(self._place(batch, self.partition, ""), self.partition)
         moves = (topic.codes[1:] != topic.codes[:-1]) | (number.codes[1:] != number.codes[:-1])
@@ -80,8 +82,6 @@ class Position:
 
     def require_partition(self, batch: pa.RecordBatch, partition: str) -> None:
         """Refuse rows of another source partition."""
-        if self._is_all_of(batch, partition):
-            return
         for name, part in self.split(batch):
             if name != partition:
                 raise ConfigurationError(
@@ -91,19 +91,14 @@ class Position:
                     f"coalesce or union between the source and semel.deliver"
                 )
 
-    def _is_all_of(self, batch: pa.RecordBatch, partition: str) -> bool:
-        """Whether every row is surely of the partition; a look at two columns, without taking them
-        apart.
+    def _is_of_one(self, batch: pa.RecordBatch) -> bool:
+        """Whether every row is surely of the partition that the first one is of: a look at two
+        columns, without taking them apart.
         """
-        if not batch.num_rows:
-            return True
         topic, number = (columns.column(batch, path) for path in (self.topic, self.partition))
         if topic.null_count or number.null_count:
             return False
-        if not all(pc.all(pc.equal(each, each[0])).as_py() for each in (topic, number)):
-            return False
-        first = batch.slice(0, 1)
-        return [name for name, _ in self.split(first)] == [partition]
+        return all(pc.all(pc.equal(each, each[0])).as_py() for each in (topic, number))
 
     def _place(self, batch: pa.RecordBatch, path: str, partition: str) -> pa.Array:
         array = columns.column(batch, path)

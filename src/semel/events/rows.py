@@ -55,7 +55,7 @@ class Rows:
             named = [run.entities for run in runs if run.entities is not None]
             entities = Labels.concat(named) if named else None
         return cls(
-            _concat_batches([run.batch for run in runs]),
+            columns.put_together([run.batch for run in runs]),
             np.concatenate([run.positions for run in runs]),
             scopes,
             entities,
@@ -176,16 +176,6 @@ class Rows:
         if self.entities is self.scopes:
             return scopes
         return None if self.entities is None else cast("Labels", cut(self.entities))
-
-
-def _concat_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    schema = batches[0].schema
-    if not schema.names:
-        return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
-    arrays = [
-        pa.concat_arrays([batch.column(at) for batch in batches]) for at in range(len(schema))
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _concat_parts(runs: list[tuple[pa.Array, ...]]) -> tuple[pa.Array, ...]:

@@ -60,16 +60,35 @@ def last_ids(scopes: Labels, parts: Parts) -> dict[str, EventID]:
     """The greatest id of each scope in a run."""
     if not len(scopes):
         return {}
+    latest: list[Any]
     if shape(parts) == INTEGER:
-        codes, numbers = sorted_pairs(scopes.codes, parts[0].to_numpy())
-        ends = borders(codes)[1:] - 1
-        latest: list[Any] = numbers[ends].tolist()
+        numbers = parts[0].to_numpy()
+        codes, ends = _ends_of_rising(scopes, numbers)
+        if ends is None:
+            sorted_codes, numbers = sorted_pairs(scopes.codes, numbers)
+            ends = borders(sorted_codes)[1:] - 1
+            codes = sorted_codes[ends]
+        latest = numbers[ends].tolist()
     else:
         order = sorted_texts(scopes.codes, parts)
-        codes = scopes.codes[order].astype(np.int64)
-        ends = borders(codes)[1:] - 1
-        latest = _ids([part.take(pa.array(order[ends])) for part in parts])
-    return dict(zip(scopes.texts_of(codes[ends]), latest, strict=True))
+        ends = order[borders(scopes.codes[order])[1:] - 1]
+        codes = scopes.codes[ends].astype(np.int64)
+        latest = _ids([part.take(pa.array(ends)) for part in parts])
+    return dict(zip(scopes.texts_of(codes), latest, strict=True))
+
+
+def _ends_of_rising(
+    scopes: Labels, numbers: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+    """The codes of a run and the last row of each, which has its greatest id where ids rise from
+    row to row; None where they do not.
+    """
+    if not (numbers[1:] >= numbers[:-1]).all():
+        return np.zeros(0, np.int64), None
+    ends = np.full(len(scopes.names), -1, np.int64)
+    ends[scopes.codes] = np.arange(len(scopes))  # of several rows the last one stays
+    codes = np.flatnonzero(ends >= 0)
+    return codes, ends[codes]
 
 
 def contained_in(scopes: Labels, parts: Parts, ids: EntityIds) -> NDArray[np.bool_]:
