@@ -21,7 +21,7 @@ from uuid import uuid4
 
 import pytest
 
-from kafka_fixture import jars_or_skip, kafka
+from kafka_fixture import jars_or_skip
 from semel.bench.kafka_broker import KafkaBroker
 from semel.verify.counting_house import CountingHouse
 from semel.verify.households import Household
@@ -30,8 +30,6 @@ from sinks.kafka_world import Record, consumed
 from spark.accounts import seed
 from spark.driving import Bed, Run, wait_for
 from spark.settings import Settings
-
-__all__ = ["kafka"]
 
 STEPS = {
     "claim.before": 6,
