@@ -1,4 +1,7 @@
-"""Real servers for tests. Each pytest process, so each xdist worker, starts its own if asked."""
+"""Real servers for tests: one Kafka and one Redis a run, one PostgreSQL for each process of xdist.
+
+They stop with the run, also when it is killed: each is watched by a caretaker of its own.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,25 @@ from collections.abc import Iterator
 
 import pytest
 
+from kafka_fixture import kafka
+from redis_fixture import cut, redis, redis_of_the_run
 from semel.bench.servers import PostgresServer
+
+__all__ = ["cut", "kafka", "redis", "redis_of_the_run"]
+
+ONE_OF_A_RUN = ("kafka", "redis_of_the_run")
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All tests that use a server of the run are run by one process of xdist (`--dist
+    loadgroup`).
+    """
+    for item in items:
+        used = set(getattr(item, "fixturenames", ()))
+        for server in ONE_OF_A_RUN:
+            if server in used:
+                item.add_marker(pytest.mark.xdist_group(server))
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A real Kafka broker for tests; each process of pytest, so of xdist, starts its own if asked.
+"""A real Kafka broker for tests, one for all of them.
 
 Where its jars cannot be had the tests are skipped with the reason; with `CI=true` they fail.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,14 @@ def test_what_survives_a_lost_checkpoint_is_told(identity: Identity, words: str)
     found = package.explain(agreement).identity
     assert found is not None
     assert found.survives_lost_checkpoint == identity.survives_lost_checkpoint
+
+
+def test_a_topic_made_anew_that_nobody_would_notice_is_told_with_the_reason() -> None:
+    unknown = Agreement("p", (sink_of(Capability.OPAQUE),), Position(), unknown_source="it is dark")
+    assert "A topic made anew is noticed only when it reaches that offset: it is dark." in told(
+        unknown
+    )
+    assert "A topic made anew stops it as well." in told(replace(unknown, unknown_source=""))
 
 
 def test_order_is_told_as_it_is() -> None:

@@ -262,18 +262,6 @@ def test_the_gap_is_looked_for_after_a_half_done_minibatch_too() -> None:
     assert len(world.out.effects) == 4
 
 
-def test_another_source_under_the_same_name_is_diverged() -> None:
-    world = world_like("transactional", POSITION)
-    world.minibatch(0, "a1 b2", source="topic-id-1")
-    world.start()
-    opening = world.open(0, "q2")
-    with pytest.raises(Diverged, match="topic-id-2"):
-        world.task(opening, "a1 b2 c3", source="topic-id-2")
-    assert world.out.seen == "a1 b2"
-    world.driver.end(opening, world.task(opening, "a1 b2 c3", source="topic-id-1"))
-    assert world.out.seen == "a1 b2 c3"
-
-
 def test_another_event_at_the_watermark_is_diverged() -> None:
     world = world_like("transactional", POSITION)
     world.minibatch(0, "a1 b2")

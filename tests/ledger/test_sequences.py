@@ -55,7 +55,7 @@ def test_a_minibatch_that_moves_a_row_again_keeps_what_stood_before_it() -> None
 
 
 def test_a_standing_comes_back_as_it_was_written() -> None:
-    mark = Mark((41, "b"), "d", "topic-id", IdSet.of([(43, "a"), (44, "b")]), generation=3)
+    mark = Mark((41, "b"), "d", IdSet.of([(43, "a"), (44, "b")]), generation=3)
     for standing in (Standing(), Standing(7, 5), Standing(7, 5, mark), Standing(7, 0, Mark(9))):
         row = SequenceRow("topic/0", standing, ((4, Standing(3)), (5, standing)))
         assert SequenceRow.load(row.dump()) == row

@@ -6,9 +6,7 @@ worker between claim, file aside and file in its place, the driver around manife
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from semel.sinks import Retry, Target
@@ -18,9 +16,8 @@ from semel.sinks.files.folders import Folder
 from semel.sinks.files.manifests import Manifest
 from semel.sinks.files.sink import PartSession
 from semel.sinks.postgres.load import PostgresLoad
-from semel.spark.deliver import deliver
 from spark import faults
-from spark.job import around, say, session, source
+from spark.job import into
 from spark.settings import Settings
 
 TASK_STEPS = ("claimed", "aside", "placed")
@@ -87,22 +84,5 @@ def sinks(settings: Settings) -> list[Mortal]:
     ]
 
 
-def main() -> None:
-    settings = Settings.load(Path(sys.argv[1]))
-    faults.install(settings.house, settings.steps)
-    made = deliver(
-        source(settings, session(settings)),
-        to=sinks(settings),
-        name=settings.name,
-        ledger=settings.ledger,
-        **settings.identity,
-        **settings.words,
-    )
-    around(settings, made)
-    writer = made.option("checkpointLocation", settings.checkpoint).trigger(availableNow=True)
-    writer.start().awaitTermination()
-    say("finished")
-
-
 if __name__ == "__main__":
-    main()
+    into(sinks)

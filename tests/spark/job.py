@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from semel.sinks import Sink
 from semel.spark.deliver import deliver
 from semel.verify.counting_house import clerk
 from semel.verify.standalone import SMALL_CONF, SMALL_JVM
@@ -37,6 +38,29 @@ def main() -> None:
     say(f"started {query.id}")
     query.awaitTermination()
     say("finished")
+
+
+def into(sinks: Callable[[Settings], Sequence[Sink]]) -> None:
+    """The main part of a script that has sinks of its own."""
+    settings = Settings.load(Path(sys.argv[1]))
+    faults.install(settings.house, settings.steps)
+    frame = source(settings, session(settings))
+    delivering(settings, frame, sinks(settings)).start().awaitTermination()
+    say("finished")
+
+
+def delivering(settings: Settings, frame: DataFrame, sinks: Sequence[Sink]) -> DataStreamWriter:
+    """Make the writer of a frame into these sinks, which ends by itself."""
+    made = deliver(
+        frame,
+        to=sinks,
+        name=settings.name,
+        ledger=settings.ledger,
+        **settings.identity,
+        **settings.words,
+    )
+    around(settings, made)
+    return made.option("checkpointLocation", settings.checkpoint).trigger(availableNow=True)
 
 
 def session(settings: Settings) -> SparkSession:
@@ -84,6 +108,7 @@ class Told:
 def writer(settings: Settings, frame: DataFrame) -> DataStreamWriter:
     if settings.how == "plain":
         made = frame.writeStream.foreachBatch(Plain(settings))
+        made = made.option("checkpointLocation", settings.checkpoint)
     else:
         names = [settings.sink] if isinstance(settings.sink, str) else settings.sink
         sinks = [
@@ -96,16 +121,7 @@ def writer(settings: Settings, frame: DataFrame) -> DataStreamWriter:
             )
             for each in names
         ]
-        made = deliver(
-            frame,
-            to=sinks,
-            name=settings.name,
-            ledger=settings.ledger,
-            **settings.identity,
-            **settings.words,
-        )
-        around(settings, made)
-    made = made.option("checkpointLocation", settings.checkpoint)
+        made = delivering(settings, frame, sinks)
     if settings.trigger is None:
         return made.trigger(availableNow=True)
     return made.trigger(processingTime=f"{settings.trigger} seconds")

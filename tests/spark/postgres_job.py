@@ -6,18 +6,15 @@ inside the transaction, between the effect and COMMIT.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from semel.events import Chunk
 from semel.sinks import Progress, Receipt, Retry, Target
 from semel.sinks.postgres import Postgres
 from semel.sinks.postgres.session import PostgresSession
-from semel.spark.deliver import deliver
 from spark import faults
-from spark.job import around, say, session, source
+from spark.job import into
 from spark.settings import Settings
 
 STEPS = ("take.sent", "effect.before", "commit.before", "effect.after")
@@ -100,22 +97,5 @@ def sinks(settings: Settings) -> list[Mortal]:
     ]
 
 
-def main() -> None:
-    settings = Settings.load(Path(sys.argv[1]))
-    faults.install(settings.house, settings.steps)
-    made = deliver(
-        source(settings, session(settings)),
-        to=sinks(settings),
-        name=settings.name,
-        ledger=settings.ledger,
-        **settings.identity,
-        **settings.words,
-    )
-    around(settings, made)
-    writer = made.option("checkpointLocation", settings.checkpoint).trigger(availableNow=True)
-    writer.start().awaitTermination()
-    say("finished")
-
-
 if __name__ == "__main__":
-    main()
+    into(sinks)

@@ -5,9 +5,7 @@ The sinks ask at the counting house, where they reach a step, whether their proc
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from semel.events import Chunk
@@ -15,9 +13,8 @@ from semel.sinks import Progress, Receipt, Retry, Target
 from semel.sinks.redis import Redis
 from semel.sinks.redis.line import Line
 from semel.sinks.redis.session import RedisSession
-from semel.spark.deliver import deliver
 from spark import faults
-from spark.job import around, say, session, source
+from spark.job import into
 from spark.settings import Settings
 
 STEPS = ("session.open", "take.sent", "effect.before", "effect.after")
@@ -84,22 +81,5 @@ def sinks(settings: Settings) -> list[Mortal]:
     ]
 
 
-def main() -> None:
-    settings = Settings.load(Path(sys.argv[1]))
-    faults.install(settings.house, settings.steps)
-    made = deliver(
-        source(settings, session(settings)),
-        to=sinks(settings),
-        name=settings.name,
-        ledger=settings.ledger,
-        **settings.identity,
-        **settings.words,
-    )
-    around(settings, made)
-    writer = made.option("checkpointLocation", settings.checkpoint).trigger(availableNow=True)
-    writer.start().awaitTermination()
-    say("finished")
-
-
 if __name__ == "__main__":
-    main()
+    into(sinks)

@@ -18,13 +18,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from semel.bench.servers import PostgresServer
-from semel.errors import ConfigurationError
+from semel.errors import ConfigurationError, Diverged
 from semel.sinks.files import Files, committed, read
 from semel.spark.deliver import deliver, deliver_batch
 from semel.verify.households import Household
-from semel.verify.standalone import SMALL_JVM, spark_environment
+from semel.verify.standalone import SMALL_JVM, StandaloneCluster, spark_environment
 from spark.accounts import seed
-from spark.driving import Bed, Run
+from spark.clusters import LONG_S, SPECULATING, go_on
+from spark.driving import Bed, Run, wait_for
 from spark.files_job import DRIVER_STEPS, TABLE, TASK_STEPS
 from spark.settings import Settings
 
@@ -37,7 +38,7 @@ def settings_of(bed: Bed, **changes: Any) -> Settings:
     told |= changes.pop("told", {})
     return bed.settings(
         name="files",
-        master="local[2,20]",
+        master=changes.pop("master", "local[2,20]"),
         words={"partitions": 2},
         sink_settings=told,
         **changes,
@@ -122,6 +123,52 @@ def test_the_driver_is_killed_around_manifest_and_load_and_the_checkpoint_is_los
     assert {each.minibatch.generation for each in found} == {1, 2}
     [(keys,)] = postgres.execute("select count(*) from semel_loads", database)
     assert keys == len(found)
+
+
+@pytest.mark.rows("S16", "A17")
+def test_two_copies_of_a_task_leave_one_file_whichever_puts_it_in_its_place(
+    bed: Bed, cluster: StandaloneCluster
+) -> None:
+    house = bed.house
+    house.arm("aside", "stop")
+    bed.payments(files=1, rows=40, customers=8)
+    told = {"steps": ["aside", "take.after"]}
+    run = start(bed, settings_of(bed, master=cluster.url, told=told, conf=SPECULATING))
+    original = wait_for(lambda: house.taken("aside"), run, LONG_S)[0].pid
+    wait_for(lambda: house.asked().get("take.after"), run, LONG_S)
+    go_on(original)  # its file is written aside, and another attempt has the partition
+    run.finished(LONG_S)
+    assert_exact(bed)
+
+
+@pytest.mark.rows("S16")
+def test_a_batch_job_leaves_its_files_once_however_often_it_is_run(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    url = str(tmp_path / "out")
+    words: dict[str, Any] = {
+        "to": Files(url=url),
+        "name": "nightly",
+        "entity": "customer",
+        "event": "id",
+        "partitions": 2,
+        "ledger": f"sqlite:///{tmp_path}/ledger.db",
+    }
+    frame = spark.range(30).selectExpr("concat('c', id % 4) as customer", "id")
+    for batch in ("monday", "tuesday"):
+        assert deliver_batch(frame, batch=batch, **words).delivered == {"files": 30}
+    folders = [f"{url}/nightly@{batch}/files" for batch in ("monday", "tuesday")]
+    before = [path.stat() for path in sorted((tmp_path / "out").rglob("*")) if path.is_file()]
+    again = deliver_batch(frame, batch="monday", **words)
+    assert again.again
+    assert again.delivered == {"files": 0}
+    after = [path.stat() for path in sorted((tmp_path / "out").rglob("*")) if path.is_file()]
+    assert after == before, "a file was written again"
+    with pytest.raises(Diverged, match="nightly@monday"):
+        deliver_batch(frame.where("id < 29"), batch="monday", **words)
+    for folder in folders:
+        rows = [row["id"] for table in read(folder) for row in table.to_pylist()]
+        assert sorted(rows) == list(range(30))
 
 
 @pytest.mark.parametrize("streaming", [False, True])

@@ -7,11 +7,13 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import time
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from uuid import uuid4
 
 import pytest
 
-from kafka_fixture import jars_or_skip, kafka
+from kafka_fixture import jars_or_skip
 from semel.bench.kafka_broker import KafkaBroker
 from semel.verify.counting_house import CountingHouse
 from semel.verify.households import Household
@@ -28,8 +30,6 @@ from sinks.kafka_world import Record, consumed
 from spark.accounts import seed
 from spark.driving import Bed, Run, wait_for
 from spark.settings import Settings
-
-__all__ = ["kafka"]
 
 STEPS = {
     "claim.before": 6,
@@ -137,6 +137,35 @@ def test_drivers_and_workers_are_killed_and_the_broker_restarts_between_two_topi
     for (key, _, _), number in zip(records, ids, strict=True):
         assert number > last.get(key, -1), "an entity's events are out of order"
         last[key] = number
+
+
+@pytest.mark.rows("S10")
+def test_a_topic_deleted_and_made_anew_under_its_name_stops_the_pipeline_and_loses_nothing(
+    bed: Bed, kafka: KafkaBroker
+) -> None:
+    given, taken = (kafka.create_topic(partitions=1) for _ in "12")
+    produce(kafka, given, 20)
+    settings = bed.settings(
+        name=f"anew-{uuid4().hex}",
+        source="kafka",
+        input=given,
+        max_files=60,
+        identity={"identity": "position"},
+        conf={"spark.jars": jars_or_skip("spark")},
+        sink_settings={"servers": kafka.servers, "topic": taken, "value": "value"},
+    )
+    bed.start(settings, script="spark.kafka_job").finished(200)
+    kafka.delete_topic(given)
+    assert kafka.create_topic(given, partitions=1) == given
+    produce(kafka, given, 5)  # fewer: the event at the watermark never comes again
+    shutil.rmtree(settings.checkpoint)
+    run = bed.start(settings, script="spark.kafka_job")
+    assert run.wait(200) != 0
+    assert f"topic {given!r} was made anew" in run.said()
+    assert len(consumed(kafka, taken)) == 20
+    afresh = replace(settings, name=f"{settings.name}-2", checkpoint=f"{settings.checkpoint}-2")
+    bed.start(afresh, script="spark.kafka_job").finished(200)
+    assert len(consumed(kafka, taken)) == 25
 
 
 def assert_payments_once(records: list[Record], bed: Bed) -> None:

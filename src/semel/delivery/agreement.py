@@ -28,6 +28,8 @@ class Agreement:
         remember_s: how long ids, and what became of parked events, are kept.
         forms: of each column that gives an id, whether it is an integer, a text, a date, ...: the
             same event under another form would be another event.
+        unknown_source: with positions, why nobody can tell whether a topic was made anew; nothing
+            where Kafka is asked.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Agreement:
     accept_gap: bool = False
     remember_s: float = REMEMBER_S
     forms: Mapping[str, str] = field(default_factory=dict)
+    unknown_source: str = "its id is not known"
 
     def __post_init__(self) -> None:
         if not self.name:

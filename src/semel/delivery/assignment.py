@@ -21,7 +21,6 @@ class Assignment:
 
     Attributes:
         task: Spark's partitionId.
-        source: the source's own identity (Kafka's topic id), where it has one.
         starts_at: where Spark's own offsets of this source partition start in this minibatch; where
             it is not known, the first row's offset stands for it.
         order: whether the events of an entity wait for each other, where an entity is named.
@@ -36,7 +35,6 @@ class Assignment:
     attempt: Attempt
     process: Process
     task: int
-    source: str | None = None
     starts_at: int | None = None
     order: bool = True
     accept_gap: bool = False

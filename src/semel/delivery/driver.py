@@ -18,6 +18,7 @@ from semel.ledger.owners import Owners
 from semel.ledger.parked import read_parked
 from semel.ledger.pruning import REMEMBER_S, Pruning
 from semel.ledger.rows import OpenRow
+from semel.ledger.sources import UNKNOWN, Sources
 from semel.protocol import OnDoubt, ParkedState
 
 if TYPE_CHECKING:
@@ -97,8 +98,15 @@ class Driver:
         }
         return {**described, "forms": dict(self.forms)} if self.forms else described
 
-    def begin(self, query: str, batch: int, starts: Mapping[str, int] | None = None) -> Opening:
-        """Open a minibatch; `starts` tells where Spark begins in each source partition, if known.
+    def begin(
+        self,
+        query: str,
+        batch: int,
+        starts: Mapping[str, int] | None = None,
+        sources: Sources = UNKNOWN,
+    ) -> Opening:
+        """Open a minibatch; `starts` tells where Spark begins in each source partition, if known,
+        `sources` which topics they are of.
 
         Where `settled` is set on what it gives, no task is run: `end` takes no reports. Raises
         `Fenced`, `Diverged`, `ConfigurationError`.
@@ -112,6 +120,7 @@ class Driver:
             self.identity.survives_lost_checkpoint,
             starts,
             self.accept_gap,
+            sources,
         )
         opening = self._minibatches.open(wish)
         generation = opening.row.minibatch.generation

@@ -319,9 +319,11 @@ def _after_a_lost_checkpoint(agreement: Agreement) -> str:
         "meant."
     )
     if isinstance(identity, Position):
+        why = agreement.unknown_source
+        anew = f"is noticed only when it reaches that offset: {why}" if why else "stops it as well"
         return (
             "nothing is repeated. The ledger knows up to which offset of each source partition all "
-            f"is handled, and recognises the event there. {gap}"
+            f"is handled, and recognises the event there. {gap} A topic made anew {anew}."
         )
     if isinstance(identity, Given) and identity.increasing:
         return (

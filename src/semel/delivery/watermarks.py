@@ -16,7 +16,7 @@ import numpy as np
 from semel.errors import Diverged, HeldInDoubt
 from semel.events import EntityIds, Gathered, Given, IdSet, Position, digest
 from semel.ledger.gaps import next_offset, starting_offsets
-from semel.ledger.journal import FORGOT, Journal, Operator, watermark_of
+from semel.ledger.journal import FORGOT, MET, Journal, Operator, watermark_of
 from semel.ledger.sequences import Mark
 
 if TYPE_CHECKING:
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from semel.events import EventID, Rows
     from semel.ledger.journal import Entry
     from semel.sinks import Sink
-
-MET = "met"
-"""Says in which generation a remembered id was last met: the re-read has reached what is known."""
 
 
 class Watermark(Protocol):
@@ -118,16 +115,7 @@ class _ByPosition:
             )
 
     def _compare_start(self, rows: Rows, before: Mark) -> None:
-        """A topic made anew, and a gap, both look like a re-read: they stop the pipeline unless
-        told.
-        """
-        source = self._assignment.source
-        if source is not None and before.source is not None and source != before.source:
-            raise Diverged(
-                f"{self._place}: the source is {source}, but what was delivered came from "
-                f"{before.source}: a topic made anew starts its offsets anew. Start under a new "
-                "name"
-            )
+        """A gap looks like a re-read: it stops the pipeline unless told."""
         starts_at = self._assignment.starts_at
         first = _offset(rows.id(0)) if starts_at is None else starts_at
         wanted = next_offset(before)
@@ -175,7 +163,7 @@ class _ByPosition:
         generation = self._assignment.opening.row.minibatch.generation
         above = IdSet.EMPTY if self._before is None else self._before.above
         above = IdSet.of(each for each in above if _parts(each) > _parts(upto))
-        return Mark(upto, content, self._assignment.source, above, generation)
+        return Mark(upto, content, above, generation)
 
     def entry(self) -> Entry | None:
         return None

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 
 from semel.errors import Diverged, Fenced
 from semel.events.ids import Minibatch
-from semel.ledger import gaps, journal, judging, refusals, sequences
+from semel.ledger import gaps, journal, judging, refusals, sequences, sources
 from semel.ledger.judging import Consequence
 from semel.ledger.keys import EVENTS, HEADS, OPEN, STREAMS, key, prefix
 from semel.ledger.owners import PIPELINES
 from semel.ledger.rows import OpenRow, StreamRow
 from semel.ledger.sequences import SequenceRow, Standing
+from semel.ledger.sources import UNKNOWN, Sources
 from semel.ledger.store import Absent, Conflict, Equals, Put, Sweep
 from semel.protocol import PartitionState
 
@@ -80,6 +81,7 @@ class Wish:
     Attributes:
         starts: where Spark begins in each source partition, by its name, where that is known; it is
             compared with the ledger when a checkpoint was lost.
+        sources: what Kafka says of the topics that Spark reads.
         accept_gap: go on although Spark begins later than the ledger stands.
     """
 
@@ -90,6 +92,7 @@ class Wish:
     survives_lost_checkpoint: bool = True
     starts: Mapping[str, int] | None = None
     accept_gap: bool = False
+    sources: Sources = UNKNOWN
 
 
 class Minibatches:
@@ -116,7 +119,7 @@ class Minibatches:
             if before is not None and before.run < self._run:
                 refusals.left_out(self._scribe, wish.sinks)
             judged = self._follow(before, wish)
-            row = self._next(before, wish, judged)
+            row = self._from_known_sources(before, self._next(before, wish, judged), wish)
             standing = self._sequences(wish)
             if before is not None and _same(before, row):
                 row = before
@@ -149,6 +152,14 @@ class Minibatches:
 
     def _sequences(self, wish: Wish) -> Mapping[str, Mapping[str, SequenceRow]]:
         return {sink: sequences.read_sequences(self._scribe, sink) for sink in wish.sinks}
+
+    def _from_known_sources(self, before: OpenRow | None, row: OpenRow, wish: Wish) -> OpenRow:
+        """Give the row with the ids of its topics. Raises `Diverged` where one was made anew."""
+        if before is None:
+            return replace(row, sources=dict(wish.sources.ids))
+        lost = _begins(before, row)
+        found = sources.compare(self._scribe.pipeline, before.sources, wish, lost=lost)
+        return replace(row, sources=found)
 
     def _follow(self, before: OpenRow | None, wish: Wish) -> Consequence:
         """Say what follows from a judgement, where the batch that was judged comes again."""

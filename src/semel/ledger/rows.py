@@ -45,6 +45,7 @@ class OpenRow:
         continues: whether the generation goes on where the one before stood, because a person said
             so: no checkpoint was lost.
         compared: whether the driver has compared the start of the generation with the ledger.
+        sources: Kafka's id of each topic that was ever read, where it could be asked.
     """
 
     run: int
@@ -62,6 +63,7 @@ class OpenRow:
     settled: bool = False
     continues: bool = False
     compared: bool = False
+    sources: dict[str, str] = field(default_factory=dict)
 
     def dump(self) -> str:
         """Give the payload."""
@@ -83,6 +85,7 @@ class OpenRow:
                 "settled": self.settled,
                 "continues": self.continues,
                 "compared": self.compared,
+                **({"sources": self.sources} if self.sources else {}),
             }
         )
 
@@ -109,6 +112,7 @@ class OpenRow:
             settled=row["settled"],
             continues=row["continues"],
             compared=row["compared"],
+            sources=row.get("sources", {}),
         )
 
     def reached(self) -> tuple[int, int, bool]:

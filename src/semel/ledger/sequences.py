@@ -30,14 +30,12 @@ class Mark:
 
     Attributes:
         digest: of the event at `upto`, because a topic made anew looks just like a re-read.
-        source: the source's own identity (Kafka's topic id), where it has one.
         generation: in which the partition was last seen; an older one means that it is read again.
         begins: the first event that ever came, while not all events up to any other are handled.
     """
 
     upto: EventID | None = None
     digest: str | None = None
-    source: str | None = None
     above: IdSet = field(default=IdSet.EMPTY)
     generation: int = 1
     begins: EventID | None = None
@@ -48,7 +46,6 @@ class Mark:
         return {
             "upto": upto,
             "digest": self.digest,
-            "source": self.source,
             "above": self.above.to_json(),
             "generation": self.generation,
             "begins": list(self.begins) if isinstance(self.begins, tuple) else self.begins,
@@ -61,7 +58,6 @@ class Mark:
         return cls(
             upto=tuple(upto) if isinstance(upto, list) else upto,
             digest=value["digest"],
-            source=value["source"],
             above=IdSet.from_json(value["above"]),
             generation=value["generation"],
             begins=tuple(begins) if isinstance(begins, list) else begins,

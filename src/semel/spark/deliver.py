@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from semel.delivery import Agreement
 from semel.errors import ConfigurationError
+from semel.events import Position
 from semel.ledger.pruning import REMEMBER_S
 from semel.sinks import Sink
 from semel.sinks import sink as make_sink
+from semel.spark import sources
 from semel.spark.batch import Delivered, run_batch
 from semel.spark.identities import Named, choose, forms, require_order
 from semel.spark.refusals import refuse_columns
@@ -78,7 +81,11 @@ def deliver(  # noqa: PLR0913 - each is a word of the agreement, and all but two
         accept_gap=accept_gap,
         remember_s=remember_s,
     )
-    return make_writer(df, agreement, ledger)
+    source = None
+    if isinstance(agreement.identity, Position):
+        source = sources.find(df)
+        agreement = replace(agreement, unknown_source=sources.unknown(df, source))
+    return make_writer(df, agreement, ledger, source)
 
 
 def deliver_batch(  # noqa: PLR0913 - as above

@@ -25,21 +25,23 @@ from semel.events import Position
 from semel.ledger.owners import Owners
 from semel.ledger.processes import Process
 from semel.ledger.scribe import Scribe
+from semel.ledger.sources import UNKNOWN, Sources
 from semel.ledger.stores import open_store
-from semel.spark import checkpoints, ledgers
+from semel.spark import checkpoints, ledgers, sources
 from semel.spark.frames import arranged, plainly_named
 from semel.spark.heartbeat import Heartbeat
 from semel.spark.refusals import refuse_optimized
 from semel.spark.task import SCHEMA, Outcome, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
     from semel.delivery import Agreement
     from semel.ledger.minibatches import Opening
     from semel.ledger.owners import OwnerRow
+    from semel.spark.sources import KafkaSource
 
 OWNER_LEASE_S = 10.0
 TRIES = 10
@@ -58,6 +60,7 @@ class Live:
     ledger: str
     query: str
     starts: Mapping[str, int] | None
+    sources: Sources
     between: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -67,6 +70,7 @@ class MicroBatches:
 
     Attributes:
         nonce: tells this start from every other.
+        source: the Kafka that is read, where that is known.
         query: Spark's query, where it lives in this process; the heartbeat ends with it.
     """
 
@@ -74,6 +78,7 @@ class MicroBatches:
     ledger: str | None
     checkpoint: str
     nonce: str
+    source: KafkaSource | None = None
     query: Any = None
     _live: Live | None = field(default=None, init=False, repr=False)
     _watched: OwnerRow | None = field(default=None, init=False, repr=False)
@@ -85,17 +90,21 @@ class MicroBatches:
         """Deliver one micro-batch. Raises what stops the query."""
         if self._live is None:
             refuse_optimized()
-            self._live = self._begin_run(frame.sparkSession, batch)
+            self._live = self._begin_run(frame, batch)
         live = self._live
         with live.between:
-            opening = live.driver.begin(live.query, batch, live.starts)
+            opening = live.driver.begin(live.query, batch, live.starts, live.sources)
         if opening.new_generation:
             self._tell_generation(opening)
         if opening.settled:
             log.warning("%s: taken as recorded, as a person said", self._place(opening))
             live.driver.end(opening, [])
             return
-        self._tell(opening, deliver(frame, live.driver, opening, self.agreement, live.ledger))
+        outcome = deliver(frame, live.driver, opening, self.agreement, live.ledger)
+        self._tell(opening, outcome)
+        if self.source is not None:
+            came = {_topic(report.partition) for report in outcome.reports}
+            live.sources = self._ask(frame, came - set(live.sources.ids), live.sources)
 
     def look_first(self, spark: SparkSession) -> None:
         """Look at the ledger before Spark starts anything: is the name used, or somebody at it?
@@ -111,8 +120,22 @@ class MicroBatches:
             self._watched = refuse_living(scribe)
             driver.drain()  # what a person released goes also where no new input comes
 
-    def _begin_run(self, spark: SparkSession, batch: int) -> Live:
+    def _ask(self, frame: DataFrame, topics: Collection[str], known: Sources = UNKNOWN) -> Sources:
+        """Ask for the ids of topics that are not known yet."""
+        if not topics:
+            return known
+        told = sources.ask(frame, self.source, topics)
+        if told.why and self.source is not None and told.why != known.why:
+            log.warning(
+                "pipeline %r: if a topic is deleted and made anew nobody will notice, because %s",
+                self.agreement.name,
+                told.why,
+            )
+        return Sources({**known.ids, **told.ids}, told.why)
+
+    def _begin_run(self, frame: DataFrame, batch: int) -> Live:
         """Register this start, once nobody else has the name."""
+        spark = frame.sparkSession
         ledger = ledgers.resolve(self.ledger, self.checkpoint)
         ledgers.refuse_unreachable(ledger, spark)
         scribe = Scribe(open_store(ledger), self.agreement.name)
@@ -122,7 +145,9 @@ class MicroBatches:
         starts = None
         if isinstance(self.agreement.identity, Position):
             starts = checkpoints.starts(spark, self.checkpoint, batch)
-        live = Live(driver, ledger, checkpoints.query_id(spark, self.checkpoint), starts)
+        known = self._ask(frame, {_topic(name) for name in starts or ()})
+        query = checkpoints.query_id(spark, self.checkpoint)
+        live = Live(driver, ledger, query, starts, known)
         Heartbeat(driver, self._active, live.between).start()
         return live
 
@@ -247,6 +272,11 @@ def make_driver(scribe: Scribe, agreement: Agreement, nonce: str, spark: SparkSe
         remember_s=agreement.remember_s,
         forms=agreement.forms,
     )
+
+
+def _topic(partition: str) -> str:
+    """The topic of a source partition: `topic/3`."""
+    return partition.rpartition("/")[0]
 
 
 def refuse_living(scribe: Scribe, known: OwnerRow | None = None) -> OwnerRow | None:

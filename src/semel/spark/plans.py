@@ -1,4 +1,4 @@
-"""Looks at the plan of a frame, to see whether the source's own columns come through."""
+"""Looks at the plan of a frame: its sources, and whether their own columns come through."""
 
 from __future__ import annotations
 
@@ -34,6 +34,32 @@ def keeps_positions(frame: DataFrame, names: Sequence[str]) -> bool:
     return set(given) == set(names) and all(
         of_source.get(name) == expression for name, expression in given.items()
     )
+
+
+def streams(frame: DataFrame) -> list[tuple[str, dict[str, str]]]:
+    """The format and the options of each streaming source; "" for one that cannot be looked at."""
+    if is_classic(frame):
+        analyzed: Any = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - as above
+        leaves = [leaf for leaf in _each(analyzed.collectLeaves()) if leaf.isStreaming()]
+        return [
+            (str(leaf.sourceName()), dict(leaf.extraOptions().asCaseSensitiveMap()))
+            if leaf.nodeName() == "StreamingRelationV2"
+            else ("", {})
+            for leaf in leaves
+        ]
+    return list(_unresolved(frame._plan))  # noqa: SLF001 - as above
+
+
+def _unresolved(plan: Any) -> Iterator[tuple[str, dict[str, str]]]:
+    """The same of a plan of Spark Connect, which names what it reads and knows no more."""
+    from pyspark.sql.connect.plan import LogicalPlan
+
+    if getattr(plan, "_is_streaming", False):
+        yield getattr(plan, "_format", None) or "", dict(getattr(plan, "_options", None) or {})
+    for value in vars(plan).values():
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, LogicalPlan):
+                yield from _unresolved(child)
 
 
 def _output(plan: Any) -> Iterator[tuple[str, str]]:

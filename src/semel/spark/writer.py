@@ -19,17 +19,20 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from semel.delivery import Agreement
+    from semel.spark.sources import KafkaSource
 
 CHECKPOINT = "checkpointlocation"
 
 
-def make_writer(frame: DataFrame, agreement: Agreement, ledger: str | None) -> DataStreamWriter:
+def make_writer(
+    frame: DataFrame, agreement: Agreement, ledger: str | None, source: KafkaSource | None
+) -> DataStreamWriter:
     """Give the session's own writer of the frame, as one that delivers."""
     plain: Any = frame.writeStream
     writer: Any = object.__new__(_delivering(type(plain)))
     writer.__dict__.update(plain.__dict__)
     writer.agreement = agreement
-    writer._semel = _Said(frame, ledger)  # noqa: SLF001 - its own
+    writer._semel = _Said(frame, ledger, source)  # noqa: SLF001 - its own
     made: DataStreamWriter = writer
     return made
 
@@ -37,10 +40,11 @@ def make_writer(frame: DataFrame, agreement: Agreement, ledger: str | None) -> D
 class _Said:
     """What was said to a writer, and what it needs to check it."""
 
-    def __init__(self, frame: DataFrame, ledger: str | None) -> None:
+    def __init__(self, frame: DataFrame, ledger: str | None, source: KafkaSource | None) -> None:
         self.spark: SparkSession = frame.sparkSession
         self.classic = is_classic(frame)
         self.ledger = ledger
+        self.source = source
         self.options: dict[str, str] = {}
         self.mode = "append"
         self.name: str | None = None
@@ -126,12 +130,15 @@ class Delivering:
         if queryName is not None:
             self.queryName(queryName)
         self._refuse_said()
-        batches = MicroBatches(self.agreement, self._semel.ledger, self._checkpoint(), uuid4().hex)
-        if self._semel.classic:
-            batches.look_first(self._semel.spark)
+        said = self._semel
+        batches = MicroBatches(
+            self.agreement, said.ledger, self._checkpoint(), uuid4().hex, said.source
+        )
+        if said.classic:
+            batches.look_first(said.spark)
         super().foreachBatch(batches)  # type: ignore[misc]
         query: StreamingQuery = super().start()  # type: ignore[misc]
-        if self._semel.classic:
+        if said.classic:
             batches.query = query
         return query
 

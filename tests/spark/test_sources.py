@@ -1,0 +1,86 @@
+"""Where a query reads from, as its plan tells, and what Kafka says of its topics."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.sql.connect.plan import DataSource, Filter, LogicalPlan, SetOperation
+from pyspark.sql.connect.plan import Range as Numbers
+
+from semel.bench.kafka_broker import KafkaBroker
+from semel.sinks.kafka.topics import Topics
+from semel.spark import sources
+
+
+def through_connect(plan: LogicalPlan) -> Any:
+    """A frame as Spark Connect has it: an unresolved plan, and nothing of Java."""
+    return SimpleNamespace(_plan=plan)
+
+
+def reading(options: dict[str, str], kind: str = "kafka", *, streaming: bool = True) -> DataSource:
+    return DataSource(kind, options=options, is_streaming=streaming)
+
+
+def filtered(child: LogicalPlan) -> LogicalPlan:
+    made = Filter.__new__(Filter)
+    LogicalPlan.__init__(made, child)
+    return made
+
+
+SERVED = {"kafka.bootstrap.servers": "here:9092", "subscribe": "t"}
+
+
+def test_the_kafka_below_other_operators_is_found_with_what_its_client_is_told() -> None:
+    found = sources.find(through_connect(filtered(filtered(reading(SERVED)))))
+    assert found is not None
+    assert found.config == {"bootstrap.servers": "here:9092"}
+    assert "here" not in repr(found), "there may be secrets in it"
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        reading({}, "rate"),
+        reading(SERVED, streaming=False),
+        SetOperation(reading(SERVED), reading({}, "rate"), "union"),
+        SetOperation(reading(SERVED), reading(SERVED), "union"),
+    ],
+)
+def test_another_source_or_a_second_one_makes_it_unknown_with_the_reason(plan: LogicalPlan) -> None:
+    frame = through_connect(plan)
+    assert sources.find(frame) is None
+    assert sources.unknown(frame, None) == sources.OTHER
+    assert sources.ask(frame, None, ["t"]).ids == {}
+
+
+def test_a_table_that_is_no_stream_beside_it_does_not_matter() -> None:
+    plan = SetOperation(reading(SERVED), Numbers(0, 5, 1), "union")
+    assert sources.find(through_connect(plan)) is not None
+
+
+def test_through_connect_a_secured_broker_is_unknown_and_not_asked() -> None:
+    frame = through_connect(reading({**SERVED, "kafka.sasl.jaas.config": "secret"}))
+    found = sources.find(frame)
+    assert sources.unknown(frame, found) == sources.JVM_ONLY
+    told = sources.ask(frame, found, ["t"])
+    assert (told.ids, told.why) == ({}, sources.JVM_ONLY)
+
+
+def test_through_connect_kafka_tells_the_ids_of_the_topics_that_are_there(
+    kafka: KafkaBroker,
+) -> None:
+    topic = kafka.create_topic()
+    frame = through_connect(reading({"kafka.bootstrap.servers": kafka.servers}))
+    told = sources.ask(frame, sources.find(frame), [topic, "no-such-topic"])
+    assert set(told.ids) == {topic}
+    assert "no-such-topic" in told.why
+    kafka.delete_topic(topic)
+    kafka.create_topic(topic)
+    again = sources.ask(frame, sources.find(frame), [topic])
+    assert again.why == ""
+    assert again.ids[topic] != told.ids[topic]
+    found = Topics({"bootstrap.servers": kafka.servers}, "test").find(topic)
+    assert found is not None
+    assert again.ids[topic] == found.id.replace("/", "_").replace("+", "-")
