@@ -22,7 +22,6 @@ from semel.delivery.resending import Resending
 from semel.errors import (
     ConfigurationError,
     DeliveryError,
-    Diverged,
     Fenced,
     NotDelivered,
     Rejected,
@@ -38,6 +37,7 @@ from semel.protocol import (
     outstanding,
 )
 from semel.sinks import Progress, Receipt, Tail
+from semel.sinks.progress import lost
 
 if TYPE_CHECKING:
     from semel.delivery.lane import Lane
@@ -200,24 +200,32 @@ class FencedWay:
             self._open()
         return cast("TransactionalSession | SequencedSession", self._session)
 
+    @property
+    def _acknowledged(self) -> int:
+        """The last OSN that the destination acknowledged, to this attempt or as the ledger knows."""
+        lane = self._lane
+        known = lane.assignment.opening.acknowledged(lane.sink.name, lane.assignment.partition)
+        return max(known, lane.sent)
+
+    def _require_kept(self, osn: int) -> None:
+        """Raise `Diverged` when the destination stands below what it acknowledged."""
+        if osn < self._acknowledged:
+            place = self._lane.assignment.place(self._lane.sink)
+            raise lost(place, self._acknowledged, osn)
+
     def _from_row(self, told: Progress | None) -> Done:
-        minibatch = self._lane.assignment.opening.row.minibatch
-        if told is None or told.minibatch != minibatch:
+        lane = self._lane
+        self._require_kept(0 if told is None else told.osn)
+        if told is None or told.minibatch != lane.assignment.opening.row.minibatch or not told.done:
             return Done()
-        digest_at = (told.done, told.digest) if told.done else None
-        return Done(told.done, digest_at, rejected=told.rejected)
+        lane.sent = max(lane.sent, told.osn)
+        return Done(told.done, (told.done, told.digest), rejected=told.rejected)
 
     def _from_tail(self, tail: Tail) -> Done:
         lane = self._lane
         compared = outstanding(lane.last_osn_before, tail.osn)
-        before = lane.assignment.opening.standing(lane.sink.name, lane.assignment.partition)
+        self._require_kept(tail.osn)
         lane.sent = max(lane.sent, tail.osn)
-        if tail.osn < before.sent:
-            raise Diverged(
-                f"{lane.assignment.place(lane.sink)}: {before.sent} is the last output sequence "
-                f"number that the destination acknowledged, and it has only {tail.osn}: events are "
-                "gone from it, or it is another one. Restore it, or start under a new name"
-            )
         minibatch = lane.assignment.opening.row.minibatch
         stamp = tail.stamp
         digest_at = (stamp.done, stamp.digest) if stamp and stamp.minibatch == minibatch else None
@@ -313,6 +321,7 @@ class FencedWay:
             attempt=lane.assignment.attempt,
             done=stop,
             start=start,
+            after=self._acknowledged,
             osn=lane.last_osn_before + stop,
             digest=lane.running_after(rows, count),
             sort_key=rows.sort_key(count - 1),

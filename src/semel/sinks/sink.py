@@ -156,7 +156,8 @@ class TransactionalSession(Protocol):
         """Write this attempt into the progress row, whatever stands there, and tell what stood
         there.
 
-        None when the partition has no row yet. Raises `Fenced` when a later attempt is named by it.
+        None when the partition has no row yet. A row that is taken over keeps its OSN. Raises
+        `Fenced` when a later attempt is named by it.
         """
 
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
@@ -166,7 +167,9 @@ class TransactionalSession(Protocol):
         there, because after a lost checkpoint they are all that is known of it.
 
         Raises `Fenced` when the row names a later attempt or minibatch, and when it stands beyond
-        `progress.start`: then an earlier call of this very attempt has arrived after all.
+        `progress.start`: then an earlier call of this very attempt has arrived after all. Raises
+        `Diverged` when there is no row, or one whose OSN is below `progress.after`: then the
+        destination has lost what it acknowledged (`progress.require_kept` says so).
         """
 
     def close(self) -> None:
