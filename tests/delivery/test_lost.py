@@ -80,8 +80,8 @@ def test_a_destination_that_lost_all_is_noticed_before_a_further_event(
     opening = world.open(1)
     found = words(2, "nothing")
     if kind == "sequenced":  # a log is asked when it is found pending, or a number is not beyond it
+        world.out.plan(crash_after)
         with pytest.raises(Crash):
-            world.out.plan(crash_after)
             world.task(opening, "a3 b4")
         forget(world)
     with pytest.raises(Diverged, match=found):
@@ -129,7 +129,12 @@ def test_what_was_lost_in_the_middle_of_an_attempt_is_noticed_by_it(kind: str) -
 @pytest.mark.parametrize("kind", KEEPING[:2])
 def test_an_attempt_that_asks_again_compares_with_what_it_was_told(kind: str) -> None:
     world = world_like(kind, chunk_rows=1)
-    world.out.plan(fine, fine, lambda _: (forget(world), lost_on_the_way(fine)))
+
+    def forgets(act: Callable[[], Any]) -> None:
+        forget(world)
+        lost_on_the_way(act)
+
+    world.out.plan(fine, fine, forgets)
     opening = world.open(0)
     with pytest.raises(Diverged, match=words(2, "nothing")):
         world.task(opening, "a1 b2 a3")

@@ -50,7 +50,7 @@ def test_a_database_restored_from_an_older_copy_is_noticed(
         desk.minibatch(sink, [batch([4, 5])], 1)
         restored = Desk(postgres.url(older), desk.folder)
         for nonce in ("n1", "n2"):  # on the clean path, and when the partition is found pending
-            with pytest.raises(Diverged, match="5 is the last output .* it has only 3"):
+            with pytest.raises(Diverged, match=r"5 is the last output .* it has only 3"):
                 restored.minibatch(restored.sink(table="payments"), [batch([6])], 2, nonce=nonce)
         assert ids_of(restored) == [1, 2, 3]
     finally:
@@ -65,7 +65,7 @@ def test_a_database_whose_rows_are_gone_is_noticed(desk: Desk) -> None:
     desk.execute("drop table semel_progress, semel_progress_ids")
     desk.execute("truncate payments")
     for nonce in ("n1", "n2"):
-        with pytest.raises(Diverged, match="partition 0.*: 3 is the last output .* has nothing"):
+        with pytest.raises(Diverged, match=r"partition 0.*: 3 is the last output .* has nothing"):
             desk.minibatch(sink, [batch([4])], 1, nonce=nonce)
     assert ids_of(desk) == []
 
@@ -104,7 +104,7 @@ def test_a_progress_topic_that_was_made_anew_is_noticed(
         for _ in range(2):
             rows._kept.clear()
             opening = pipeline.open(1)
-            with pytest.raises(Diverged, match="3 is the last output .* it has nothing"):
+            with pytest.raises(Diverged, match=r"3 is the last output .* it has nothing"):
                 pipeline.task(opening, kafka_world.chunk(3, 4).rows.batch)
         assert ids_in(consumed(kafka, topic)) == [0, 1, 2]
     finally:
@@ -117,11 +117,11 @@ def test_a_session_refuses_a_row_that_stands_below_what_was_acknowledged(
     topic, place = kafka.create_topic(), f"p-{uuid4().hex}"
     session = sink_to(kafka, topic).open(kafka_world.target(pipeline=place))
     told = kafka_world.progress(0, 2)
-    with pytest.raises(Diverged, match="1 is the last output .* it has nothing"):
+    with pytest.raises(Diverged, match=r"1 is the last output .* it has nothing"):
         session.deliver_with(kafka_world.chunk(0, 2), replace(told, after=1))
     session.deliver_with(kafka_world.chunk(0, 2), told)
     further = kafka_world.progress(2, 3)
-    with pytest.raises(Diverged, match="3 is the last output .* it has only 2"):
+    with pytest.raises(Diverged, match=r"3 is the last output .* it has only 2"):
         session.deliver_with(kafka_world.chunk(2, 3), replace(further, after=3))
     session.deliver_with(kafka_world.chunk(2, 3), replace(further, after=2))
     session.close()

@@ -316,7 +316,24 @@ def test_an_error_that_passes_is_not_taken_for_a_refusal(redis: RedisServer) -> 
         2: "OOM no room",
         3: "not tried, because an event before it met: OOM no room",
     }
+    assert {type(why) for why in receipt.failures.values()} == {NotDelivered}
     assert listed(redis) == "a:1 b:2"
+
+
+def test_what_was_not_tried_goes_by_itself_when_the_error_has_passed(redis: RedisServer) -> None:
+    body = (
+        "if redis.call('EXISTS', 'full') == 1 and ARGV[1] == '3' then "
+        "return redis.error_reply('OOM no room') end redis.call('RPUSH', KEYS[1], ARGV[1])"
+    )
+    redis.execute("SET", "full", 1)
+    world = world_with(lists(redis, command="", script=body, chunk_rows=4))
+    world.minibatch(0, "a1 b2 a3 b4 a5 c6")
+    assert listed(redis) == "a:1 b:2 c:6"
+    assert world.parked() == ["a3 resend", "b4 resend", "a5 waiting"]
+    redis.execute("DEL", "full")
+    world.minibatch(1, "a7 b8")
+    assert listed(redis) == "a:1,3,5,7 b:2,4,8 c:6"
+    assert [each.split()[1] for each in world.parked()] == ["delivered"] * 3
 
 
 # -- Redis does not allow it

@@ -17,7 +17,7 @@ import numpy as np
 from semel.delivery import counting
 from semel.delivery.caller import refuse_single_failures
 from semel.delivery.calls import call_patiently, open_session
-from semel.delivery.parks import parked_row
+from semel.delivery.parks import parked_row, state_after
 from semel.delivery.resending import Resending
 from semel.errors import (
     ConfigurationError,
@@ -37,9 +37,10 @@ from semel.protocol import (
     outstanding,
 )
 from semel.sinks import Progress, Receipt, Tail
-from semel.sinks.progress import lost
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from semel.delivery.lane import Lane
     from semel.events import Rows
     from semel.ledger.rows import ParkedRow
@@ -200,22 +201,9 @@ class FencedWay:
             self._open()
         return cast("TransactionalSession | SequencedSession", self._session)
 
-    @property
-    def _acknowledged(self) -> int:
-        """The last OSN that the destination acknowledged, to this attempt or as the ledger knows."""
-        lane = self._lane
-        known = lane.assignment.opening.acknowledged(lane.sink.name, lane.assignment.partition)
-        return max(known, lane.sent)
-
-    def _require_kept(self, osn: int) -> None:
-        """Raise `Diverged` when the destination stands below what it acknowledged."""
-        if osn < self._acknowledged:
-            place = self._lane.assignment.place(self._lane.sink)
-            raise lost(place, self._acknowledged, osn)
-
     def _from_row(self, told: Progress | None) -> Done:
         lane = self._lane
-        self._require_kept(0 if told is None else told.osn)
+        lane.require_kept(0 if told is None else told.osn)
         if told is None or told.minibatch != lane.assignment.opening.row.minibatch or not told.done:
             return Done()
         lane.sent = max(lane.sent, told.osn)
@@ -224,7 +212,7 @@ class FencedWay:
     def _from_tail(self, tail: Tail) -> Done:
         lane = self._lane
         compared = outstanding(lane.last_osn_before, tail.osn)
-        self._require_kept(tail.osn)
+        lane.require_kept(tail.osn)
         lane.sent = max(lane.sent, tail.osn)
         minibatch = lane.assignment.opening.row.minibatch
         stamp = tail.stamp
@@ -250,7 +238,7 @@ class FencedWay:
     def _park_rejected(self, rows: Rows) -> None:
         """Park what the destination refused in its last script, before the next chunk starts."""
         refused = {
-            at: self._done.rejected[position]
+            at: Rejected(self._done.rejected[position])
             for at, position in enumerate(rows.positions.tolist())
             if position in self._done.rejected and position not in self._parked
         }
@@ -281,7 +269,7 @@ class FencedWay:
                 lane.figures.delivered += len(chosen) - len(result.failures)
                 lane.sent = lane.last_osn_before + int(chosen.positions[-1]) + 1
                 lane.unknown_in_a_row = 0
-                self._park(chosen, {at: str(why) for at, why in result.failures.items()})
+                self._park(chosen, result.failures)
                 return
             if isinstance(result, Rejected):
                 self._isolate(rows, chosen, start, stop, result)
@@ -321,7 +309,7 @@ class FencedWay:
             attempt=lane.assignment.attempt,
             done=stop,
             start=start,
-            after=self._acknowledged,
+            after=lane.acknowledged,
             osn=lane.last_osn_before + stop,
             digest=lane.running_after(rows, count),
             sort_key=rows.sort_key(count - 1),
@@ -355,7 +343,7 @@ class FencedWay:
     def _isolate(self, rows: Rows, chosen: Rows, start: int, stop: int, why: Rejected) -> None:
         """Halve the range until the rejected event stands alone, and park it."""
         if len(chosen) == 1:
-            self._park(chosen, {0: str(why)})
+            self._park(chosen, {0: why})
             return
         middle = int(chosen.positions[len(chosen) // 2])
         self._send(rows, start, middle)
@@ -364,11 +352,11 @@ class FencedWay:
 
     # -- parking
 
-    def _park(self, rows: Rows, refused: dict[int, str]) -> None:
-        """Park dead letters, before progress passes them."""
+    def _park(self, rows: Rows, refused: Mapping[int, DeliveryError]) -> None:
+        """Park what the destination did not take, before progress passes it."""
         lane = self._lane
         made = [
-            parked_row(lane, rows, at, ParkedState.REJECTED, why) for at, why in refused.items()
+            parked_row(lane, rows, at, state_after(why), str(why)) for at, why in refused.items()
         ]
         while made and not self._parks(made):
             pass  # a head moved: park with the heads as they are now

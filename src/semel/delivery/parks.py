@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from semel.errors import NotDelivered, Rejected
 from semel.events import Rows
 from semel.events.labels import Labels
 from semel.events.values import CANNOT, ArrowValue
@@ -17,13 +18,26 @@ from semel.protocol import OnReject, ParkedState
 
 if TYPE_CHECKING:
     from semel.delivery.lane import Lane
+    from semel.errors import DeliveryError
+
+
+def state_after(why: DeliveryError) -> ParkedState:
+    """Say as what an event is parked that progress has passed: a dead letter, to be sent again
+    where nothing arrived, in doubt where nobody knows.
+    """
+    if isinstance(why, Rejected):
+        return ParkedState.REJECTED
+    return ParkedState.RESEND if isinstance(why, NotDelivered) else ParkedState.HELD
 
 
 def parked_row(lane: Lane, rows: Rows, at: int, state: ParkedState, why: str) -> ParkedRow:
     """Make the parked row of one event; whether it holds its entity back follows from its state."""
-    blocks = lane.ordered(rows) and (
-        state in (ParkedState.HELD, ParkedState.WAITING)
-        or (state is ParkedState.REJECTED and lane.sink.on_reject is OnReject.BLOCK)
+    blocks = state is ParkedState.RESEND or (
+        lane.ordered(rows)
+        and (
+            state in (ParkedState.HELD, ParkedState.WAITING)
+            or (state is ParkedState.REJECTED and lane.sink.on_reject is OnReject.BLOCK)
+        )
     )
     position = int(rows.positions[at])
     return ParkedRow(

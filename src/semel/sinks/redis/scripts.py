@@ -146,7 +146,7 @@ if not same then redis.pcall('DEL', ids) end
 if ARGV[10] ~= '' then
   redis.call('HSET', ids, ARGV[1] .. '.' .. ARGV[2] .. '.' .. ARGV[6], ARGV[10])
 end
-return {'done', told}
+return {'done', told, tostring(stop or 0)}
 """
 
 

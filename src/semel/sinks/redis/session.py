@@ -77,12 +77,12 @@ class RedisSession:
             raise self._refusal(reply, progress)
         self._wait_for_replicas()
         places = filled.fit.nonzero()[0]
-        why = dict(filled.unfit)
-        why.update({int(places[at]): text for at, text in row.outcomes(reply[1])})
-        if not why:
-            return DELIVERED
-        failures: dict[int, DeliveryError] = {at: Rejected(why[at]) for at in sorted(why)}
-        return Receipt(failures)
+        why: dict[int, DeliveryError] = {at: Rejected(said) for at, said in filled.unfit.items()}
+        stop = int(reply[2]) - 1  # from there on nothing was tried, because of what may pass
+        for at, said in row.outcomes(reply[1]):
+            passes = 0 <= stop <= at
+            why[int(places[at])] = NotDelivered(said) if passes else Rejected(said)
+        return Receipt({at: why[at] for at in sorted(why)}) if why else DELIVERED
 
     def close(self) -> None:
         """Give the connection back; there is nothing to roll back."""
