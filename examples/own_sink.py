@@ -74,6 +74,7 @@ class BalancesSession:
         """Move the row, then book: both or neither."""
         with self.transaction():
             stood = self.read()
+            progress.require_kept(stood, self.place)
             if stood is not None and stood.minibatch == progress.minibatch:
                 if stood.done > progress.start:
                     raise semel.Fenced("a call of this attempt has arrived after all")

@@ -10,14 +10,17 @@ import pytest
 from delivery.witnesses import Couriers, Crash, Database, Post, away, fine, lost
 from delivery.world import (
     EXACT,
+    GIVEN,
     KINDS,
+    POSITION,
     World,
     crash_everywhere,
     once,
     world_like,
     world_of,
 )
-from semel.errors import HeldInDoubt, NotDelivered
+from semel.errors import DeliveryError, HeldInDoubt, NotDelivered, OutcomeUnknown
+from semel.events import Chunk, Identity
 from semel.ledger.store import Delete
 from semel.protocol import OnDoubt, OnReject
 from semel.sinks import Retry
@@ -351,3 +354,41 @@ def test_a_follower_that_was_drained_meanwhile_is_not_sent_again() -> None:
     assert world.out.seen == "a1 a2"
     world.driver.end(opening, world.task(opening, "a2 b3"))
     assert world.out.seen == "a1 a2 b3"
+
+
+# -- a transaction that has passed single events
+
+
+class Busy(Database):
+    """Takes the good events of a chunk, and tells of the others as it is told to."""
+
+    why: DeliveryError = NotDelivered("busy")
+
+    def refused(self, chunk: Chunk) -> dict[int, Any]:
+        return dict.fromkeys(super().refused(chunk), self.why)
+
+
+@pytest.mark.parametrize("identity", [GIVEN, POSITION], ids=["given", "position"])
+def test_what_a_transaction_did_not_deliver_is_sent_again_by_itself(identity: Identity) -> None:
+    world = world_of(Busy(one_script=True), identity, chunk_rows=3)
+    world.out.refuses.add("a2")
+    world.minibatch(0, "a1 a2 b3 a4")
+    waits = ["a4 waiting"] if identity is GIVEN else []
+    assert world.parked() == ["a2 resend", *waits]
+    world.out.refuses.clear()
+    world.minibatch(1, "a5 b6")
+    delivered = "a1 b3 a2 a4 a5 b6" if identity is GIVEN else "a1 b3 a4 a2 a5 b6"
+    assert world.out.seen == delivered
+    assert {each.split()[1] for each in world.parked()} == {"delivered"}
+
+
+def test_what_a_transaction_does_not_know_is_held() -> None:
+    world = world_of(Busy(one_script=True))
+    world.out.why = OutcomeUnknown("who knows")
+    world.out.refuses.add("a2")
+    world.minibatch(0, "a1 a2 b3")
+    world.minibatch(1, "a4")
+    assert world.parked() == ["a2 held", "a4 waiting"]
+    world.resolve("a2", "delivered")
+    world.minibatch(2, "a5")
+    assert world.out.seen == "a1 b3 a4 a5"

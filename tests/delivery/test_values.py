@@ -6,11 +6,16 @@ import datetime as dt
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from delivery.world import GIVEN, INCREASING, World, world_like
+from semel.delivery import parks
 from semel.errors import ConfigurationError
-from semel.events import Identity, Rows
+from semel.events import Digest, Identity, Rows
 from semel.events.values import require_values
+from semel.ledger import payloads
+from semel.protocol import OnReject
 
 LAST = pa.array([0, 253402300799_000000], pa.int64()).cast(pa.timestamp("us", "Asia/Tokyo"))
 FAR = pa.array([0, 4_000_000], pa.int32()).cast(pa.date32())
@@ -95,3 +100,75 @@ def test_ids_whose_type_was_changed_are_told_in_words(identity: Identity) -> Non
 
 def _lose_the_checkpoint(world: World) -> None:
     world.start()
+
+
+# -- parked all the same
+
+PARKED = {
+    **CASES,
+    "a moment in the year 290000": pa.array([0, 2**63 - 1]).cast(pa.timestamp("us")),
+    "a duration of 290000 million years": pa.array([0, 2**63 - 1]).cast(pa.duration("s")),
+    "nanoseconds": pa.array([0, 1_000_000_001]).cast(pa.timestamp("ns")),
+    "a duration in nanoseconds": pa.array([0, 1_000_000_001]).cast(pa.duration("ns")),
+    "a decimal of 76 digits": pa.array([0, 10**75], pa.decimal256(76, 0)),
+    "a null": pa.array([None, None], pa.timestamp("us", "Asia/Tokyo")),
+    "not a number": pa.array([0.0, float("nan")]),
+}
+
+
+def parked_behind(values: pa.Array) -> World:
+    """The event with the second value waits behind one of its entity that was refused."""
+    world = world_like("transactional", GIVEN, on_reject=OnReject.BLOCK)
+    world.out.refuses.add("b1")
+    world.minibatch(0, "b1")
+    world.out.refuses.clear()
+    opening = world.open(1)
+    later = batch(values).slice(1)
+    world.driver.end(opening, world.task(opening, [later]))
+    assert world.parked() == ["b1 rejected", "b2 waiting"]
+    return world
+
+
+@pytest.mark.parametrize("name", list(PARKED))
+def test_an_event_with_a_value_python_cannot_hold_is_parked_as_it_was(name: str) -> None:
+    world = parked_behind(PARKED[name])
+    row = world.parked_rows()[1][1]
+    again = parks.rows_of(row).batch
+    assert str(again.schema) == str(batch(PARKED[name]).schema)
+    assert _digest(again) == _digest(batch(PARKED[name]).slice(1))
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("a moment in the year 290000", f"{2**63 - 1} us since 1970-01-01 UTC"),
+        ("a duration of 290000 million years", str(2**63 - 1)),
+        ("nanoseconds", "1970-01-01 00:00:01.000000001"),
+        ("a date after the year 9999", "12921-08-"),
+        ("text that is not UTF-8", "\\xff\\xfe"),
+    ],
+)
+def test_a_person_can_read_such_a_value(name: str, shown: str) -> None:
+    value = parked_behind(PARKED[name]).parked_rows()[1][1].value
+    assert value is not None
+    assert shown in str(value["v"])
+    assert shown in repr(value["v"])
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.sampled_from(["s", "ms", "us", "ns"]), st.booleans())
+def test_every_moment_and_duration_comes_back_from_the_ledger(
+    number: int, unit: str, zoned: bool
+) -> None:
+    for kind in (pa.timestamp(unit, "Asia/Tokyo" if zoned else None), pa.duration(unit)):
+        made = rows_of(pa.array([0, number]).cast(kind))
+        value = parks.value_of(made, 1)
+        kept = {name: payloads.encode_value(each) for name, each in value.items()}
+        read = payloads.load(payloads.dump(kept))
+        back = payloads.decode_value(read["v"])
+        assert parks._array(back, kind).cast(pa.int64()).to_pylist() == [number]
+
+
+def _digest(rows: pa.RecordBatch) -> str:
+    digest = Digest(rows.schema)
+    digest.update(rows)
+    return digest.hexdigest()

@@ -423,6 +423,7 @@ class DatabaseLine(Line):
         def act() -> Receipt:
             stood = self.destination.rows.get(_place(self.target))
             self._refuse(stood, progress)
+            progress.require_kept(stood, "the row")
             refused = self.destination.refused(chunk)
             if refused and not self.destination.one_script:
                 raise Rejected("one of them is refused")

@@ -163,6 +163,7 @@ class Transactional(Desk):
 
     def moved(self, progress: Progress) -> Progress:
         stood = self.read()
+        progress.require_kept(stood, self.place)
         if stood is not None and stood.minibatch == progress.minibatch:
             if stood.done > progress.start:
                 raise semel.Fenced("a call of this attempt has arrived after all")

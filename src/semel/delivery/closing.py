@@ -23,6 +23,7 @@ from semel.ledger.rows import ParkedRow
 from semel.ledger.sequences import Mark, Standing
 from semel.protocol import DOUBT, Capability, OnReject, ParkedState, Remedy, SpanState
 from semel.sinks import Tail, Target
+from semel.sinks.progress import lost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -162,6 +163,7 @@ class Closing:
         session = self._open(leftover, sink)
         try:
             told = cast("TransactionalSession | SequencedSession", session).take_over()
+            self._require_kept(leftover, 0 if told is None else told.osn)
             if isinstance(told, Tail):
                 ids = EntityIds.EMPTY
                 if isinstance(self.identity, Given):
@@ -173,6 +175,14 @@ class Closing:
             return self._from_row(leftover, told)
         finally:
             session.close()
+
+    def _require_kept(self, leftover: Leftover, osn: int) -> None:
+        """Raise `Diverged` when the destination stands below what it acknowledged."""
+        partition = leftover.row.partition
+        acknowledged = self.opening.acknowledged(leftover.sink, partition)
+        if osn < acknowledged:
+            where = f"pipeline {self.scribe.pipeline!r}, sink {leftover.sink!r}"
+            raise lost(f"{where}, partition {partition}", acknowledged, osn)
 
     def _from_row(self, leftover: Leftover, told: Progress | None) -> Handled:
         if told is None or told.minibatch != leftover.minibatch or not told.done:

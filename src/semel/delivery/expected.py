@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from semel.delivery.parks import value_of
 from semel.events import EntityIds, IdSet
 from semel.ledger.parked import read_parked
 from semel.ledger.store import Conflict, Equals, Put
@@ -40,7 +41,7 @@ class Expected:
         filled = 0
         for at in np.flatnonzero(rows.contained_in(EntityIds.of(wanted))).tolist():
             row_key, row, text = self._missing.pop((rows.scope(at), rows.id(at)))
-            full = replace(row, value=rows.value(at), schema=schema, shown=rows.entity(at))
+            full = replace(row, value=value_of(rows, at), schema=schema, shown=rows.entity(at))
             try:
                 self._scribe.commit([Equals(row_key, text)], [Put(row_key, full.dump())])
             except Conflict:

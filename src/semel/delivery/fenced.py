@@ -17,12 +17,11 @@ import numpy as np
 from semel.delivery import counting
 from semel.delivery.caller import refuse_single_failures
 from semel.delivery.calls import call_patiently, open_session
-from semel.delivery.parks import parked_row
+from semel.delivery.parks import parked_row, state_after
 from semel.delivery.resending import Resending
 from semel.errors import (
     ConfigurationError,
     DeliveryError,
-    Diverged,
     Fenced,
     NotDelivered,
     Rejected,
@@ -40,6 +39,8 @@ from semel.protocol import (
 from semel.sinks import Progress, Receipt, Tail
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from semel.delivery.lane import Lane
     from semel.events import Rows
     from semel.ledger.rows import ParkedRow
@@ -201,23 +202,18 @@ class FencedWay:
         return cast("TransactionalSession | SequencedSession", self._session)
 
     def _from_row(self, told: Progress | None) -> Done:
-        minibatch = self._lane.assignment.opening.row.minibatch
-        if told is None or told.minibatch != minibatch:
+        lane = self._lane
+        lane.require_kept(0 if told is None else told.osn)
+        if told is None or told.minibatch != lane.assignment.opening.row.minibatch or not told.done:
             return Done()
-        digest_at = (told.done, told.digest) if told.done else None
-        return Done(told.done, digest_at, rejected=told.rejected)
+        lane.sent = max(lane.sent, told.osn)
+        return Done(told.done, (told.done, told.digest), rejected=told.rejected)
 
     def _from_tail(self, tail: Tail) -> Done:
         lane = self._lane
         compared = outstanding(lane.last_osn_before, tail.osn)
-        before = lane.assignment.opening.standing(lane.sink.name, lane.assignment.partition)
+        lane.require_kept(tail.osn)
         lane.sent = max(lane.sent, tail.osn)
-        if tail.osn < before.sent:
-            raise Diverged(
-                f"{lane.assignment.place(lane.sink)}: {before.sent} is the last output sequence "
-                f"number that the destination acknowledged, and it has only {tail.osn}: events are "
-                "gone from it, or it is another one. Restore it, or start under a new name"
-            )
         minibatch = lane.assignment.opening.row.minibatch
         stamp = tail.stamp
         digest_at = (stamp.done, stamp.digest) if stamp and stamp.minibatch == minibatch else None
@@ -242,7 +238,7 @@ class FencedWay:
     def _park_rejected(self, rows: Rows) -> None:
         """Park what the destination refused in its last script, before the next chunk starts."""
         refused = {
-            at: self._done.rejected[position]
+            at: Rejected(self._done.rejected[position])
             for at, position in enumerate(rows.positions.tolist())
             if position in self._done.rejected and position not in self._parked
         }
@@ -273,7 +269,7 @@ class FencedWay:
                 lane.figures.delivered += len(chosen) - len(result.failures)
                 lane.sent = lane.last_osn_before + int(chosen.positions[-1]) + 1
                 lane.unknown_in_a_row = 0
-                self._park(chosen, {at: str(why) for at, why in result.failures.items()})
+                self._park(chosen, result.failures)
                 return
             if isinstance(result, Rejected):
                 self._isolate(rows, chosen, start, stop, result)
@@ -313,6 +309,7 @@ class FencedWay:
             attempt=lane.assignment.attempt,
             done=stop,
             start=start,
+            after=lane.acknowledged,
             osn=lane.last_osn_before + stop,
             digest=lane.running_after(rows, count),
             sort_key=rows.sort_key(count - 1),
@@ -346,7 +343,7 @@ class FencedWay:
     def _isolate(self, rows: Rows, chosen: Rows, start: int, stop: int, why: Rejected) -> None:
         """Halve the range until the rejected event stands alone, and park it."""
         if len(chosen) == 1:
-            self._park(chosen, {0: str(why)})
+            self._park(chosen, {0: why})
             return
         middle = int(chosen.positions[len(chosen) // 2])
         self._send(rows, start, middle)
@@ -355,11 +352,11 @@ class FencedWay:
 
     # -- parking
 
-    def _park(self, rows: Rows, refused: dict[int, str]) -> None:
-        """Park dead letters, before progress passes them."""
+    def _park(self, rows: Rows, refused: Mapping[int, DeliveryError]) -> None:
+        """Park what the destination did not take, before progress passes it."""
         lane = self._lane
         made = [
-            parked_row(lane, rows, at, ParkedState.REJECTED, why) for at, why in refused.items()
+            parked_row(lane, rows, at, state_after(why), str(why)) for at, why in refused.items()
         ]
         while made and not self._parks(made):
             pass  # a head moved: park with the heads as they are now

@@ -23,6 +23,7 @@ from semel.ledger.parked import parked_key, parking, read_heads, read_parked
 from semel.ledger.partitions import Holding
 from semel.ledger.reports import Report
 from semel.protocol import Found, OnDoubt, ParkedState
+from semel.sinks.progress import lost
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -211,6 +212,17 @@ class Lane:
         if row is not None:
             return row.osn
         return self.assignment.opening.standing(self.sink.name, self.assignment.partition).osn
+
+    @property
+    def acknowledged(self) -> int:
+        """The last OSN that the destination acknowledged, as ledger and this attempt know."""
+        opening = self.assignment.opening
+        return max(opening.acknowledged(self.sink.name, self.assignment.partition), self.sent)
+
+    def require_kept(self, osn: int) -> None:
+        """Raise `Diverged` when the destination stands below what it acknowledged."""
+        if osn < self.acknowledged:
+            raise lost(self.assignment.place(self.sink), self.acknowledged, osn)
 
     def within_lease(self) -> None:
         """Act, or succeed, only on what the ledger said within a lease, counted from before it was

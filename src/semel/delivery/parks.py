@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
+from semel.errors import NotDelivered, Rejected
 from semel.events import Rows
 from semel.events.labels import Labels
+from semel.events.values import CANNOT, ArrowValue
+from semel.ledger import payloads
 from semel.ledger.rows import ParkedRow
 from semel.protocol import OnReject, ParkedState
 
 if TYPE_CHECKING:
     from semel.delivery.lane import Lane
+    from semel.errors import DeliveryError
+
+
+def state_after(why: DeliveryError) -> ParkedState:
+    """Say as what an event is parked that progress has passed: a dead letter, to be sent again
+    where nothing arrived, in doubt where nobody knows.
+    """
+    if isinstance(why, Rejected):
+        return ParkedState.REJECTED
+    return ParkedState.RESEND if isinstance(why, NotDelivered) else ParkedState.HELD
 
 
 def parked_row(lane: Lane, rows: Rows, at: int, state: ParkedState, why: str) -> ParkedRow:
     """Make the parked row of one event; whether it holds its entity back follows from its state."""
-    blocks = lane.ordered(rows) and (
-        state in (ParkedState.HELD, ParkedState.WAITING)
-        or (state is ParkedState.REJECTED and lane.sink.on_reject is OnReject.BLOCK)
+    blocks = state is ParkedState.RESEND or (
+        lane.ordered(rows)
+        and (
+            state in (ParkedState.HELD, ParkedState.WAITING)
+            or (state is ParkedState.REJECTED and lane.sink.on_reject is OnReject.BLOCK)
+        )
     )
     position = int(rows.positions[at])
     return ParkedRow(
@@ -37,9 +53,25 @@ def parked_row(lane: Lane, rows: Rows, at: int, state: ParkedState, why: str) ->
         at=lane.scribe.clock.wall(),
         blocks=blocks,
         doubted=state in (ParkedState.HELD, ParkedState.SKIPPED, ParkedState.RESENT),
-        value=rows.value(at),
+        value=value_of(rows, at),
         schema=schema_text(rows),
     )
+
+
+def value_of(rows: Rows, at: int) -> dict[str, Any]:
+    """Give the columns of one event as the ledger keeps them, also what Python cannot hold."""
+    batch = rows.batch.slice(at, 1)
+    return dict(zip(batch.schema.names, map(_kept, batch.columns), strict=True))
+
+
+def _kept(array: pa.Array) -> Any:
+    try:
+        value = array[0].as_py()
+        payloads.encode_value(value)
+        pa.array([value], array.type)  # what Python holds, Arrow may not take back
+    except (pa.ArrowException, *CANNOT, TypeError):
+        return ArrowValue.of(array)
+    return value
 
 
 def schema_text(rows: Rows) -> str:
@@ -52,7 +84,8 @@ def rows_of(row: ParkedRow) -> Rows:
     if row.schema is None or row.value is None:
         raise ValueError(f"event {row.event} of {row.entity!r} has no payload yet")
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(row.schema)))
-    batch = pa.RecordBatch.from_pylist([row.value], schema=schema)
+    arrays = [_array(row.value[field.name], field.type) for field in schema]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     parts = row.event if isinstance(row.event, tuple) else (row.event,)
     scopes = Labels.one(row.scope, 1)
     shown = row.shown or row.entity
@@ -64,3 +97,7 @@ def rows_of(row: ParkedRow) -> Rows:
         entities=entities,
         ids=tuple(pa.array([part]) for part in parts),
     )
+
+
+def _array(value: Any, kind: pa.DataType) -> pa.Array:
+    return value.array() if isinstance(value, ArrowValue) else pa.array([value], kind)

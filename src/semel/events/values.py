@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -24,8 +25,54 @@ LAST_S = 253_402_300_799 - 2 * DAY_S
 
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6}
 
+OUT_OF_RANGE = "value out of range"
+"""What Arrow writes for a moment that it holds and has no date for."""
+
 CANNOT = (OverflowError, ValueError)
 """What Arrow raises for a value that Python cannot hold; not UTF-8 is a ValueError too."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ArrowValue:
+    """A value as Arrow holds it, where Python has none: a text to read, and the value itself."""
+
+    text: str
+    content: bytes
+
+    def __repr__(self) -> str:
+        return self.text
+
+    @classmethod
+    def of(cls, array: pa.Array) -> ArrowValue:
+        """Keep the value of an array of one."""
+        out = pa.BufferOutputStream()
+        batch = pa.RecordBatch.from_arrays([array], names=[""])
+        with pa.ipc.new_stream(out, batch.schema) as stream:
+            stream.write_batch(batch)
+        return cls(_text(array), out.getvalue().to_pybytes())
+
+    def array(self) -> pa.Array:
+        """Give the array of one again."""
+        return pa.ipc.open_stream(self.content).read_next_batch().column(0)
+
+
+def _text(array: pa.Array) -> str:
+    """Write a value down as well as it can be read."""
+    kind = array.type
+    try:
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            wide = array.cast(pa.binary() if pa.types.is_string(kind) else pa.large_binary())
+            return str(wide[0].as_py().decode(errors="backslashreplace"))
+        shown = str(array.cast(pa.string())[0].as_py())
+        if pa.types.is_timestamp(kind) and OUT_OF_RANGE in shown:
+            return f"{array.cast(pa.int64())[0]} {kind.unit} since 1970-01-01 UTC"
+        return shown
+    except (pa.ArrowException, *CANNOT):
+        pass
+    try:
+        return " ".join(str(array.to_string()).split())
+    except (pa.ArrowException, *CANNOT):
+        return f"a value of type {kind}"
 
 
 def require_values(rows: Rows) -> None:

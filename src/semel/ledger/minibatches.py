@@ -68,6 +68,10 @@ class Opening:
         """Give where a partition stands before this minibatch; one never seen from nothing."""
         return self.sequence(sink, partition).as_of(self.row.serial)
 
+    def acknowledged(self, sink: str, partition: str) -> int:
+        """Give the last OSN that the destination acknowledged, whatever is replayed."""
+        return self.sequence(sink, partition).after.sent
+
     def sequence(self, sink: str, partition: str) -> SequenceRow:
         """Give the row of a partition, an empty one when it was never seen."""
         known = self.sequences.get(sink, {}).get(partition)

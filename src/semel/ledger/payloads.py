@@ -21,6 +21,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, cast
 
+from semel.events.values import ArrowValue
 from semel.events.written import Written, canonical, compressed
 
 if TYPE_CHECKING:
@@ -137,6 +138,12 @@ def _encode_datetime(value: datetime | time) -> list[Any] | str:
     return [value.isoformat(), value.fold] if value.fold else value.isoformat()
 
 
+def _encode_timedelta(value: timedelta) -> list[int]:
+    if getattr(value, "nanoseconds", 0):
+        raise TypeError("nanoseconds have no form in the ledger; make it microseconds")
+    return [value.days, value.seconds, value.microseconds]
+
+
 def _decode_datetime(content: Any) -> datetime:
     if isinstance(content, str):
         return datetime.fromisoformat(content)
@@ -156,7 +163,8 @@ _ENCODERS: list[tuple[type | tuple[type, ...], str, Callable[[Any], Any]]] = [
     (datetime, "$datetime", _encode_datetime),  # before date, which it is a kind of
     (date, "$date", date.isoformat),
     (time, "$time", _encode_datetime),
-    (timedelta, "$timedelta", lambda v: [v.days, v.seconds, v.microseconds]),
+    (timedelta, "$timedelta", _encode_timedelta),
+    (ArrowValue, "$arrow", lambda v: [v.text, base64.b64encode(v.content).decode("ascii")]),
     (tuple, "$tuple", lambda v: [encode_value(each) for each in v]),
 ]
 
@@ -170,5 +178,6 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
     "$date": date.fromisoformat,
     "$time": _decode_time,
     "$timedelta": lambda v: timedelta(*v),
+    "$arrow": lambda v: ArrowValue(v[0], base64.b64decode(v[1])),
     "$tuple": lambda v: tuple(decode_value(each) for each in v),
 }

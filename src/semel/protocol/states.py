@@ -25,7 +25,7 @@ class ParkedState(StrEnum):
     HELD = "held"  # in doubt; a person decides
     REJECTED = "rejected"  # a dead letter
     WAITING = "waiting"  # behind an event of its entity
-    RESEND = "resend"  # a person asked for it, nobody has claimed it
+    RESEND = "resend"  # to be sent again, nobody has claimed it
     SENDING = "sending"  # somebody claimed it and may be sending
     DELIVERED = "delivered"
     DISCARDED = "discarded"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from semel.errors import Diverged
 from semel.events import EntityIds
 from semel.events.ids import Attempt, EventID, Minibatch
 
@@ -21,6 +22,9 @@ class Progress:
     Attributes:
         start: where the chunk starts that it is delivered with; a row that stands beyond it has it
             already, because a call of one's own may arrive late.
+        after: the last OSN that this destination is known to have acknowledged before, 0 where none
+            is; a row that is missing, or stands below it, has lost events (`require_kept`). It is
+            asked of the row that stands, and no part of the row.
         done: events of the order that are delivered or parked, counted from its start.
         sort_key: of the last done event; with position identity that is its offset.
         digest: of the partition so far.
@@ -34,6 +38,7 @@ class Progress:
     attempt: Attempt
     done: int = 0
     start: int = 0
+    after: int = field(default=0, compare=False)
     osn: int = 0
     digest: str = ""
     sort_key: list[Any] | None = None
@@ -48,6 +53,12 @@ class Progress:
         if minibatch == self.minibatch:
             return replace(self, attempt=attempt)
         return Progress(minibatch=minibatch, attempt=attempt, osn=self.osn)
+
+    def require_kept(self, stood: Progress | None, where: str) -> None:
+        """Raise `Diverged` when the row that stands is behind what was acknowledged before."""
+        osn = 0 if stood is None else stood.osn
+        if osn < self.after:
+            raise lost(where, self.after, osn)
 
     def to_json(self) -> dict[str, Any]:
         """Give it as a JSON object."""
@@ -103,3 +114,13 @@ class Tail:
     sort_key: list[Any] | None = None
     stamp: Progress | None = None
     resent: int = 0
+
+
+def lost(where: str, acknowledged: int, osn: int) -> Diverged:
+    """Say that a destination has less than it acknowledged: `osn` is where it stands."""
+    has = f"only {osn}" if osn else "nothing"
+    return Diverged(
+        f"{where}: {acknowledged} is the last output sequence number that the destination "
+        f"acknowledged, and it has {has}: events are gone from it, or it is another one. Restore "
+        "it, or start under a new name"
+    )

@@ -47,7 +47,9 @@ class Receipt:
 
     An event after a failure that was not even tried is listed as `NotDelivered`, and so is every
     event of the entity after one that failed: the events of an entity stay in order. PROBING and
-    SEQUENCED sessions speak of whole chunks, because that is what their destination tells later.
+    SEQUENCED sessions speak of whole chunks, because that is what their destination tells later. A
+    TRANSACTIONAL session has moved its row past the failures: those that are `NotDelivered` are
+    parked and sent again by themselves, before anything else of their entity.
     """
 
     failures: Mapping[int, DeliveryError] = field(default_factory=dict)
@@ -156,7 +158,8 @@ class TransactionalSession(Protocol):
         """Write this attempt into the progress row, whatever stands there, and tell what stood
         there.
 
-        None when the partition has no row yet. Raises `Fenced` when a later attempt is named by it.
+        None when the partition has no row yet. A row that is taken over keeps its OSN. Raises
+        `Fenced` when a later attempt is named by it.
         """
 
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
@@ -166,7 +169,9 @@ class TransactionalSession(Protocol):
         there, because after a lost checkpoint they are all that is known of it.
 
         Raises `Fenced` when the row names a later attempt or minibatch, and when it stands beyond
-        `progress.start`: then an earlier call of this very attempt has arrived after all.
+        `progress.start`: then an earlier call of this very attempt has arrived after all. Raises
+        `Diverged` when there is no row, or one whose OSN is below `progress.after`: then the
+        destination has lost what it acknowledged (`progress.require_kept` says so).
         """
 
     def close(self) -> None:

@@ -97,6 +97,7 @@ class DatabaseSession(WitnessSession):
             stood = self.destination.progress.get(_place(self.target))
             _refuse_later(stood, self.target)
             _refuse_past(stood, progress)
+            progress.require_kept(stood, f"partition {self.target.partition}")
             same = stood is not None and stood.minibatch == progress.minibatch
             ids = stood.ids | progress.ids if stood is not None and same else progress.ids
             row = replace(progress, rejected=kept, rejected_events=named, ids=ids)

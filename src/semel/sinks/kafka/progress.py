@@ -152,7 +152,9 @@ class ProgressSession:
             self._write(held, replace(taken, ids=EntityIds.EMPTY))
 
     def _refuse(self, held: Held, progress: Progress) -> None:
-        """Refuse what is not beyond the row: an earlier call of ours has arrived after all."""
+        """Refuse what is not beyond the row: an earlier call of ours has arrived after all; and a
+        row that is not what was acknowledged.
+        """
         self._refuse_later(held, progress)
         row = held.row
         if row is not None and row.minibatch == progress.minibatch and row.done > progress.start:
@@ -160,6 +162,7 @@ class ProgressSession:
                 f"{self._outlet.where}: {row.done} events are done, and this chunk starts at "
                 f"{progress.start}"
             )
+        progress.require_kept(row, self._outlet.where)
 
     def _refuse_later(self, held: Held, progress: Progress) -> None:
         row = held.row

@@ -103,6 +103,7 @@ class PostgresSession:
                     f"{self._where}: the progress row stands at {at.stood.done}, beyond "
                     f"{progress.start}: an earlier call of this attempt has arrived after all"
                 )
+            progress.require_kept(at.stood, self._where)
             self._table.write(at.connection, progress, goes_on=goes_on)
             at.phase = Phase.EFFECT
             effect(at.connection)

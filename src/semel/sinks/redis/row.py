@@ -42,7 +42,7 @@ def row_keys(target: Target, tag: bytes | None) -> tuple[bytes, bytes]:
     return OWN + place, OWN + place + b"/ids"
 
 
-def moved(progress: Progress, unfit: str, events: bytes, floor: int) -> list[bytes]:
+def moved(progress: Progress, unfit: str, events: bytes) -> list[bytes]:
     """Give the first arguments of the script that moves the row."""
     ids = progress.ids.written().content if progress.ids else b""
     return [
@@ -55,7 +55,7 @@ def moved(progress: Progress, unfit: str, events: bytes, floor: int) -> list[byt
         ids,
         unfit.encode(),
         events,
-        b"%d" % floor,
+        b"%d" % progress.after,
     ]
 
 

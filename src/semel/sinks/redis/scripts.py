@@ -57,10 +57,7 @@ _MOVE = """
 if same and tonumber(stood.done) > tonumber(ARGV[6]) then
   return {'fenced', 'event ' .. stood.done .. ' of the order'}
 end
-local floor = tonumber(ARGV[13])
-if floor >= 0 and (not same or tonumber(stood.done) < floor) then
-  return {'behind', same and stood.done or 'nothing'}
-end
+if tonumber(stood.osn or '0') < tonumber(ARGV[13]) then return {'lost', stood.osn or '0'} end
 local written = redis.pcall('HSET', row, 'version', '1', 'generation', ARGV[1], 'batch', ARGV[2],
   'run', ARGV[3], 'task', ARGV[4], 'done', ARGV[5], 'start', ARGV[6], 'osn', ARGV[7],
   'digest', ARGV[8], 'sort_key', ARGV[9], 'unfit', ARGV[11], 'refused', '', 'events', '')
@@ -149,7 +146,7 @@ if not same then redis.pcall('DEL', ids) end
 if ARGV[10] ~= '' then
   redis.call('HSET', ids, ARGV[1] .. '.' .. ARGV[2] .. '.' .. ARGV[6], ARGV[10])
 end
-return {'done', told}
+return {'done', told, tostring(stop or 0)}
 """
 
 

@@ -2,7 +2,7 @@
 
 Always true:
 - a chunk is one script, and a script is never split and sent again: the row tells what it did;
-- a row that is gone, or stands behind what Redis acknowledged to this session, stops the pipeline.
+- a row that is gone, or stands behind what Redis acknowledged before, stops the pipeline.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from semel.errors import (
     ConfigurationError,
-    Diverged,
     Fenced,
     NotDelivered,
     OutcomeUnknown,
     Rejected,
     SemelError,
 )
+from semel.sinks.progress import lost
 from semel.sinks.redis import row
 from semel.sinks.redis.line import NOT_ALLOWED
 from semel.sinks.redis.scripts import TAKE_OVER
@@ -41,7 +41,6 @@ class RedisSession:
         self._line = line
         self._target = target
         self._keys = row.row_keys(target, sink.tag)
-        self._floor = -1
 
     def take_over(self) -> Progress | None:
         """Write this attempt into the row, whatever stands there; tell what stood there."""
@@ -69,23 +68,21 @@ class RedisSession:
             progress,
             row.unfit_text(rows, filled.unfit),
             row.events_bytes(sent),
-            self._floor,
         )
         width, many = len(filled.arguments), len(filled.keys)
         header += [b"%d" % width, b"%d" % many, sink.command.encode()]
         more = (len(sent) * many, keys, len(sent) * width, arguments)
         reply = self._line.run(sink.lua, self._keys, header, more)
         if reply[0] != b"done":
-            raise self._refusal(reply)
-        self._floor = progress.done
+            raise self._refusal(reply, progress)
         self._wait_for_replicas()
         places = filled.fit.nonzero()[0]
-        why = dict(filled.unfit)
-        why.update({int(places[at]): text for at, text in row.outcomes(reply[1])})
-        if not why:
-            return DELIVERED
-        failures: dict[int, DeliveryError] = {at: Rejected(why[at]) for at in sorted(why)}
-        return Receipt(failures)
+        why: dict[int, DeliveryError] = {at: Rejected(said) for at, said in filled.unfit.items()}
+        stop = int(reply[2]) - 1  # from there on nothing was tried, because of what may pass
+        for at, said in row.outcomes(reply[1]):
+            passes = 0 <= stop <= at
+            why[int(places[at])] = NotDelivered(said) if passes else Rejected(said)
+        return Receipt({at: why[at] for at in sorted(why)}) if why else DELIVERED
 
     def close(self) -> None:
         """Give the connection back; there is nothing to roll back."""
@@ -93,18 +90,14 @@ class RedisSession:
 
     # -- what Redis says
 
-    def _refusal(self, reply: list[Any]) -> SemelError:
+    def _refusal(self, reply: list[Any], progress: Progress | None = None) -> SemelError:
         """Say why a script did nothing."""
         kind, text = reply[0], row.cleaned(reply[1].decode(errors="replace"))
         where = f"{self._line.shown}, row {self._keys[0].decode()!r}"
         if kind == b"fenced":
             return Fenced(f"{where}: the progress row names {text}")
-        if kind == b"behind":
-            return Diverged(
-                f"{where}: Redis acknowledged {self._floor} events of the order, and the row "
-                f"stands at {text}: Redis has lost what it acknowledged (see `semel explain` for "
-                "how durable it is). Restore it, or start under a new name"
-            )
+        if kind == b"lost" and progress is not None:
+            return lost(f"{where} (`semel explain` says what it keeps)", progress.after, int(text))
         if kind == b"foreign":
             return ConfigurationError(
                 f"{where}: something else stands there ({text}). Keys that begin with 'semel:' are "

@@ -6,7 +6,7 @@ How durable that is, Redis' settings say, and `Redis.durability` reads them. Row
 always lost together, because they are one script: with `appendonly yes` and `appendfsync always`
 nothing that was acknowledged is lost; with `everysec` the last seconds may be, in a crash of the
 machine; with snapshots alone, everything since the last one. What was lost after its minibatch was
-complete is not sent again: semel's ledger has it as delivered.
+complete is not sent again: semel's ledger has it as delivered, and the next chunk is refused.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ OLDEST = (5, 0)
 
 _TOGETHER = (
     "The progress row and the effects are always lost together. Events whose minibatch is complete "
-    "in semel's ledger are not sent again, so what Redis loses of them stays lost"
+    "in semel's ledger are not sent again, so what Redis loses of them stays lost, and the "
+    "pipeline stops when it next goes there"
 )
 _FSYNC = {
     "always": "what Redis acknowledged is on its disk, and survives a crash of the machine",
