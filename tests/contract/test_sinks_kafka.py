@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import ClassVar
 
 import pytest
 
@@ -16,16 +15,6 @@ from sinks.kafka_world import consumed
 
 pytestmark = pytest.mark.rows("N10")
 
-SOME: tuple[str, ...] = (
-    "clean",
-    "mid-call",
-    "after-effect",
-    "reply-lost",
-    "zombie",
-    "two-alive",
-    "resend",
-)
-
 
 @pytest.fixture(scope="class")
 def topic(kafka: KafkaBroker) -> Iterator[str]:
@@ -35,7 +24,6 @@ def topic(kafka: KafkaBroker) -> Iterator[str]:
 
 
 class InATopic(SinkContract):
-    cases: ClassVar[tuple[str, ...] | None] = SOME
     sequenced = False
 
     @pytest.fixture
@@ -57,7 +45,7 @@ class InATopic(SinkContract):
 
 
 class TestTransactional(InATopic):
-    cases = (*SOME, "lost-checkpoint")
+    pass
 
 
 class TestSequenced(InATopic):

@@ -39,7 +39,7 @@ class InAFile(SinkContract):
     def sink(self, path: str) -> Sink:
         self.path = path
         if self.can is Capability.OPAQUE:
-            return function(path)
+            return function(path, **self.settings)
         return Box(name="box", path=path, can=self.can, **self.settings)  # type: ignore[arg-type]
 
     def arrived(self) -> list[tuple[str, str]]:
@@ -67,19 +67,28 @@ class TestProbing(InAFile):
     can = Capability.PROBING
 
 
+class TestWhole(InAFile):
+    can = Capability.REPEATABLE
+    settings = {"whole": True}  # noqa: RUF012 - a subclass has its own
+
+
 class TestFunction(InAFile):
     can = Capability.OPAQUE
+
+
+class TestFunctionInWindows(InAFile):
+    cases = ("after-effect", "take-over", "twice", "zombie", "two-alive", "lost-checkpoint")
+    can = Capability.OPAQUE
+    settings = {"window": 3}  # noqa: RUF012 - a subclass has its own
 
 
 class TestProbedFunction(SinkContract):
     """A function that can say whether an event arrived leaves nothing in doubt."""
 
-    cases = ("clean", "after-intent", "after-effect", "reply-lost", "request-lost", "resend")
-
     @pytest.fixture
     def sink(self, path: str) -> Sink:
         self.path = path
-        return function(path, on_doubt=OnDoubt.PROBE, probe=Asking(path))
+        return function(path, window=3, on_doubt=OnDoubt.PROBE, probe=Asking(path))
 
     def arrived(self) -> list[tuple[str, str]]:
         return arrived(self.path)

@@ -147,9 +147,7 @@ class Suite:
         """Play every play of a case, then look at what arrived, and judge."""
         reason = case.why_not(self.subject.sink)
         if reason is not None:
-            return Result(
-                case.name, case.says, Earned.NOTHING, findings=(Finding("-", (reason,)),)
-            )
+            return Result(case.name, case.says, Earned.NOTHING, findings=(Finding("-", (reason,)),))
         began = self._clock.monotonic()
         try:
             played = self._play_all(case)

@@ -39,10 +39,7 @@ class Case:
         if sink.whole and self.chunked:
             return "the sink writes places whole: no chunk or event of it goes alone"
         if sink.capability not in self.only:
-            return (
-                f"at a {sink.capability.value} destination no call is repeated while it may still "
-                "arrive"
-            )
+            return f"with {sink.capability.name} no call is repeated while it may still arrive"
         return None
 
     def applies(self, sink: Sink) -> bool:

@@ -179,8 +179,10 @@ class _Judge:
             yield f"in doubt: {len(held)} events, at most {most} may be"
 
     def _not_refused(self) -> Iterator[str]:
-        """Where the destination fences, a call that begins after a take-over is refused."""
-        if self.sink.capability not in FENCES:
+        """Where the destination fences, a call that begins after a take-over is refused; so is a
+        place that is put after a later attempt put it, or emptied it.
+        """
+        if self.sink.capability not in FENCES and not self.sink.whole:
             return
         for zombie in self.stage.zombies:
             fault = zombie.order.fault
@@ -189,20 +191,23 @@ class _Judge:
             answers = [
                 line
                 for line in zombie.record().lines
-                if line.get("of") == fault.number and "failures" in line
+                if line.get("of") == fault.number and "failures" in line and line["name"] != "write"
             ]
             for line in answers:
                 if self._replaced_before(line):
                     yield (
                         f"not refused: attempt {_attempt(line)} was replaced by a later one, which "
-                        "had taken over, and its call was still accepted"
+                        f"had {'put the place' if self.sink.whole else 'taken over'}, and its call "
+                        "was still accepted"
                     )
 
     def _replaced_before(self, answer: dict[str, Any]) -> bool:
+        name, said = ("finish", "failures") if self.sink.whole else ("take_over", "answered")
         return any(
-            line.get("name") == "take_over"
-            and "answered" in line
+            line.get("name") == name
+            and said in line
             and line["partition"] == answer["partition"]
+            and (not self.sink.whole or line["minibatch"] == answer["minibatch"])
             and line["attempt"] > answer["attempt"]
             and line["at"] < answer["at"]
             for record in self.records

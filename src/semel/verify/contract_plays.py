@@ -249,7 +249,16 @@ def zombie(scene: Scene) -> Iterator[Play]:
         stage.finish()
         zombie.wake()
 
-    at = scene.middle
+    def after_loss(fault: Fault, stage: Stage) -> None:
+        zombie = stage.stop(fault)
+        stage.lose_checkpoint(stage.ordinary(range(1, 3)))
+        stage.finish()
+        stage.next_minibatch(stage.ordinary(range(3, 6)))
+        stage.finish()
+        zombie.wake()
+
+    # A place that is written whole is put there by the last call.
+    at = scene.calls[-1] if scene.sink.whole else scene.middle
     moment = scene.moments(1)[0]
     faults = [
         Fault(What.STOP_BEFORE, Where.CALL, at),
@@ -260,6 +269,7 @@ def zombie(scene: Scene) -> Iterator[Play]:
         yield Play(f"{fault}; a later run finished, then it woke", partial(by_run, fault))
         yield Play(f"{fault}; a later task finished, then it woke", partial(by_task, fault))
     yield Play(f"{faults[0]}; woke after the next minibatch", partial(after_next, faults[0]))
+    yield Play(f"{faults[0]}; woke after the checkpoint was lost", partial(after_loss, faults[0]))
 
 
 def two_alive(scene: Scene) -> Iterator[Play]:
