@@ -10,20 +10,30 @@ import pytest
 from semel.bench.kafka_broker import KafkaBroker
 from semel.sinks import Sink
 from semel.sinks.kafka import Kafka
+from semel.verify.contract_cases import CASES
 from semel.verify.plugin import SinkContract
 from sinks.kafka_world import consumed
 
 pytestmark = pytest.mark.rows("N10")
 
 
+ALL_BUT_CUTS = tuple(case.name for case in CASES if case.name != "connection-cut")
+"""Connections to a broker are cut by a proxy, in tests/sinks/test_kafka_faults.py."""
+
+QUICK: dict[str, object] = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}
+"""A connection that was cut is tried again soon."""
+
+
 @pytest.fixture(scope="class")
-def topic(kafka: KafkaBroker) -> Iterator[str]:
-    name = kafka.create_topic(partitions=1)
+def topic(kafka: KafkaBroker, request: pytest.FixtureRequest) -> Iterator[str]:
+    # With SEQUENCED every partition of the pipeline has a partition of the topic as its log.
+    name = kafka.create_topic(partitions=2 if request.cls.sequenced else 1)
     yield name
     kafka.delete_topic(name)
 
 
 class InATopic(SinkContract):
+    cases = ALL_BUT_CUTS
     sequenced = False
 
     @pytest.fixture
@@ -34,8 +44,9 @@ class InATopic(SinkContract):
             servers=kafka.servers,
             topic=topic,
             sequenced=self.sequenced,
-            transaction_timeout_s=10.0,
-            deadline_s=10.0,
+            transaction_timeout_s=4.0,
+            deadline_s=4.0,
+            config=QUICK,
         )
 
     def arrived(self) -> Iterator[tuple[str, int]]:

@@ -159,6 +159,45 @@ class TestLose(Mine):
 """
 
 
+FROM_A_FIXTURE = """
+import pytest
+
+class TestFixture(Mine):
+    cases = ("connection-cut", "late-call", "clean")
+
+    @pytest.fixture(name="sink")
+    def made(self):
+        return send
+"""
+
+
+def test_what_does_not_apply_is_told_and_nothing_is_skipped(tmp_path: Path) -> None:
+    text = SUBCLASS.format(path=str(tmp_path / "sent.db")) + FROM_A_FIXTURE
+    (tmp_path / "test_mine.py").write_text(text)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    fixture = subprocess.run(
+        [*command, "-k", "TestFixture", str(tmp_path)],
+        capture_output=True,
+        check=False,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert "3 passed" in fixture.stdout, fixture.stdout + fixture.stderr
+    assert "skipped" not in fixture.stdout
+    told = "TestFixture: connection-cut does not apply: the sink has no connection"
+    assert told in fixture.stdout
+    assert "late-call does not apply: with OPAQUE no call is repeated" in fixture.stdout
+    named = subprocess.run(
+        [*command, "--collect-only", "-k", "TestSend", str(tmp_path)],
+        capture_output=True,
+        check=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert "[clean]" in named.stdout
+    assert "late-call" not in named.stdout
+
+
 def test_a_subclass_is_collected_and_a_lie_fails_with_its_story(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(SUBCLASS.format(path=str(tmp_path / "sent.db")))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "clean"]

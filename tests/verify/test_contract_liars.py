@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ import pytest
 from semel.protocol import Capability, OnDoubt
 from semel.sinks import Function
 from semel.verify.contract import Arrived, Earned, Result, Subject, Suite, earned
-from semel.verify.contract_cases import CASES
+from semel.verify.contract_cases import CASES, Case
+from semel.verify.contract_faults import Fault, What, Where
 from semel.verify.contract_nursery import Nursery
+from semel.verify.contract_plays import Play, Scene
+from semel.verify.contract_stage import Stage
 from semel.verify.counting_house import CountingHouse
 from verify import contract_liars as liars
 from verify.contract_sinks import Asking, Box, Opaque, arrived, function
@@ -52,7 +56,7 @@ LIARS: list[tuple[type[Any], Capability, str, str]] = [
     (liars.IgnoresLaterAttempts, T, "two-alive", "not refused: attempt"),
     (liars.IgnoresStart, T, "late-call", "duplicated: event"),
     (liars.KeepsLastIds, T, "lost-checkpoint", "duplicated: event"),
-    (liars.RowFirst, T, "by-position", "lost: event"),
+    (liars.ForgetsSortKey, T, "by-position", "duplicated: event"),
     (liars.TellsNothing, T, "after-effect", "does not come to its end"),
     (liars.ForgetsSortKey, T, "resend", "duplicated: event"),
     (liars.PassesOver, T, "refused", "its receipt delivers event"),
@@ -241,6 +245,25 @@ def test_out_of_order_and_unexpected_are_found(nursery: Nursery, tmp_path: Path)
 
     other = play(nursery, sink, with_another, "clean")
     assert any("event 99 of" in text for each in other.findings for text in each.what)
+
+
+def test_what_never_happened_is_unknown(nursery: Nursery, tmp_path: Path) -> None:
+    path = str(tmp_path / "box.db")
+    suite = Suite(Subject("calm", Box(name="box", path=path), lambda: arrived(path)), nursery)
+
+    def act(fault: Fault, stage: Stage) -> None:
+        stage.run(fault)
+        stage.finish()
+
+    def plays(_: Scene) -> Iterator[Play]:
+        for what in (What.KILL_AFTER, What.SEVERED):
+            fault = Fault(what, Where.CALL, 1_000)
+            yield Play(str(fault), partial(act, fault))
+
+    for case in (Case("never", "too late", plays), Case("empty", "no plays", lambda _: iter(()))):
+        result = suite.run(case)
+        assert result.earned is Earned.UNKNOWN
+        assert "what was to go wrong never happened" in result.findings[0].what[0]
 
 
 def test_nothing_played_is_not_earned() -> None:

@@ -275,8 +275,11 @@ def _happened(stage: Stage) -> bool:
 
 def _shut(played: _Played) -> int | None:
     """Give how many connections a play cut; None where it was to cut none."""
-    faulted = [actor for actor in played.stage.actors if actor.order.fault is not None]
-    cuts = [actor for actor in faulted if actor.order.fault.what in CUTS]
+    cuts = [
+        actor
+        for actor in played.stage.actors
+        if actor.order.fault is not None and actor.order.fault.what in CUTS
+    ]
     return sum(actor.record().shut or 0 for actor in cuts) if cuts else None
 
 

@@ -95,6 +95,7 @@ def clean(_: Scene) -> Iterator[Play]:
 
     yield Play("two minibatches", several)
     yield Play("a complete minibatch, once more", again)
+    yield Play("all events in one call", lambda stage: stage.finish(), whole_chunk=True)
 
 
 # -- killed
