@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
+
 from kafka_fixture import kafka
 from redis_fixture import redis, redis_of_the_run
 
 __all__ = ["kafka", "redis", "redis_of_the_run"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def checksums_first() -> Iterator[None]:
+    """The S3 server of the tests takes no parts whose checksum comes behind them; the processes of
+    the contract suite hear of it when they are started.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
+        yield
