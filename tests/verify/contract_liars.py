@@ -12,7 +12,16 @@ from semel.events import Chunk, EntityIds, Event, Minibatch
 from semel.sinks import DELIVERED, Progress, Receipt, Tail, Target
 from semel.verify.contract_rows import REFUSE
 from semel.verify.counting_house import clerk
-from verify.contract_sinks import Box, Opaque, Probing, Repeatable, Sequenced, Transactional
+from verify.contract_sinks import (
+    Box,
+    Opaque,
+    Probing,
+    Repeatable,
+    Sequenced,
+    Transactional,
+    Whole,
+    Writing,
+)
 
 # -- TRANSACTIONAL
 
@@ -80,6 +89,29 @@ class ForgetsSortKey(Transactional):
 
     def write(self, progress: Progress) -> None:
         super().write(replace(progress, sort_key=None))
+
+
+class PassesOver(Transactional):
+    """Leaves a refused event out of the transaction, and goes on with its entity."""
+
+    def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
+        failed: dict[int, semel.DeliveryError] = {}
+        with self.transaction():
+            self.write(self.moved(progress))
+            for place, event in enumerate(chunk.events()):
+                try:
+                    self.take(event)
+                except semel.Rejected as error:
+                    failed[place] = error
+        return Receipt(failed)
+
+
+class TurnsRound(Transactional):
+    """The last event of a transaction comes first."""
+
+    def effect(self, chunk: Chunk) -> None:
+        for event in reversed(list(chunk.events())):
+            self.take(event)
 
 
 # -- REPEATABLE
@@ -153,7 +185,49 @@ class LosesRefused(Repeatable):
         return DELIVERED
 
 
+# -- places that are written whole
+
+
+class PutsAfterAll(Whole):
+    """Whoever puts last stands there, replaced or not."""
+
+    def refuse_replaced(self) -> None:
+        return
+
+
+class LeavesThePlace(Whole):
+    """What an attempt before it put there stays, where nothing is to stand."""
+
+    def empty(self) -> None:
+        if self.written:
+            super().empty()
+
+
+class AddsToThePlace(Whole):
+    """What an attempt before it put there stays, beside what is put."""
+
+    def empty(self) -> None:
+        return
+
+
 # -- PROBING
+
+
+class RefusesOne(Probing):
+    """Leaves a refused event out and names it alone."""
+
+    def deliver(self, chunk: Chunk) -> Receipt:
+        failed: dict[int, semel.DeliveryError] = {}
+        with self.transaction():
+            self.connection.execute("insert or ignore into keys values (?)", (chunk.key,))
+            for place, event in enumerate(chunk.events()):
+                if event.entity in {chunk.event(at).entity for at in failed}:
+                    failed[place] = semel.NotDelivered("one before it was refused")
+                elif event.value["note"] == REFUSE:
+                    failed[place] = semel.Rejected("refused")
+                else:
+                    self.take(event)
+        return Receipt(failed)
 
 
 class NeverArrived(Probing):
@@ -205,6 +279,21 @@ class TellsNoResends(Sequenced):
         return replace(super().tail(), resent=0)
 
 
+class AppendsSome(Sequenced):
+    """Leaves what is refused out of the log, and names it alone."""
+
+    def append(self, chunk: Chunk, progress: Progress | None, resend: int) -> Receipt:
+        refused = [
+            place for place, event in enumerate(chunk.events()) if event.value["note"] == REFUSE
+        ]
+        super().append(chunk, progress, resend)
+        return Receipt({place: semel.Rejected("refused") for place in refused})
+
+    def take(self, event: Event) -> None:
+        if event.value["note"] != REFUSE:
+            super().take(event)
+
+
 # -- anybody
 
 
@@ -233,6 +322,26 @@ class NoPairs(Opaque):
         super().deliver(chunk)
         answer: Any = json.dumps("fine")
         return answer  # type: ignore[no-any-return]
+
+
+# -- functions with somebody to ask
+
+
+@dataclass(frozen=True)
+class NeverSaw:
+    """Says of every event that it has not arrived."""
+
+    def __call__(self, event: Event) -> bool:
+        return False
+
+
+class WritesTwice(Writing):
+    """Writes an event again that may have come before."""
+
+    def __call__(self, event: Event) -> None:
+        super().__call__(event)
+        if event.id == 2:
+            super().__call__(event)
 
 
 # -- functions that call the counting house

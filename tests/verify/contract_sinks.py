@@ -19,7 +19,7 @@ from semel.sinks import DELIVERED, AnySession, Function, Progress, Receipt, Sink
 from semel.verify.contract_rows import REFUSE
 
 TABLES = """
-create table if not exists effects (n integer primary key, entity text, event text);
+create table if not exists effects (n integer primary key, entity text, event text, place text);
 create table if not exists progress (place text primary key, row text not null);
 create table if not exists keys (key text primary key);
 create table if not exists logs (place text primary key, epoch text not null);
@@ -55,7 +55,7 @@ class Box(Sink):
         return self.can
 
     def open(self, target: Target) -> AnySession:
-        kind: Any = self.session or SESSIONS[self.can]
+        kind: Any = self.session or (Whole if self.whole else SESSIONS[self.can])
         session: AnySession = kind(self, target)
         return session
 
@@ -89,6 +89,19 @@ class Desk:
     def effect(self, chunk: Chunk) -> None:
         for event in chunk.events():
             self.take(event)
+
+    def take_epoch(self) -> None:
+        """Take the place for this attempt; those before it are refused from then on."""
+        self.refuse_replaced()
+        attempt = json.dumps([self.target.attempt.run, self.target.attempt.task])
+        self.connection.execute("insert or replace into logs values (?, ?)", (self.place, attempt))
+
+    def refuse_replaced(self) -> None:
+        query = "select epoch from logs where place = ?"
+        found = self.connection.execute(query, (self.place,)).fetchone()
+        attempt = [self.target.attempt.run, self.target.attempt.task]
+        if found is not None and json.loads(found[0]) > attempt:
+            raise semel.Fenced(f"attempt {found[0]} has it")
 
     def take(self, event: Event) -> None:
         if event.value.get("note") == REFUSE:
@@ -190,20 +203,9 @@ class Transactional(Desk):
 
 class Sequenced(Desk):
     def take_over(self) -> Tail:
-        attempt = [self.target.attempt.run, self.target.attempt.task]
         with self.transaction():
-            self.refuse_replaced()
-            self.connection.execute(
-                "insert or replace into logs values (?, ?)", (self.place, json.dumps(attempt))
-            )
+            self.take_epoch()
             return self.tail()
-
-    def refuse_replaced(self) -> None:
-        query = "select epoch from logs where place = ?"
-        found = self.connection.execute(query, (self.place,)).fetchone()
-        attempt = [self.target.attempt.run, self.target.attempt.task]
-        if found is not None and json.loads(found[0]) > attempt:
-            raise semel.Fenced(f"the log's epoch is {found[0]}")
 
     def tail(self) -> Tail:
         live = "from entries where place = ? and resend = 0"
@@ -263,6 +265,32 @@ class Sequenced(Desk):
         ):
             found.setdefault(scope, []).append(json.loads(event))
         return EntityIds.of({scope: IdSet.of(ids) for scope, ids in found.items()})
+
+
+class Whole(Desk):
+    """Writes a partition of a minibatch to a place of its own, over whatever stands there."""
+
+    def __init__(self, sink: Box, target: Target) -> None:
+        super().__init__(sink, target)
+        minibatch = [target.minibatch.generation, target.minibatch.batch]
+        self.place = json.dumps([target.pipeline, target.sink, target.partition, minibatch])
+        self.written: list[tuple[str, str, str]] = []
+        with self.transaction():
+            self.take_epoch()
+
+    def write(self, chunk: Chunk) -> None:
+        self.written += [(event.entity, str(event.id), self.place) for event in chunk.events()]
+
+    def finish(self) -> None:
+        with self.transaction():
+            self.refuse_replaced()
+            self.empty()
+            self.connection.executemany(
+                "insert into effects (entity, event, place) values (?, ?, ?)", self.written
+            )
+
+    def empty(self) -> None:
+        self.connection.execute("delete from effects where place = ?", (self.place,))
 
 
 SESSIONS: dict[Capability, type[Desk]] = {

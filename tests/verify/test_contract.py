@@ -39,7 +39,7 @@ class InAFile(SinkContract):
     def sink(self, path: str) -> Sink:
         self.path = path
         if self.can is Capability.OPAQUE:
-            return function(path)
+            return function(path, **self.settings)
         return Box(name="box", path=path, can=self.can, **self.settings)  # type: ignore[arg-type]
 
     def arrived(self) -> list[tuple[str, str]]:
@@ -67,19 +67,28 @@ class TestProbing(InAFile):
     can = Capability.PROBING
 
 
+class TestWhole(InAFile):
+    can = Capability.REPEATABLE
+    settings = {"whole": True}  # noqa: RUF012 - a subclass has its own
+
+
 class TestFunction(InAFile):
     can = Capability.OPAQUE
+
+
+class TestFunctionInWindows(InAFile):
+    cases = ("after-effect", "take-over", "twice", "zombie", "two-alive", "lost-checkpoint")
+    can = Capability.OPAQUE
+    settings = {"window": 3}  # noqa: RUF012 - a subclass has its own
 
 
 class TestProbedFunction(SinkContract):
     """A function that can say whether an event arrived leaves nothing in doubt."""
 
-    cases = ("clean", "after-intent", "after-effect", "reply-lost", "request-lost", "resend")
-
     @pytest.fixture
     def sink(self, path: str) -> Sink:
         self.path = path
-        return function(path, on_doubt=OnDoubt.PROBE, probe=Asking(path))
+        return function(path, window=3, on_doubt=OnDoubt.PROBE, probe=Asking(path))
 
     def arrived(self) -> list[tuple[str, str]]:
         return arrived(self.path)
@@ -148,6 +157,45 @@ class TestSend(Mine):
 class TestLose(Mine):
     sink = lose
 """
+
+
+FROM_A_FIXTURE = """
+import pytest
+
+class TestFixture(Mine):
+    cases = ("connection-cut", "late-call", "clean")
+
+    @pytest.fixture(name="sink")
+    def made(self):
+        return send
+"""
+
+
+def test_what_does_not_apply_is_told_and_nothing_is_skipped(tmp_path: Path) -> None:
+    text = SUBCLASS.format(path=str(tmp_path / "sent.db")) + FROM_A_FIXTURE
+    (tmp_path / "test_mine.py").write_text(text)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    fixture = subprocess.run(
+        [*command, "-k", "TestFixture", str(tmp_path)],
+        capture_output=True,
+        check=False,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert "3 passed" in fixture.stdout, fixture.stdout + fixture.stderr
+    assert "skipped" not in fixture.stdout
+    told = "TestFixture: connection-cut does not apply: the sink has no connection"
+    assert told in fixture.stdout
+    assert "late-call does not apply: with OPAQUE no call is repeated" in fixture.stdout
+    named = subprocess.run(
+        [*command, "--collect-only", "-k", "TestSend", str(tmp_path)],
+        capture_output=True,
+        check=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert "[clean]" in named.stdout
+    assert "late-call" not in named.stdout
 
 
 def test_a_subclass_is_collected_and_a_lie_fails_with_its_story(tmp_path: Path) -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from semel.protocol import Capability
+from semel.protocol import Capability, OnDoubt
 from semel.sinks import Function
 from semel.verify.contract import Arrived, Earned, Result, Subject, Suite, earned
-from semel.verify.contract_cases import CASES
+from semel.verify.contract_cases import CASES, Case
+from semel.verify.contract_faults import Fault, What, Where
 from semel.verify.contract_nursery import Nursery
+from semel.verify.contract_plays import Play, Scene
+from semel.verify.contract_stage import Stage
 from semel.verify.counting_house import CountingHouse
 from verify import contract_liars as liars
-from verify.contract_sinks import Box, Opaque, arrived
+from verify.contract_sinks import Asking, Box, Opaque, arrived, function
 
 T, S = Capability.TRANSACTIONAL, Capability.SEQUENCED
 R, P = Capability.REPEATABLE, Capability.PROBING
@@ -52,8 +56,11 @@ LIARS: list[tuple[type[Any], Capability, str, str]] = [
     (liars.IgnoresLaterAttempts, T, "two-alive", "not refused: attempt"),
     (liars.IgnoresStart, T, "late-call", "duplicated: event"),
     (liars.KeepsLastIds, T, "lost-checkpoint", "duplicated: event"),
+    (liars.ForgetsSortKey, T, "by-position", "duplicated: event"),
     (liars.TellsNothing, T, "after-effect", "does not come to its end"),
     (liars.ForgetsSortKey, T, "resend", "duplicated: event"),
+    (liars.PassesOver, T, "refused", "its receipt delivers event"),
+    (liars.TurnsRound, T, "clean", "out of order: event"),
     (liars.KeysInMemory, R, "after-effect", "duplicated: event"),
     (liars.KeyOfAttempt, R, "after-effect", "duplicated: event"),
     (liars.KeyFirst, R, "mid-call", "lost: event"),
@@ -62,10 +69,14 @@ LIARS: list[tuple[type[Any], Capability, str, str]] = [
     (liars.LosesRefused, R, "refused", "lost: event 3"),
     (liars.NeverArrived, P, "after-effect", "duplicated: event"),
     (liars.NeverArrived, P, "reply-lost", "duplicated: event"),
+    (liars.NeverArrived, P, "zombie", "duplicated: event"),
+    (liars.NeverArrived, P, "by-position", "duplicated: event"),
+    (liars.RefusesOne, P, "refused", "speaks of whole chunks"),
     (liars.AlwaysArrived, P, "after-intent", "lost: event"),
     (liars.AlwaysArrived, P, "request-lost", "lost: event"),
     (liars.StaleWriter, S, "zombie", "duplicated: event"),
     (liars.NoEpoch, S, "two-alive", "not refused: attempt"),
+    (liars.AppendsSome, S, "refused", "speaks of whole chunks"),
     (liars.TellsNoIds, S, "lost-checkpoint", "duplicated: event"),
     (liars.TellsNoResends, S, "resend", "duplicated: event"),
     (liars.Swallows, ANY, "session-closed", "lost: event"),
@@ -96,6 +107,48 @@ def test_a_lie_is_found(
     assert any(told in text for text in said), said
     if told != "lacks methods":
         assert result.earned is Earned.NO
+
+
+@pytest.mark.parametrize(
+    ("session", "case", "told"),
+    [
+        (liars.PutsAfterAll, "zombie", "not refused: attempt"),
+        (liars.PutsAfterAll, "zombie", "duplicated: event"),
+        (liars.LeavesThePlace, "lost-checkpoint", "duplicated: event"),
+        (liars.AddsToThePlace, "reply-lost", "duplicated: event"),
+    ],
+)
+def test_a_place_that_is_not_written_whole_is_found(
+    nursery: Nursery, tmp_path: Path, session: type[Any], case: str, told: str
+) -> None:
+    path = str(tmp_path / "box.db")
+    sink = Box(name="box", path=path, can=R, whole=True, session=session)
+    result = play(nursery, sink, lambda: arrived(path), case)
+    said = [text for finding in result.findings for text in finding.what]
+    assert result.earned is Earned.NO
+    assert any(told in text for text in said), said
+
+
+@pytest.mark.parametrize("case", ["after-effect", "zombie"])
+def test_a_probe_that_lies_is_found(nursery: Nursery, tmp_path: Path, case: str) -> None:
+    path = str(tmp_path / "box.db")
+    sink = function(path, on_doubt=OnDoubt.PROBE, probe=liars.NeverSaw())
+    result = play(nursery, sink, lambda: arrived(path), case)
+    assert result.earned is Earned.NO
+    assert "duplicated: event" in result.findings[0].what[0]
+
+
+def test_what_arrives_twice_is_no_late_call_of_a_zombie(nursery: Nursery, tmp_path: Path) -> None:
+    path = str(tmp_path / "box.db")
+    sink = Function(
+        name="box",
+        function=liars.WritesTwice(path),
+        window=3,
+        on_doubt=OnDoubt.PROBE,
+        probe=Asking(path),
+    )
+    result = play(nursery, sink, lambda: arrived(path), "two-alive")
+    assert result.earned is Earned.NO
 
 
 @pytest.mark.parametrize(
@@ -192,6 +245,25 @@ def test_out_of_order_and_unexpected_are_found(nursery: Nursery, tmp_path: Path)
 
     other = play(nursery, sink, with_another, "clean")
     assert any("event 99 of" in text for each in other.findings for text in each.what)
+
+
+def test_what_never_happened_is_unknown(nursery: Nursery, tmp_path: Path) -> None:
+    path = str(tmp_path / "box.db")
+    suite = Suite(Subject("calm", Box(name="box", path=path), lambda: arrived(path)), nursery)
+
+    def act(fault: Fault, stage: Stage) -> None:
+        stage.run(fault)
+        stage.finish()
+
+    def plays(_: Scene) -> Iterator[Play]:
+        for what in (What.KILL_AFTER, What.SEVERED):
+            fault = Fault(what, Where.CALL, 1_000)
+            yield Play(str(fault), partial(act, fault))
+
+    for case in (Case("never", "too late", plays), Case("empty", "no plays", lambda _: iter(()))):
+        result = suite.run(case)
+        assert result.earned is Earned.UNKNOWN
+        assert "what was to go wrong never happened" in result.findings[0].what[0]
 
 
 def test_nothing_played_is_not_earned() -> None:

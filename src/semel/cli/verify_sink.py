@@ -178,10 +178,9 @@ def _run(subject: Subject, cases: Sequence[Case], seed: int) -> list[Result]:
     )
     with progress, Nursery() as nursery:
         suite = Suite(subject, nursery, seed)
-        asked = [each for each in cases if each in suite.cases()]
-        bar = progress.add_task("starting", total=len(asked), wrong="")
+        bar = progress.add_task("starting", total=len(cases), wrong="")
         results: list[Result] = []
-        for case in asked:
+        for case in cases:
             progress.update(bar, description=case.name)
             results.append(suite.run(case))
             wrong = sum(result.earned in (Earned.NO, Earned.UNKNOWN) for result in results)
@@ -205,9 +204,10 @@ def _sentence(subject: Subject, results: Sequence[Result]) -> str:
         held = f", {doubts} held in doubt" if doubts else ""
         events = sum(result.events for result in results)
         shown = f"{events} events in {plays} plays, 0 lost, 0 duplicated, 0 out of order{held}"
-        if _is_whole(subject, results):
+        if _is_whole(results):
             return f"{subject.name} earns {capability}: {shown}"
-        return f"{subject.name} kept {capability} in {len(results)} of the cases: {shown}"
+        kept = sum(result.earned is Earned.YES for result in results)
+        return f"{subject.name} kept {capability} in {kept} of the cases: {shown}"
     broken = [result.case for result in results if result.earned is Earned.NO]
     unknown = [result.case for result in results if result.earned is Earned.UNKNOWN]
     why = [f"broken in {', '.join(broken)}"] if broken else []
@@ -215,9 +215,8 @@ def _sentence(subject: Subject, results: Sequence[Result]) -> str:
     return f"{subject.name} does not earn {capability}: {'; '.join(why) or 'nothing was played'}"
 
 
-def _is_whole(subject: Subject, results: Sequence[Result]) -> bool:
-    wanted = {case.name for case in CASES if case.applies(subject.sink)}
-    return wanted == {result.case for result in results}
+def _is_whole(results: Sequence[Result]) -> bool:
+    return {case.name for case in CASES} == {result.case for result in results}
 
 
 def _show(subject: Subject, results: Sequence[Result], seed: int, command: Sequence[str]) -> None:
@@ -271,7 +270,7 @@ def _json(
         "sink": subject.name,
         "capability": subject.sink.capability.value,
         "earned": earned(results),
-        "complete": _is_whole(subject, results),
+        "complete": _is_whole(results),
         "seed": seed,
         "says": _sentence(subject, results),
         "cases": [

@@ -143,12 +143,11 @@ class Suite:
         self._clean: Record | None = None
         self._played: dict[str, list[_Played]] = {}
 
-    def cases(self) -> list[Case]:
-        """Give the cases that the sink's capability has."""
-        return [case for case in CASES if case.applies(self.subject.sink)]
-
     def run(self, case: Case) -> Result:
         """Play every play of a case, then look at what arrived, and judge."""
+        reason = case.why_not(self.subject.sink)
+        if reason is not None:
+            return Result(case.name, case.says, Earned.NOTHING, findings=(Finding("-", (reason,)),))
         began = self._clock.monotonic()
         try:
             played = self._play_all(case)
@@ -207,10 +206,9 @@ class Suite:
         self._stages += 1
         name = f"{self._token}-{self._stages}-"
         folder = self._nursery.folder / name
-        subject = self.subject
-        return Stage(
-            self._nursery, sink, subject.maker, folder, name, subject.settles_s, play.partitions
-        )
+        maker = replace(self.subject.maker, by_position=play.by_position)
+        settles_s = self.subject.settles_s
+        return Stage(self._nursery, sink, maker, folder, name, settles_s, play.partitions)
 
     def _load(self, sink: Sink) -> None:
         """Send the sink to where processes are forked."""
@@ -252,8 +250,8 @@ class Suite:
             if what:
                 findings.append(Finding(each.play.title, what, tuple(each.stage.story())))
         said = Earned.NO if findings else Earned.UNKNOWN if unknown else Earned.YES
-        if said is Earned.YES and not any(each.happened for each in played):
-            said, unknown = _nothing_happened(played)
+        if said is Earned.YES:
+            said, unknown = _happened_in(played)
         return Result(
             case.name, case.says, said, len(played), events, doubts, 0.0, (*findings, *unknown)
         )
@@ -271,25 +269,32 @@ def _told(played: _Played) -> tuple[str, ...]:
 
 
 def _happened(stage: Stage) -> bool:
-    """Whether what was to go wrong did."""
-    faulted = [actor for actor in stage.actors if actor.order.fault is not None]
-    for actor in faulted:
-        record = actor.record()
-        if record.fault is None:
-            return False
-        if actor.order.fault is not None and actor.order.fault.what in CUTS and not record.shut:
-            return False
-    return True
+    """Whether all that was to go wrong did."""
+    return all(actor.record().fault for actor in stage.actors if actor.order.fault is not None)
 
 
-def _nothing_happened(played: Sequence[_Played]) -> tuple[Earned, list[Finding]]:
-    """Say why no play of a case showed anything."""
-    faults = [actor.order.fault for each in played for actor in each.stage.actors]
-    if any(fault is not None and fault.what in CUTS for fault in faults):
+def _shut(played: _Played) -> int | None:
+    """Give how many connections a play cut; None where it was to cut none."""
+    cuts = [
+        actor
+        for actor in played.stage.actors
+        if actor.order.fault is not None and actor.order.fault.what in CUTS
+    ]
+    return sum(actor.record().shut or 0 for actor in cuts) if cuts else None
+
+
+def _happened_in(played: Sequence[_Played]) -> tuple[Earned, list[Finding]]:
+    """Say whether what was to go wrong did, in every play of a case that went well."""
+    missed = [each for each in played if not each.happened]
+    if missed or not played:
+        why = ("what was to go wrong never happened",)
+        return Earned.UNKNOWN, [Finding(each.play.title, why) for each in missed] or [
+            Finding("-", why)
+        ]
+    cuts = [shut for shut in map(_shut, played) if shut is not None]
+    if cuts and not any(cuts):
         return Earned.NOTHING, [Finding("-", ("the sink has no connection that could be cut",))]
-    if not played:
-        return Earned.NOTHING, [Finding("-", ("the sink has no such step",))]
-    return Earned.UNKNOWN, [Finding("-", ("what was to go wrong never happened",))]
+    return Earned.YES, []
 
 
 def tested(sink: Sink, chunk_rows: int | None) -> Sink:

@@ -34,9 +34,17 @@ class Case:
     chunked: bool = False
     """Whether it is about single chunks or events: a sink that writes places whole has none."""
 
+    def why_not(self, sink: Sink) -> str | None:
+        """Say why a sink has no such step; None when it has."""
+        if sink.whole and self.chunked:
+            return "the sink writes places whole: no chunk or event of it goes alone"
+        if sink.capability not in self.only:
+            return f"with {sink.capability.name} no call is repeated while it may still arrive"
+        return None
+
     def applies(self, sink: Sink) -> bool:
-        """Whether the capability has such a step."""
-        return sink.capability in self.only and not (sink.whole and self.chunked)
+        """Whether the sink has such a step."""
+        return self.why_not(sink) is None
 
 
 # -- events
@@ -106,7 +114,7 @@ def _lost_checkpoint(scene: Scene) -> Iterator[Play]:
 
 def _two_partitions(scene: Scene) -> Iterator[Play]:
     def act(fault: Fault | None, stage: Stage) -> None:
-        stage.rows = stage.ordinary(names="abcdefgh")
+        stage.rows = stage.spread()
         stage.run(batches={}, completes=False)
         tasks = [
             stage.start(
@@ -175,6 +183,7 @@ CASES: tuple[Case, ...] = (
     Case("refused", "the destination itself may refuse one event", _refused),
     Case("resend", "a rejected event is sent again by a person", _resend, chunked=True),
     Case("lost-checkpoint", "everything is read again under another query", _lost_checkpoint),
+    Case("by-position", "events are known by their offset in a source", played.by_position),
     Case("two-partitions", "two partitions at once", _two_partitions),
     Case("odd-texts", "unicode, NUL, empty, null, quotes", _odd(odd_texts)),
     Case("odd-numbers", "zero, negative, the limits of 64 bits", _odd(odd_numbers)),

@@ -11,8 +11,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from semel.protocol import Capability, ParkedState
+from semel.protocol import Capability, OnDoubt, ParkedState
 from semel.verify.contract_faults import What
+from semel.verify.contract_rows import SOURCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -54,9 +55,18 @@ class _Judge:
             for pair in pairs
         }
         self.rows: dict[Pair, list[ParkedRow]] = {}
+        offsets = {event: entity for entity, event in self.expected}
         for row in stage.parked():
-            self.rows.setdefault((row.entity, str(row.event)), []).append(row)
+            # What a lost checkpoint left in doubt is known by its position alone.
+            entity = offsets.get(str(row.event), SOURCE) if row.entity == SOURCE else row.entity
+            self.rows.setdefault((entity, str(row.event)), []).append(row)
         self.in_flight = {pair for zombie in stage.zombies for pair in _in_flight(zombie)}
+        self.on_its_way = {
+            pair
+            for zombie in stage.zombies
+            if zombie.order.fault is not None and zombie.order.fault.what is not What.STOP_AFTER
+            for pair in _in_flight(zombie)
+        }  # the others' calls had come to their end: whoever is asked about them knows
 
     def judge(self) -> Verdict:
         held = [pair for pair in self.expected if ParkedState.HELD in self._states(pair)]
@@ -109,8 +119,10 @@ class _Judge:
         )
 
     def _slipped(self, pair: Pair, count: int, states: set[ParkedState]) -> bool:
-        """A zombie's call in flight may repeat at PROBING, if it is reported."""
-        if self.sink.capability is not Capability.PROBING or pair not in self.in_flight:
+        """A zombie's call in flight may repeat where somebody is asked, if it is reported."""
+        probing = self.sink.capability is Capability.PROBING
+        probed = self.sink.capability is Capability.OPAQUE and self.sink.on_doubt is OnDoubt.PROBE
+        if not (probing or probed) or pair not in self.on_its_way:
             return False
         return count == 2 and ParkedState.LATE in states
 
@@ -167,8 +179,10 @@ class _Judge:
             yield f"in doubt: {len(held)} events, at most {most} may be"
 
     def _not_refused(self) -> Iterator[str]:
-        """Where the destination fences, a call that begins after a take-over is refused."""
-        if self.sink.capability not in FENCES:
+        """Where the destination fences, a call that begins after a take-over is refused; so is a
+        place that is put after a later attempt put it, or emptied it.
+        """
+        if self.sink.capability not in FENCES and not self.sink.whole:
             return
         for zombie in self.stage.zombies:
             fault = zombie.order.fault
@@ -177,20 +191,23 @@ class _Judge:
             answers = [
                 line
                 for line in zombie.record().lines
-                if line.get("of") == fault.number and "failures" in line
+                if line.get("of") == fault.number and "failures" in line and line["name"] != "write"
             ]
             for line in answers:
                 if self._replaced_before(line):
                     yield (
                         f"not refused: attempt {_attempt(line)} was replaced by a later one, which "
-                        "had taken over, and its call was still accepted"
+                        f"had {'put the place' if self.sink.whole else 'taken over'}, and its call "
+                        "was still accepted"
                     )
 
     def _replaced_before(self, answer: dict[str, Any]) -> bool:
+        name, said = ("finish", "failures") if self.sink.whole else ("take_over", "answered")
         return any(
-            line.get("name") == "take_over"
-            and "answered" in line
+            line.get("name") == name
+            and said in line
             and line["partition"] == answer["partition"]
+            and (not self.sink.whole or line["minibatch"] == answer["minibatch"])
             and line["attempt"] > answer["attempt"]
             and line["at"] < answer["at"]
             for record in self.records

@@ -75,6 +75,7 @@ class Play:
     act: Callable[[Stage], None]
     partitions: int = 1
     whole_chunk: bool = False
+    by_position: bool = False
 
 
 # -- nothing goes wrong
@@ -94,6 +95,7 @@ def clean(_: Scene) -> Iterator[Play]:
 
     yield Play("two minibatches", several)
     yield Play("a complete minibatch, once more", again)
+    yield Play("all events in one call", lambda stage: stage.finish(), whole_chunk=True)
 
 
 # -- killed
@@ -154,6 +156,7 @@ def take_over(scene: Scene) -> Iterator[Play]:
     """Killed, and killed again while taking over."""
 
     def act(second: Fault, stage: Stage) -> None:
+        stage.rows = stage.wide(scene.middle)
         stage.run(Fault(What.KILL_AFTER, Where.CALL, scene.middle))
         stage.run(second)
         stage.finish()
@@ -168,6 +171,7 @@ def twice(scene: Scene) -> Iterator[Play]:
     """Killed twice in a row."""
 
     def act(whats: tuple[What, What], stage: Stage) -> None:
+        stage.rows = stage.wide(scene.middle)
         stage.run(Fault(whats[0], Where.CALL, scene.middle))
         stage.run(Fault(whats[1], Where.CALL))
         stage.finish()
@@ -246,7 +250,16 @@ def zombie(scene: Scene) -> Iterator[Play]:
         stage.finish()
         zombie.wake()
 
-    at = scene.middle
+    def after_loss(fault: Fault, stage: Stage) -> None:
+        zombie = stage.stop(fault)
+        stage.lose_checkpoint(stage.ordinary(range(1, 3)))
+        stage.finish()
+        stage.next_minibatch(stage.ordinary(range(3, 6)))
+        stage.finish()
+        zombie.wake()
+
+    # A place that is written whole is put there by the last call.
+    at = scene.calls[-1] if scene.sink.whole else scene.middle
     moment = scene.moments(1)[0]
     faults = [
         Fault(What.STOP_BEFORE, Where.CALL, at),
@@ -257,12 +270,14 @@ def zombie(scene: Scene) -> Iterator[Play]:
         yield Play(f"{fault}; a later run finished, then it woke", partial(by_run, fault))
         yield Play(f"{fault}; a later task finished, then it woke", partial(by_task, fault))
     yield Play(f"{faults[0]}; woke after the next minibatch", partial(after_next, faults[0]))
+    yield Play(f"{faults[0]}; woke after the checkpoint was lost", partial(after_loss, faults[0]))
 
 
 def two_alive(scene: Scene) -> Iterator[Play]:
     """Woken while whoever replaced it is at work."""
 
     def act(opens: bool, stage: Stage) -> None:
+        stage.rows = stage.wide(scene.middle)
         first = stage.stop(Fault(What.STOP_BEFORE, Where.CALL, scene.middle))
         task = 1 if opens else 2
         second = stage.start(Fault(What.STOP_BEFORE, Where.CALL), opens=opens, task=task)
@@ -274,6 +289,40 @@ def two_alive(scene: Scene) -> Iterator[Play]:
     for opens in (True, False):
         later = "run" if opens else "task"
         yield Play(f"woke while a later {later} was at its first call", partial(act, opens))
+
+
+# -- identity by position
+
+
+def by_position(scene: Scene) -> Iterator[Play]:
+    """Events are known by their offset: the core of what is done to others."""
+
+    def lost(fault: Fault | None, stage: Stage) -> None:
+        stage.run(fault)
+        stage.lose_checkpoint(stage.ordinary(range(1, 3)))  # cut in another way, too
+        stage.finish()
+        stage.next_minibatch(stage.ordinary(range(3, 6)))
+        stage.finish()
+
+    def woken(fault: Fault, stage: Stage) -> None:
+        zombie = stage.stop(fault)
+        stage.replace(zombie)
+        stage.finish()
+        zombie.wake()
+
+    acts: list[tuple[str, Callable[[Stage], None]]] = [
+        (play.title, play.act) for play in clean(scene)
+    ]
+    at = scene.middle
+    for what in (What.KILL_BEFORE, What.KILL_AFTER, What.LOST):
+        fault = Fault(what, Where.CALL, at)
+        acts.append((str(fault), partial(_kill, fault)))
+        acts.append((f"the checkpoint was lost after it was {fault}", partial(lost, fault)))
+    acts.append(("the checkpoint was lost after a complete minibatch", partial(lost, None)))
+    fault = Fault(What.STOP_BEFORE, Where.CALL, at)
+    acts.append((f"{fault}; a later run finished, then it woke", partial(woken, fault)))
+    for title, act in acts:
+        yield Play(title, act, by_position=True)
 
 
 # -- the ledger

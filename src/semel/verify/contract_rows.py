@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from semel.errors import ConfigurationError
-from semel.events import Given, bucket, bucket_name, sort
+from semel.events import Given, Position, bucket, bucket_name, sort
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -32,6 +32,9 @@ SCHEMA = pa.schema(
 )
 
 REFUSE = "refuse this"
+
+SOURCE = "payments/0"
+"""The source partition, where events are known by their position."""
 
 LEAST, MOST = -(2**63), 2**63 - 1
 
@@ -73,21 +76,35 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class OneSource(Position):
+    """Identity by position where every row is of one source partition, which no column names."""
+
+    def require_partition(self, batch: pa.RecordBatch, partition: str) -> None:
+        """Every row is of it."""
+
+
+@dataclass(frozen=True)
 class Maker:
     """Makes rows: the suite's own columns, or what the user's function makes of them."""
 
     entity: str = "customer"
     event: str = "payment_id"
     change: Callable[[pa.Table], pa.Table] | None = None
+    by_position: bool = False
 
     @property
-    def identity(self) -> Given:
-        """Entity and event id are given by columns."""
+    def identity(self) -> Given | Position:
+        """Entity and event id are given by columns; or the event id is the offset in a source."""
+        if self.by_position:
+            return OneSource(offset=self.event, entity=self.entity)
         return Given(entity=self.entity, event=(self.event,))
 
     def rows(self, payments: pa.Table, partitions: int = 1) -> Rows:
         """Cut payments into partitions as Spark would. Raises `ConfigurationError`."""
         table = self._changed(payments)
+        if self.by_position:
+            whole = table.sort_by(self.event).combine_chunks().to_batches()[0]
+            return Rows({SOURCE: whole}, {SOURCE: _pairs(whole, self.entity, self.event)})
         batches: dict[str, pa.RecordBatch] = {}
         events: dict[str, list[Pair]] = {}
         whole = table.combine_chunks().to_batches()[0]
@@ -145,6 +162,17 @@ def payments(
         for customer in customers
         for number in wanted
     )
+
+
+def logged(customers: Sequence[str], ids: Iterable[int]) -> pa.Table:
+    """Make payments as `payments` does, numbered through all customers: the id is an offset."""
+    count = len(customers)
+    numbered = [
+        (customer, (number - 1) * count + at)
+        for number in ids
+        for at, customer in enumerate(customers, 1)
+    ]
+    return _table((who, at, 10 ** (at - 1), f"payment {at}") for who, at in numbered)
 
 
 def odd_texts(prefix: str) -> pa.Table:

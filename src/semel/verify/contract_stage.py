@@ -12,20 +12,21 @@ import signal
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from semel.errors import SemelError
+from semel.events import bucket
 from semel.ledger.parked import read_parked, resolve
 from semel.ledger.scribe import Scribe
 from semel.ledger.sqlite import SqliteStore
-from semel.protocol import ParkedState
+from semel.protocol import Capability, ParkedState
 from semel.verify.contract_faults import Where
-from semel.verify.contract_rows import Maker, payments
+from semel.verify.contract_rows import Maker, logged, payments
 from semel.verify.contract_try import Order, SharedClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
-
-    import pyarrow as pa
 
     from semel.ledger.rows import ParkedRow
     from semel.sinks import Sink
@@ -38,6 +39,9 @@ IDS = range(1, 4)
 NEXT = range(4, 6)
 LAST = range(6, 8)
 """The event ids of each entity in the first minibatch of a play, the next and the one after."""
+
+LARGEST = 100
+"""Among so many names every partition has some."""
 
 TRIES = 6
 PATIENCE_S = 60.0
@@ -166,7 +170,28 @@ class Stage:
 
     def ordinary(self, ids: Iterable[int] = IDS, names: Iterable[str] = CUSTOMERS) -> Rows:
         """Make ordinary rows."""
-        return self.make(payments(self.customers(names), ids))
+        make = logged if self.maker.by_position else payments
+        return self.make(make(self.customers(names), ids))
+
+    def wide(self, calls: int) -> Rows:
+        """Make rows of so many entities that some are left to go on with when every event of one
+        call, after `calls - 1` others, is held in doubt.
+        """
+        if self.sink.capability is not Capability.OPAQUE:
+            return self.ordinary()
+        window = self.sink.chunk_rows * self.sink.span_chunks
+        count = max(len(CUSTOMERS), calls * window + 1)
+        return self.ordinary(range(1, 3), [f"n{at:05}" for at in range(count)])
+
+    def spread(self) -> Rows:
+        """Make rows of which every partition has several calls."""
+        names: dict[int, list[str]] = {number: [] for number in range(self.partitions)}
+        for at in range(LARGEST):
+            name = f"n{at}"
+            [number] = bucket(pa.array(self.customers([name])), self.partitions)
+            if len(names[int(number)]) < len(CUSTOMERS):
+                names[int(number)].append(name)
+        return self.ordinary(names=[name for each in names.values() for name in each])
 
     def next_minibatch(self, rows: Rows) -> None:
         """Go on to the next minibatch."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from semel.events import Given
+    from semel.events import Given, Position
     from semel.ledger.minibatches import Opening
     from semel.ledger.reports import Report
     from semel.sinks import Sink
@@ -99,7 +99,7 @@ class Order:
     folder: Path
     number: int
     pipeline: str
-    identity: Given
+    identity: Given | Position
     settles_s: float
     deadline_s: float
     query: str = "first"
@@ -161,7 +161,7 @@ def _deliver(order: Order, sink: Sink, desk: Desk) -> None:
                 partition=partition,
                 attempt=Attempt(opening.row.run, order.task),
                 process=Process.here(),
-                task=int(partition.partition("of")[0]),
+                task=_number(partition),
             )
             delivery = PartitionDelivery(assignment, [watched], scribe, Journal(scribe), around)
             _leave(order, partition, opening, delivery.run([batch]))
@@ -188,7 +188,12 @@ def _opened(order: Order, driver: Driver) -> Opening:
 def _leave(order: Order, partition: str, opening: Opening, reports: list[Report]) -> None:
     """Leave the reports of a partition for whoever completes the minibatch."""
     run = opening.row.run
-    _write(order.folder / f"report-{run}-{partition}", pickle.dumps(reports))
+    _write(order.folder / f"report-{run}-{_number(partition)}", pickle.dumps(reports))
+
+
+def _number(partition: str) -> int:
+    """Give the number of a bucket (`0of2`) or of a source partition (`payments/0`)."""
+    return int(partition.rpartition("/")[2].partition("of")[0])
 
 
 def _reports(order: Order, opening: Opening) -> list[Report]:

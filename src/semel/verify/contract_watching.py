@@ -51,6 +51,10 @@ PROTOCOLS: dict[Capability, type] = {
 }
 
 
+WHOLE_CHUNKS = (Capability.PROBING, Capability.SEQUENCED)
+"""Whose destination tells of whole chunks later, so that an answer may speak of nothing less."""
+
+
 class WatchedStore:
     """A ledger's store; commits are counted."""
 
@@ -209,7 +213,9 @@ class WatchedSession:
         attempt = [target.attempt.run, target.attempt.task]
         number, fault = self._desk.reach(Where.CALL, name=name, attempt=attempt, events=events)
         watch = self._before(fault, call)
-        record: dict[str, Any] = {"of": number, "attempt": attempt, "partition": target.partition}
+        batch = [target.minibatch.generation, target.minibatch.batch]
+        record: dict[str, Any] = {"of": number, "name": name, "attempt": attempt}
+        record |= {"partition": target.partition, "minibatch": batch}
         began = self._desk.now()
         try:
             receipt = call(self._session)
@@ -217,7 +223,8 @@ class WatchedSession:
             self._desk.say(**record, raised=type(error).__name__, why=str(error)[:400])
             raise
         else:
-            self._desk.say(**record, took=self._desk.now() - began, **_told(name, receipt, events))
+            told = {} if chunk is None or name == "write" else _told(receipt, events, self._sink)
+            self._desk.say(**record, took=self._desk.now() - began, **{"failures": {}, **told})
         finally:
             if isinstance(watch, Cutter):
                 self._desk.say(shut=watch.end())
@@ -286,25 +293,35 @@ class WatchedSession:
                 session.close()
 
 
-def _told(name: str, receipt: Any, events: list[list[str]]) -> dict[str, Any]:
+def _told(receipt: Any, events: list[list[str]], sink: Sink) -> dict[str, Any]:
     """Write an answer down; name what contradicts itself in it."""
-    if receipt is None or name in ("write", "finish"):
-        return {"failures": {}}
+    if receipt is None:
+        return {}
     if not isinstance(receipt, Receipt):
-        return {"failures": {}, "wrong": f"it answered {type(receipt).__name__}, not a Receipt"}
+        return {"wrong": f"it answered {type(receipt).__name__}, not a Receipt"}
     failures = {place: type(why).__name__ for place, why in receipt.failures.items()}
-    told: dict[str, Any] = {"failures": failures}
+    wrong = _wrong(failures, events, sink)
+    return {"failures": failures} if wrong is None else {"failures": failures, "wrong": wrong}
+
+
+def _wrong(failures: Mapping[int, str], events: list[list[str]], sink: Sink) -> str | None:
+    """Say what a receipt may not say."""
     beyond = [place for place in failures if not 0 <= place < len(events)]
     if beyond:
-        told["wrong"] = f"its receipt names places {beyond} of {len(events)} events"
-        return told
+        return f"its receipt names places {beyond} of {len(events)} events"
+    alike = len(failures) == len(events) and len(set(failures.values())) == 1
+    if failures and sink.capability in WHOLE_CHUNKS and not alike:
+        return (
+            f"its receipt speaks of {len(failures)} of {len(events)} events: a "
+            f"{sink.capability.value} session speaks of whole chunks, and raises Rejected for one"
+        )
     failed: dict[str, str] = {}
     for place, (entity, event) in enumerate(events):
         if place in failures:
             failed.setdefault(entity, event)
         elif entity in failed:
-            told["wrong"] = (
+            return (
                 f"its receipt delivers event {event} of {entity!r} after event {failed[entity]} of "
                 "it failed: what comes after a failed event of its entity is NotDelivered"
             )
-    return told
+    return None
