@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyarrow as pa
+import pytest
 
 from delivery.world import World
 from semel.errors import SemelError
@@ -39,3 +42,44 @@ def test_a_new_ledger_with_another_folder_loads_its_events_or_says_why_not(
         return
     loaded = execute(postgres_url, "select c, id from events order by id")
     assert loaded == [("a", 1), ("b", 2), ("c", 3), ("d", 4)]
+
+
+@pytest.mark.parametrize("form", ["parquet", "json", "csv"])
+@pytest.mark.parametrize(
+    "text",
+    ["007", "2026-11-14", "1e3", "true", ""],
+    ids=["zeros", "day", "number", "truth", "empty"],
+)
+def test_a_text_is_loaded_as_it_was_delivered(
+    tmp_path: Path, postgres_url: str, form: str, text: str
+) -> None:
+    execute(postgres_url, "create table accounts (c text, id bigint, account text)")
+    load = PostgresLoad(url=postgres_url, table="accounts")
+    world = World()
+    world.sinks.append(
+        Files(name="out", url=str(tmp_path), format=form, then=load, retry=Retry(for_s=0.0))
+    )
+    world.start()
+    opening = world.open(0)
+    columns = {"c": ["a"], "id": [1], "account": [text]}
+    world.driver.end(opening, world.task(opening, [pa.RecordBatch.from_pydict(columns)]))
+    assert execute(postgres_url, "select account from accounts") == [(text,)]
+
+
+@pytest.mark.parametrize("form", ["parquet", "json", "csv"])
+def test_an_amount_is_loaded_with_all_its_digits(
+    tmp_path: Path, postgres_url: str, form: str
+) -> None:
+    execute(postgres_url, "create table amounts (c text, id bigint, amount numeric(38, 2))")
+    load = PostgresLoad(url=postgres_url, table="amounts")
+    world = World()
+    world.sinks.append(
+        Files(name="out", url=str(tmp_path), format=form, then=load, retry=Retry(for_s=0.0))
+    )
+    world.start()
+    opening = world.open(0)
+    amount = Decimal("12345678901234567.89")
+    amounts = pa.array([amount], pa.decimal128(38, 2))
+    batch = pa.RecordBatch.from_pydict({"c": ["a"], "id": [1], "amount": amounts})
+    world.driver.end(opening, world.task(opening, [batch]))
+    assert execute(postgres_url, "select amount from amounts") == [(amount,)]
