@@ -83,3 +83,15 @@ def test_an_amount_is_loaded_with_all_its_digits(
     batch = pa.RecordBatch.from_pydict({"c": ["a"], "id": [1], "amount": amounts})
     world.driver.end(opening, world.task(opening, [batch]))
     assert execute(postgres_url, "select amount from amounts") == [(amount,)]
+
+
+def test_a_load_goes_where_the_options_of_its_url_say(tmp_path: Path, postgres_url: str) -> None:
+    execute(postgres_url, "create schema sales")
+    execute(postgres_url, "create table sales.events (c text, id bigint)")
+    execute(postgres_url, "create table public.events (c text, id bigint)")
+    url = f"{postgres_url}?options=-csearch_path%3Dsales"
+    world_of(tmp_path, PostgresLoad(url=url, table="events", columns=["c", "id"])).minibatch(
+        0, "a1"
+    )
+    assert execute(postgres_url, "select c, id from public.events") == []
+    assert execute(postgres_url, "select c, id from sales.events") == [("a", 1)]
