@@ -95,3 +95,18 @@ def test_a_load_goes_where_the_options_of_its_url_say(tmp_path: Path, postgres_u
     )
     assert execute(postgres_url, "select c, id from public.events") == []
     assert execute(postgres_url, "select c, id from sales.events") == [("a", 1)]
+
+
+def test_a_load_is_on_the_disk_of_the_server_when_it_is_acknowledged(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    database = postgres_url.rpartition("/")[2]
+    execute(postgres_url, f"alter database {database} set synchronous_commit = off")
+    execute(
+        postgres_url,
+        "create table events (c text, id bigint, "
+        "kept text default current_setting('synchronous_commit'))",
+    )
+    load = PostgresLoad(url=postgres_url, table="events", columns=["c", "id"])
+    world_of(tmp_path, load).minibatch(0, "a1")
+    assert execute(postgres_url, "select kept from events") == [("on",)]
