@@ -1,0 +1,81 @@
+"""A SEQUENCED log that is not what the sink takes it for, shown against a real broker."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from semel.bench.kafka_broker import KafkaBroker
+from semel.errors import Fenced, NotDelivered, SemelError
+from semel.sinks import Retry, Tail
+from sinks.kafka_world import Pipeline, chunk, consumed, ids_in, progress, proxied, sink_to, target
+
+
+@pytest.fixture
+def topic(kafka: KafkaBroker) -> str:
+    return kafka.create_topic(partitions=1)
+
+
+def dying(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    yield rows
+    raise RuntimeError("the worker dies")
+
+
+def test_a_writer_that_was_replaced_while_nobody_answered_is_refused(
+    kafka: KafkaBroker, topic: str
+) -> None:
+    with proxied(kafka) as proxy:
+        sink = sink_to(kafka, topic, sequenced=True, servers=kafka.far, deadline_s=1.5)
+        zombie = sink.open(target(1, pipeline=topic))
+        zombie.take_over()
+        proxy.cut_once("add", "before", stay_down=True)
+        with pytest.raises(NotDelivered):
+            zombie.deliver_with(chunk(0, 3), progress(0, 3))
+        later = sink_to(kafka, topic, sequenced=True).open(target(2, pipeline=topic))
+        told = later.take_over()
+        assert isinstance(told, Tail)
+        assert told.osn == 0  # so it is told that nothing was delivered
+        proxy.down = False
+        with pytest.raises(Fenced):  # it was told to try again, and does
+            zombie.deliver_with(chunk(0, 3), progress(0, 3))
+    assert ids_in(consumed(kafka, topic)) == []
+
+
+def test_a_zombie_does_not_stop_the_generation_after_it(
+    kafka: KafkaBroker, topic: str, tmp_path: Path
+) -> None:
+    with proxied(kafka) as proxy:
+        patient: Any = {"sequenced": True, "deadline_s": 1.5, "retry": Retry(0.2, 0.5, 60.0)}
+        pipeline = Pipeline(tmp_path, sink_to(kafka, topic, servers=kafka.far, **patient))
+        opening = pipeline.open(0)
+
+        def work() -> Iterator[pa.RecordBatch]:
+            proxy.cut_once("add", "before", stay_down=True)
+            yield chunk(5, 8).rows.batch
+
+        def attempt() -> None:
+            with suppress(SemelError):
+                pipeline.task(opening, work())
+
+        zombie = threading.Thread(target=attempt)
+        zombie.start()
+        while not proxy.down:
+            time.sleep(0.1)
+        time.sleep(5.0)
+        pipeline.sink = sink_to(kafka, topic, **patient)
+        pipeline.start()
+        later = pipeline.open(0, "another checkpoint")
+        proxy.down = False
+        zombie.join(60.0)
+        assert not zombie.is_alive()
+        reports = pipeline.task(later, chunk(4, 8).rows.batch)
+        pipeline.driver.end(later, reports)
+    assert sorted(ids_in(consumed(kafka, topic))) == [4, 5, 6, 7]
+    pipeline.close()
