@@ -79,3 +79,27 @@ def test_a_zombie_does_not_stop_the_generation_after_it(
         pipeline.driver.end(later, reports)
     assert sorted(ids_in(consumed(kafka, topic))) == [4, 5, 6, 7]
     pipeline.close()
+
+
+def test_a_lost_checkpoint_repeats_nothing_when_the_topic_has_let_its_oldest_records_go(
+    kafka: KafkaBroker, topic: str, tmp_path: Path
+) -> None:
+    from confluent_kafka import TopicPartition
+
+    pipeline = Pipeline(tmp_path, sink_to(kafka, topic, sequenced=True, chunk_rows=3))
+    rows = chunk(0, 9).rows.batch
+    with pytest.raises(RuntimeError, match="the worker dies"):
+        pipeline.task(pipeline.open(0), dying(rows))
+    seen = ids_in(consumed(kafka, topic))
+    assert seen == [*range(9)]
+    # As `retention.ms` or compaction does: the last record, which tells how far it is, stays.
+    admin = kafka.admin()
+    [gone] = admin.delete_records([TopicPartition(topic, 0, 4)]).values()
+    gone.result(10)
+    pipeline.start()
+    try:
+        reports = pipeline.minibatch(0, rows, query="another checkpoint")
+    except SemelError:
+        return
+    assert sum(report.delivered for report in reports) == 0  # all nine had been delivered
+    pipeline.close()
