@@ -103,3 +103,28 @@ def test_a_lost_checkpoint_repeats_nothing_when_the_topic_has_let_its_oldest_rec
         return
     assert sum(report.delivered for report in reports) == 0  # all nine had been delivered
     pipeline.close()
+
+
+def test_a_copy_of_a_record_does_not_turn_the_log_back(
+    kafka: KafkaBroker, topic: str, tmp_path: Path
+) -> None:
+    from confluent_kafka import Producer
+
+    pipeline = Pipeline(tmp_path, sink_to(kafka, topic, sequenced=True, chunk_rows=3))
+    rows = chunk(0, 9).rows.batch
+    opening = pipeline.open(0)
+    with pytest.raises(RuntimeError, match="the worker dies"):
+        pipeline.task(opening, dying(rows))
+    before = consumed(kafka, topic)
+    assert len(before) >= 6
+    # As a tool does that puts dead letters back into the topic they came from.
+    key, value, headers = before[2]
+    copier = Producer({"bootstrap.servers": kafka.servers})
+    copier.produce(topic, value, key, 0, headers=list(headers.items()))
+    assert copier.flush(10) == 0
+    try:
+        pipeline.driver.end(opening, pipeline.task(opening, rows))
+    except SemelError:
+        return
+    assert sorted(ids_in(consumed(kafka, topic))) == sorted([*range(9), 2])
+    pipeline.close()
