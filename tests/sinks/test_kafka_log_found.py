@@ -15,6 +15,7 @@ import pytest
 from semel.bench.kafka_broker import KafkaBroker
 from semel.errors import Fenced, NotDelivered, SemelError
 from semel.sinks import Retry, Tail
+from semel.sinks.kafka.log import LogSession
 from sinks.kafka_world import Pipeline, chunk, consumed, ids_in, progress, proxied, sink_to, target
 
 
@@ -128,3 +129,24 @@ def test_a_copy_of_a_record_does_not_turn_the_log_back(
         return
     assert sorted(ids_in(consumed(kafka, topic))) == sorted([*range(9), 2])
     pipeline.close()
+
+
+def test_a_resend_that_was_replaced_while_nobody_answered_is_not_made_again(
+    kafka: KafkaBroker, topic: str
+) -> None:
+    with proxied(kafka) as proxy:
+        sink = sink_to(kafka, topic, sequenced=True, servers=kafka.far, deadline_s=1.5)
+        zombie = sink.open(target(1, pipeline=topic))
+        assert isinstance(zombie, LogSession)
+        assert zombie.take_over().resent == 0
+        proxy.cut_once("add", "before", stay_down=True)
+        with pytest.raises(NotDelivered):
+            zombie.deliver_again(chunk(0, 1), 1)
+        later = sink_to(kafka, topic, sequenced=True).open(target(2, pipeline=topic))
+        assert isinstance(later, LogSession)
+        assert later.take_over().resent == 0
+        later.deliver_again(chunk(0, 1), 2)
+        proxy.down = False
+        with pytest.raises(Fenced):  # it was told to try again, and does
+            zombie.deliver_again(chunk(0, 1), 1)
+    assert ids_in(consumed(kafka, topic)) == [0]
