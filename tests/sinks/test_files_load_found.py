@@ -110,3 +110,28 @@ def test_a_load_is_on_the_disk_of_the_server_when_it_is_acknowledged(
     load = PostgresLoad(url=postgres_url, table="events", columns=["c", "id"])
     world_of(tmp_path, load).minibatch(0, "a1")
     assert execute(postgres_url, "select kept from events") == [("on",)]
+
+
+@pytest.mark.parametrize("form", ["parquet", "json", "csv"])
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        (pa.array([1.5, float("nan")]), "double precision"),
+        (pa.array(["short", "x" * 3_000_000]), "text"),
+    ],
+    ids=["a number that is none", "a long text"],
+)
+def test_what_a_format_can_hold_can_be_loaded(
+    tmp_path: Path, postgres_url: str, form: str, column: pa.Array, kind: str
+) -> None:
+    execute(postgres_url, f"create table loaded (c text, id bigint, v {kind})")
+    load = PostgresLoad(url=postgres_url, table="loaded")
+    world = World()
+    world.sinks.append(
+        Files(name="out", url=str(tmp_path), format=form, then=load, retry=Retry(for_s=0.0))
+    )
+    world.start()
+    opening = world.open(0)
+    batch = pa.RecordBatch.from_pydict({"c": ["a", "b"], "id": [1, 2], "v": column})
+    world.driver.end(opening, world.task(opening, [batch]))
+    assert execute(postgres_url, "select count(*) from loaded") == [(2,)]
