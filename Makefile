@@ -12,16 +12,20 @@ export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help java maven demo check test test-spark42 simulate bench-spine format clean
+.PHONY: help install java maven demo check test test-spark42 simulate bench-spine format clean
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 $(INSTALLED): pyproject.toml constraints.txt
-	@echo "installing into .venv (once; a minute or two)"
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[connect,postgres,http,redis,kafka,dev]'
+	@echo "step 1 of 2: a Python environment in .venv"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "step 2 of 2: semel, PySpark (large) and what the tests need; once, some minutes. What pip says:"
+	@$(BIN)/python -m pip install -c constraints.txt -e '.[connect,postgres,http,redis,kafka,dev]'
 	@touch $@
+
+install: $(INSTALLED) ## install all of it into .venv, once; the other targets do it by themselves
+	@echo "semel is installed: .venv/bin/semel"
 
 java: # Spark needs it; installed where that needs nobody's password
 	@.ci/java
@@ -46,7 +50,7 @@ test: java maven $(INSTALLED) ## every test, on two processes
 	test -x .venv42/bin/python || $(PYTHON) -m venv .venv42
 	sed 's/^pyspark==.*/pyspark==4.2.1/' constraints.txt > .venv42/constraints.txt
 	PIP_CONSTRAINT=$(CURDIR)/.venv42/constraints.txt PIP_BUILD_CONSTRAINT=$(CURDIR)/.venv42/constraints.txt \
-		.venv42/bin/python -m pip install --quiet -e '.[connect,postgres,http,redis,kafka,dev]'
+		.venv42/bin/python -m pip install -e '.[connect,postgres,http,redis,kafka,dev]'
 	@touch $@
 
 test-spark42: java maven .venv42/.installed ## the tests on Spark, with PySpark 4.2

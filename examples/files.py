@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import semel
-from semel.sinks.files import Files, committed, read
+from semel.sinks import Files
+from semel.sinks.files import committed, read
 from semel.spark.session import make_session
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import semel
-from semel.sinks.http import Http
+from semel.sinks import Http
 from semel.spark.session import make_session
 
 if TYPE_CHECKING:

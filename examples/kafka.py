@@ -1,7 +1,8 @@
 """Payments into a Kafka topic, each once, also when the checkpoint is lost (TRANSACTIONAL).
 
 `python examples/kafka.py HOST:PORT [FOLDER]` sends payments to the topic `semel-example`, loses the
-checkpoint, reads them all again, and the topic has each of them once.
+checkpoint, reads them all again, and the topic has each of them once. A broker to try it with:
+`docker run -d -p 9092:9092 apache/kafka:4.0.0`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 import semel
-from semel.sinks.kafka import Kafka
+from semel.sinks import Kafka
 from semel.spark.session import make_session
 
 if TYPE_CHECKING:

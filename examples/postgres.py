@@ -2,6 +2,7 @@
 
 `python examples/postgres.py URL [FOLDER]` (or the URL in POSTGRES_URL) books payments, loses the
 checkpoint, reads them all again, and the balances stand. It makes and drops a schema `semel_demo`.
+A server to try it with: `docker run -d -p 5432:5432 -e POSTGRES_PASSWORD=secret postgres:17`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 import semel
-from semel.sinks.postgres import Postgres
+from semel.sinks import Postgres
 from semel.spark.session import make_session
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 `python examples/redis_counters.py URL [FOLDER]` (or the URL in REDIS_URL) adds payments up, loses
 the checkpoint, reads them all again, and the sums stand. It uses keys `semel_demo:*` and removes
-them.
+them. A server to try it with: `docker run -d -p 6379:6379 redis:7`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from redis import Redis as Client
 
 import semel
-from semel.sinks.redis import Redis
+from semel.sinks import Redis
 from semel.spark.session import make_session
 
 if TYPE_CHECKING:
