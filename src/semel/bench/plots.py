@@ -87,9 +87,10 @@ def draw(bench: str, rows: Sequence[Row]) -> str:
     for tick in _ticks(most):
         x = LEFT + tick * scale
         parts += [
-            _line(x, TOP - 8, x, foot, FAINT, 1.5 if tick == 1 else 0.5),
+            _line(x, TOP - 8, x, foot, FAINT, 0.5),
             _text(x, foot + 16, f"{tick:g}x", "middle"),
         ]
+    parts.append(_line(LEFT + scale, TOP - 8, LEFT + scale, foot, FAINT, 2))  # as fast as the peer
     y = TOP
     for bar in bars:
         parts += _bar(bar, y, scale)
@@ -138,11 +139,10 @@ def _legend() -> list[str]:
 
 
 def _ticks(most: float) -> list[float]:
-    """Round numbers from nothing to the most, 1 among them."""
+    """Round numbers from nothing to the most."""
     steps = (0.25, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
     step = next((each for each in steps if most / each <= TICKS_MAX), most)
-    made = {step * at for at in range(int(most / step) + 1)}
-    return sorted(made | {1.0} if step <= TICKS_MAX / 4 else made)
+    return [step * at for at in range(int(most / step) + 1)]
 
 
 def _short(number: float) -> str:
