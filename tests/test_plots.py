@@ -45,5 +45,7 @@ def test_the_command_draws_what_a_benchmark_printed(tmp_path: Path) -> None:
     given = tmp_path / "postgres.json"
     given.write_text(json.dumps({"rows": [APPEND.to_json()]}))
     command = [sys.executable, "-m", "semel.bench.plots", str(given), "--into", str(tmp_path)]
-    subprocess.run(command, check=True, capture_output=True)
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert (tmp_path / "postgres.svg").read_text() == draw("postgres", [APPEND])
+    line = "| append | Spark's JDBC <as it comes> | 300 | 100 rows/s | **3.10** | 2.50 - 3.50 | 3 |"
+    assert done.stdout.splitlines() == [line]

@@ -24,6 +24,12 @@ class Goal:
             return self.ratio or 1.0
         return times(row.unit, self.figure / row.peer)
 
+    def told(self, row: Row) -> str:
+        """The goal as a table has it."""
+        if self.figure is None:
+            return f"{self.ratio:g}"
+        return f"{self.figure:,.0f} {row.unit}"
+
 
 GOALS = (
     Goal("overhead", "entity buckets and order, increasing ids; peer only shuffles", ratio=0.90),

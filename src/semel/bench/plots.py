@@ -1,8 +1,8 @@
 """Draws the rows of benchmarks as bars, in SVG.
 
 `python -m semel.bench.plots RESULT.json ... --into docs/img`. Every RESULT.json is
-what `semel bench NAME --json` printed, in a file that is named NAME.json; the picture is NAME.svg.
-Colours are chosen to be read on white and on black.
+what `semel bench NAME --json` printed, in a file that is named NAME.json; the picture is NAME.svg,
+and the lines of the table are printed. Colours are chosen to be read on white and on black.
 """
 
 from __future__ import annotations
@@ -169,6 +169,20 @@ def _text(x: float, y: float, text: str, anchor: str, size: int = 12, *, bold: b
     )
 
 
+def lines(bench: str, rows: Sequence[Row]) -> list[str]:
+    """Give the rows as lines of a table in Markdown."""
+    made = []
+    for row in rows:
+        ours, _, peer = row.what.partition("; peer: ")
+        goal, (low, high) = goal_of(bench, row), row.spread
+        figures = f"{_short(row.semel)} | {_short(row.peer)} {row.unit}"
+        made.append(
+            f"| {ours} | {peer} | {figures} | **{row.ratio:.2f}** | {low:.2f} - {high:.2f} | "
+            f"{'' if goal is None else goal.told(row)} |"
+        )
+    return made
+
+
 def read(path: Path) -> list[Row]:
     """Read what a benchmark printed."""
     told: dict[str, Any] = json.loads(path.read_text())
@@ -176,16 +190,16 @@ def read(path: Path) -> list[Row]:
 
 
 def main() -> None:
-    """Draw every file that is named."""
+    """Draw every file that is named; print its lines of the table."""
     asking = argparse.ArgumentParser(prog="python -m semel.bench.plots", description=__doc__)
     asking.add_argument("results", nargs="+", type=Path, metavar="RESULT.json")
     asking.add_argument("--into", type=Path, default=Path("docs/img"))
     asked = asking.parse_args()
     asked.into.mkdir(parents=True, exist_ok=True)
     for path in asked.results:
-        drawn = asked.into / f"{path.stem}.svg"
-        drawn.write_text(draw(path.stem, read(path)))
-        print(drawn)
+        rows = read(path)
+        (asked.into / f"{path.stem}.svg").write_text(draw(path.stem, rows))
+        print(*lines(path.stem, rows), sep="\n")
 
 
 if __name__ == "__main__":
