@@ -156,12 +156,10 @@ class Bench(overhead.Bench):
         return took
 
     def _deliver(self, rows: int, sink: Postgres, **words: Any) -> float:
+        name = f"bench-{self._number}"  # a task of the turn before may still write its progress
         ledger = f"sqlite:///{self.folder}/ledger-{self._number}.db"
-        writer = deliver(self.source(rows), to=sink, name="bench", ledger=ledger, **words)
-        try:
-            return self._run(writer)
-        finally:
-            self.server.execute("drop table semel_progress, semel_progress_ids")
+        writer = deliver(self.source(rows), to=sink, name=name, ledger=ledger, **words)
+        return self._run(writer)
 
     def _payments(self) -> str:
         table = f"payments_{self._number}"
