@@ -12,7 +12,7 @@ export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install java maven demo check test test-spark42 simulate bench-spine format clean
+.PHONY: help install java maven demo check test test-spark42 simulate bench bench-spine format clean
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -59,6 +59,13 @@ test-spark42: java maven .venv42/.installed ## the tests on Spark, with PySpark 
 simulate: $(INSTALLED) ## the real protocol on a simulated store, sink and clock
 	$(BIN)/semel simulate
 
+BENCHES := postgres http redis kafka files
+
+bench: java maven $(INSTALLED) ## measure every destination against its peers, and draw it (20 minutes)
+	mkdir -p build/bench
+	for name in $(BENCHES); do $(BIN)/semel bench $$name --json > build/bench/$$name.json || exit 1; done
+	$(BIN)/python -m semel.bench.plots $(BENCHES:%=build/bench/%.json) --into docs/img
+
 bench-spine: $(INSTALLED) ## measure the spine on this machine
 	$(BIN)/python -m semel.bench.spine
 
@@ -67,5 +74,5 @@ format: $(INSTALLED) ## write the format and what ruff can mend by itself
 	$(BIN)/ruff format .
 
 clean: ## remove caches and built files (.venv stays)
-	rm -rf dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -7,19 +7,20 @@ both leave a list of what is committed: Spark its metadata log, semel its manife
 from __future__ import annotations
 
 import shutil
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from semel.bench.overhead import PARTITIONS, REPETITIONS, ROWS, SETTINGS, Bench
+from semel.bench.overhead import PARTITIONS, SETTINGS, Bench
 from semel.bench.rows import Row, compared
+from semel.bench.turns import folder, session, turns
 from semel.sinks.files import Files, committed
 from semel.spark.deliver import deliver
-from semel.spark.session import make_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+ROWS = 500_000
+REPETITIONS = 3
+BATCHES = 3
 GIVEN = {
     "entity": "customer",
     "event": "payment_id",
@@ -58,29 +59,54 @@ def measure(
     rows: int = ROWS,
 ) -> list[Row]:
     """Run everything; give the rows of the table."""
-    folder = Path(tempfile.mkdtemp(prefix="semel-bench-"))
-    spark = make_session("semel bench files", settings=SETTINGS)
-    try:
-        bench = FilesBench(spark, folder, say, repetitions, rows)
-        cases: dict[str, dict[str, Any]] = {
-            "Parquet, position, no shuffle; peer: Spark's Parquet sink": {"identity": "position"},
-            "Parquet, entity buckets and order; peer: Spark's Parquet sink, no order": GIVEN,
-        }
-        made = []
-        for what, words in cases.items():
-            pairs = bench.pairs(
-                what,
-                lambda words=words: bench.part_files(rows, **words),  # type: ignore[misc]
-                lambda: bench.spark_files(rows),
-            )
-            rates = [(rows * 1000 / ours, rows * 1000 / theirs) for ours, theirs in pairs]
-            made.append(compared(what, rates, "rows/s"))
-        small = bench.pairs(
-            "latency",
-            lambda: bench.part_files(10, identity="position"),
-            lambda: bench.spark_files(10),
+    say("starting Spark")
+    with folder() as place, session("files", SETTINGS) as spark:
+        bench = FilesBench(spark, place, say, repetitions, rows, BATCHES)
+        return [*throughput(bench), *latency(bench)]
+
+
+def throughput(bench: FilesBench) -> list[Row]:
+    """Rows per second, with position identity, and in the order of entities."""
+    rows = bench.rows
+    found = turns(
+        bench.say,
+        "Parquet",
+        bench.repetitions,
+        {
+            "position": lambda: bench.part_files(rows, identity="position"),
+            "entities": lambda: bench.part_files(rows, **GIVEN),
+            "Spark": lambda: bench.spark_files(rows),
+        },
+    )
+    named = {
+        "position": "Parquet, position, no shuffle; peer: Spark's Parquet sink",
+        "entities": "Parquet, entity buckets and order; peer: Spark's Parquet sink, no order",
+    }
+    return [
+        compared(
+            what,
+            [(rows * 1000 / a, rows * 1000 / b) for a, b in _pairs(found[name], found["Spark"])],
+            "rows/s",
         )
-        return [*made, compared("a micro-batch of 10 rows as Parquet, position", small, "ms")]
-    finally:
-        spark.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+        for name, what in named.items()
+    ]
+
+
+def latency(bench: FilesBench) -> list[Row]:
+    """What a small micro-batch takes, in milliseconds."""
+    found = turns(
+        bench.say,
+        "a small micro-batch",
+        bench.repetitions,
+        {
+            "semel": lambda: bench.part_files(10, identity="position"),
+            "Spark": lambda: bench.spark_files(10),
+        },
+    )
+    what = "a micro-batch of 10 rows as Parquet, position; peer: Spark's Parquet sink"
+    return [compared(what, _pairs(found["semel"], found["Spark"]), "ms")]
+
+
+def _pairs(ours: list[float], theirs: list[float]) -> list[tuple[float, float]]:
+    """Those that count: the first turn warmed up."""
+    return list(zip(ours, theirs, strict=True))[1:]

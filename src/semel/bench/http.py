@@ -8,10 +8,8 @@ the service counted is looked at after every turn.
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections import deque
 from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +18,7 @@ import pyarrow as pa
 
 from semel.bench.http_witness import HttpWitness
 from semel.bench.rows import Row, compared
+from semel.bench.turns import folder, turns
 from semel.delivery import Assignment, Driver, PartitionDelivery
 from semel.events import Attempt, Given, sort
 from semel.ledger.journal import Journal
@@ -30,6 +29,7 @@ from semel.sinks.http import Http
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 CALLS = 40_000
 ENTITIES = 10_000
@@ -131,34 +131,24 @@ def measure(
     in_flight: int = IN_FLIGHT,
 ) -> list[Row]:
     """Run everything; give the rows of the table."""
-    cases: list[tuple[str, dict[str, Any]]] = [
-        ("Idempotency-Key (REPEATABLE)", {"idempotency": True}),
-        (f"windows of {in_flight:,} (OPAQUE)", {"window": in_flight}),
+    repeatable, opaque = "Idempotency-Key (REPEATABLE)", f"windows of {in_flight:,} (OPAQUE)"
+    with folder() as place, HttpWitness(delay_s=SERVICE_S) as witness:
+        bench = Bench(witness, place, calls, in_flight)
+        found = turns(
+            say,
+            f"calls at {SERVICE_S * 1000:.0f} ms",
+            repetitions,
+            {
+                repeatable: lambda: bench.semel(idempotency=True),
+                opaque: lambda: bench.semel(window=in_flight),
+                "plain": bench.peer,
+            },
+        )
+    return [
+        compared(
+            f"ordered calls, {what}; peer: aiohttp, no order, no promise",
+            list(zip(found[what], found["plain"], strict=True))[1:],
+            "calls/s",
+        )
+        for what in (repeatable, opaque)
     ]
-    made = []
-    with (
-        tempfile.TemporaryDirectory(prefix="semel-bench-") as folder,
-        HttpWitness(delay_s=SERVICE_S) as witness,
-    ):
-        bench = Bench(witness, Path(folder), calls, in_flight)
-        for what, settings in cases:
-            pairs = []
-            for turn in range(repetitions + 1):
-                say(f"HTTP, {what}: {turn} of {repetitions}")
-                pairs.append((bench.semel(**settings), bench.peer()))
-            name = f"HTTP calls at {SERVICE_S * 1000:.0f} ms, in order, {what}; peer: no order"
-            made.append(compared(name, pairs[1:], "calls/s"))
-    return made
-
-
-def main() -> None:
-    """Measure and print the table."""
-    from rich.console import Console
-
-    from semel.bench.rows import table
-
-    Console().print(table("HTTP, one process", measure(print)))
-
-
-if __name__ == "__main__":
-    main()

@@ -7,71 +7,46 @@ time from the first that was appended until the last is visible, so that neither
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
 import statistics
-import subprocess
-import sys
-import tempfile
 import threading
-from dataclasses import dataclass, field
-from pathlib import Path
+from contextlib import closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from semel.bench.kafka_broker import KafkaBroker, fetched
+from semel.bench.kafka_copies import INTERVAL_MS, WithFlink, WithSemel
 from semel.bench.rows import Row, compared
-from semel.errors import ConfigurationError
+from semel.bench.turns import folder, session, turns
 from semel.ledger.clock import SystemClock
-from semel.sinks.kafka import Kafka
 from semel.sinks.kafka.records import STAMPS
-from semel.spark.deliver import deliver
-from semel.spark.session import make_session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+
+    from semel.bench.kafka_copies import Copy
 
 CLOCK = SystemClock()
 
-RECORDS = 1_000_000
+RECORDS = 500_000
 REPETITIONS = 3
 PARTITIONS = 2
 VALUE_BYTES = 100
-INTERVAL_MS = 1_000
-"""How often Flink checkpoints, and so commits."""
-
 RATE = 1_000
-LATENCY_S = 20.0
-FLINK = "2.3.0"
+LATENCY_S = 12.0
 PATIENCE_S = 600.0
-
-
-@dataclass(frozen=True)
-class Copy:
-    """A copy from topic to topic that is under way: how to end it, and what is wrong with it."""
-
-    end: Callable[[], object]
-    trouble: Callable[[], object]
-
-    def check(self) -> None:
-        """Raise what is wrong, if anything is."""
-        wrong = self.trouble()
-        if wrong:
-            raise RuntimeError(f"the copy ended: {wrong}")
 
 
 @dataclass
 class Bench:
-    """One broker and one session in which both sides take turns."""
+    """One broker at which both sides take turns."""
 
     broker: KafkaBroker
-    spark: Any
-    folder: Path
+    semel: WithSemel
+    flink: WithFlink
     say: Callable[[str], None]
     repetitions: int = REPETITIONS
     records: int = RECORDS
     latency_s: float = LATENCY_S
-    _number: int = field(default=0, init=False)
 
     def topic(self) -> str:
         """A topic whose records carry the time of the broker."""
@@ -96,89 +71,16 @@ class Bench:
             producer.flush()
         return topic
 
-    # -- the two sides
-
-    def semel(self, given: str, taken: str, *, stamps: tuple[str, ...], bounded: bool) -> Copy:
-        """Start a copy by Spark and semel."""
-        self._number += 1
-        frame = (
-            self.spark.readStream.format("kafka")
-            .option("kafka.bootstrap.servers", self.broker.servers)
-            .option("subscribe", given)
-            .option("startingOffsets", "earliest")
-            .load()
-            .select("topic", "partition", "offset", "key", "value")
-        )
-        sink = Kafka(
-            name="taken",
-            servers=self.broker.servers,
-            topic=taken,
-            key="key",
-            value="value",
-            stamps=stamps,
-        )
-        writer = deliver(
-            frame,
-            to=sink,
-            name=f"bench-{self._number}",
-            identity="position",
-            ledger=f"sqlite:///{self.folder}/ledger-{self._number}.db",
-        ).option("checkpointLocation", str(self.folder / f"checkpoint-{self._number}"))
-        if bounded:
-            writer = writer.trigger(availableNow=True)
-        query = writer.start()
-        return Copy(query.stop, query.exception)
-
-    def flink(self, given: str, taken: str, *, bounded: bool) -> Copy:
-        """Start a copy by Flink; it ends with us, because it listens on a pipe."""
-        self._number += 1
-        told = {
-            "servers": self.broker.servers,
-            "given": given,
-            "taken": taken,
-            "jar": str(next(fetched("flink").glob("*.jar"))),
-            "folder": str(self.folder / f"flink-{self._number}"),
-            "interval_ms": INTERVAL_MS,
-            "bounded": bounded,
-        }
-        said = self.folder / f"flink-{self._number}.log"
-        script = str(Path(__file__).with_name("flink_job.py"))
-        with said.open("wb") as log:
-            process = subprocess.Popen(  # noqa: S603 - our own words
-                [str(flink_python()), "-P", script, json.dumps(told)],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                env=_without_spark(),
-            )
-
-        def end() -> None:
-            process.terminate()
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            if process.stdin is not None:
-                process.stdin.close()
-
-        def trouble() -> str | None:
-            return said.read_text(errors="replace")[-2000:] if process.poll() else None
-
-        return Copy(end, trouble)
-
-    # -- what a consumer sees
-
-    def rate(self, start: Callable[[str, str], Copy]) -> float:
+    def rate(self, start: Callable[[str], Copy]) -> float:
         """Records per second of one copy."""
-        given, taken = self.fill(), self.topic()
-        copy = start(given, taken)
+        taken = self.topic()
+        copy = start(taken)
         try:
             first, seen = None, 0
             ends = CLOCK.monotonic() + PATIENCE_S
             for at, messages in self._seen(taken, copy):
-                stamps = [message.timestamp()[1] / 1000 for message in messages]
-                first = min([*stamps, *([] if first is None else [first])], default=None)
+                if messages and first is None:
+                    first = min(message.timestamp()[1] for message in messages) / 1000
                 seen += len(messages)
                 if seen >= self.records:
                     return seen / (at - (first or at))
@@ -186,12 +88,11 @@ class Bench:
                     break
         finally:
             copy.end()
-            for topic in (given, taken):
-                self.broker.delete_topic(topic)
+            self.broker.delete_topic(taken)
         raise TimeoutError(f"{seen:,} of {self.records:,} records in {PATIENCE_S:g} s")
 
-    def latency(self, start: Callable[[str, str], Copy]) -> float:
-        """Median milliseconds from the producer's clock until a record is visible."""
+    def latency(self, start: Callable[[str, str], Copy]) -> tuple[float, float]:
+        """Milliseconds from the producer's clock until a record is visible: median and p99."""
         given, taken = self.topic(), self.topic()
         copy = start(given, taken)
         stop = threading.Event()
@@ -205,15 +106,14 @@ class Bench:
                     warm = at + self.latency_s / 2  # the first half warms up
                 if warm is not None and at > warm:
                     found += [(at - float(message.value())) * 1000 for message in messages]
-                if (
-                    warm is not None and at > warm + self.latency_s / 2
-                ) or CLOCK.monotonic() > ends:
+                over = warm is not None and at > warm + self.latency_s / 2
+                if over or CLOCK.monotonic() > ends:
                     break
         finally:
             stop.set()
             thread.join()
             copy.end()
-        return statistics.median(found)
+        return statistics.median(found), statistics.quantiles(found, n=100)[98]
 
     def _produce(self, topic: str, stop: threading.Event) -> None:
         from confluent_kafka import Producer
@@ -249,42 +149,6 @@ class Bench:
         finally:
             consumer.close()
 
-    def pairs(
-        self, what: str, ours: Callable[[], float], theirs: Callable[[], float]
-    ) -> list[tuple[float, float]]:
-        """Let both sides take turns; the first pair warms up and does not count."""
-        pairs = []
-        for turn in range(self.repetitions + 1):
-            self.say(f"{what}: {turn} of {self.repetitions}")
-            pairs.append((ours(), theirs()))
-        return pairs[1:]
-
-
-def flink_python() -> Path:
-    """The Python of a venv with Flink in it, made once in the user's cache."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "semel"
-    folder = cache / f"flink-{FLINK}"
-    python = folder / "bin" / "python"
-    if not (folder / "whole").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        environment = {name: each for name, each in os.environ.items() if "CONSTRAINT" not in name}
-        for command in (
-            [sys.executable, "-m", "venv", str(folder)],
-            [str(python), "-m", "pip", "install", "--quiet", f"apache-flink=={FLINK}"],
-        ):
-            done = subprocess.run(  # noqa: S603 - our own words
-                command, capture_output=True, text=True, check=False, env=environment
-            )
-            if done.returncode:
-                raise ConfigurationError(f"Flink could not be installed: {done.stderr[-2000:]}")
-        (folder / "whole").touch()
-    return python
-
-
-def _without_spark() -> dict[str, str]:
-    hidden = ("PYSPARK", "SPARK_", "PYTHONPATH", "FLINK_")
-    return {name: each for name, each in os.environ.items() if not name.startswith(hidden)}
-
 
 def measure(
     say: Callable[[str], None] = lambda _: None,
@@ -293,50 +157,71 @@ def measure(
     latency_s: float = LATENCY_S,
 ) -> list[Row]:
     """Run everything; give the rows of the table."""
-    folder = Path(tempfile.mkdtemp(prefix="semel-bench-"))
-    flink_python()
-    broker = KafkaBroker(heap="1g")
+    say("fetching Kafka's and Flink's jars, and starting")
     jars = ",".join(map(str, sorted(fetched("spark").glob("*.jar"))))
-    spark = make_session(
-        "semel bench kafka", settings={"spark.jars": jars, "spark.driver.memory": "2g"}
-    )
-    try:
-        bench = Bench(broker, spark, folder, say, repetitions, records, latency_s)
+    settings = {"spark.jars": jars, "spark.driver.memory": "2g"}
+    with (
+        folder() as place,
+        closing(KafkaBroker(heap="1g")) as broker,
+        closing(WithFlink(broker.servers, place)) as flink,
+        session("kafka", settings) as spark,
+    ):
+        semel = WithSemel(spark, broker.servers, place)
+        bench = Bench(broker, semel, flink, say, repetitions, records, latency_s)
         return [*throughput(bench), *visibility(bench)]
-    finally:
-        spark.stop()
-        broker.close()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def throughput(bench: Bench) -> list[Row]:
     """Records per second, with semel's headers and without any, as Flink has none."""
-    made = []
-    for what, stamps in (("no headers", ()), ("with semel's four headers; peer without", STAMPS)):
-        pairs = bench.pairs(
-            f"Kafka to Kafka, {what}",
-            lambda stamps=stamps: bench.rate(  # type: ignore[misc]
-                lambda given, taken: bench.semel(given, taken, stamps=stamps, bounded=True)
-            ),
-            lambda: bench.rate(lambda given, taken: bench.flink(given, taken, bounded=True)),
+    given = bench.fill()
+
+    def semel(stamps: Sequence[str]) -> float:
+        return bench.rate(
+            lambda taken: bench.semel.start(given, taken, stamps=tuple(stamps), bounded=True)
         )
-        made.append(compared(f"Kafka to Kafka, {what}; peer: Flink exactly-once", pairs, "rec/s"))
-    return made
+
+    bare, stamped, peer = "semel", "semel with headers", "Flink"
+    found = turns(
+        bench.say,
+        "copy",
+        bench.repetitions,
+        {
+            bare: lambda: semel(()),
+            stamped: lambda: semel(STAMPS),
+            peer: lambda: bench.rate(lambda taken: bench.flink.start(given, taken, bounded=True)),
+        },
+    )
+    bench.broker.delete_topic(given)
+    pairs = {name: list(zip(found[name], found[peer], strict=True)) for name in (bare, stamped)}
+    return [
+        compared("copy, no headers; peer: Flink exactly-once", pairs[bare][1:], "rec/s"),
+        compared(
+            "copy, semel's four headers; peer: Flink exactly-once, none",
+            pairs[stamped][1:],
+            "rec/s",
+        ),
+        compared("copy, no headers, the first of both JVMs (one pair)", pairs[bare][:1], "rec/s"),
+    ]
 
 
 def visibility(bench: Bench) -> list[Row]:
     """How long it takes until a record is visible, at a steady rate."""
-    pairs = bench.pairs(
+    found = turns(
+        bench.say,
         "time until visible",
-        lambda: bench.latency(
-            lambda given, taken: bench.semel(given, taken, stamps=STAMPS, bounded=False)
-        ),
-        lambda: bench.latency(lambda given, taken: bench.flink(given, taken, bounded=False)),
+        bench.repetitions,
+        {
+            "semel": lambda: bench.latency(
+                lambda given, taken: bench.semel.start(given, taken, stamps=STAMPS, bounded=False)
+            ),
+            "Flink": lambda: bench.latency(
+                lambda given, taken: bench.flink.start(given, taken, bounded=False)
+            ),
+        },
     )
-    what = f"until a record is visible, {RATE:,}/s; peer: Flink, checkpoint every {INTERVAL_MS} ms"
-    return [compared(what, pairs, "ms")]
-
-
-if __name__ == "__main__":
-    for row in measure(print, *map(int, sys.argv[1:])):
-        print(row)
+    peer = f"at {RATE:,} rec/s; peer: Flink, checkpoints every {INTERVAL_MS:,} ms"
+    pairs = list(zip(found["semel"], found["Flink"], strict=True))[1:]
+    return [
+        compared(f"until visible, {name}, {peer}", [(a[at], b[at]) for a, b in pairs], "ms")
+        for at, name in enumerate(("median", "p99"))
+    ]

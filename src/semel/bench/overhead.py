@@ -66,6 +66,7 @@ class Bench:
     say: Callable[[str], None]
     repetitions: int = REPETITIONS
     rows: int = ROWS
+    batches: int = BATCHES
     _number: int = field(default=0, init=False)
 
     def source(self, rows: int) -> Any:
@@ -95,7 +96,9 @@ class Bench:
         """Median milliseconds of a micro-batch without it."""
 
         def batch(frame: Any, number: int) -> None:
-            if number < BATCHES:  # Spark does not bear to be stopped while Python runs an action
+            if (
+                number < self.batches
+            ):  # Spark does not bear to be stopped while Python runs an action
                 arrange(frame).mapInArrow(plain, "nothing int").collect()
 
         return self._run(self.source(rows).writeStream.foreachBatch(batch))
@@ -105,7 +108,7 @@ class Bench:
         checkpoint = self.folder / f"checkpoint-{self._number}"
         query = writer.option("checkpointLocation", str(checkpoint)).start()
         try:
-            took = _durations(query, BATCHES)
+            took = _durations(query, self.batches)
         finally:
             query.stop()
             shutil.rmtree(checkpoint, ignore_errors=True)

@@ -10,29 +10,35 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from semel.bench import overhead
 from semel.bench.rows import Row, compared
 from semel.bench.servers import PostgresServer
+from semel.bench.turns import folder, session, turns
 from semel.sinks.postgres import Postgres
 from semel.spark.deliver import deliver
-from semel.spark.session import make_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     import pyarrow as pa
 
-ROWS = 1_000_000
-BOOKED_PART = 5
+ROWS = 400_000
+BOOKED_PART = 8
 """A statement per row is slow: bookings are measured on this part of the rows."""
 
-REPETITIONS = 5
+REPETITIONS = 3
+BATCHES = 3
+WAL = "8GB"
+"""So much is written before a checkpoint is due, so that none falls into somebody's turn."""
+
 CUSTOMERS = 10_000
 CHUNK = 50_000
 DRIVER = "org.postgresql:postgresql:42.7.4"
@@ -53,7 +59,13 @@ AT_ONCE = (
     "with new as (insert into {seen} values (%s) on conflict do nothing returning 1)"
     " update {table} set balance = balance + 1 where customer = %s and exists (select from new)"
 )
-BY_HAND = (AT_ONCE, MARK, ADD)
+AS_A_SET = (
+    "with given as (select * from unnest(%s::bigint[], %s::text[]) as g (payment_id, customer)),"
+    " new as (insert into {seen} select payment_id from given on conflict do nothing"
+    " returning payment_id)"
+    " update {table} b set balance = balance + s.amount from (select g.customer, count(*) as amount"
+    " from given g join new using (payment_id) group by g.customer) s where b.customer = s.customer"
+)
 
 
 @dataclass
@@ -65,9 +77,9 @@ class Bench(overhead.Bench):
     def append(self) -> float:
         """Milliseconds of a micro-batch that semel appends with COPY."""
         table = self._payments()
-        sink = Postgres(name="bench", url=self.server.url(), table=table)
+        sink = Postgres(name="bench", url=self.server.url(), table=table, chunk_rows=CHUNK)
         took = self._deliver(self.rows, sink, identity="position")
-        self._see(APPENDED.format(table=table), self.rows)
+        self._see(APPENDED, table, self.rows)
         return took
 
     def jdbc(self, **options: str) -> float:
@@ -84,11 +96,11 @@ class Bench(overhead.Bench):
         }
 
         def batch(frame: Any, number: int) -> None:
-            if number < overhead.BATCHES:
+            if number < self.batches:
                 frame.write.format("jdbc").options(**told).mode("append").save()
 
         took = self._run(self.source(self.rows).writeStream.foreachBatch(batch))
-        self._see(APPENDED.format(table=table), self.rows)
+        self._see(APPENDED, table, self.rows)
         return took
 
     def booked(self) -> float:
@@ -100,50 +112,54 @@ class Bench(overhead.Bench):
         rows = self.rows // BOOKED_PART
         ids = {"entity": "customer", "event": "payment_id", "increasing": True}
         took = self._deliver(rows, sink, partitions=overhead.PARTITIONS, **ids)
-        self._see(BOOKED.format(table=table), rows)
+        self._see(BOOKED, table, rows)
         return took
 
-    def by_hand(self, *, at_once: bool) -> float:
-        """Milliseconds of a micro-batch that goes through a dedup table, row by row: with one
-        statement each, sent ahead of the answers; or with two, the second if the first was new.
-        """
+    def by_hand(self, write: Callable[[Any, list[tuple[int, str]], str, str], None]) -> float:
+        """Milliseconds of a micro-batch that goes through a dedup table, as `write` does it."""
         table = self._balances()
         seen = f"seen_{self._number}"
         self.server.execute(f"create table {seen} (payment_id bigint primary key)")
         rows, url = self.rows // BOOKED_PART, self.server.url()
-        one, mark, add = (each.format(seen=seen, table=table).encode() for each in BY_HAND)
 
-        def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             import psycopg
 
             with psycopg.connect(url) as connection, connection.cursor() as cursor:
                 for each in batches:
                     ids, customers = each.column("payment_id"), each.column("customer")
                     given = list(zip(ids.to_pylist(), customers.to_pylist(), strict=True))
-                    if at_once:
-                        cursor.executemany(one, given)
-                        continue
-                    for payment, customer in given:
-                        if cursor.execute(mark, (payment,)).rowcount:
-                            cursor.execute(add, (customer,))
+                    write(cursor, given, seen, table)
             yield from ()
 
         def batch(frame: Any, number: int) -> None:
-            if number < overhead.BATCHES:
+            if number < self.batches:
                 apart = frame.repartition(overhead.PARTITIONS, "customer")  # or they deadlock
-                apart.mapInArrow(write, "nothing int").collect()
+                apart.mapInArrow(task, "nothing int").collect()
 
         took = self._run(self.source(rows).writeStream.foreachBatch(batch))
-        self._see(BOOKED.format(table=table), rows)
+        self._see(BOOKED, table, rows)
+        self.server.execute(f"drop table {seen}")
+        return took
+
+    def copied(self) -> float:
+        """Milliseconds of a bare COPY of as many rows from two connections, each one transaction,
+        of texts that are ready: what the server needs for it.
+        """
+        table = self._payments()
+        texts = _texts(self.rows)
+        began = perf_counter()
+        with ThreadPoolExecutor(len(texts)) as pool:
+            list(pool.map(partial(_copy, self.server.url(), table), texts))
+        took = (perf_counter() - began) * 1000
+        self._see(APPENDED, table, self.rows, batches=1)
         return took
 
     def _deliver(self, rows: int, sink: Postgres, **words: Any) -> float:
+        name = f"bench-{self._number}"  # a task of the turn before may still write its progress
         ledger = f"sqlite:///{self.folder}/ledger-{self._number}.db"
-        writer = deliver(self.source(rows), to=sink, name="bench", ledger=ledger, **words)
-        try:
-            return self._run(writer)
-        finally:
-            self.server.execute("drop table semel_progress, semel_progress_ids")
+        writer = deliver(self.source(rows), to=sink, name=name, ledger=ledger, **words)
+        return self._run(writer)
 
     def _payments(self) -> str:
         table = f"payments_{self._number}"
@@ -157,62 +173,124 @@ class Bench(overhead.Bench):
         self.server.execute(OPEN.format(table=table, last=CUSTOMERS - 1))
         return table
 
-    def _see(self, statement: str, rows: int) -> None:
-        """What was measured has arrived, and the ids tell that it did once."""
-        [(count, distinct)] = self.server.execute(statement)
-        if not isinstance(count, int) or count < rows * overhead.BATCHES or count != distinct:
-            raise AssertionError(f"{statement}: {count} rows of {distinct} ids")
+    def _see(self, statement: str, table: str, rows: int, batches: int | None = None) -> None:
+        """What was measured has arrived, and the ids tell that it did once; then it is removed, and
+        the server has written everything, so that the next begins as this one did.
+        """
+        [(count, distinct)] = self.server.execute(statement.format(table=table))
+        wanted = rows * (batches or self.batches)
+        if not isinstance(count, int) or count < wanted or count != distinct:
+            raise AssertionError(f"{table}: {count} rows of {distinct} ids")
+        self.server.execute(f"drop table {table}")
+        self.server.execute("checkpoint")
+
+
+# -- what people write by hand, and the floor
+
+
+def row_by_row(cursor: Any, given: list[tuple[int, str]], seen: str, table: str) -> None:
+    """Mark a row; add if it was new."""
+    mark, add = MARK.format(seen=seen).encode(), ADD.format(table=table).encode()
+    for payment, customer in given:
+        if cursor.execute(mark, (payment,)).rowcount:
+            cursor.execute(add, (customer,))
+
+
+def pipelined(cursor: Any, given: list[tuple[int, str]], seen: str, table: str) -> None:
+    """Both in one statement per row, sent ahead of the answers."""
+    cursor.executemany(AT_ONCE.format(seen=seen, table=table).encode(), given)
+
+
+def as_a_set(cursor: Any, given: list[tuple[int, str]], seen: str, table: str) -> None:
+    """One statement for all rows of an Arrow batch."""
+    ids, customers = [payment for payment, _ in given], [customer for _, customer in given]
+    cursor.execute(AS_A_SET.format(seen=seen, table=table).encode(), (ids, customers))
+
+
+def _texts(rows: int) -> list[bytes]:
+    """The rows of a micro-batch as COPY reads them, in two parts."""
+    return [
+        b"".join(
+            b'"payments",%d,%d,"%d",%d,"payment-%d%s"\n'
+            % (part, n // 2, n % CUSTOMERS, n, n, b"x" * 60)
+            for n in range(part, rows, 2)
+        )
+        for part in (0, 1)
+    ]
+
+
+def _copy(url: str, table: str, text: bytes) -> None:
+    import psycopg
+
+    statement = f"copy {table} from stdin (format csv)".encode()
+    with psycopg.connect(url) as connection, connection.cursor().copy(statement) as copy:
+        copy.write(text)
+
+
+# -- everything
 
 
 def measure(
     say: Callable[[str], None] = lambda _: None, repetitions: int = REPETITIONS, rows: int = ROWS
 ) -> list[Row]:
     """Run everything; give the rows of the table. Without JDBC's driver its rows are left out."""
-    folder = Path(tempfile.mkdtemp(prefix="semel-bench-"))
-    say("fetching PostgreSQL's JDBC driver")
+    say("fetching PostgreSQL's JDBC driver, and starting")
     jar = jdbc_driver()
     if jar is None:
         say(f"{DRIVER} cannot be had (mvn is missing, or the network): JDBC is left out")
     settings = {**overhead.SETTINGS, **({} if jar is None else {"spark.jars": str(jar)})}
-    server = PostgresServer(durable=True)
-    spark = make_session("semel bench postgres", settings=settings)
-    try:
-        bench = Bench(spark, folder, say, repetitions, rows, server=server)
-        return [*([] if jar is None else appends(bench)), *bookings(bench)]
-    finally:
-        spark.stop()
-        server.close()
-        shutil.rmtree(folder, ignore_errors=True)
+    with (
+        folder() as place,
+        closing(PostgresServer(durable=True)) as server,
+        session("postgres", settings) as spark,
+    ):
+        server.execute(f"alter system set max_wal_size = '{WAL}'")
+        server.execute("select pg_reload_conf()")
+        bench = Bench(spark, place, say, repetitions, rows, BATCHES, server=server)
+        return [*appends(bench, with_jdbc=jar is not None), *bookings(bench)]
 
 
-def appends(bench: Bench) -> list[Row]:
-    """COPY in semel's transactions against Spark's own append: as it comes, and tuned."""
+def appends(bench: Bench, *, with_jdbc: bool) -> list[Row]:
+    """COPY in semel's transactions against Spark's own append, as it comes and tuned, and against
+    the server alone.
+    """
     tuned = {"query": "?reWriteBatchedInserts=true", "batchsize": "10000"}
-    peers: list[tuple[str, dict[str, str]]] = [
-        ("append; peer: Spark's JDBC as it comes", {}),
-        ("append; peer: Spark's JDBC, reWriteBatchedInserts, batchsize 10,000", tuned),
-    ]
-    return [
-        _rates(what, bench.rows, bench.pairs(what, bench.append, partial(bench.jdbc, **options)))
-        for what, options in peers
-    ]
+    jdbc: dict[str, Callable[[], float]] = {
+        "Spark's JDBC as it comes": bench.jdbc,
+        "Spark's JDBC, reWriteBatchedInserts, batchsize 10,000": partial(bench.jdbc, **tuned),
+    }
+    floor = {"a bare COPY without Spark (the floor)": bench.copied}
+    peers = {**(jdbc if with_jdbc else {}), **floor}
+    return _compared(bench, "append", bench.rows, bench.append, peers)
 
 
 def bookings(bench: Bench) -> list[Row]:
-    """`balance = balance + x` against a dedup table with ON CONFLICT per row."""
-    peers = [
-        ("balance = balance + x; peer: dedup table, then an update, per row", False),
-        ("balance = balance + x; peer: both as one statement per row, pipelined", True),
-    ]
+    """`balance = balance + x` against a dedup table with ON CONFLICT."""
+    peers: dict[str, Callable[[], float]] = {
+        "dedup table, then an update, per row": partial(bench.by_hand, row_by_row),
+        "both as one statement per row, pipelined": partial(bench.by_hand, pipelined),
+        "both as one statement per Arrow batch": partial(bench.by_hand, as_a_set),
+    }
     rows = bench.rows // BOOKED_PART
+    return _compared(bench, "balance = balance + x", rows, bench.booked, peers)
+
+
+def _compared(
+    bench: Bench,
+    what: str,
+    rows: int,
+    ours: Callable[[], float],
+    peers: dict[str, Callable[[], float]],
+) -> list[Row]:
+    """Let semel and all its peers take turns, and compare each peer with it."""
+    found = turns(bench.say, what, bench.repetitions, {"semel": ours, **peers})
+    rates = {name: [rows * 1000 / each for each in took[1:]] for name, took in found.items()}
     return [
-        _rates(what, rows, bench.pairs(what, bench.booked, partial(bench.by_hand, at_once=at_once)))
-        for what, at_once in peers
+        compared(
+            f"{what}; peer: {name}", list(zip(rates["semel"], rates[name], strict=True)), "rows/s"
+        )
+        for name in peers
     ]
-
-
-def _rates(what: str, rows: int, pairs: list[tuple[float, float]]) -> Row:
-    return compared(what, [(rows / a * 1000, rows / b * 1000) for a, b in pairs], "rows/s")
 
 
 def jdbc_driver() -> Path | None:

@@ -34,6 +34,11 @@ class Row:
             "unit": self.unit,
         }
 
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Row:
+        """Read it back."""
+        return cls(**{**value, "spread": tuple(value["spread"])})
+
 
 def compared(what: str, pairs: Sequence[tuple[float, float]], unit: str) -> Row:
     """Compare pairs of (ours, the peer's) that were measured in turns."""

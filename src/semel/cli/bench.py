@@ -55,7 +55,7 @@ def http(repetitions: Repetitions = 3, as_json: JsonOption = False) -> None:
 
 @app.command("redis", epilog=EPILOG.format(name="redis"))
 def redis(repetitions: Repetitions = 3, as_json: JsonOption = False) -> None:
-    """Compare counters in Redis to a pipeline of SET NX and INCRBY per record."""
+    """Compare counters in Redis to SETNX and INCRBY per record, one by one and in pipelines."""
     _measure("redis", "Redis", as_json, repetitions)
 
 
@@ -77,8 +77,10 @@ def files(repetitions: Repetitions = 3, as_json: JsonOption = False) -> None:
 def _measure(name: str, title: str, as_json: bool, *sizes: Any) -> None:
     """Run a benchmark with progress; print its rows."""
     measuring = import_module(f"semel.bench.{name}")
-    with Console(stderr=True).status("starting") as status:
-        found = measuring.measure(status.update, *sizes)
+    progress = Console(stderr=True)
+    with progress.status("starting") as status:
+        say = status.update if progress.is_terminal else progress.print
+        found = measuring.measure(say, *sizes)
     if as_json:
         print(json.dumps({"rows": [row.to_json() for row in found]}, indent=2))
     else:

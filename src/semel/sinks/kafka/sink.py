@@ -178,6 +178,8 @@ class Kafka(Sink):
         """The settings of the producer of a partition."""
         return {
             "linger.ms": 5,
+            # Else half of all fences wait half a second for the client to try a connection again.
+            "enable.sparse.connections": False,
             "batch.size": min(bytes_max, BYTES_MAX),
             "partitioner": "murmur2_random",  # a key goes where Java would send it
             "message.max.bytes": max(bytes_max, BYTES_MAX),  # the progress topic has its own limit
@@ -199,6 +201,7 @@ class Kafka(Sink):
 _PRODUCER = frozenset(
     {
         "linger.ms",
+        "enable.sparse.connections",
         "queue.buffering.max.ms",
         "batch.size",
         "batch.num.messages",

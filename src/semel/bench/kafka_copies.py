@@ -1,0 +1,178 @@
+"""The two sides of the Kafka benchmark: copies from topic to topic, by Spark with semel, by Flink.
+
+Always true: both keep one JVM for all their copies, both have two tasks, and producers with the
+same `linger.ms` and `batch.size`. Flink ends with us, because it listens on a pipe.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from semel.bench.kafka_broker import fetched
+from semel.errors import ConfigurationError
+from semel.ledger.clock import SystemClock
+from semel.sinks.kafka import Kafka
+from semel.spark.deliver import deliver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CLOCK = SystemClock()
+FLINK = "2.3.0"
+INTERVAL_MS = 1_000
+"""How often Flink checkpoints, and so commits."""
+
+ENDS_WITHIN_S = 60.0
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy that is under way: how to end it, and what is wrong with it."""
+
+    end: Callable[[], object]
+    trouble: Callable[[], object]
+
+    def check(self) -> None:
+        """Raise what is wrong, if anything is."""
+        wrong = self.trouble()
+        if wrong:
+            raise RuntimeError(f"the copy ended: {wrong}")
+
+
+@dataclass
+class WithSemel:
+    """Copies by a Spark session and semel."""
+
+    spark: Any
+    servers: str
+    folder: Path
+    _number: int = field(default=0, init=False)
+
+    def start(self, given: str, taken: str, *, stamps: tuple[str, ...], bounded: bool) -> Copy:
+        """Start a copy; with semel's headers, or fewer."""
+        self._number += 1
+        frame = (
+            self.spark.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", self.servers)
+            .option("subscribe", given)
+            .option("startingOffsets", "earliest")
+            .load()
+            .select("topic", "partition", "offset", "key", "value")
+        )
+        sink = Kafka(
+            name="taken",
+            servers=self.servers,
+            topic=taken,
+            key="key",
+            value="value",
+            stamps=stamps,
+        )
+        writer = deliver(
+            frame,
+            to=sink,
+            name=f"bench-{self._number}",
+            identity="position",
+            ledger=f"sqlite:///{self.folder}/ledger-{self._number}.db",
+        ).option("checkpointLocation", str(self.folder / f"checkpoint-{self._number}"))
+        if bounded:
+            writer = writer.trigger(availableNow=True)
+        query = writer.start()
+        return Copy(query.stop, query.exception)
+
+
+class WithFlink:
+    """Copies by Flink, in one process of its own."""
+
+    def __init__(self, servers: str, folder: Path) -> None:
+        self._servers, self._folder = servers, folder
+        self._number = 0
+        self._said = folder / "flink.log"
+        jar = next(fetched("flink").glob("*.jar"))
+        with self._said.open("wb") as log:
+            self._process = subprocess.Popen(  # noqa: S603 - our own words
+                [str(flink_python()), "-P", str(Path(__file__).with_name("flink_job.py"))],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for us
+                env={**_without_spark(), "HADOOP_CLASSPATH": str(jar)},
+            )
+
+    def start(self, given: str, taken: str, *, bounded: bool) -> Copy:
+        """Start a copy."""
+        self._number += 1
+        told = {
+            "servers": self._servers,
+            "given": given,
+            "taken": taken,
+            "folder": str(self._folder / f"flink-{self._number}"),
+            "interval_ms": INTERVAL_MS,
+            "bounded": bounded,
+        }
+        self._tell(json.dumps(told))
+        return Copy(self._end, self._trouble)
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(ENDS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _tell(self, line: str) -> None:
+        if self._process.stdin is None:
+            raise AssertionError("it has a pipe")
+        self._process.stdin.write(line.encode() + b"\n")
+        self._process.stdin.flush()
+
+    def _end(self) -> None:
+        if self._process.poll() is not None:
+            return
+        self._tell("end")
+        ends = CLOCK.monotonic() + ENDS_WITHIN_S
+        while self._log().count("\nended\n") < self._number and CLOCK.monotonic() < ends:
+            if self._process.poll() is not None:
+                return
+            CLOCK.sleep(0.05)
+
+    def _log(self) -> str:
+        return "\n" + self._said.read_text(errors="replace")
+
+    def _trouble(self) -> str | None:
+        return self._log()[-2000:] if self._process.poll() is not None else None
+
+
+def flink_python() -> Path:
+    """The Python of a venv with Flink in it, made once in the user's cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "semel"
+    folder = cache / f"flink-{FLINK}"
+    python = folder / "bin" / "python"
+    if not (folder / "whole").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        environment = {name: each for name, each in os.environ.items() if "CONSTRAINT" not in name}
+        for command in (
+            [sys.executable, "-m", "venv", str(folder)],
+            [str(python), "-m", "pip", "install", "--quiet", f"apache-flink=={FLINK}"],
+        ):
+            done = subprocess.run(  # noqa: S603 - our own words
+                command, capture_output=True, text=True, check=False, env=environment
+            )
+            if done.returncode:
+                raise ConfigurationError(f"Flink could not be installed: {done.stderr[-2000:]}")
+        (folder / "whole").touch()
+    return python
+
+
+def _without_spark() -> dict[str, str]:
+    hidden = ("PYSPARK", "SPARK_", "PYTHONPATH", "FLINK_")
+    return {name: each for name, each in os.environ.items() if not name.startswith(hidden)}

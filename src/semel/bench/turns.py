@@ -1,0 +1,47 @@
+"""What every benchmark needs: sides that take turns, and a session and a folder that go with it."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from semel.spark.session import make_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+
+T = TypeVar("T")
+
+
+def turns(
+    say: Callable[[str], None], what: str, repetitions: int, sides: Mapping[str, Callable[[], T]]
+) -> dict[str, list[T]]:
+    """Let the sides take turns and give what each measured. The first turn warms all of them up: it
+    is measured too, and comes first.
+    """
+    found: dict[str, list[T]] = {name: [] for name in sides}
+    for turn in range(repetitions + 1):
+        for name, side in sides.items():
+            say(f"{what}, turn {turn} of {repetitions}: {name}")
+            found[name].append(side())
+    return found
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """A folder that is gone afterwards, whatever came between."""
+    with tempfile.TemporaryDirectory(prefix="semel-bench-", ignore_cleanup_errors=True) as made:
+        yield Path(made)
+
+
+@contextmanager
+def session(name: str, settings: dict[str, str]) -> Iterator[Any]:
+    """A Spark session that is stopped afterwards."""
+    spark = make_session(f"semel bench {name}", settings=settings)
+    try:
+        yield spark
+    finally:
+        spark.stop()
