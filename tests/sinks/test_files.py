@@ -530,6 +530,7 @@ def test_a_file_and_its_folder_are_synced_before_it_counts(
         ({"row_group_rows": 0}, "at least 1"),
         ({"whole": False}, "always true"),
         ({"url": "ftp://user:secret@host/x"}, "is no place for files"),
+        ({"url": "gs://bucket/x"}, "give a path, file:///path, s3://.* or hdfs://.* filesystem="),
         ({"then": 7}, "neither a loader nor a function"),
     ],
 )
@@ -550,6 +551,13 @@ def test_secrets_are_not_shown() -> None:
 
 def test_a_relative_path_is_the_drivers() -> None:
     assert files_at("lake").url == str(Path("lake").absolute())
+    assert files_at("", url=Path("lake")).url == str(Path("lake").absolute())
+
+
+def test_a_path_object_names_a_folder_to_write_and_to_read(tmp_path: Path) -> None:
+    world_at(tmp_path, url=tmp_path / "lake").minibatch(0, INPUT)
+    assert [manifest.rows for manifest in committed(tmp_path / "lake/pay/out")] == [5]
+    assert [len(table) for table in read(tmp_path / "lake/pay/out")] == [5]
 
 
 def test_position_partitions_have_a_file_each(tmp_path: Path) -> None:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _UNSAFE = re.compile(r"[^A-Za-z0-9@+._-]|^[._]")
 _NAME_BYTES_MAX = 120
 _OBJECT_STORES = ("s3", "gcs", "abfs")
-_SCHEMES = ("file", "s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
+_HDFS = ("hdfs", "viewfs")
+_SCHEMES = ("file", "s3", *_HDFS)
 
 
 def escaped(name: str) -> str:
@@ -72,8 +73,16 @@ def refuse_url(url: str) -> None:
     if "://" in url and urlsplit(url).scheme not in _SCHEMES:
         raise ConfigurationError(
             f"{without_secrets(url)!r} is no place for files: give a path, file:///path, "
-            "s3://bucket/path?region=... or hdfs://host:port/path"
+            "s3://bucket/path?region=... or hdfs://host:port/path. Another store that pyarrow.fs "
+            "knows goes by filesystem=, with url= a path in it"
         )
+
+
+def replaces_nothing(url: str, system: Any) -> bool:
+    """Say whether a rename in that file system goes over nothing that is there, as on HDFS."""
+    if system is not None:
+        return bool(system.type_name == "hdfs")
+    return "://" in url and urlsplit(url).scheme in _HDFS
 
 
 @lru_cache(maxsize=8)
@@ -203,7 +212,8 @@ class Folder:
     def move(self, aside: str, place: str) -> None:
         """Move a file to its place, over what is there; afterwards it is there for good.
 
-        In an object store it is copied, which happens as a whole; what is aside is left there.
+        In an object store it is copied, which happens as a whole; what is aside is left there. On
+        HDFS a rename replaces nothing, and nothing is removed for it: `FileExistsError`.
         """
         self._make(place)
         source, target = self.path(aside), self.path(place)
@@ -214,8 +224,11 @@ class Folder:
         if self.system.type_name in _OBJECT_STORES:
             self.system.copy_file(source, target)
             return
-        if self.system.type_name == "hdfs":  # where a rename replaces nothing
-            self.remove(place)
+        if replaces_nothing("", self.system):
+            if not self.stands(aside):
+                raise FileNotFoundError(f"{self.where}/{aside} is not there")
+            if self.stands(place):
+                raise FileExistsError(f"{self.where}/{place} is there already")
         self.system.move(source, target)
 
     def remove(self, name: str) -> None:

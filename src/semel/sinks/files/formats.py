@@ -87,7 +87,7 @@ class CsvRows:
         from pyarrow import csv
 
         del group, compression
-        self._schema = pa.schema([(each.name, _in_csv(each.type)) for each in schema])
+        self._schema = pa.schema([(each.name, in_csv(each.type)) for each in schema])
         self._writer: Any = csv.CSVWriter(file, self._schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -106,14 +106,16 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _is_plain(kind: pa.DataType) -> bool:
+def is_plain(kind: pa.DataType) -> bool:
+    """Say whether CSV has a word of its own for its values."""
     return bool(
         pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_floating(kind)
     )
 
 
-def _in_csv(kind: pa.DataType) -> pa.DataType:
-    return kind if _is_plain(kind) else pa.large_string()
+def in_csv(kind: pa.DataType) -> pa.DataType:
+    """Give the type that a column is written as: its own, or a text."""
+    return kind if is_plain(kind) else pa.large_string()
 
 
 def _csv_column(array: pa.Array, kind: pa.DataType) -> pa.Array:

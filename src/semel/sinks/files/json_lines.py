@@ -84,6 +84,11 @@ def _refuse(kind: pa.DataType, name: str) -> None:
     elif _is_list(kind):
         _refuse(kind.value_type, name)
     elif pa.types.is_struct(kind):
+        names = [field.name for field in kind]
+        if len(set(names)) < len(names):
+            raise ConfigurationError(
+                f"column {name!r}: two fields of it have one name: give one another name"
+            )
         for field in kind:
             _refuse(field.type, f"{name}.{field.name}")
     elif pa.types.is_dictionary(kind):
@@ -97,6 +102,12 @@ def _refuse(kind: pa.DataType, name: str) -> None:
 
 def _is_list(kind: pa.DataType) -> bool:
     tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(test(kind) for test in tests)
+
+
+def is_binary(kind: pa.DataType) -> bool:
+    """Whether its values are bytes."""
+    tests = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
     return any(test(kind) for test in tests)
 
 
@@ -243,9 +254,7 @@ _MAKERS = cast(
         (
             _any_of(
                 pa.types.is_decimal,
-                pa.types.is_binary,
-                pa.types.is_large_binary,
-                pa.types.is_fixed_size_binary,
+                is_binary,
                 pa.types.is_timestamp,
                 pa.types.is_date,
                 pa.types.is_time,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from semel.errors import ConfigurationError, NotDelivered
 from semel.events.chunks import escaped
 from semel.events.ids import Attempt, Minibatch
+from semel.sinks.files import reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +48,7 @@ class Part:
     Attributes:
         bytes: its size.
         digest: the SHA-256 of its bytes.
+        schema: the types of its columns, as `reading` keeps them; nothing of Parquet, which knows.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Part:
     bytes: int
     digest: str
     attempt: Attempt
+    schema: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Give it as a JSON object."""
@@ -65,6 +68,7 @@ class Part:
             "bytes": self.bytes,
             "digest": self.digest,
             "attempt": [self.attempt.run, self.attempt.task],
+            **({"schema": self.schema} if self.schema else {}),
         }
 
     @classmethod
@@ -92,6 +96,11 @@ class Manifest:
     def key(self) -> str:
         """The same for every attempt to load it, and never another one's."""
         return f"{escaped(self.pipeline)}/{escaped(self.sink)}/{self.minibatch}"
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of it as it stands in its file."""
+        return hashlib.sha256(self.dump()).hexdigest()
 
     @property
     def rows(self) -> int:
@@ -151,7 +160,13 @@ class Manifest:
         Raises `NotDelivered` for a file that is missing or not the one that was delivered.
         """
         for part in self.parts:
-            yield _table(self.content(part), self.format)
+            table = reading.table(self.content(part), self.format, part.schema)
+            if table.num_rows != part.rows:
+                raise NotDelivered(
+                    f"{self._folder.where}/{part.name} was delivered with {part.rows} rows and is "
+                    f"read with {table.num_rows}: read it with the semel that wrote it"
+                )
+            yield table
 
     def content(self, part: Part) -> bytes:
         """Give the bytes of a file, compared with what the manifest says of it."""
@@ -166,20 +181,6 @@ class Manifest:
                 "delivered. Restore it"
             )
         return content
-
-
-def _table(content: bytes, form: str) -> pa.Table:
-    import pyarrow as pa
-    from pyarrow import csv, json, parquet
-
-    stream = pa.BufferReader(content)
-    if form == "parquet":
-        return parquet.read_table(stream)
-    if form == "json":
-        return json.read_json(stream)
-    options = csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False)
-    parsing = csv.ParseOptions(newlines_in_values=True)
-    return csv.read_csv(stream, parse_options=parsing, convert_options=options)
 
 
 def manifests(folder: Folder, after: Minibatch | None = None) -> Iterator[Manifest]:

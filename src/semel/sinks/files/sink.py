@@ -1,7 +1,8 @@
 """Part files: one per partition and minibatch, and a manifest per minibatch (REPEATABLE).
 
 Always true:
-- a part file has one name, whoever writes it, and is written anew from its first event on;
+- a part file has one name, whoever writes it, and is written anew from its first event on; on
+  HDFS, where a rename replaces nothing, each attempt has one of its own, and none is removed;
 - an attempt first puts its claim, then removes what earlier ones hold aside; it moves its own file
   only while no later claim stands. So an earlier one finds a later claim, or nothing to move;
 - readers go by manifests (`committed`, `read`): what is not named there does not count.
@@ -10,6 +11,7 @@ Always true:
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,10 +22,18 @@ from semel.errors import ConfigurationError, Diverged, Fenced, NotDelivered
 from semel.events.ids import Attempt, Minibatch
 from semel.protocol import Capability
 from semel.sinks.files import formats, manifests
-from semel.sinks.files.folders import Folder, escaped, refuse_url, where_of, without_secrets
+from semel.sinks.files.folders import (
+    Folder,
+    escaped,
+    refuse_url,
+    replaces_nothing,
+    where_of,
+    without_secrets,
+)
 from semel.sinks.files.formats import FORMATS
 from semel.sinks.files.loads import Handed, Loader
 from semel.sinks.files.manifests import Manifest, Part, manifest_name, stem
+from semel.sinks.files.reading import schema_text
 from semel.sinks.sink import Sink
 
 if TYPE_CHECKING:
@@ -46,7 +56,7 @@ _COMPRESSIONS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
 
 @dataclass(frozen=True, kw_only=True)
 class Files(Sink):
-    """Writes part files to a folder: local, S3-compatible, HDFS, or what pyarrow.fs knows.
+    """Writes part files to a folder: local, S3-compatible, HDFS, or a file system of pyarrow.
 
     Attributes:
         url: a path, or `file:///...`, `s3://bucket/...`, `hdfs://...`; files stand below it in
@@ -60,7 +70,7 @@ class Files(Sink):
     """
 
     name: str = "files"
-    url: str = field(repr=False)
+    url: str | os.PathLike[str] = field(repr=False)
     format: str = "parquet"
     prefix: str = "part"
     compression: str = "snappy"
@@ -71,11 +81,12 @@ class Files(Sink):
     whole: bool = True
 
     def __post_init__(self) -> None:
-        if not self.url:
+        url = os.fspath(self.url)
+        if not url:
             raise ConfigurationError(f"sink {self.name!r}: url= names no folder")
-        if self.filesystem is None and "://" not in self.url:
-            # Executors have another working directory.
-            object.__setattr__(self, "url", str(Path(self.url).absolute()))
+        if self.filesystem is None and "://" not in url:
+            url = str(Path(url).absolute())  # executors have another working directory
+        object.__setattr__(self, "url", url)
         if self.format not in FORMATS:
             raise ConfigurationError(
                 f"sink {self.name!r}: format={self.format!r}; there are {', '.join(FORMATS)}"
@@ -99,12 +110,16 @@ class Files(Sink):
                 f"sink {self.name!r}: then={self.then!r} is neither a loader nor a function"
             )
         if self.filesystem is None:
-            refuse_url(self.url)
+            refuse_url(url)
+
+    @property
+    def _url(self) -> str:
+        return os.fspath(self.url)
 
     @property
     def where(self) -> str:
         """The folder, without a secret."""
-        return without_secrets(self.url)
+        return without_secrets(self._url)
 
     @property
     def capability(self) -> Capability:
@@ -126,7 +141,7 @@ class Files(Sink):
 
     def folder(self, pipeline: str) -> Folder:
         """Give the folder in which this sink works for a pipeline."""
-        return Folder.at(self.url, self.filesystem, (pipeline, self.name))
+        return Folder.at(self._url, self.filesystem, (pipeline, self.name))
 
     def refuse(self, schema: pa.Schema) -> None:
         """Raise `ConfigurationError` for columns that the format cannot hold."""
@@ -135,15 +150,17 @@ class Files(Sink):
         except ConfigurationError as error:
             raise ConfigurationError(f"sink {self.name!r}: {error}") from None
 
-    def part_name(self, minibatch: Minibatch, partition: str) -> str:
-        """Name the file of a partition: the same for every attempt."""
+    def part_name(self, target: Target) -> str:
+        """Name the file of a partition: the same for every attempt, but on HDFS."""
         ending, _ = FORMATS[self.format]
-        return f"{self.prefix}-{stem(minibatch)}-{escaped(partition)}{ending}"
+        own = f"-{target.attempt}" if replaces_nothing(self._url, self.filesystem) else ""
+        named = f"{stem(target.minibatch)}-{escaped(target.partition)}{own}"
+        return f"{self.prefix}-{named}{ending}"
 
     def locate(self, target: Target) -> str:
         """Name the place of this partition, without a secret."""
-        part = self.part_name(target.minibatch, target.partition)
-        return f"{where_of(self.url, (target.pipeline, self.name))}/{part}"
+        folder = where_of(self._url, (target.pipeline, self.name))
+        return f"{folder}/{self.part_name(target)}"
 
     def open(self, target: Target) -> PartSession:
         """Claim the place, on the executor. Raises `Fenced` when a later attempt has claimed it."""
@@ -180,15 +197,7 @@ class Files(Sink):
         )
         name = manifest_name(ended.minibatch)
         if folder.stands(name):
-            standing = Manifest.load(folder.read(name), folder)
-            if not set(parts) <= set(standing.parts):
-                raise Diverged(
-                    f"pipeline {ended.pipeline!r}, minibatch {ended.minibatch}: "
-                    f"{standing.location} stands there and names other files than were delivered. "
-                    "Do pipelines of another ledger write to this folder? Give each a folder or a "
-                    "name of its own"
-                )
-            return standing
+            return _standing(ended, folder, parts)
         for part, size in zip(parts, folder.sizes([part.name for part in parts]), strict=True):
             if size != part.bytes:
                 raise NotDelivered(
@@ -206,8 +215,23 @@ class Files(Sink):
             writing.keep()
         finally:
             writing.close()
-        folder.move(aside, name)
+        try:
+            folder.move(aside, name)
+        except FileExistsError:  # another driver was faster
+            return _standing(ended, folder, parts)
         return made
+
+
+def _standing(ended: Ended, folder: Folder, parts: tuple[Part, ...]) -> Manifest:
+    """Give the manifest that stands. Raises `Diverged` where it names other files."""
+    standing = Manifest.load(folder.read(manifest_name(ended.minibatch)), folder)
+    if not set(parts) <= set(standing.parts):
+        raise Diverged(
+            f"pipeline {ended.pipeline!r}, minibatch {ended.minibatch}: {standing.location} stands "
+            "there and names other files than were delivered. Do pipelines of another ledger write "
+            "to this folder? Give each a folder or a name of its own"
+        )
+    return standing
 
 
 class PartSession:
@@ -218,9 +242,10 @@ class PartSession:
         self._target = target
         self._folder = sink.folder(target.pipeline)
         self._aside = f"{ASIDE}/{stem(target.minibatch)}/{escaped(target.partition)}"
-        self._place = sink.part_name(target.minibatch, target.partition)
+        self._place = sink.part_name(target)
         self._file: Writing | None = None
         self._writer: Writer | None = None
+        self._schema = ""
         self._rows = 0
         self._closed = False
 
@@ -253,6 +278,8 @@ class PartSession:
             self._file = self._folder.write_aside(self._held)
             settings = (self._sink.row_group_rows, self._sink.compression)
             self._writer = make(self._file, batch.schema, *settings)
+            if self._sink.format != "parquet":
+                self._schema = schema_text(batch.schema)
         self._writer.write(batch)
         self._rows += batch.num_rows
 
@@ -283,6 +310,7 @@ class PartSession:
             "rows": self._rows,
             "bytes": self._file.bytes,
             "digest": self._file.digest(),
+            **({"schema": self._schema} if self._schema else {}),
         }
         self._file, self._closed = None, True
         return placed
@@ -323,13 +351,13 @@ def _attempt(found: re.Match[str]) -> Attempt:
 
 
 def committed(
-    url: str, *, after: Minibatch | None = None, filesystem: Any = None
+    url: str | os.PathLike[str], *, after: Minibatch | None = None, filesystem: Any = None
 ) -> Iterator[Manifest]:
     """Give the manifests of the folder of one pipeline and sink, in the order of minibatches."""
-    return manifests.manifests(Folder.at(url, filesystem), after)
+    return manifests.manifests(Folder.at(os.fspath(url), filesystem), after)
 
 
-def read(url: str, *, filesystem: Any = None) -> Iterator[pa.Table]:
+def read(url: str | os.PathLike[str], *, filesystem: Any = None) -> Iterator[pa.Table]:
     """Give the rows of every file that a manifest names, compared with what it says of them."""
     for manifest in committed(url, filesystem=filesystem):
         yield from manifest.tables()

@@ -1,8 +1,10 @@
 """Loads the files of manifests into a PostgreSQL table: the key and the rows are one transaction.
 
-- The key of a manifest stands in `semel_loads`, inserted first: all known - nothing is done; else
-  the rows of every file go in by COPY, and both are committed together.
+- The key of a manifest stands in `semel_loads`, inserted first: where it stood, and for the same
+  manifest, nothing is done; else the rows of every file go in by COPY, and both are committed
+  together. A key that stands for another manifest is `Diverged`: nothing is left out silently.
 - A second load of the same manifest waits for the first at the key, and then does nothing.
+- What the URL says holds for the load; a commit that is acknowledged is on the server's disk.
 - The URL's password is shown nowhere.
 """
 
@@ -11,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from semel.errors import ConfigurationError, MissingExtra
+from semel.errors import ConfigurationError, Diverged, MissingExtra, NotDelivered
 from semel.ledger.stores import redact
 
 if TYPE_CHECKING:
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 
 LOADS = b"""create table if not exists semel_loads (
   manifest text primary key, location text not null, rows bigint not null,
-  loaded timestamptz not null default now())"""
+  digest text not null, loaded timestamptz not null default now())"""
+_STANDING = "select location, rows, digest from semel_loads where manifest = %s"
 _COLUMNS = b"""select n.nspname, c.relname, a.attname,
   format_type(case t.typtype when 'd' then t.typbasetype else t.oid end, null)
   from pg_class c join pg_namespace n on n.oid = c.relnamespace
@@ -67,13 +70,13 @@ class PostgresLoad:
         return f"{self.table} of {redact(self.url)}"
 
     def known(self, manifest: Manifest) -> bool:
-        """Say whether it was loaded."""
+        """Say whether it was loaded. Raises `Diverged` where another one has its key."""
         with _Loading(self) as loading:
-            return loading.known(manifest.key)
+            return loading.known(manifest)
 
     def load(self, manifest: Manifest) -> None:
-        """Insert the key and the rows of every file in one transaction; a known key changes
-        nothing.
+        """Insert the key and the rows of every file in one transaction; where it was loaded, change
+        nothing. Raises `Diverged` where another one has its key.
         """
         with _Loading(self) as loading:
             loading.load(manifest)
@@ -88,24 +91,28 @@ class _Loading:
         except ImportError:
             raise MissingExtra("pip install 'semel[postgres]'") from None
         from semel.sinks.postgres.errors import Phase, refused
+        from semel.sinks.postgres.session import DEFAULTS
 
         self._described = described
-        self._phase: Phase = Phase.EFFECT
-        milliseconds = int(described.deadline_s * 1000)
-        settings: dict[str, Any] = {
-            "options": f"-c statement_timeout={milliseconds} -c lock_timeout={milliseconds} "
-            f"-c idle_in_transaction_session_timeout={milliseconds}",
-            "connect_timeout": 10,
-        }
-        secrets: dict[str, str] = {}
+        self._phase: Phase = Phase.ROW
+        settings: dict[str, Any] = {}
         try:
-            found = psycopg.conninfo.conninfo_to_dict(described.url)
-            secrets["password"] = str(found.get("password") or "")
-            self._connection = psycopg.connect(described.url, client_encoding="UTF8", **settings)
+            settings = {**DEFAULTS, **psycopg.conninfo.conninfo_to_dict(described.url)}
+            settings["client_encoding"] = "UTF8"
+            self._connection = psycopg.connect(**settings, autocommit=True)
         except psycopg.Error as error:
-            raise refused(error, secrets, described.where) from None
+            raise refused(error, settings, described.where) from None
 
     def __enter__(self) -> Self:
+        from semel.sinks.postgres.session import SESSION
+
+        try:
+            milliseconds = str(max(1, int(self._described.deadline_s * 1000)))
+            self._connection.execute(SESSION, {"ms": milliseconds, "lock": milliseconds})
+            self._connection.autocommit = False
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -117,14 +124,29 @@ class _Loading:
         if isinstance(error, psycopg.Error):
             raise told(error, self._phase, self._described.where) from error
 
-    def known(self, key: str) -> bool:
-        """Say whether a key stands; without the table none does."""
+    def known(self, manifest: Manifest) -> bool:
+        """Say whether its key stands; without the table none does."""
         with self._connection.cursor() as cursor:
             cursor.execute("select to_regclass('semel_loads') is not null")
             if cursor.fetchone() != (True,):
                 return False
-            cursor.execute("select 1 from semel_loads where manifest = %s", [key])
-            return cursor.fetchone() is not None
+            cursor.execute(_STANDING, [manifest.key])
+            found = cursor.fetchone()
+        if found is not None:
+            self._require_same(manifest, *found)
+        return found is not None
+
+    def _require_same(self, manifest: Manifest, location: str, rows: int, digest: str) -> None:
+        """Raise `Diverged` where the key stands for another manifest: its rows are not in."""
+        if (location, digest) != (manifest.location, manifest.digest):
+            raise Diverged(
+                f"{manifest.location} with {manifest.rows} rows was not loaded into "
+                f"{self._described.where}: its key {manifest.key!r} stands in semel_loads for "
+                f"{'another ' if location == manifest.location else ''}{location} with {rows} "
+                "rows. Does a pipeline of another ledger load into this database? Give the "
+                "pipeline or the sink another name. If the old rows are gone, remove the old keys "
+                "from semel_loads; if the folder was only moved, correct their location there"
+            )
 
     def load(self, manifest: Manifest) -> None:
         """Do it, if the key is new."""
@@ -137,12 +159,15 @@ class _Loading:
             cursor.execute(LOADS)
             self._connection.commit()
             cursor.execute(
-                "insert into semel_loads (manifest, location, rows) values (%s, %s, %s) "
-                "on conflict do nothing",
-                [manifest.key, manifest.location, manifest.rows],
+                "insert into semel_loads (manifest, location, rows, digest) "
+                "values (%s, %s, %s, %s) on conflict do nothing",
+                [manifest.key, manifest.location, manifest.rows, manifest.digest],
             )
             if not cursor.rowcount:
+                if not self.known(manifest):
+                    raise NotDelivered(f"{self._described.where}: the key was removed just now")
                 return
+            self._phase = Phase.EFFECT
             cursor.execute(_COLUMNS, [self._described.table])
             found = cursor.fetchall()
             into = sql.Identifier(*found[0][:2])

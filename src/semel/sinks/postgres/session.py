@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[tuple[Any, ...]]
 
-_DEFAULTS = {
+DEFAULTS = {
     "connect_timeout": "10",
     "keepalives_idle": "10",
     "keepalives_interval": "5",
@@ -48,7 +48,7 @@ _DEFAULTS = {
 }
 
 # What the server acknowledges it has to keep; a stronger setting than `on` is left alone.
-_SESSION = b"""
+SESSION = b"""
 select set_config('statement_timeout', %(ms)s, false), set_config('lock_timeout', %(lock)s, false),
   set_config('idle_in_transaction_session_timeout', %(ms)s, false),
   set_config('synchronous_commit', case current_setting('synchronous_commit')
@@ -181,7 +181,7 @@ class PostgresSession:
         ms = self._sink.deadline_s * 1000
         # A lock's time is up a little earlier, so that the error says what was waited for.
         limits = {"ms": str(max(2, round(ms))), "lock": str(max(1, round(ms * 0.9)))}
-        connection.execute(_SESSION, limits)
+        connection.execute(SESSION, limits)
         self._table.require_tables(connection)
         self._effect.connected(connection)
 
@@ -195,4 +195,4 @@ def _settings(sink: Postgres) -> dict[str, str]:
             "the form is postgresql://user:password@host:port/database"
         ) from None
     given.pop("client_encoding", None)
-    return _DEFAULTS | {name: str(value) for name, value in given.items()}
+    return DEFAULTS | {name: str(value) for name, value in given.items()}

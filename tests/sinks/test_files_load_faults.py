@@ -1,7 +1,8 @@
-"""What loads of manifests lose or change, each shown against a real PostgreSQL."""
+"""Loads that could lose or change events, each shown against a real PostgreSQL."""
 
 from __future__ import annotations
 
+import shutil
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from delivery.world import World
-from semel.errors import SemelError
-from semel.sinks.files import Files
+from semel.errors import Diverged
+from semel.sinks.files import Files, committed
 from semel.sinks.postgres.load import PostgresLoad
 from semel.sinks.retry import Retry
 
@@ -30,18 +31,39 @@ def world_of(folder: Path, then: PostgresLoad) -> World:
     return world
 
 
-def test_a_new_ledger_with_another_folder_loads_its_events_or_says_why_not(
+def test_a_new_ledger_with_another_folder_is_told_why_its_events_are_not_loaded(
     tmp_path: Path, postgres_url: str
 ) -> None:
     execute(postgres_url, "create table events (c text, id bigint)")
     load = PostgresLoad(url=postgres_url, table="events", columns=["c", "id"])
     world_of(tmp_path / "before", load).minibatch(0, "a1 b2")
-    try:
+    with pytest.raises(
+        Diverged, match=r"after/.*was not loaded.*'pay/out/1\.0'.*before/"
+    ) as caught:
         world_of(tmp_path / "after", load).minibatch(0, "c3 d4")
-    except SemelError:
-        return
-    loaded = execute(postgres_url, "select c, id from events order by id")
-    assert loaded == [("a", 1), ("b", 2), ("c", 3), ("d", 4)]
+    assert "Give the pipeline or the sink another name" in str(caught.value)
+    # As the advice says: the old rows are gone, so their key goes.
+    execute(postgres_url, "delete from events")
+    execute(postgres_url, "delete from semel_loads")
+    [manifest] = committed(tmp_path / "after/pay/out")
+    load.load(manifest)
+    assert execute(postgres_url, "select c, id from events order by id") == [("c", 3), ("d", 4)]
+
+
+def test_a_manifest_that_stands_where_another_one_stood_is_not_taken_for_it(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    execute(postgres_url, "create table events (c text, id bigint)")
+    load = PostgresLoad(url=postgres_url, table="events", columns=["c", "id"])
+    world_of(tmp_path / "lake", load).minibatch(0, "a1 b2")
+    shutil.rmtree(tmp_path / "lake")
+    with pytest.raises(Diverged, match="for another"):
+        world_of(tmp_path / "lake", load).minibatch(0, "c3 d4")
+    [manifest] = committed(tmp_path / "lake/pay/out")
+    for ask in (load.known, load.load):
+        with pytest.raises(Diverged, match="with 2 rows was not loaded"):
+            ask(manifest)
+    assert execute(postgres_url, "select c, id from events order by id") == [("a", 1), ("b", 2)]
 
 
 @pytest.mark.parametrize("form", ["parquet", "json", "csv"])
@@ -134,4 +156,5 @@ def test_what_a_format_can_hold_can_be_loaded(
     opening = world.open(0)
     batch = pa.RecordBatch.from_pydict({"c": ["a", "b"], "id": [1, 2], "v": column})
     world.driver.end(opening, world.task(opening, [batch]))
-    assert execute(postgres_url, "select count(*) from loaded") == [(2,)]
+    loaded = execute(postgres_url, "select v from loaded order by id")
+    assert repr(loaded) == repr([(value,) for value in column.to_pylist()])
