@@ -16,7 +16,10 @@ import pytest
 from semel.bench.kafka_broker import KafkaBroker
 from semel.errors import ConfigurationError, Diverged, Fenced, NotDelivered, SemelError
 from semel.events import Minibatch
+from semel.ledger.parked import read_parked, resolve
+from semel.protocol import OnReject, ParkedState
 from semel.sinks import Retry, Tail
+from semel.sinks.kafka import Kafka
 from semel.sinks.kafka.log import TAIL, LogSession
 from sinks.kafka_world import (
     Pipeline,
@@ -257,3 +260,80 @@ def test_a_resend_that_was_replaced_while_nobody_answered_is_not_made_again(
         with pytest.raises(Fenced):  # it was told to try again, and does
             zombie.deliver_again(chunk(0, 1), 1)
     assert ids_in(consumed(kafka, topic)) == [0]
+
+
+# -- resends through the engine
+
+
+def with_one_to_resend(kafka: KafkaBroker, tmp_path: Path) -> tuple[Pipeline, str]:
+    """A pipeline of which `b` was too large, and now may go; `e` waits behind it."""
+    topic = kafka.create_topic(partitions=1, max_message_bytes=20_000)
+    pipeline = Pipeline(tmp_path, bodies_to(kafka, topic, kafka.servers))
+    bodies = ["a", "b" * 30_000, "c", "d", "e"]
+    pipeline.minibatch(0, chunk(0, 5, body=bodies).rows.batch)
+    alter(kafka, topic, "max.message.bytes", "100000")
+    pipeline.sink = bodies_to(kafka, topic, kafka.servers, config={"message.max.bytes": 100_000})
+    first = read_parked(pipeline.scribe, "out")[0][0]
+    resolve(pipeline.scribe, "out", first, ParkedState.RESEND, "ann", "the limit was raised")
+    return pipeline, topic
+
+
+def bodies_to(kafka: KafkaBroker, topic: str, servers: str, **settings: Any) -> Kafka:
+    usual: dict[str, Any] = {"sequenced": True, "value": "body", "on_reject": OnReject.BLOCK}
+    return sink_to(kafka, topic, servers=servers, **{**usual, **settings})
+
+
+def first_letters(kafka: KafkaBroker, topic: str) -> str:
+    return "".join((value or b"")[:1].decode() for _, value, _ in consumed(kafka, topic))
+
+
+def test_a_resend_whose_answer_was_lost_is_not_made_again_when_nobody_can_be_asked(
+    kafka: KafkaBroker, tmp_path: Path
+) -> None:
+    pipeline, topic = with_one_to_resend(kafka, tmp_path)
+    opening = pipeline.open(1)
+    more = chunk(5, 6, body=["f"]).rows.batch
+    hasty: Any = {"deadline_s": 1.5, "retry": Retry(0.1, 0.2, 2.0)}
+    far = bodies_to(kafka, topic, kafka.far, config=pipeline.sink.config, **hasty)  # type: ignore[attr-defined]
+    with proxied(kafka) as proxy:
+        proxy.cut_once("end", "after", stay_down=True)
+        with pytest.raises(NotDelivered):
+            pipeline.task(opening, more, far)
+    pipeline.driver.end(opening, pipeline.task(opening, more))
+    assert first_letters(kafka, topic) == "acdbef"
+    pipeline.close()
+
+
+def test_a_zombie_that_fences_again_for_its_resend_appends_nothing_of_its_own(
+    kafka: KafkaBroker, tmp_path: Path
+) -> None:
+    pipeline, topic = with_one_to_resend(kafka, tmp_path)
+    opening = pipeline.open(1)
+    more = chunk(5, 8, body=["f", "g", "h"]).rows.batch
+    patient: Any = {"deadline_s": 6.0, "config": {"message.max.bytes": 100_000}}
+    far = bodies_to(kafka, topic, kafka.far, **patient)
+    ended: list[SemelError] = []
+
+    def attempt() -> None:
+        try:
+            pipeline.task(opening, more, far)
+        except SemelError as error:
+            ended.append(error)
+
+    with proxied(kafka) as proxy:
+        proxy.cut_once("end", "before", stay_down=True)
+        zombie = threading.Thread(target=attempt)
+        zombie.start()
+        while not proxy.down:
+            time.sleep(0.05)
+        time.sleep(7.0)  # the commit is not answered for 6 s; now it fences, to ask
+        pipeline.start()
+        later = pipeline.open(0, "another checkpoint")
+        proxy.down = False
+        zombie.join(60.0)
+        assert not zombie.is_alive()
+    assert [type(each) for each in ended] == [Fenced]
+    assert first_letters(kafka, topic) == "acd"
+    pipeline.driver.end(later, pipeline.task(later, more))
+    assert first_letters(kafka, topic) == "acdbefgh"
+    pipeline.close()
