@@ -111,7 +111,7 @@ def progress(
 
 def consumed(kafka: KafkaBroker, topic: str, *, isolation: str = "read_committed") -> list[Record]:
     """Everything that a consumer sees in a topic, partition by partition."""
-    from confluent_kafka import Consumer, TopicPartition
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
     consumer = Consumer(
         {
@@ -127,7 +127,7 @@ def consumed(kafka: KafkaBroker, topic: str, *, isolation: str = "read_committed
     try:
         parts = consumer.list_topics(topic, timeout=10).topics[topic].partitions
         for number in sorted(parts):
-            consumer.assign([TopicPartition(topic, number, 0)])
+            consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING)])
             ended = False
             while not ended:
                 for message in consumer.consume(1, 0.5):
@@ -141,6 +141,22 @@ def consumed(kafka: KafkaBroker, topic: str, *, isolation: str = "read_committed
     finally:
         consumer.close()
     return found
+
+
+def alter(kafka: KafkaBroker, topic: str, setting: str, value: str) -> None:
+    """Change a setting of a topic."""
+    from confluent_kafka import admin
+
+    api: object = admin
+    kinds = vars(api)
+    entry = kinds["ConfigEntry"](
+        setting, value, incremental_operation=kinds["AlterConfigOpType"].SET
+    )
+    resource = kinds["ConfigResource"](
+        kinds["ResourceType"].TOPIC, topic, incremental_configs=[entry]
+    )
+    client = kafka.admin()
+    client.incremental_alter_configs([resource])[resource].result(20)
 
 
 def ids_in(records: Iterable[Record]) -> list[int]:

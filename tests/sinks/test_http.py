@@ -173,7 +173,7 @@ OPAQUE = {
     500: OutcomeUnknown,
     501: OutcomeUnknown,
     502: OutcomeUnknown,
-    503: NotDelivered,
+    503: OutcomeUnknown,
     504: OutcomeUnknown,
     599: OutcomeUnknown,
 }
@@ -221,7 +221,7 @@ def test_with_a_key_too_patience_ends(
 
 def test_what_was_unknown_once_is_not_called_not_delivered_later(fresh: HttpWitness) -> None:
     fresh.plan(status=500, effect=True)
-    fresh.plan(status=503, times=1_000)
+    fresh.plan(status=429, times=1_000)
     [why] = failures(fresh.url, idempotency=True, breaker=9_999).values()
     assert isinstance(why, OutcomeUnknown)
 
@@ -273,8 +273,27 @@ def test_a_retry_after_beyond_the_deadline_is_told_and_not_waited_for(fresh: Htt
 def test_a_retry_after_that_says_nothing_leaves_it_to_the_backoff(
     fresh: HttpWitness, told: str
 ) -> None:
+    fresh.plan(status=429, headers={"Retry-After": told})
+    assert failures(fresh.url) == {}
+
+
+@pytest.mark.parametrize("told", ["0", "Thu, 01 Jan 1970 00:00:00 GMT"])
+def test_unavailable_is_not_delivered_where_it_asks_for_the_request_again(
+    fresh: HttpWitness, told: str
+) -> None:
     fresh.plan(status=503, headers={"Retry-After": told})
     assert failures(fresh.url) == {}
+    assert fresh.figures()["requests"] == 2
+
+
+@pytest.mark.parametrize("headers", [{}, {"Retry-After": "soon"}], ids=["nothing", "no time"])
+def test_unavailable_is_unknown_where_a_gateway_may_have_said_it(
+    fresh: HttpWitness, headers: dict[str, str]
+) -> None:
+    fresh.plan(status=503, headers=headers, effect=True)  # the service had taken it
+    [why] = failures(fresh.url).values()
+    assert type(why) is OutcomeUnknown
+    assert (fresh.figures()["requests"], len(fresh.effects())) == (1, 1)
 
 
 def test_a_rate_limit_is_kept(fresh: HttpWitness) -> None:
@@ -295,7 +314,7 @@ def test_the_circuit_breaker_leaves_the_rest_alone(fresh: HttpWitness) -> None:
 
 
 def test_a_breaker_that_opened_closes_with_the_next_chunk(fresh: HttpWitness) -> None:
-    fresh.plan(status=503, times=3)
+    fresh.plan(status=503, headers={"Retry-After": "0"}, times=3)
     with session(fresh.url, breaker=3, retry=Retry(0.01, 0.01, 1.0)) as opened:
         assert set(opened.deliver(chunk_of("a")).failures) == {0}
         assert opened.deliver(chunk_of("a")).failures == {}

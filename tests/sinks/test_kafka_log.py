@@ -19,6 +19,7 @@ from sinks.kafka_world import (
     FIRST,
     SECOND,
     Pipeline,
+    alter,
     chunk,
     consumed,
     ids_in,
@@ -220,7 +221,7 @@ def test_a_rejected_event_is_resent_into_the_log_before_what_waited_for_it(
         on_reject=OnReject.BLOCK,
         config={"message.max.bytes": 100_000},
     )
-    alter(kafka, topic, 100_000)
+    alter(kafka, topic, "max.message.bytes", "100000")
     resolve(pipeline.scribe, "out", rows[0][0], ParkedState.RESEND, "ann", "the limit was raised")
     opening = pipeline.open(1)
     more = chunk(5, 6, body=["f"]).rows.batch
@@ -229,20 +230,3 @@ def test_a_rejected_event_is_resent_into_the_log_before_what_waited_for_it(
     assert [(value or b"")[:1] for _, value, _ in records] == [b"a", b"c", b"d", b"b", b"e", b"f"]
     assert [int(headers["semel-osn"]) for _, _, headers in records] == [1, 3, 4, 2, 5, 6]
     pipeline.close()
-
-
-def alter(kafka: KafkaBroker, topic: str, limit: int) -> None:
-    from confluent_kafka import admin
-
-    api: object = admin
-    kinds = vars(api)
-    entry = kinds["ConfigEntry"](
-        "max.message.bytes",
-        str(limit),
-        incremental_operation=kinds["AlterConfigOpType"].SET,
-    )
-    resource = kinds["ConfigResource"](
-        kinds["ResourceType"].TOPIC, topic, incremental_configs=[entry]
-    )
-    client = kafka.admin()
-    client.incremental_alter_configs([resource])[resource].result(20)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,8 +22,10 @@ from semel.errors import (
     Rejected,
     SemelError,
 )
+from semel.events import Minibatch
+from semel.sinks import Retry
 from semel.sinks.postgres.errors import Phase, told
-from sinks.postgres_desk import Desk, Wire, batch, chunk_of, once
+from sinks.postgres_desk import Desk, Wire, batch, chunk_of, once, progress_of
 
 COMMIT = b"commit\0"
 
@@ -264,6 +267,16 @@ def test_a_zombie_that_is_fenced_already_ends_nobodys_connection(desk: Desk) -> 
     desk.deliver(later, chunk_of(batch([1])), task=2)
 
 
+def test_a_zombie_of_the_minibatch_before_ends_no_connection_of_a_later_attempt(desk: Desk) -> None:
+    sink = desk.sink(table="payments")
+    zombie, later = desk.open(sink), desk.open(sink, task=2, minibatch=Minibatch(1, 1))
+    zombie.take_over()
+    with later._transaction(), pytest.raises(Fenced, match=r"attempt 1\.2 is writing there"):
+        zombie.take_over()  # later's name is not in the row: this is its first transaction
+    desk.deliver(later, chunk_of(batch([1])), task=2, minibatch=Minibatch(1, 1))
+    assert ids_in(desk) == [1]
+
+
 @pytest.mark.parametrize(
     "way", [{"table": "payments"}, {"each": "select 1"}, {"apply": "select 1"}]
 )
@@ -406,3 +419,52 @@ def test_what_does_not_answer_commit_is_unknown(desk: Desk) -> None:
     nothing = psycopg.OperationalError("consuming input failed")
     assert type(told(nothing, Phase.COMMIT, "here")) is OutcomeUnknown
     assert type(told(nothing, Phase.EFFECT, "here")) is NotDelivered
+
+
+# -- a standby
+
+
+@contextmanager
+def standby_away(postgres: PostgresServer) -> Iterator[None]:
+    """Every COMMIT waits for a standby that is not there, and no timeout of the server ends it."""
+    postgres.execute("alter system set synchronous_standby_names = 'a_standby_that_is_away'")
+    postgres.execute("select pg_reload_conf()")
+    try:
+        time.sleep(1.0)
+        yield
+    finally:
+        postgres.execute("alter system reset synchronous_standby_names")
+        postgres.execute("select pg_reload_conf()")
+
+
+def test_a_commit_that_waits_for_a_standby_is_unknown_and_then_asked_for(
+    desk: Desk, postgres: PostgresServer
+) -> None:
+    sink = desk.sink(table="payments", deadline_s=1.0)
+    session = desk.open(sink)
+    session.take_over()
+    chunk = chunk_of(batch(range(3)))
+    with standby_away(postgres):
+        began = time.monotonic()
+        with pytest.raises(OutcomeUnknown, match="COMMIT was not answered within 4 s"):
+            session.deliver_with(chunk, progress_of(chunk))
+        assert time.monotonic() - began < 8.0
+        for _ in range(3):  # whoever asks is told nothing that the standby does not have
+            with pytest.raises((NotDelivered, OutcomeUnknown)):
+                desk.open(sink, task=2).take_over()
+    told = desk.open(sink, task=3).take_over()
+    assert told is not None
+    assert told.done == 3
+    assert ids_in(desk) == [0, 1, 2]
+
+
+def test_a_pipeline_goes_on_when_the_standby_is_back(desk: Desk, postgres: PostgresServer) -> None:
+    sink = desk.sink(table="payments", deadline_s=1.0, chunk_rows=2, retry=Retry(0.1, 1.0, 60.0))
+    delivering = threading.Thread(target=lambda: desk.minibatch(sink, [batch(range(5))]))
+    with standby_away(postgres):
+        delivering.start()
+        delivering.join(6.0)
+        assert delivering.is_alive()
+    delivering.join(30.0)
+    assert not delivering.is_alive()
+    assert sorted(ids_in(desk)) == [0, 1, 2, 3, 4]

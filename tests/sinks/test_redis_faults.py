@@ -295,28 +295,35 @@ def test_a_primary_that_became_a_replica_is_tried_again(
     assert listed(own) == "a:1"
 
 
-def test_an_error_that_passes_is_not_taken_for_a_refusal(redis: RedisServer) -> None:
-    """Redis itself stops only at the first write; a server that stops later, or a body that says
-    so, is not believed to have refused the event for good.
-    """
-    body = (
-        "if redis.call('EXISTS', 'full') == 1 and ARGV[1] == '{at}' then "
-        "return redis.error_reply('OOM no room') end redis.call('RPUSH', KEYS[1], ARGV[1])"
-    )
-    redis.execute("SET", "full", 1)
-    first = lists(redis, command="", script=body.replace("{at}", "1"))
+@pytest.mark.parametrize(
+    "denied",
+    [
+        "redis.call('INCR', KEYS[1])",
+        "return redis.pcall('INCR', KEYS[1])",
+        "local told = redis.pcall('INCR', KEYS[1]) if told.err then error('I give up') end",
+    ],
+    ids=["raised", "passed on", "in words of its own"],
+)
+def test_what_redis_says_to_a_body_about_all_events_is_not_taken_for_a_refusal_of_one(
+    redis: RedisServer, denied: str
+) -> None:
+    body = f"if ARGV[1] == '{{at}}' then {denied} else redis.call('RPUSH', KEYS[1], ARGV[1]) end"
+    rights = ("~*", "+@all", "-incr")
+    redis.execute("ACL", "SETUSER", "clerk", "reset", "on", f">{redis.password}", *rights)
     chunk = chunk_of("a1 b2 a3 b4")
-    assert "OOM" in said(
-        lambda: session(first).deliver_with(chunk, progress_of(chunk)), NotDelivered
-    )
-    assert (listed(redis), redis.execute("HGET", ROW, "done")) == ("", b"0")
-    third = lists(redis, command="", script=body.replace("{at}", "3"))
-    receipt = session(third).deliver_with(chunk, progress_of(chunk))
-    assert {at: str(why) for at, why in receipt.failures.items()} == {
-        2: "OOM no room",
-        3: "not tried, because an event before it met: OOM no room",
-    }
+    try:
+        url = redis.url(user="clerk")
+        first = lists(redis, url=url, command="", script=body.replace("{at}", "1"))
+        with pytest.raises((ConfigurationError, NotDelivered)):
+            session(first).deliver_with(chunk, progress_of(chunk))
+        assert (listed(redis), redis.execute("HGET", ROW, "done")) == ("", b"0")
+        third = lists(redis, url=url, command="", script=body.replace("{at}", "3"))
+        receipt = session(third).deliver_with(chunk, progress_of(chunk))
+    finally:
+        redis.execute("ACL", "DELUSER", "clerk")
+    assert sorted(receipt.failures) == [2, 3]
     assert {type(why) for why in receipt.failures.values()} == {NotDelivered}
+    assert str(receipt.failures[3]).startswith("not tried, because an event before it met: ")
     assert listed(redis) == "a:1 b:2"
 
 
@@ -599,3 +606,20 @@ def test_a_session_goes_to_the_node_that_has_the_slot(cluster: RedisServer) -> N
         assert cluster.execute("LRANGE", "{bank}:l:a", 0, -1) == [b"1", b"3", b"5"]
     finally:
         other.close()
+
+
+LOCKED = """
+    if ARGV[1] == '2' then return redis.error_reply('BUSY the account is locked') end
+    redis.call('RPUSH', KEYS[1], ARGV[1])
+"""
+
+
+@pytest.mark.parametrize("ids", ["a1 a2 b3", "a2 b3 c4"], ids=["in the middle", "first"])
+def test_a_body_that_refuses_one_event_refuses_no_other(redis: RedisServer, ids: str) -> None:
+    sink = lists(redis, command="", script=LOCKED)
+    held = session(sink)
+    held.take_over()
+    chunk = chunk_of(ids)
+    receipt = held.deliver_with(chunk, progress_of(chunk))
+    assert list(receipt.failures) == [ids.split().index("a2")]
+    assert "b:3" in listed(redis)

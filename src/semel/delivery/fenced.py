@@ -155,6 +155,8 @@ class FencedWay:
             session,
         )
         resending.drain()
+        if lane.sink.last_opener_wins:
+            lane.holding.check()  # a resend that was asked for took the fence anew
         lane.reread_heads()
 
     def _ask(self) -> None:

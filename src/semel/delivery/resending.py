@@ -340,9 +340,11 @@ class Resending:
         raise _Unanswered
 
     def _append(self, claimed: Claimed) -> Receipt | DeliveryError:
-        """SEQUENCED: the log says which resend was its last."""
+        """SEQUENCED: the log says which resend was its last. While it does not say, the event stays
+        claimed: whoever is next has to ask for every number under which it may have been sent.
+        """
         session = cast("SequencedSession", self.session)
-        if session.take_over().resent >= claimed.first:
+        if self._resent(session) >= claimed.first:
             return DELIVERED
         chunk = self._chunk(claimed)
         result = _single(
@@ -351,10 +353,16 @@ class Resending:
             )
         )
         if isinstance(result, OutcomeUnknown):
-            if session.take_over().resent >= claimed.first:
+            if self._resent(session) >= claimed.first:
                 return DELIVERED
             raise _Unanswered
         return result
+
+    def _resent(self, session: SequencedSession) -> int:
+        try:
+            return session.take_over().resent
+        except NotDelivered as error:
+            raise _Unanswered from error
 
     def _open(self, claimed: Claimed) -> object:
         token = Attempt(claimed.token, 0)

@@ -2,6 +2,8 @@
 
 Always true:
 - a status that is not in the table is unknown;
+- 503 says "not delivered" only together with Retry-After, which asks for the request again: alone
+  it is also what a gateway says whose service went away in the middle of the request;
 - a broken connection says "not delivered" only where nothing of the request can have been written.
 """
 
@@ -27,9 +29,10 @@ NOT_DELIVERED = {
     408: "the request did not reach it in time",
     425: "it does not take requests so early",
     429: "it is asked too often",
-    503: "it is not available",
 }
 """By their meaning nothing was done, and no event is at fault."""
+
+UNAVAILABLE = 503
 
 NEVER = {
     301: "the destination has moved; redirects are not followed: correct url=",
@@ -62,8 +65,10 @@ def judged(answer: Answer, where: str, clock: Clock, *, keyed: bool) -> Delivery
         return None
     told = f"{where} answered {status} {_phrase(status)}".rstrip()
     shown = f" Response: {answer.text}" if answer.text else ""
+    wait_s = seconds_until(answer.retry_after, clock)
+    if status == UNAVAILABLE and wait_s is not None:
+        return NotDelivered(f"{told}: it is not available, and says when to come.{shown}", wait_s)
     if status in NOT_DELIVERED:
-        wait_s = seconds_until(answer.retry_after, clock)
         return NotDelivered(f"{told}: {NOT_DELIVERED[status]}.{shown}", wait_s)
     if status == IN_FLIGHT and keyed:
         return OutcomeUnknown(f"{told}: an earlier request with this key is in flight.{shown}")

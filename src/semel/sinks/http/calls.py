@@ -3,7 +3,7 @@
 Always true:
 - at most one event of an entity is in flight, and after one that failed the later ones of its
   entity are not tried;
-- a call starts only while it can end before the chunk's deadline;
+- a request is written only while its call can end before the chunk's deadline;
 - nothing is sent twice unless the destination absorbs it, or nothing of it was written.
 """
 
@@ -13,6 +13,7 @@ import asyncio
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
@@ -233,7 +234,7 @@ class Calls:
         """Make one call and say what came of it; an error nobody classified is unknown."""
         where = self._door.where
         try:
-            answer = await self._answer(self._door.method, request)
+            answer = await self._answer(self._door.method, request, self._latest)
         except NeverSent as error:
             self._note_failure(failed=True)
             told = self._door.masks(str(error))
@@ -250,14 +251,14 @@ class Calls:
             self._not_before = max(self._not_before, self._loop.time() + wait_s)
         return outcome
 
-    async def _answer(self, method: str, request: Request) -> Answer:
+    async def _answer(self, method: str, request: Request, latest: float) -> Answer:
         body = request.body or b""
         head = f"{method} {request.target} HTTP/1.1\r\n{self._head}"
         for name, value in request.headers.items():
             head += f"{name}: {value}\r\n"
         if request.body is not None or method != "GET":
             head += f"Content-Length: {len(body)}\r\n"
-        reply = await self._connections.call(f"{head}\r\n".encode("ascii") + body)
+        reply = await self._connections.call(f"{head}\r\n".encode("ascii") + body, latest)
         if 200 <= reply.status < 300:
             return Answer(reply.status)
         shown = self._door.masks(reply.text.decode(errors="replace"))[:SHOWN_BYTES]
@@ -268,7 +269,7 @@ class Calls:
 
         async def asking() -> Answer:
             await self._tick()
-            return await self._answer("GET", request)
+            return await self._answer("GET", request, inf)
 
         status: int = self.run(asking()).status
         return status

@@ -256,14 +256,22 @@ class Connections:
         self._idle: list[Connection] = []
         self._addresses: tuple[float, asyncio.Future[Any]] | None = None
 
-    async def call(self, request: bytes) -> Reply:
-        """Write a request, once, and give the answer. Raises `NeverSent` or `Broken`."""
+    async def call(self, request: bytes, latest: float) -> Reply:
+        """Write a request, once and not after `latest`, and give the answer. Raises `NeverSent` or
+        `Broken`.
+        """
         connection = self._waiting() or await self._connected()
+        if self._loop.time() > latest:
+            self._keep(connection)
+            raise NeverSent("the connection stood too late for the call to end in time")
         reply = await connection.call(request, self._timeout_s)
+        self._keep(connection)
+        return reply
+
+    def _keep(self, connection: Connection) -> None:
         if connection.usable:
             connection.idle_since = self._loop.time()
             self._idle.append(connection)
-        return reply
 
     def close(self) -> None:
         """Close those that wait."""

@@ -3,16 +3,19 @@
 Always true:
 - partition 3 is written to partition 3 of the topic, by the holder of its `transactional.id` alone;
 - the last record of each transaction carries the tail as it is then, in the header `semel-tail`;
+- a session takes the fence in `take_over` and nowhere else: after a failure whoever asked for the
+  session sees first whether it may still write;
+- OSN and number of the last resend only rise, so of several tails the highest is the log's;
 - records of other places in the same partition are passed over.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from semel.errors import ConfigurationError, Fenced
+from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events import EntityIds, IdSet
 from semel.events.ids import Minibatch
 from semel.sinks.kafka.outlet import Outlet, need_number, place_of
@@ -28,12 +31,36 @@ if TYPE_CHECKING:
 TAIL, LOG, RESENT = "semel-tail", "semel-log", "semel-resent"
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a log's tail says beside the tail itself.
+
+    Attributes:
+        events: how many events of the tail's minibatch stand in the log.
+        after: where the log ended when its writer took the fence.
+        at: the offset of the record that carries this, as its writer foresaw it; None where it
+            could not. A copy of the record stands elsewhere.
+    """
+
+    events: int = 0
+    after: int = 0
+    at: int | None = None
+
+
 @dataclass(slots=True)
 class Held:
-    """A fence that is held, and the tail that stands behind it."""
+    """A fence that is held, and what stands behind it.
+
+    Attributes:
+        after: where the log ended when the fence was taken.
+        end: where it ends now, if nobody else writes there; None where that is not known.
+    """
 
     writer: Writer
-    tail: Tail
+    tail: Tail = field(default_factory=Tail)
+    events: int = 0
+    after: int = 0
+    end: int | None = None
 
 
 class LogSession:
@@ -46,6 +73,7 @@ class LogSession:
         self._outlet.look()
         self._topic = str(sink.topic)
         self._partition = need_number(target.partition, self._outlet.where)
+        self._refuse_compacted()
         count = self._outlet.topic(self._topic).partitions
         if self._partition >= count:
             raise ConfigurationError(
@@ -57,7 +85,7 @@ class LogSession:
 
     def take_over(self) -> Tail:
         """Fence whoever was before us, then read the tail."""
-        tail = self._holding().tail
+        tail = self._fenced().tail
         stamp = tail.stamp
         if stamp is not None and stamp.attempt > self._target.attempt:
             raise Fenced(f"{self._outlet.where}: the log names {stamp.attempt}")
@@ -80,35 +108,41 @@ class LogSession:
             stamp=replace(progress, ids=EntityIds.EMPTY),
             resent=held.tail.resent,
         )
-        return self._append(held, chunk, tail, progress.minibatch)
+        before = held.events if held.tail.minibatch == progress.minibatch else 0
+        return self._append(held, chunk, tail, before + len(chunk), progress.minibatch)
 
     def deliver_again(self, chunk: Chunk, number: int) -> Receipt:
         """Append a resend under its old number; the tail is as it was, but for the resend."""
         held = self._holding()
-        return self._append(held, chunk, replace(held.tail, resent=number), None)
+        if number <= held.tail.resent:
+            raise Fenced(f"{self._outlet.where}: the log has resend {held.tail.resent} already")
+        return self._append(held, chunk, replace(held.tail, resent=number), held.events, None)
 
     def delivered_ids(self, minibatch: Minibatch) -> EntityIds:
-        """Read the ids of a minibatch back from the log."""
-        self._holding()
-        wanted = _numbers(minibatch)
+        """Read the ids of a minibatch back from the log.
+
+        Raises `Diverged` where the topic has let some of its records go.
+        """
+        held = self._holding()
+        told = held.tail.minibatch
+        if told is not None and told < minibatch:
+            return EntityIds.EMPTY
         ending = self._outlet.ending(self._topic, self._partition)
 
         def enough(seen: list[Any]) -> bool:
-            live = (each for each in map(self._ours, seen) if each and RESENT not in each)
-            first = next(live, None)
-            return first is not None and bool(json.loads(first[LOG])[1] < wanted)
+            return told == minibatch and len(self._events(seen, minibatch)) >= held.events
 
         try:
-            found = ending.back_until(enough)
+            found = self._events(ending.back_until(enough), minibatch)
         finally:
             ending.close()
+        if held.tail == Tail() and ending.low > 0:
+            raise self._gone(minibatch, "nothing of this partition is left in it")
+        if told == minibatch and len(found) != held.events:
+            raise self._gone(minibatch, f"{held.events} were delivered, {len(found)} are there")
         ids: dict[str, list[Any]] = {}
-        for headers in map(self._ours, found):
-            if headers is None or RESENT in headers or json.loads(headers[LOG])[1] != wanted:
-                continue
-            event = json.loads(headers["semel-event"])
-            event = tuple(event) if isinstance(event, list) else event
-            ids.setdefault(headers["semel-entity"].decode(), []).append(event)
+        for scope, event in found.values():
+            ids.setdefault(scope, []).append(event)
         return EntityIds.of({scope: IdSet.of(each) for scope, each in ids.items()})
 
     def close(self) -> None:
@@ -118,40 +152,90 @@ class LogSession:
             held.writer.close()
 
     def _holding(self) -> Held:
-        """Give the fence; take it, and then ask, where it is not held in good order."""
+        """Give the fence. Raises `Fenced` where it is not held in good order: only whoever may
+        write takes it anew.
+        """
+        if self._held is None or not self._held.writer.usable:
+            raise Fenced(f"{self._outlet.where}: the log has to be taken over first")
+        return self._held
+
+    def _fenced(self) -> Held:
+        """Take the fence, and then ask, where it is not held in good order."""
         if self._held is not None and self._held.writer.usable:
             return self._held
         self.close()
         writer = self._outlet.writer()
         try:
-            self._held = Held(writer, self._read())
+            self._held = self._read(writer)
         except BaseException:
             writer.close()
             raise
         return self._held
 
-    def _append(self, held: Held, chunk: Chunk, tail: Tail, minibatch: Minibatch | None) -> Receipt:
+    def _append(
+        self, held: Held, chunk: Chunk, tail: Tail, events: int, minibatch: Minibatch | None
+    ) -> Receipt:
         """Append records in one transaction. A resend has no minibatch of its own."""
         records = self._outlet.records(chunk)
-        records.partitions = [self._partition] * len(records)
+        count = len(records)
+        records.partitions = [self._partition] * count
         mark = json.dumps([self._place.decode(), _numbers(minibatch) if minibatch else None])
         records.constant.append((LOG, mark.encode()))
         if minibatch is None:
             records.last.append((RESENT, str(tail.resent).encode()))
-        records.last.append((TAIL, json.dumps(_written(tail)).encode()))
+        end, held.end = held.end, None  # where it ends is not known after a transaction that failed
+        told = Mark(events, held.after, None if end is None else end + count - 1)
+        records.last.append((TAIL, json.dumps(_written(tail, told)).encode()))
         held.writer.transact(lambda writer: writer.send(records, self._topic))
-        held.tail = tail
+        held.end = None if end is None else end + count + 1  # behind it stands Kafka's commit
+        held.tail, held.events = tail, events
         return DELIVERED
 
-    def _read(self) -> Tail:
-        """Find the last record of ours; it carries the tail."""
+    def _read(self, writer: Writer) -> Held:
+        """Find the highest tail of ours. That is the last one, unless somebody copied a record."""
         ending = self._outlet.ending(self._topic, self._partition)
         try:
             found = ending.back_until(lambda seen: any(map(self._tail, seen)))
+            last = next((each for each in reversed(found) if self._tail(each)), None)
+            if last is None:
+                return Held(writer, after=ending.end, end=ending.end)
+            tail, mark = _read_tail(self._tail(last))
+            if last.offset() != mark.at:  # what it was copied from, and all behind it, is after it
+                found = ending.read(max(ending.low, min(mark.after, last.offset())))
+                tails = [_read_tail(told) for told in map(self._tail, found) if told]
+                tail, mark = max(tails, key=lambda each: (each[0].osn, each[0].resent))
+            return Held(writer, tail, mark.events, ending.end, ending.end)
         finally:
             ending.close()
-        tails = [told for told in map(self._tail, found) if told is not None]
-        return _tail_of(json.loads(tails[-1])) if tails else Tail()
+
+    def _refuse_compacted(self) -> None:
+        """A log that is compacted loses events from its middle."""
+        policy = self._outlet.topic(self._topic).policy
+        if policy is not None and "compact" in policy:
+            raise ConfigurationError(
+                f"{self._outlet.where}: topic {self._topic!r} has cleanup.policy={policy}, so it "
+                "would forget what was delivered. With sequenced=True set cleanup.policy=delete on "
+                "it; else leave sequenced out, and progress is kept in a topic of its own"
+            )
+
+    def _gone(self, minibatch: Minibatch, why: str) -> Diverged:
+        return Diverged(
+            f"{self._outlet.where}: topic {self._topic!r} does not have all events of minibatch "
+            f"{minibatch} any more ({why}), so nobody can say which were delivered. Nothing was "
+            "sent; put the records back, or start under a new name behind what was delivered"
+        )
+
+    def _events(self, messages: list[Any], minibatch: Minibatch) -> dict[int, tuple[str, Any]]:
+        """Entity and id of each event of a minibatch, by OSN: a copy of a record adds none."""
+        wanted = _numbers(minibatch)
+        found: dict[int, tuple[str, Any]] = {}
+        for headers in map(self._ours, messages):
+            if headers is None or RESENT in headers or json.loads(headers[LOG])[1] != wanted:
+                continue
+            event = json.loads(headers["semel-event"])
+            event = tuple(event) if isinstance(event, list) else event
+            found[int(headers["semel-osn"])] = (headers["semel-entity"].decode(), event)
+        return found
 
     def _tail(self, message: Any) -> bytes | None:
         headers = self._ours(message)
@@ -173,22 +257,27 @@ def _numbers(minibatch: Minibatch) -> list[int]:
     return [minibatch.generation, minibatch.batch]
 
 
-def _written(tail: Tail) -> dict[str, Any]:
-    """The tail as JSON."""
+def _written(tail: Tail, mark: Mark) -> dict[str, Any]:
+    """The tail as JSON, and what is said beside it."""
     return {
         "osn": tail.osn,
         "minibatch": None if tail.minibatch is None else _numbers(tail.minibatch),
         "sort_key": tail.sort_key,
         "stamp": None if tail.stamp is None else tail.stamp.to_json(),
         "resent": tail.resent,
+        "events": mark.events,
+        "after": mark.after,
+        "at": mark.at,
     }
 
 
-def _tail_of(value: dict[str, Any]) -> Tail:
-    return Tail(
+def _read_tail(text: bytes | None) -> tuple[Tail, Mark]:
+    value = json.loads(text or b"")
+    tail = Tail(
         osn=value["osn"],
         minibatch=None if value["minibatch"] is None else Minibatch(*value["minibatch"]),
         sort_key=value["sort_key"],
         stamp=None if value["stamp"] is None else Progress.from_json(value["stamp"]),
         resent=value["resent"],
     )
+    return tail, Mark(value["events"], value["after"], value["at"])

@@ -50,7 +50,7 @@ class Ending:
         # Asked as `read_uncommitted`: the end behind every open transaction.
         asker = self._kafka.Consumer({**own, "isolation.level": "read_uncommitted"})
         try:
-            self._low, self.end = self._asked(asker)
+            self.low, self.end = self._asked(asker)
         finally:
             asker.close()
         self._consumer = self._kafka.Consumer({**own, "isolation.level": "read_committed"})
@@ -63,16 +63,16 @@ class Ending:
         """Give the last records, as many as it takes until `enough` says so, or all there are."""
         step = FIRST_STEP
         while True:
-            start = max(self._low, self.end - step)
+            start = max(self.low, self.end - step)
             found = self.read(start)
-            if start <= self._low or enough(found):
+            if start <= self.low or enough(found):
                 return found
             step *= 16
 
     def read(self, start: int | None = None) -> list[Any]:
         """Give the committed records from `start`, or all, up to the end."""
         topic, partition = self._place
-        at = self._low if start is None else start
+        at = self.low if start is None else start
         found: list[Any] = []
         ends = CLOCK.monotonic() + self._patience_s
         if at < self.end:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import json
+import re
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -30,6 +31,9 @@ _CLOCK = SystemClock()
 
 HOLDER_S = 2.0
 """How long the transaction of another attempt is waited for before its connection is ended."""
+
+_HOLDER = re.compile(r"semel (\d{1,18})\.(\d{1,18})")
+"""The name of a connection, which tells whose it is."""
 
 _CREATING = 495554355565
 """The advisory lock under which the tables are created; the number is any, and is semel's."""
@@ -72,10 +76,16 @@ _DROP_IDS = """
 delete from {schema}.semel_progress_ids where (pipeline, sink, partition) = (%s, %s, %s)"""
 
 _HOLDERS = b"""
-select pg_terminate_backend(pid) from pg_locks
+select pid, application_name from pg_locks join pg_stat_activity using (pid)
 where locktype = 'advisory' and granted and objsubid = 1 and pid <> pg_backend_pid()
   and database = (select oid from pg_database where datname = current_database())
   and (classid::bigint << 32 | objid::bigint) = %s"""
+_END = b"select pg_terminate_backend(pid) from unnest(%s::int[]) as pid"
+
+
+def holder_name(attempt: Attempt) -> str:
+    """The name under which an attempt's connections are seen by others."""
+    return f"semel {attempt}"
 
 
 class ProgressTable:
@@ -148,9 +158,17 @@ class ProgressTable:
             _CLOCK.sleep(0.02)
 
     def _end_holder(self, connection: Connection) -> NoReturn:
+        """End who holds the row, unless that is a later attempt whose first transaction is long: it
+        has not written its name into the row yet, but its connection has it.
+        """
         what = "its connection was ended, because a later attempt has the partition"
+        holders = connection.execute(_HOLDERS, (self._key,)).fetchall()
+        for _, name in holders:
+            found = _HOLDER.fullmatch(name or "")
+            if found is not None and Attempt(int(found[1]), int(found[2])) > self._target.attempt:
+                raise Fenced(f"{self._where}: attempt {found[1]}.{found[2]} is writing there")
         try:
-            connection.execute(_HOLDERS, (self._key,))
+            connection.execute(_END, ([pid for pid, _ in holders],))
         except psycopg.errors.InsufficientPrivilege:
             what = "it belongs to another user, so its connection could not be ended"
         raise NotDelivered(

@@ -4,7 +4,9 @@ Always true:
 - the connection commits where this file says COMMIT and nowhere else: users' statements go one at
   a time through the extended protocol, and may not end the transaction;
 - a connection that broke is replaced before the next transaction, never inside one;
-- every statement, every lock and every pause inside a transaction has an end on the server.
+- every statement, every lock and every pause inside a transaction has an end on the server. A
+  COMMIT has none there while it waits for a standby, so it has one here; what stands afterwards is
+  unknown, and taking over waits for the standby too.
 """
 
 from __future__ import annotations
@@ -25,9 +27,10 @@ try:
 except ImportError as missing:
     raise MissingExtra("pip install 'semel[postgres]'") from missing
 
+from semel.sinks.postgres.commits import commit
 from semel.sinks.postgres.effects import effect_of
 from semel.sinks.postgres.errors import Phase, refused, told
-from semel.sinks.postgres.progress import ProgressTable
+from semel.sinks.postgres.progress import ProgressTable, holder_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +47,6 @@ DEFAULTS = {
     "keepalives_interval": "5",
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
-    "application_name": "semel",
 }
 
 # What the server acknowledges it has to keep; a stronger setting than `on` is left alone.
@@ -75,7 +77,7 @@ class PostgresSession:
             f"pipeline {target.pipeline!r}, sink {target.sink!r}, partition {target.partition} "
             f"({sink.where})"
         )
-        self._settings = _settings(sink)
+        self._settings = _settings(sink, target)
         self._table = ProgressTable(sink.schema, target, self._where)
         self._effect = effect_of(sink, self._where)
         self._connection: Connection | None = None
@@ -131,7 +133,7 @@ class PostgresSession:
             at.stood = self._table.begin(connection)
             yield at
             at.phase = Phase.COMMIT
-            if connection.execute("commit").statusmessage != "COMMIT":
+            if commit(connection, self._sink.deadline_s, self._where) != "COMMIT":
                 raise NotDelivered(f"{self._where}: the server rolled the transaction back")
         except psycopg.Error as error:
             self._undo(connection)
@@ -186,7 +188,7 @@ class PostgresSession:
         self._effect.connected(connection)
 
 
-def _settings(sink: Postgres) -> dict[str, str]:
+def _settings(sink: Postgres, target: Target) -> dict[str, str]:
     try:
         given = conninfo.conninfo_to_dict(sink.url)
     except psycopg.Error:
@@ -195,4 +197,5 @@ def _settings(sink: Postgres) -> dict[str, str]:
             "the form is postgresql://user:password@host:port/database"
         ) from None
     given.pop("client_encoding", None)
-    return DEFAULTS | {name: str(value) for name, value in given.items()}
+    named = {"application_name": holder_name(target.attempt)}
+    return DEFAULTS | named | {name: str(value) for name, value in given.items()}

@@ -6,6 +6,8 @@ Always true:
   row: Redis lets a script that has written go on. So a chunk is refused as a whole, or all of its
   events have an outcome. After the first write there are only further HSETs, which are allowed
   then too; DEL only tidies up, and may fail;
+- what a user's Lua returns or raises by itself is about its event alone, whatever its words; only
+  what Redis answers to a command can be about all events;
 - the row keeps which events of the last chunk were refused.
 """
 
@@ -71,7 +73,7 @@ local function stops(why)
 end
 local width, many, command = tonumber(ARGV[14]), tonumber(ARGV[15]), ARGV[16]
 local count, refused, stop = (#KEYS - 2) / many, {}, nil
-local wrote = false
+local wrote, met = false, false
 """
 
 _EACH_COMMAND = """
@@ -97,13 +99,19 @@ for name in string.gmatch('GET MGET GETRANGE STRLEN EXISTS TYPE TTL PTTL HGET HM
   .. ' HLEN HKEYS HVALS LLEN LINDEX LRANGE SCARD SISMEMBER SMEMBERS ZSCORE ZCARD ZCOUNT ZRANK'
   .. ' ZRANGE ZREVRANK XLEN XRANGE XREVRANGE TIME', '%S+') do READS[name] = true end
 local guarded = setmetatable({}, {__index = redis})
-local function note(name, reply)
-  local failed = type(reply) == 'table' and reply.err
-  if not failed and not READS[string.upper(name)] then wrote = true end
+local function note(name, fine, reply)
+  local failed = type(reply) == 'table' and reply.err or not fine and reply
+  if failed then met = met or stops(tostring(failed))
+  elseif not READS[string.upper(name)] then wrote = true end
   return reply
 end
-guarded.call = function(...) return note((...), redis.call(...)) end
-guarded.pcall = function(...) return note((...), redis.pcall(...)) end
+guarded.call = function(...)
+  local fine, reply = pcall(redis.call, ...)
+  note((...), fine, reply)
+  if not fine then error(reply, 0) end
+  return reply
+end
+guarded.pcall = function(...) return note((...), true, redis.pcall(...)) end
 local function apply(KEYS, ARGV, redis)
 """
 
@@ -113,7 +121,7 @@ for at = 1, count do
   local keys, values = {}, {}
   for each = 1, many do keys[each] = KEYS[2 + many * (at - 1) + each] end
   for each = 1, width do values[each] = ARGV[16 + width * (at - 1) + each] end
-  wrote = false
+  wrote, met = false, false
   local fine, reply = pcall(apply, keys, values, guarded)
   local why = nil
   if type(reply) == 'table' and reply.err then why = tostring(reply.err)
@@ -121,7 +129,7 @@ for at = 1, count do
   if why then
     local partly = wrote and 'applied in part: ' or ''
     refused[#refused + 1] = {at - 1, partly .. string.sub(why, 1, 500)}
-    if not wrote and stops(why) then stop = at break end
+    if not wrote and met then stop = at break end
   end
 end
 """
