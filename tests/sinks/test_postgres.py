@@ -74,7 +74,7 @@ def test_no_word_of_it_tells_the_password(desk: Desk) -> None:
     ("settings", "said"),
     [
         ({}, "one of table=, apply= and each="),
-        ({"table": "t", "each": "select 1"}, "table and each is given"),
+        ({"table": "t", "each": "select 1"}, "exactly one of .*; given: table and each"),
         ({"each": "select 1", "columns": ["a"]}, "columns= goes with table="),
         ({"table": "t", "columns": "a"}, "columns= is a list of names"),
         ({"table": "t", "url": "host=h password=geheim"}, "the url is not the URL"),
