@@ -23,7 +23,7 @@ try:
     from psycopg import conninfo
     from psycopg.pq import TransactionStatus
 except ImportError as missing:
-    raise MissingExtra("pip install 'semel[postgres]'") from missing
+    raise MissingExtra("psycopg is not installed: pip install 'semel[postgres]'") from missing
 
 from semel.sinks.postgres.effects import effect_of
 from semel.sinks.postgres.errors import Phase, refused, told
