@@ -41,7 +41,7 @@ def test_what_waits_is_listed_with_a_handle_and_how_many_wait_behind(
     status, out, _ = semel(capsys, "parked", "ls", "pay")
     lines = out.splitlines()
     assert status == 0
-    assert lines[0].split() == ["short", "event", "state", "why", "since", "attempts", "behind"]
+    assert lines[0].split() == ["short", "event", "state", "why", "since", "resends", "behind"]
     assert len(lines) == 5
     assert lines[1].startswith("@")
     assert "pay/out/a/1" in lines[1]

@@ -174,6 +174,21 @@ def test_what_is_in_doubt_parked_or_pending_is_told_so(world: World, capsys: Out
     with pytest.raises(Crash):
         world.task(world.open(1), "c5 d6")
     assert states("9") == (1, ["pending"])
+    _, out, _ = semel(capsys, "ledger", "find", "--entity", "a", "--event", "9")
+    assert "it may be among those of partition 0" in out
+
+
+def test_what_becomes_of_a_pending_partition_is_told_by_capability(
+    world: World, capsys: Out
+) -> None:
+    world.out.plan(crash)
+    with pytest.raises(Crash):
+        world.task(world.open(0), "c5 d6")
+    Owners(world.scribe).beat(1, "nonce-1", ended=True)
+    _, out, _ = semel(capsys, "status")
+    assert (
+        "pay, sink out: 1 partition is pending, and nobody runs it; what of it is in doubt" in out
+    )
 
 
 def test_digits_may_be_a_text_and_an_id_may_have_several_columns(

@@ -100,8 +100,6 @@ class Http(Sink):
     def __post_init__(self) -> None:
         self._require_numbers()
         self._require_templates()
-        if self.remembers_s < 0:
-            raise self._wrong(f"remembers_s={self.remembers_s!r} is a time, in seconds")
         idempotency = self.idempotency or self.remembers_s > 0
         self._set("idempotency", idempotency)
         self._set("remembers_s", self.remembers_s or (DAY_S if idempotency else 0.0))
@@ -109,8 +107,7 @@ class Http(Sink):
             raise self._wrong("idempotency and probe are two ways to the same end: choose one")
         if idempotency and self.window != 1:
             raise self._wrong(
-                f"window={self.window} with idempotency: a window bounds what may be in doubt, and "
-                "a repeat is absorbed here. Leave it out; chunk_rows is what is called at once"
+                f"window={self.window} with idempotency: nothing is in doubt then, so leave it out"
             )
         if isinstance(self.probe, str):
             self._set("probe", UrlTemplate.of(self.probe, self._named("probe")))
@@ -154,13 +151,10 @@ class Http(Sink):
                 "start so that they end within it; a quarter of it is left for that"
             )
         if self.rate_limit is not None and not self.rate_limit > 0:
-            raise self._wrong(
-                f"rate_limit={self.rate_limit!r} must be greater than 0: it is calls per second"
-            )
+            raise self._wrong(f"rate_limit={self.rate_limit!r} calls per second: must be > 0")
 
     def _require_templates(self) -> None:
-        if isinstance(self.method, str):
-            self._set("method", self.method.upper())
+        self._set("method", str(self.method).upper())
         if self.method not in METHODS:
             raise self._wrong(f"method={self.method!r} is not one of {', '.join(METHODS)}")
         UrlTemplate.of(self.url, self._named("url"))
