@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cli.running import pipeline_at, read_json, refused, semel
 from delivery.witnesses import Database, lost
 from delivery.world import ORDERED_POSITION, World
-from semel.errors import Diverged
+from semel.errors import Diverged, OutcomeUnknown
 from semel.ledger.owners import Owners
 from semel.protocol import OnReject
 
@@ -209,3 +211,15 @@ def test_a_minibatch_is_not_judged_under_a_running_query(diverged: World, capsys
     assert "nothing that is parked" in refused(
         capsys, "resolve", "pay/1.0", "delivered", "--reason", "x"
     )
+
+
+def test_a_reason_is_not_cut_where_nobody_looks_at_a_terminal(world: World, capsys: Out) -> None:
+    why = "the mailbox was full, " * 5
+
+    def unknown(_: Callable[[], Any]) -> Any:
+        raise OutcomeUnknown(why)
+
+    world.out.plan(unknown)
+    world.minibatch(1, "d9")
+    _, out, _ = semel(capsys, "parked", "ls", "pay")
+    assert why in out

@@ -151,7 +151,7 @@ class Http(Sink):
                 "start so that they end within it; a quarter of it is left for that"
             )
         if self.rate_limit is not None and not self.rate_limit > 0:
-            raise self._wrong(f"rate_limit={self.rate_limit!r} calls per second: must be > 0")
+            raise self._wrong(f"rate_limit={self.rate_limit!r} must be greater than 0")
 
     def _require_templates(self) -> None:
         self._set("method", str(self.method).upper())
