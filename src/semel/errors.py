@@ -3,7 +3,7 @@
 ```
 SemelError
 ├── ConfigurationError        the pipeline as written cannot keep its promise; no event moved yet
-│   └── MissingExtra          an optional dependency is missing (the message is the pip line)
+│   └── MissingExtra          an optional dependency is missing (the message has the pip line)
 ├── DeliveryError             what a sink says about a chunk - sink authors raise these
 │   ├── NotDelivered          nothing arrived; trying again is safe (retry_after_s)
 │   ├── Rejected              nothing arrived, and nothing ever will
@@ -30,7 +30,7 @@ class ConfigurationError(SemelError):
 
 
 class MissingExtra(ConfigurationError):
-    """An optional dependency is not installed; the message is the pip line."""
+    """An optional dependency is not installed; the message says which, and has the pip line."""
 
 
 class DeliveryError(SemelError):

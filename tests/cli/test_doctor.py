@@ -48,7 +48,17 @@ def test_everything_a_pipeline_needs_is_looked_at(
     monkeypatch.setenv("JAVA_HOME", str(home))
     pipeline_at(tmp_path / "ledger.db").minibatch(0, "a1")
     found = looked(capsys, "--ledger", f"sqlite:///{tmp_path}/ledger.db")
-    for what in ("Python", "Java", "PySpark", "pandas", "PyArrow", "psycopg", "ledger", "clock"):
+    for what in (
+        "Python",
+        "Java",
+        "PySpark",
+        "pandas",
+        "PyArrow",
+        "psycopg",
+        "redis",
+        "ledger",
+        "clock",
+    ):
         assert found[what]["state"] == "ok", found[what]
     assert "wal" in found["ledger"]["found"]
     assert {"Spark Connect", "ledger's file system", "disk of the ledger"} <= found.keys()
@@ -97,8 +107,11 @@ def test_packages_are_missing_too_old_or_too_new(monkeypatch: pytest.MonkeyPatch
     assert states() == ["missing", "warning", "ok"]
     installed.update({"pandas": "2.2.0", "pyspark": "4.2.0.dev1", "pyarrow": "17.0"})
     assert states() == ["ok", "ok", "missing"]
-    assert doctor.check_psycopg("sqlite:///x.db").health is Health.WARNING
-    assert doctor.check_psycopg("postgresql://x/y").health is Health.MISSING
+    extras = {each.what: each for each in doctor.check_extras("sqlite:///x.db")}
+    assert {each.health for each in extras.values()} == {Health.WARNING}
+    assert list(extras) == ["psycopg", "uvloop", "redis", "confluent-kafka"]
+    assert "unless a sink is Http: pip install 'semel[http]'" in extras["uvloop"].do
+    assert next(iter(doctor.check_extras("postgresql://x/y"))).health is Health.MISSING
     assert doctor.check_connect().health is Health.WARNING
     assert "semel[connect]" in doctor.check_connect().do
 

@@ -25,7 +25,7 @@ from semel.delivery.explaining import (
 from semel.errors import ConfigurationError
 from semel.events import Counter, Given, Identity, Position
 from semel.protocol import Capability, OnDoubt, OnReject
-from semel.sinks import Sink
+from semel.sinks import Files, Http, Postgres, Sink
 
 Out = pytest.CaptureFixture[str]
 
@@ -95,6 +95,17 @@ def test_the_policy_is_told(policy: OnDoubt) -> None:
     words = told(sink_of(Capability.OPAQUE, on_doubt=policy, **probe))
     assert f"Policy '{policy.value}'" in words
     assert ("waits lease and deadline" in words) == (policy in (OnDoubt.RESEND, OnDoubt.PROBE))
+
+
+def test_one_truth_is_told_of_what_can_be_asked_and_of_what_is_parked(tmp_path: Path) -> None:
+    postgres = Postgres(name="out", url="postgresql://h/d", table="t")
+    assert "In doubt: none, ever; the destination can tell." in told(postgres)
+    asked = told(Http(name="out", url="http://h", probe="http://h/{id}"))
+    assert "neither be asked" not in asked
+    assert "Your probe is asked about what may have arrived" in asked
+    files = told(Files(name="out", url=str(tmp_path)))
+    assert "nothing is parked" in files
+    assert "dead letter" not in files
 
 
 def test_how_long_a_destination_remembers_is_told() -> None:

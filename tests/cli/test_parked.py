@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cli.running import pipeline_at, read_json, refused, semel
 from delivery.witnesses import Database, lost
 from delivery.world import ORDERED_POSITION, World
-from semel.errors import Diverged
+from semel.errors import Diverged, OutcomeUnknown
 from semel.ledger.owners import Owners
 from semel.protocol import OnReject
 
@@ -41,7 +43,7 @@ def test_what_waits_is_listed_with_a_handle_and_how_many_wait_behind(
     status, out, _ = semel(capsys, "parked", "ls", "pay")
     lines = out.splitlines()
     assert status == 0
-    assert lines[0].split() == ["short", "event", "state", "why", "since", "attempts", "behind"]
+    assert lines[0].split() == ["short", "event", "state", "why", "since", "resends", "behind"]
     assert len(lines) == 5
     assert lines[1].startswith("@")
     assert "pay/out/a/1" in lines[1]
@@ -187,6 +189,18 @@ def test_or_it_is_delivered_anew_as_replayed(diverged: World, capsys: Out) -> No
     assert diverged.out.seen == "a1 b2 a1 b2"
 
 
+def test_a_minibatch_of_which_nothing_diverged_is_not_judged(diverged: World, capsys: Out) -> None:
+    end(diverged)
+    semel(capsys, "resolve", "pay/1.0", "as-recorded", "--reason", "x")
+    diverged.start()
+    diverged.driver.end(diverged.open(0), [])
+    diverged.minibatch(1, "c3")
+    Owners(diverged.scribe).beat(3, "nonce-3", ended=True)
+    for decision in ("as-recorded", "as-replayed"):
+        told = refused(capsys, "resolve", "pay/2.1", decision, "--reason", "x")
+        assert "minibatch 2.1 is complete, and no replay of it gave other rows" in told
+
+
 def test_a_minibatch_is_not_judged_under_a_running_query(diverged: World, capsys: Out) -> None:
     said = ("as-replayed", "--reason", "x")
     assert "run 2 of pipeline 'pay' is beating" in refused(capsys, "resolve", "pay/1.0", *said)
@@ -197,3 +211,15 @@ def test_a_minibatch_is_not_judged_under_a_running_query(diverged: World, capsys
     assert "nothing that is parked" in refused(
         capsys, "resolve", "pay/1.0", "delivered", "--reason", "x"
     )
+
+
+def test_a_reason_is_not_cut_where_nobody_looks_at_a_terminal(world: World, capsys: Out) -> None:
+    why = "the mailbox was full, " * 5
+
+    def unknown(_: Callable[[], Any]) -> Any:
+        raise OutcomeUnknown(why)
+
+    world.out.plan(unknown)
+    world.minibatch(1, "d9")
+    _, out, _ = semel(capsys, "parked", "ls", "pay")
+    assert why in out

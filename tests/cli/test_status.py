@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cli.running import pipeline_at, read_json, refused, semel
-from delivery.witnesses import Crash, crash, lost
+from delivery.witnesses import Crash, Database, Destination, Post, crash, lost
 from delivery.world import COUNTER, GIVEN, INCREASING, ORDERED_POSITION, POSITION, World, events
 from semel.bench.servers import PostgresServer
 from semel.events import Given, Identity
@@ -174,6 +174,24 @@ def test_what_is_in_doubt_parked_or_pending_is_told_so(world: World, capsys: Out
     with pytest.raises(Crash):
         world.task(world.open(1), "c5 d6")
     assert states("9") == (1, ["pending"])
+    _, out, _ = semel(capsys, "ledger", "find", "--entity", "a", "--event", "9")
+    assert "it may be among those of partition 0" in out
+
+
+@pytest.mark.parametrize(
+    ("destination", "then"),
+    [(Post(), "what of it is in doubt shows after"), (Database(), "the destination is asked at")],
+)
+def test_what_becomes_of_a_pending_partition_is_told_by_capability(
+    tmp_path: Path, destination: Destination, then: str, capsys: Out
+) -> None:
+    world = pipeline_at(tmp_path / "ledger.db", destination)
+    destination.plan(crash)
+    with pytest.raises(Crash):
+        world.task(world.open(0), "c5 d6")
+    Owners(world.scribe).beat(1, "nonce-1", ended=True)
+    _, out, _ = semel(capsys, "status", "--ledger", f"sqlite:///{tmp_path}/ledger.db")
+    assert f"pay, sink out: 1 partition is pending, and nobody runs it; {then} the next" in out
 
 
 def test_digits_may_be_a_text_and_an_id_may_have_several_columns(

@@ -243,7 +243,8 @@ def test_an_event_that_is_not_parked_cannot_be_resolved(world: World, hand: Hold
 
 
 @pytest.mark.parametrize(
-    "state", sorted(set(ParkedState) - {HELD, REJECTED, ParkedState.DELIVERED})
+    "state",
+    sorted(set(ParkedState) - {HELD, REJECTED, ParkedState.RESEND, ParkedState.DELIVERED}),
 )
 def test_only_what_is_held_or_rejected_waits_for_a_decision(
     world: World, hand: Holding, state: ParkedState
@@ -252,6 +253,23 @@ def test_only_what_is_held_or_rejected_waits_for_a_decision(
     at = parked_key("pay", SINK, parked(1))
     with pytest.raises(ConfigurationError, match="only what is held or rejected"):
         resolve(world.scribe, SINK, at, ParkedState.DELIVERED, "ann", "x")
+
+
+@pytest.mark.parametrize("decision", [ParkedState.DELIVERED, ParkedState.DISCARDED])
+def test_a_resend_is_taken_back_until_somebody_has_begun_it(
+    world: World, hand: Holding, decision: ParkedState
+) -> None:
+    park(hand, parked(1))
+    at = parked_key("pay", SINK, parked(1))
+    asked = resolve(world.scribe, SINK, at, ParkedState.RESEND, "ann", "x")
+    taken_back = resolve(world.scribe, SINK, at, decision, "ann", "it was there after all")
+    assert (asked.state, taken_back.state, taken_back.blocks) == (
+        ParkedState.RESEND,
+        decision,
+        False,
+    )
+    sender = Resends(world.scribe, SINK, ELSEWHERE)
+    assert sender.claim(at, asked, asked.dump()) is None, "who saw the resend comes too late"
 
 
 def test_an_event_whose_payload_has_not_come_again_cannot_be_sent_yet(

@@ -127,7 +127,7 @@ def test_a_day_is_how_long_a_key_is_remembered_unless_told() -> None:
         ({"window": 0}, "at least one"),
         ({"concurrency": 1.5}, "at least one"),
         ({"timeout_s": 25.0}, "too long for deadline_s"),
-        ({"rate_limit": 0}, "calls per second"),
+        ({"rate_limit": 0}, "rate_limit=0 must be greater than 0"),
         ({"remembers_s": -1.0}, "in seconds"),
         ({"idempotency": True, "probe": "http://h/{a}"}, "choose one"),
         ({"probe": "http://h/{semel.key}", "window": 3}, "one call after the other"),

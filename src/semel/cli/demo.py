@@ -26,6 +26,7 @@ from semel.errors import ConfigurationError
 from semel.ledger.clock import SystemClock
 from semel.protocol import ParkedState
 from semel.verify.demo import Demo, Tally, Unfinished
+from semel.verify.standalone import spark_home
 
 EPILOG = "Example: semel demo --payments 200 --keep. Exit status 1 when it does not come out so."
 
@@ -68,6 +69,7 @@ def demo(
 
 def _require_system() -> None:
     """Refuse to start what cannot come to its end."""
+    spark_home()
     java = check_java()
     if java.health is Health.MISSING:
         raise ConfigurationError(f"Java: {java.found}; {java.do}")

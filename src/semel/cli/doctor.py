@@ -28,6 +28,12 @@ PYTHON = (3, 11)
 PYSPARK = (4, 2)
 PYARROW = (18,)
 PANDAS, PANDAS_BELOW = (2, 2), (3,)
+EXTRAS = (
+    ("psycopg", "postgres", (3, 2), "the ledger or a sink is in PostgreSQL"),
+    ("uvloop", "http", (0, 21), "a sink is Http"),
+    ("redis", "redis", (6,), "a sink is Redis"),
+    ("confluent-kafka", "kafka", (2, 6), "a sink is Kafka"),
+)
 CONNECT = ("grpcio", "grpcio-status", "googleapis-common-protos", "zstandard")
 
 _JAVA_TIMEOUT_S = 30
@@ -44,7 +50,7 @@ def doctor(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
         check_python(),
         check_java(),
         *check_packages(),
-        check_psycopg(ledger),
+        *check_extras(ledger),
         check_connect(),
         *check_ledger(ledger),
         check_clock(),
@@ -110,15 +116,16 @@ def check_packages() -> Iterator[Check]:
     yield _package("PyArrow", _version("pyarrow"), PYARROW, "pip install 'pyarrow>=18'")
 
 
-def check_psycopg(ledger: str | None) -> Check:
-    """Look for the driver of PostgreSQL, which only a ledger there needs."""
-    found, do = _version("psycopg"), "pip install 'semel[postgres]'"
-    if found is not None:
-        return _package("psycopg", found, (3, 2), do)
-    if (ledger or "").startswith("postgresql:"):
-        return Check("psycopg", "not installed", Health.MISSING, do)
-    only = f"nothing, unless the ledger is in PostgreSQL: {do}"
-    return Check("psycopg", "not installed", Health.WARNING, only)
+def check_extras(ledger: str | None) -> Iterator[Check]:
+    """Look for what only some pipelines need: the driver of a ledger or of a sink."""
+    for package, extra, least, use in EXTRAS:
+        found, do = _version(package), f"pip install 'semel[{extra}]'"
+        needed = extra == "postgres" and (ledger or "").startswith("postgresql:")
+        if found is not None or needed:
+            yield _package(package, found, least, do)
+        else:
+            only = f"nothing, unless {use}: {do}"
+            yield Check(package, "not installed", Health.WARNING, only)
 
 
 def check_connect() -> Check:

@@ -82,7 +82,7 @@ def _has_table(url: str) -> bool:
     try:
         import psycopg
     except ImportError as missing:
-        raise MissingExtra("pip install 'semel[postgres]'") from missing
+        raise MissingExtra("psycopg is not installed: pip install 'semel[postgres]'") from missing
     try:
         with psycopg.connect(url, autocommit=True, connect_timeout=10) as connection:
             [(found,)] = connection.execute("select to_regclass('semel_ledger')").fetchall()

@@ -30,7 +30,7 @@ from semel.cli import (
     verify_sink,
 )
 from semel.cli.showing import plain
-from semel.errors import LedgerUnavailable, MissingExtra, SemelError
+from semel.errors import LedgerUnavailable, SemelError
 
 EPILOG = (
     "Exit status: 0 all is well; 1 a check found something, or `ledger find` found nothing; 2 a "
@@ -106,8 +106,7 @@ _INTERRUPTED = 130
 
 def _complain(error: Exception) -> None:
     """Say in one line what is wrong."""
-    told = f"this needs: {error}" if isinstance(error, MissingExtra) else str(error)
-    print(f"semel: {plain(' '.join(told.split()))}", file=sys.stderr)
+    print(f"semel: {plain(' '.join(str(error).split()))}", file=sys.stderr)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -75,20 +76,20 @@ def list_parked(
         print("nothing is parked")
     else:
         show_table(
-            ("short", "event", "state", "why", "since", "attempts", "behind"),
+            ("short", "event", "state", "why", "since", "resends", "behind"),
             [
                 (
                     each.short,
                     each.handle,
                     each.row.state.value,
-                    shortened(each.row.why),
+                    shortened(each.row.why) if sys.stdout.isatty() else each.row.why,
                     moment(each.row.at),
                     each.row.attempts,
                     behind[each.key],
                 )
                 for each in chosen
             ],
-            right=("attempts", "behind"),
+            right=("resends", "behind"),
         )
 
 
@@ -121,7 +122,7 @@ def show_parked(
             ("state", f"{row.state.value}: {MEANING[row.state]}"),
             ("why", row.why),
             ("since", f"{moment(row.at)} ({ago(age_s(row.at))})"),
-            ("attempts", row.attempts),
+            ("resends", row.attempts),
             ("may have arrived", "yes" if row.doubted else "no"),
             ("blocks its entity", "yes" if row.blocks and not row.state.final else "no"),
             ("wait behind it", behind[found.key]),
@@ -179,6 +180,6 @@ def _brief(event: Parked, behind: dict[Key, int]) -> dict[str, Any]:
         "state": row.state.value,
         "why": row.why,
         "since": moment(row.at),
-        "attempts": row.attempts,
+        "resends": row.attempts,
         "behind": behind[event.key],
     }

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from semel.cli.ledgers import LedgerOption, choose_pipeline, opened
-from semel.cli.showing import JsonOption, age_s, ago, show_json, show_table
+from semel.cli.showing import JsonOption, age_s, ago, plain, show_json, show_table
 from semel.cli.showing import when as moment
 from semel.ledger import Ledger
-from semel.protocol import ParkedState, PartitionState
+from semel.protocol import Capability, ParkedState, PartitionState
 
 EPILOG = (
     "Example: semel status charges --check --ledger sqlite:///charges.db. "
@@ -136,16 +136,29 @@ def _show(found: list[dict[str, Any]]) -> None:
         right=numbers,
     )
     for each in found:
-        halves = sum(sink["pending_partitions"] for sink in each["sinks"])
-        if halves and each["state"] in ("gone", "silent", "ended"):
-            print(
-                f"\n{each['pipeline']}: {halves} pending, nobody runs it. What of them is in doubt "
-                "shows after the next start"
-            )
+        if each["state"] in ("gone", "silent", "ended"):
+            _tell_pending(each)
     waiting = sum(each["waits_for_a_person"] for each in found)
     if waiting:
         events = "1 parked event waits" if waiting == 1 else f"{waiting} parked events wait"
         print(f"\n{events} for a person: semel parked ls")
+
+
+def _tell_pending(standing: dict[str, Any]) -> None:
+    """Say what becomes of partitions that nobody works at."""
+    for sink in standing["sinks"]:
+        count = sink["pending_partitions"]
+        if not count:
+            continue
+        pending = "1 partition is" if count == 1 else f"{count} partitions are"
+        opaque = sink["capability"] == Capability.OPAQUE.value
+        then = (
+            "what of it is in doubt shows after the next start"
+            if opaque
+            else "the destination is asked at the next start"
+        )
+        place = f"{plain(standing['pipeline'])}, sink {plain(sink['sink'])}"
+        print(f"\n{place}: {pending} pending, and nobody runs it; {then}")
 
 
 def _state(standing: dict[str, Any]) -> str:

@@ -111,24 +111,33 @@ def _chosen(names: Sequence[str] | None) -> list[Case]:
 
 
 def _subject(name: str, arrived: str, rows: str | None, maker: Maker, settles_s: float) -> Subject:
-    found = _found(name)
+    found, verb = _found(name), "is"
     if not isinstance(found, Sink) and callable(found):
-        found = _call(name, found)
+        found, verb = _call(name, found), "gives"
     if not isinstance(found, Sink):
         raise ConfigurationError(
-            f"{name} is {type(found).__name__}, not a sink: write @semel.sink above a function, "
+            f"{name} {verb} {_kind(found)}, not a sink: write @semel.sink above a function, "
             "or give an instance of a subclass of semel.sinks.Sink"
         )
     if rows is not None:
         maker = Maker(maker.entity, maker.event, _callable(rows))
+    maker.require()
     return Subject(name, found, _callable(arrived), maker, settles_s)
 
 
 def _callable(name: str) -> Callable[..., Any]:
     found: Callable[..., Any] = _found(name)
     if not callable(found):
-        raise ConfigurationError(f"{name} is {type(found).__name__}, not a function")
+        raise ConfigurationError(f"{name} is {_kind(found)}, not a function")
     return found
+
+
+def _kind(found: object) -> str:
+    """Say what something is: `a list`, `an int`, `None`."""
+    if found is None:
+        return "None"
+    kind = type(found).__name__
+    return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
 
 
 def _call(name: str, function: Any) -> Any:

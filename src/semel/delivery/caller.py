@@ -3,6 +3,7 @@
 - An effect starts only within the lease, counted from before the ledger was asked.
 - An unknown outcome is repeated where a repeat is absorbed, asked for where the destination tells,
   and given back where nobody knows.
+- Nothing that may have been sent is repeated when its key may be forgotten: it is given back too.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from semel.delivery.calls import call_patiently, open_session
+from semel.delivery.calls import Forgotten, call_patiently, open_session
 from semel.errors import ConfigurationError, DeliveryError, NotDelivered, OutcomeUnknown
 from semel.protocol import Capability
 from semel.sinks import DELIVERED, Receipt
@@ -33,17 +34,27 @@ class Caller:
         self._session: Session | None = None
         self.late: list[Chunk] = []
 
-    def call(self, chunk: Chunk) -> Receipt | DeliveryError:
-        """Send a chunk. Raises `NotDelivered` when patience ended and nothing of it arrived."""
+    def call(
+        self, chunk: Chunk, recorded_at: float, *, sent: bool = False
+    ) -> Receipt | DeliveryError:
+        """Send a chunk whose intent was recorded at `recorded_at`; `sent` says that an attempt
+        before may have sent it. Raises `NotDelivered` when patience ended and nothing of it
+        arrived.
+        """
         lane = self._lane
         capability = lane.sink.capability
-        result: Receipt | DeliveryError = OutcomeUnknown("not tried")
+        result: Receipt | DeliveryError = OutcomeUnknown("an attempt before may have sent it")
         for pause in [0.0, *lane.sink.retry.pauses(lane.around.random)]:
             if pause:
                 lane.around.clock.sleep(pause)
             call = partial(_deliver, self._opened(), chunk)
-            result = call_patiently(call, lane.sink.retry, lane.around, lane.within_lease)
+            looking = partial(self._look, recorded_at, sent=sent)
+            try:
+                result = call_patiently(call, lane.sink.retry, lane.around, looking)
+            except Forgotten:
+                return result
             self._note_late(chunk)
+            sent = True
             if isinstance(result, NotDelivered):
                 raise result
             if not _unknown(result):
@@ -88,6 +99,12 @@ class Caller:
         if self._session is not None:
             session, self._session = self._session, None
             session.close()
+
+    def _look(self, recorded_at: float, *, sent: bool) -> None:
+        """Look before each call whether it may be made, at the ledger and at the clock."""
+        self._lane.within_lease()
+        if sent and self._lane.forgotten(recorded_at):
+            raise Forgotten
 
     def _opened(self) -> Session:
         if self._session is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from semel.errors import DeliveryError, Fenced, NotDelivered, OutcomeUnknown, SemelError
+from semel.protocol import Capability
 from semel.sinks import DELIVERED, Receipt
 
 if TYPE_CHECKING:
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 
     from semel.delivery.surroundings import Surroundings
     from semel.sinks import AnySession, Retry, Sink, Target
+
+
+class Forgotten(Exception):
+    """What is to be called may have arrived before, and its key may not be remembered."""
 
 
 def outcome(call: Callable[[], Receipt | None]) -> Receipt | DeliveryError:
@@ -48,6 +53,14 @@ def call_patiently(
         if not isinstance(result, NotDelivered):
             return result
     return result
+
+
+def forgets(sink: Sink, age_s: float) -> bool:
+    """Whether a REPEATABLE destination may have forgotten a key of this age before a repeat made
+    now has arrived.
+    """
+    absorbs = sink.capability is Capability.REPEATABLE
+    return absorbs and age_s + sink.deadline_s > sink.remembers_s
 
 
 def open_session(sink: Sink, target: Target, around: Surroundings) -> AnySession:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from semel.delivery.calls import open_session
+from semel.delivery.calls import forgets, open_session
 from semel.delivery.watermarks import Reached
 from semel.events import EntityIds, Given, IdSet, Position
 from semel.events.chunks import chunk_key
@@ -220,9 +220,8 @@ class Closing:
             finally:
                 session.close()
             return
-        age = self.scribe.clock.wall() - span.at
-        absorbed = sink.keyed_by_event and age <= sink.remembers_s
-        if sink.capability is Capability.REPEATABLE and absorbed:
+        repeatable = sink.capability is Capability.REPEATABLE and sink.keyed_by_event
+        if repeatable and not forgets(sink, self.scribe.clock.wall() - span.at):
             return
         for ids in span.ids:
             handled.doubtful = handled.doubtful | (ids - span.handled)

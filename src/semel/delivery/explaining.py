@@ -80,12 +80,9 @@ class Explanation:
                 ),
                 _wrapped(f"In doubt: {each.in_doubt}"),
                 _wrapped(f"Rejected: {each.rejected}"),
-                *(
-                    _wrapped(f"Destination: {' '.join(notes)}")
-                    for notes in [each.destination]
-                    if notes
-                ),
             ]
+            if each.destination:
+                parts.append(_wrapped(f"Destination: {' '.join(each.destination)}"))
         if self.identity is not None:
             parts += [
                 _wrapped(f"The same event ({self.identity.kind}): {self.identity.same}"),
@@ -156,6 +153,10 @@ BECAUSE = {
     Capability.OPAQUE: "the destination can neither be asked, nor absorb a repeat, nor commit a "
     "progress row of semel's.",
 }
+ASKED = (
+    "the destination neither absorbs a repeat nor commits a progress row of semel's. Your probe is "
+    "asked about what may have arrived, event by event."
+)
 AFTER_A_CRASH = {
     Capability.TRANSACTIONAL: "exactly once. What is done, the progress row tells.",
     Capability.SEQUENCED: "exactly once, in order. What is done, the log tells.",
@@ -182,7 +183,7 @@ AFTER_AN_OPAQUE_ZOMBIE = {
     OnDoubt.STOP: _RECORDED,
     OnDoubt.RESEND: "as after a crash: semel waits lease and deadline ({wait:g} s) before it sends "
     "its events again; a call that ends even later is reported (state `late`).",
-    OnDoubt.PROBE: "semel waits lease and deadline ({wait:g} s) before it asks your function; only "
+    OnDoubt.PROBE: "semel waits lease and deadline ({wait:g} s) before it asks your probe; only "
     "a call that ends even later may arrive twice, and it is reported (state `late`).",
 }
 ON_DOUBT = {
@@ -192,7 +193,7 @@ ON_DOUBT = {
     OnDoubt.SKIP: "it is recorded and never sent again, so it may not have arrived.",
     OnDoubt.STOP: "it is parked and the pipeline stops until a person has decided: semel resolve "
     "EVENT delivered|resend|discard.",
-    OnDoubt.PROBE: "your function is asked whether it arrived; where it cannot tell, the event is "
+    OnDoubt.PROBE: "your probe is asked whether it arrived; where it cannot tell, the event is "
     "parked for a person{wait}.",
 }
 ON_REJECT = {
@@ -201,6 +202,8 @@ ON_REJECT = {
     OnReject.BLOCK: "an event that the destination refuses is parked as a dead letter, alone, and "
     "later events of its entity wait for a person's decision.",
 }
+
+REJECTED_WHOLE = "nothing is parked: what cannot be written stops the query, as a whole."
 
 
 def _sink(described: Sink, agreement: Agreement | None) -> SinkPromise:
@@ -219,13 +222,13 @@ def _sink(described: Sink, agreement: Agreement | None) -> SinkPromise:
     return SinkPromise(
         name=described.name,
         capability=capability.value,
-        because=BECAUSE[capability],
+        because=ASKED if opaque and described.probe is not None else BECAUSE[capability],
         after_a_crash=crash,
         after_a_zombie=_after_a_zombie(described),
         in_doubt=_in_doubt(described, span, partitions, _waits(agreement)),
         in_doubt_per_partition=per_partition,
         in_doubt_at_once=known,
-        rejected=ON_REJECT[described.on_reject],
+        rejected=REJECTED_WHOLE if described.whole else ON_REJECT[described.on_reject],
         destination=described.notes(),
     )
 
@@ -255,7 +258,7 @@ def _in_doubt(described: Sink, span: int, partitions: int | None, waits: str) ->
                 f"{_events(span)} per partition. {then}"
             )
         case _:
-            return "none while Spark's checkpoint is there; the destination can tell."
+            return "none, ever; the destination can tell."
 
 
 def _waits(agreement: Agreement | None) -> str:

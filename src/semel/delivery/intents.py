@@ -194,31 +194,31 @@ class IntentWay:
             sink = lane.sink
             by_chunk = sink.capability is Capability.REPEATABLE and not sink.keyed_by_event
             self._inherited = by_chunk  # its first sender may still send it under the same key
-            self._send(draft, ask_first=action is Action.ASK_ARRIVED)
+            self._send(draft, ask_first=action is Action.ASK_ARRIVED, resumed=True)
             self._inherited = False
         return len(rows)
 
     def _found_of(self, span: SpanRow) -> Found:
         if span.state is SpanState.SETTLED:
             return Found.SETTLED
-        sink = self._lane.sink
-        expired = self._lane.scribe.clock.wall() - span.at > sink.remembers_s
-        if sink.capability is Capability.REPEATABLE and expired:
-            return Found.EXPIRED
-        return Found.INTENDED
+        return Found.EXPIRED if self._lane.forgotten(span.at) else Found.INTENDED
 
     def _doubt_all(self, draft: Draft) -> None:
         """Nobody can be asked about any event of this span that was not handled before."""
-        start, stop = draft.span.start, draft.span.stop
-        rows = draft.to_send(start, stop)
-        if not len(rows):
+        if not len(draft.to_send(draft.span.start, draft.span.stop)):
             self._unsettled = draft
             return
-        why = OutcomeUnknown(f"attempt {draft.span.attempt} ended between intent and settle")
-        verdicts = self._doubts.judge(rows, dict.fromkeys(range(len(rows)), why), found_so=True)
-        left = self._after(draft, deque(), self._lane.chunk(rows, start, stop), verdicts)
+        left = self._doubt_from(draft, draft.span.start)
         if left is not None:
             self._send(left)
+
+    def _doubt_from(self, draft: Draft, start: int) -> Draft | None:
+        """Doubt what is to be sent from `start` on; give what the policy sends all the same."""
+        stop = draft.span.stop
+        rows = draft.to_send(start, stop)
+        why = OutcomeUnknown(f"attempt {draft.span.attempt} ended between intent and settle")
+        verdicts = self._doubts.judge(rows, dict.fromkeys(range(len(rows)), why), found_so=True)
+        return self._after(draft, deque(), self._lane.chunk(rows, start, stop), verdicts)
 
     # -- deliver
 
@@ -240,9 +240,10 @@ class IntentWay:
         lane.parked(draft.parks)
         self._send(draft)
 
-    def _send(self, draft: Draft, *, ask_first: bool = False) -> None:
+    def _send(self, draft: Draft, *, ask_first: bool = False, resumed: bool = False) -> None:
         """Send the chunks of a recorded span in their order; what goes wrong makes a new span of
-        the rest.
+        the rest. A `resumed` one may have been sent before: it is in doubt from where its keys are
+        forgotten.
         """
         current: Draft | None = draft
         queue: deque[Range] = deque(draft.span.chunks)
@@ -251,12 +252,16 @@ class IntentWay:
             rows = current.to_send(start, stop)
             if not len(rows):
                 continue
+            if resumed and self._lane.forgotten(current.span.at):
+                resumed, current = False, self._doubt_from(current, start)
+                queue = deque() if current is None else deque(current.span.chunks)
+                continue
             chunk = self._lane.chunk(rows, start, stop, current.span.number)
             if ask_first and self._caller.arrived(chunk):
                 self._lane.figures.suppressed += len(rows)
                 continue
             try:
-                result = self._caller.call(chunk)
+                result = self._caller.call(chunk, current.span.at, sent=resumed)
             except NotDelivered:
                 self._withdraw(current, chunk)
                 raise

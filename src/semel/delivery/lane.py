@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from semel.delivery.calls import forgets
 from semel.delivery.expected import Expected
 from semel.delivery.parks import schema_text
 from semel.errors import Diverged, HeldInDoubt
@@ -230,6 +231,12 @@ class Lane:
         """
         if self.around.clock.monotonic() - self.holding.asked_at > self.sink.lease_s:
             self.holding.check()
+
+    def forgotten(self, recorded_at: float) -> bool:
+        """Whether the destination may not know the key of a call, when a repeat made now arrives,
+        of what was sent after `recorded_at` (REPEATABLE).
+        """
+        return forgets(self.sink, self.scribe.clock.wall() - recorded_at)
 
     def running_after(self, rows: Rows, count: int) -> str:
         """Give the digest of the partition up to and with the first `count` of `rows`, which come

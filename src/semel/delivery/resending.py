@@ -12,16 +12,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from semel.delivery.calls import call_patiently, open_session
+from semel.delivery.calls import Forgotten, call_patiently, forgets, open_session
 from semel.delivery.parks import rows_of
-from semel.errors import (
-    DeliveryError,
-    Fenced,
-    NotDelivered,
-    OutcomeUnknown,
-    Rejected,
-    SemelError,
-)
+from semel.errors import DeliveryError, Fenced, NotDelivered, OutcomeUnknown, Rejected, SemelError
 from semel.events import Attempt, Chunk, Minibatch
 from semel.events.chunks import escaped
 from semel.ledger.parked import next_of, read_heads, read_parked
@@ -56,6 +49,9 @@ RESENDS = Minibatch(0, 0)
 
 class _Unanswered(Exception):
     """Nobody can say yet what became of an event that was sent; it stays in its sender's hands."""
+
+
+_FORGOTTEN = OutcomeUnknown("it may have been sent longer ago than its key is remembered")
 
 
 @dataclass
@@ -152,6 +148,8 @@ class Resending:
         except Exception as error:
             raise _Unanswered from error
         if isinstance(result, NotDelivered):
+            if taken_over and self.sink.capability is Capability.REPEATABLE:
+                raise _Unanswered  # by the claim it is known since when it may have been sent
             again = ParkedState.RESEND if taken_over else claimed.was.state
             self._resends.settle(claimed, again, str(result), blocks=True)
             return False
@@ -239,7 +237,7 @@ class Resending:
         """Send, or ask first where an earlier sender did not come to an end."""
         self._within_lease(claimed)
         if taken_over and self._forgotten(claimed):
-            return OutcomeUnknown("whoever sent it did so longer ago than its key is remembered")
+            return _FORGOTTEN
         match self.sink.capability:
             case Capability.SEQUENCED:
                 return self._append(claimed)
@@ -250,7 +248,7 @@ class Resending:
             case Capability.OPAQUE if taken_over:
                 return self._ask(claimed)
             case _:
-                return self._call(claimed)
+                return self._call(claimed, sent=taken_over)
 
     def _within_lease(self, claimed: Claimed) -> None:
         """Act only on what the ledger said less than a lease ago; `Fenced` when another has it."""
@@ -260,15 +258,26 @@ class Resending:
 
     def _forgotten(self, claimed: Claimed) -> bool:
         """Whether a key under which it may have been sent is not remembered any more."""
-        since = self.scribe.clock.wall() - claimed.began
-        return self.sink.capability is Capability.REPEATABLE and since > self.sink.remembers_s
+        return forgets(self.sink, self.scribe.clock.wall() - claimed.began)
 
-    def _patiently(self, claimed: Claimed, call: Callable[[], Receipt]) -> Receipt | DeliveryError:
-        """Call, and again while nothing arrived and nobody else has it."""
-        looking = partial(self._within_lease, claimed)
-        return _single(call_patiently(call, self.sink.retry, self.around, looking))
+    def _patiently(
+        self, claimed: Claimed, call: Callable[[], Receipt], *, sent: bool = False
+    ) -> Receipt | DeliveryError:
+        """Call, and again while nothing arrived and nobody else has it; what may have been `sent`
+        only while its key is remembered.
+        """
 
-    def _call(self, claimed: Claimed) -> Receipt | DeliveryError:
+        def looking() -> None:
+            self._within_lease(claimed)
+            if sent and self._forgotten(claimed):
+                raise Forgotten
+
+        try:
+            return _single(call_patiently(call, self.sink.retry, self.around, looking))
+        except Forgotten:
+            return _FORGOTTEN
+
+    def _call(self, claimed: Claimed, *, sent: bool = False) -> Receipt | DeliveryError:
         """OPAQUE: once. REPEATABLE: until the answer is known, because a repeat is absorbed."""
         session = cast("Session", self._open(claimed))
         chunk = self._chunk(claimed)
@@ -277,10 +286,14 @@ class Resending:
             for pause in [0.0, *self.sink.retry.pauses(self.around.random)]:
                 if pause:
                     self.around.clock.sleep(pause)
-                result = self._patiently(claimed, lambda: session.deliver(chunk))
-                unknown = isinstance(result, OutcomeUnknown)
-                if not unknown or self.sink.capability is Capability.OPAQUE:
+                result = self._patiently(claimed, lambda: session.deliver(chunk), sent=sent)
+                if self.sink.capability is Capability.OPAQUE or result is _FORGOTTEN:
                     return result
+                if sent and isinstance(result, NotDelivered):
+                    break
+                if not isinstance(result, OutcomeUnknown):
+                    return result
+                sent = True
             raise _Unanswered
         finally:
             session.close()

@@ -165,7 +165,8 @@ def resolve(
 ) -> ParkedRow:
     """Record what a person says of a parked event: DELIVERED, DISCARDED, or RESEND.
 
-    May be repeated. Raises `ConfigurationError` when there is no such event or it cannot be
+    May be repeated. RESEND can be taken back until a sender has claimed the event: both require the
+    row as it stood. Raises `ConfigurationError` when there is no such event or it cannot be
     resolved so.
     """
     while True:
@@ -210,9 +211,10 @@ def _still_blocks(row: ParkedRow, decision: ParkedState) -> bool:
 def _refuse(pipeline: str, row: ParkedRow, decision: ParkedState) -> None:
     """Say why a parked event cannot be resolved this way."""
     name = f"pipeline {pipeline!r}: event {row.event} of {row.entity!r}"
-    if row.state not in (ParkedState.HELD, ParkedState.REJECTED):
+    if row.state not in (ParkedState.HELD, ParkedState.REJECTED, ParkedState.RESEND):
         raise ConfigurationError(
-            f"{name} is {row.state.value}: only what is held or rejected waits for a decision"
+            f"{name} is {row.state.value}: only what is held or rejected waits for a decision, and "
+            "a resend can be taken back while nobody has begun it"
         )
     if decision is ParkedState.RESEND and row.value is None:
         raise ConfigurationError(

@@ -28,7 +28,7 @@ try:
     import psycopg
     from psycopg import conninfo
 except ImportError as missing:
-    raise MissingExtra("pip install 'semel[postgres]'") from missing
+    raise MissingExtra("psycopg is not installed: pip install 'semel[postgres]'") from missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

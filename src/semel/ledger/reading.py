@@ -295,7 +295,8 @@ class Ledger:
                     _minibatch(keys.split(at.key)),
                     str(row.attempt),
                     at=row.at,
-                    why=f"partition {row.partition} is under way; the destination knows how far",
+                    why=f"not recorded; it may be among those of partition {row.partition}, which "
+                    "is pending: the destination knows how far it came",
                 )
         return None
 

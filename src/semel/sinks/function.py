@@ -9,13 +9,13 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from dataclasses import dataclass, fields
-from difflib import get_close_matches
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from semel.errors import ConfigurationError, DeliveryError, NotDelivered, OutcomeUnknown
-from semel.protocol import Capability, OnDoubt, OnReject
+from semel.protocol import Capability, OnDoubt
+from semel.sinks.settings import no_such
 from semel.sinks.sink import DELIVERED, Receipt, Session, Sink, Target
 
 if TYPE_CHECKING:
@@ -43,9 +43,16 @@ class Function(Sink):
                 f"sink {self.name!r}: the function is `async def`, so a call would send nothing. "
                 "Make it an ordinary function that waits for its answer"
             )
+        if not _takes_one(self.function):
+            what = "an Arrow batch" if self.batches else "an event"
+            raise ConfigurationError(
+                f"sink {self.name!r}: the function is called with {what} and nothing else; let it "
+                "take one argument"
+            )
         if type(self.window) is not int or self.window < 1:
             raise ConfigurationError(
-                f"sink {self.name!r}: window={self.window!r} - the window is at least one event"
+                f"sink {self.name!r}: window={self.window!r} must be an integer: the window is at "
+                "least one event"
             )
         if (self.on_doubt is OnDoubt.PROBE) != (self.probe is not None):
             raise ConfigurationError(
@@ -75,6 +82,17 @@ class Function(Sink):
     def __call__(self, *arguments: Any, **options: Any) -> object:
         """Call the function itself, as if it were not decorated."""
         return self.function(*arguments, **options)
+
+
+def _takes_one(function: Callable[..., object]) -> bool:
+    """Whether a function can be called with one argument, as far as it tells."""
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:
+        return True  # some functions written in C have no signature
+    return True
 
 
 def _named(module: str, name: str) -> object:
@@ -177,38 +195,12 @@ SETTINGS = (
 """What `@semel.sink` can be told."""
 
 
-def _refuse_unknown(name: str, settings: dict[str, Any]) -> None:
-    """Name a setting that there is none of, and the nearest that there is."""
-    known = {each.name for each in fields(Function)} - {"function"}
-    for setting in settings:
-        if setting not in known:
-            near = get_close_matches(setting, SETTINGS, 1)
-            meant = f"; did you mean {near[0]!r}?" if near else "."
-            raise ConfigurationError(
-                f"sink {name!r}: there is no setting {setting!r}{meant} There are "
-                f"{', '.join(SETTINGS)}"
-            )
-
-
 def _make(settings: dict[str, Any], function: Callable[..., object]) -> Function:
-    """Build the sink from the decorator's settings; words become the protocol's values."""
-    chosen = dict(settings)
-    name = chosen.pop("name", None) or getattr(function, "__name__", type(function).__name__)
-    _refuse_unknown(name, chosen)
-    doubt = chosen.pop("on_doubt", OnDoubt.HOLD)
-    if callable(doubt):
-        chosen["probe"] = doubt
-        doubt = OnDoubt.PROBE
-    try:
-        return Function(
-            name=name,
-            function=function,
-            on_doubt=OnDoubt(doubt),
-            on_reject=OnReject(chosen.pop("on_reject", OnReject.PARK)),
-            **chosen,
-        )
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(
-            f"sink {name!r}: {error}; on_doubt is hold, resend, skip, stop or a function, "
-            "on_reject is park or block"
-        ) from None
+    """Build the sink from the decorator's settings; chunks and spans follow from the window."""
+    name = settings.get("name")
+    if name is None:
+        name = getattr(function, "__name__", type(function).__name__)
+    for setting in settings:
+        if setting not in (*SETTINGS, "probe"):
+            raise no_such(f"sink {name!r}", setting, SETTINGS)
+    return Function(**{**settings, "name": name, "function": function})

@@ -11,12 +11,13 @@ Always true:
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from semel.protocol import Capability, OnDoubt, OnReject
 from semel.sinks.retry import Retry
+from semel.sinks.settings import Checked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -60,7 +61,7 @@ DELIVERED = Receipt()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sink(ABC):
+class Sink(metaclass=Checked):
     """A destination described. A new one subclasses this, states its capability and opens sessions.
 
     Attributes:

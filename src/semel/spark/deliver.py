@@ -11,6 +11,7 @@ from semel.events import Position
 from semel.ledger.pruning import REMEMBER_S
 from semel.sinks import Sink
 from semel.sinks import sink as make_sink
+from semel.sinks.settings import checked_words
 from semel.spark import sources
 from semel.spark.batch import Delivered, run_batch
 from semel.spark.identities import Named, choose, forms, require_order
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     Destination = Sink | Callable[..., object]
 
 
+@checked_words
 def deliver(  # noqa: PLR0913 - each is a word of the agreement, and all but two have a default
     df: DataFrame,
     *,
@@ -88,6 +90,7 @@ def deliver(  # noqa: PLR0913 - each is a word of the agreement, and all but two
     return make_writer(df, agreement, ledger, source)
 
 
+@checked_words
 def deliver_batch(  # noqa: PLR0913 - as above
     df: DataFrame,
     *,

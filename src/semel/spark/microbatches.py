@@ -164,10 +164,13 @@ class MicroBatches:
         return f"pipeline {self.agreement.name!r}, minibatch {opening.row.minibatch}"
 
     def _tell_generation(self, opening: Opening) -> None:
+        why = "the checkpoint was lost or replaced"
+        if opening.row.continues:
+            why = "a person has judged the minibatch before"
         log.warning(
-            "%s: the checkpoint was lost or replaced; generation %d goes on from what the ledger "
-            "remembers, and says what it skips",
+            "%s: %s; generation %d goes on from what the ledger remembers, and says what it skips",
             self._place(opening),
+            why,
             opening.row.minibatch.generation,
         )
 
@@ -179,8 +182,10 @@ class MicroBatches:
             told["suppressed"] += report.suppressed
             told["doubted"] += report.doubted
             told["others"] += max(report.parked - report.doubted, 0)
+        judged = opening.row.continues
+        before = "before a person judged" if judged else "before the checkpoint was lost"
         texts = {
-            "skipped": "not sent, because delivered before the checkpoint was lost",
+            "skipped": f"not sent, because delivered {before}",
             "suppressed": "not sent again, because delivered by an attempt before",
             "doubted": "parked in doubt (`semel parked ls` shows them)",
             "others": "parked for another reason, or behind one that is (`semel parked ls`)",

@@ -32,7 +32,7 @@ def make_session(
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        raise MissingExtra("pip install 'semel[spark]'") from None
+        raise MissingExtra("PySpark is not installed: pip install 'semel[spark]'") from None
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in {**SETTINGS, **(settings or {})}.items():

@@ -117,27 +117,41 @@ class Maker:
                 events[name] = _pairs(part, self.entity, self.event)
         return Rows(batches, events)
 
+    def require(self) -> None:
+        """Raise `ConfigurationError` where no rows can be made."""
+        self._changed(payments(["a", "b"], [1, 2]))
+
     def _changed(self, payments: pa.Table) -> pa.Table:
         if self.change is None:
+            self._require_columns(payments, "the rows have")
             return payments
-        table = self.change(payments)
+        try:
+            table = self.change(payments)
+        except Exception as error:
+            raise ConfigurationError(
+                f"the rows function failed: {type(error).__name__}: {error}. It takes an Arrow "
+                "table of payments and gives the Arrow table that is to be delivered"
+            ) from error
         if not isinstance(table, pa.Table):
             raise ConfigurationError(
                 f"the rows function gave {type(table).__name__}: it takes an Arrow table of "
                 "payments and gives the Arrow table that is to be delivered"
             )
-        for name in (self.entity, self.event):
-            if name not in table.column_names:
-                raise ConfigurationError(
-                    f"the rows function gave no column {name!r}; name the columns of entity and "
-                    "event id with --entity and --event"
-                )
+        self._require_columns(table, "the rows function gave")
         if sorted(_pairs(table, self.entity, self.event)) != sorted(_pairs(payments)):
             raise ConfigurationError(
                 "the rows function changed entities or event ids; it may add, drop, rename and "
                 "convert columns, and it gives one row for each row, under the same ids"
             )
         return table
+
+    def _require_columns(self, table: pa.Table, who: str) -> None:
+        for name in (self.entity, self.event):
+            if name not in table.column_names:
+                raise ConfigurationError(
+                    f"{who} no column {name!r}, only {', '.join(table.column_names)}; name the "
+                    "columns of entity and event id with --entity and --event"
+                )
 
 
 def _pairs(

@@ -85,7 +85,7 @@ def spark_home() -> Path:
     """Find the pip package of Spark."""
     package = importlib.util.find_spec("pyspark")
     if package is None or package.origin is None:
-        raise MissingExtra("pip install 'semel[spark]'")
+        raise MissingExtra("PySpark is not installed: pip install 'semel[spark]'")
     return Path(package.origin).parent
 
 

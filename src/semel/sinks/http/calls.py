@@ -321,5 +321,5 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop
     except ImportError:
-        raise MissingExtra("pip install 'semel[http]'") from None
+        raise MissingExtra("uvloop is not installed: pip install 'semel[http]'") from None
     return uvloop.new_event_loop()

@@ -100,13 +100,15 @@ class Http(Sink):
     def __post_init__(self) -> None:
         self._require_numbers()
         self._require_templates()
-        if self.remembers_s < 0:
-            raise self._wrong(f"remembers_s={self.remembers_s!r} is a time, in seconds")
         idempotency = self.idempotency or self.remembers_s > 0
         self._set("idempotency", idempotency)
         self._set("remembers_s", self.remembers_s or (DAY_S if idempotency else 0.0))
         if idempotency and self.probe is not None:
             raise self._wrong("idempotency and probe are two ways to the same end: choose one")
+        if idempotency and self.window != 1:
+            raise self._wrong(
+                f"window={self.window} with idempotency: nothing is in doubt then, so leave it out"
+            )
         if isinstance(self.probe, str):
             self._set("probe", UrlTemplate.of(self.probe, self._named("probe")))
         if isinstance(self.probe, Asked):
@@ -138,22 +140,23 @@ class Http(Sink):
         for name in ("window", "concurrency", "breaker"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
-                raise self._wrong(f"{name}={value!r} is a whole number, at least one")
+                raise self._wrong(f"{name}={value!r} must be an integer, at least one")
         times = {"deadline_s": self.deadline_s, "connect_s": self.connect_s}
         for name, value in (*times.items(), ("timeout_s", self.call_s)):
             if not isinstance(value, int | float) or not value > 0:
-                raise self._wrong(f"{name}={value!r} is a time, in seconds")
+                raise self._wrong(f"{name}={value!r} must be a time, in seconds, greater than 0")
         if self.call_s > self.deadline_s * 0.75:
             raise self._wrong(
                 f"timeout_s={self.call_s} is too long for deadline_s={self.deadline_s}: calls "
                 "start so that they end within it; a quarter of it is left for that"
             )
         if self.rate_limit is not None and not self.rate_limit > 0:
-            raise self._wrong(f"rate_limit={self.rate_limit!r} is a number of calls per second")
+            raise self._wrong(f"rate_limit={self.rate_limit!r} must be greater than 0")
 
     def _require_templates(self) -> None:
+        self._set("method", str(self.method).upper())
         if self.method not in METHODS:
-            raise self._wrong(f"method={self.method!r} is one of {', '.join(METHODS)}")
+            raise self._wrong(f"method={self.method!r} is not one of {', '.join(METHODS)}")
         UrlTemplate.of(self.url, self._named("url"))
         require_headers(self.headers)
         for name, value in self.headers.items():

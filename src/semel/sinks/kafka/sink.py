@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from semel.sinks.kafka.progress import ProgressSession
 
 OURS = {
-    "bootstrap.servers": "servers",
-    "transactional.id": "nothing: it is made of pipeline, sink and partition",
-    "transaction.timeout.ms": "transaction_timeout_s",
-    "enable.idempotence": "nothing: a transaction needs it",
-    "isolation.level": "nothing: progress is read as committed",
-    "acks": "nothing: a transaction waits for all replicas in sync",
-    "group.id": "nothing: the sink joins no group",
-    "on_delivery": "nothing: errors are raised",
-    "dr_cb": "nothing: errors are raised",
-    "error_cb": "nothing: errors are raised",
-    "logger": "nothing: errors are raised",
-    "delivery.report.only.error": "nothing: errors are raised",
+    "bootstrap.servers": "say servers=",
+    "transactional.id": "it is made of pipeline, sink and partition",
+    "transaction.timeout.ms": "say transaction_timeout_s=",
+    "enable.idempotence": "a transaction needs it",
+    "isolation.level": "progress is read as committed",
+    "acks": "a transaction waits for all replicas in sync",
+    "group.id": "the sink joins no group",
+    "on_delivery": "errors are raised",
+    "dr_cb": "errors are raised",
+    "error_cb": "errors are raised",
+    "logger": "errors are raised",
+    "delivery.report.only.error": "errors are raised",
 }
-"""What `config` may not say, and what says it instead."""
+"""What `config` may not say, and why, or what says it instead."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ class Kafka(Sink):
         if self.topic is not None and self.topic == self.progress_topic:
             found.append(f"topic {self.topic!r} is the progress topic; name another")
         ours = [name for name in self.config if name in OURS]
-        found += [f"{name!r} cannot be in config; it is said by {OURS[name]}" for name in ours]
+        found += [f"{name!r} cannot be in config: {OURS[name]}" for name in ours]
         strange = [stamp for stamp in self.stamps if stamp not in STAMPS]
         found += [f"there is no stamp {each!r}; there are {', '.join(STAMPS)}" for each in strange]
         if not self.last_opener_wins:

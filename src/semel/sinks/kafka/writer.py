@@ -92,7 +92,7 @@ def client_library() -> Any:
     try:
         import confluent_kafka
     except ImportError:
-        raise MissingExtra("pip install 'semel[kafka]'") from None
+        raise MissingExtra("confluent-kafka is not installed: pip install 'semel[kafka]'") from None
     return confluent_kafka
 
 

@@ -89,7 +89,7 @@ class _Loading:
         try:
             import psycopg
         except ImportError:
-            raise MissingExtra("pip install 'semel[postgres]'") from None
+            raise MissingExtra("psycopg is not installed: pip install 'semel[postgres]'") from None
         from semel.sinks.postgres.errors import Phase, refused
         from semel.sinks.postgres.session import DEFAULTS
 

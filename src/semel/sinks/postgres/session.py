@@ -25,7 +25,7 @@ try:
     from psycopg import conninfo
     from psycopg.pq import TransactionStatus
 except ImportError as missing:
-    raise MissingExtra("pip install 'semel[postgres]'") from missing
+    raise MissingExtra("psycopg is not installed: pip install 'semel[postgres]'") from missing
 
 from semel.sinks.postgres.commits import commit
 from semel.sinks.postgres.effects import effect_of

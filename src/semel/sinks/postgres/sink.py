@@ -72,8 +72,8 @@ class Postgres(Sink):
         ways = [way for way in ("table", "apply", "each") if getattr(self, way) is not None]
         if len(ways) != 1:
             raise ConfigurationError(
-                f"sink {self.name!r}: say what to do with the events, one of table=, apply= and "
-                f"each=; {' and '.join(ways) or 'none'} is given"
+                f"sink {self.name!r}: say what to do with the events by exactly one of table=, "
+                f"apply= and each=; given: {' and '.join(ways) or 'none'}"
             )
         if self.columns is not None and self.table is None:
             raise ConfigurationError(
@@ -86,7 +86,7 @@ class Postgres(Sink):
             )
         if self.deadline_s <= 0 or self.chunk_rows < 1:
             raise ConfigurationError(
-                f"sink {self.name!r}: deadline_s and chunk_rows have to be greater than nothing"
+                f"sink {self.name!r}: deadline_s and chunk_rows must be greater than 0"
             )
         if not self.schema or "\0" in self.schema:
             raise ConfigurationError(f"sink {self.name!r}: {self.schema!r} is no schema's name")

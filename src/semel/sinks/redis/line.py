@@ -51,7 +51,7 @@ class Line:
             from redis import exceptions
             from redis.connection import Connection, parse_url
         except ModuleNotFoundError:
-            raise MissingExtra("pip install 'semel[redis]'") from None
+            raise MissingExtra("redis-py is not installed: pip install 'semel[redis]'") from None
         self._errors = exceptions
         self.shown = redact(url)
         try:

@@ -83,6 +83,10 @@ class Redis(Sink):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "command", self.command.upper())
+        if isinstance(self.arguments, str):
+            raise ConfigurationError(
+                f'sink {self.name!r}: arguments is a tuple: write ("{self.arguments}",)'
+            )
         object.__setattr__(self, "arguments", tuple(self.arguments))
         if self.on_reject is OnReject.BLOCK:
             object.__setattr__(self, "chunk_rows", 1)

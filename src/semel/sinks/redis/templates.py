@@ -54,7 +54,7 @@ class Template:
         except (ValueError, TypeError, AttributeError) as error:
             raise ConfigurationError(
                 f"{what} {text!r} is no template: {error}. Write 'balance:{{customer}}' for a "
-                "column, and double a brace that stands for itself: '{{{{bank}}}}:{{customer}}'"
+                "column, and double a brace that stands for itself: '{{bank}}:{customer}'"
             ) from None
         return cls(tuple(parts))
 

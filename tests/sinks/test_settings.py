@@ -1,0 +1,142 @@
+"""What every sink is told when it is made: words that exist and fit, or a refusal that helps."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import semel
+from semel.errors import ConfigurationError
+from semel.protocol import OnDoubt, OnReject
+from semel.sinks import Files, Function, Http, Kafka, Postgres, Redis, Retry, Sink
+
+MADE: dict[str, tuple[Callable[..., Sink], dict[str, Any]]] = {
+    "Postgres": (Postgres, {"url": "postgresql://h/d", "table": "t"}),
+    "Redis": (Redis, {"url": "redis://h", "key": "{c}", "command": "DEL"}),
+    "Http": (Http, {"url": "http://h"}),
+    "Kafka": (Kafka, {"servers": "h:9092", "topic": "t"}),
+    "Files": (Files, {"url": "/nowhere"}),
+    "Function": (Function, {"function": print}),
+}
+every_sink = pytest.mark.parametrize("kind", MADE)
+
+
+def made(kind: str, **settings: Any) -> Sink:
+    make, own = MADE[kind]
+    return make(**{"name": "out", **own, **settings})
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"name": ""}, "name='' is no name"),
+    ({"name": 7}, "name=7 is no name"),
+    ({"retry": 30}, r"sink 'out': retry is a Retry: Retry\(for_s=30\)"),
+    ({"retry": "long"}, r"retry is a Retry: Retry\(for_s=30\)"),
+    ({"on_doubt": "resent"}, "on_doubt is hold, resend, skip, stop or a function"),
+    ({"on_reject": "drop"}, "on_reject is park or block"),
+    ({"deadline_s": "30"}, "deadline_s='30' must be a time, in seconds"),
+    ({"lease_s": float("nan")}, "lease_s=nan must be a time"),
+    ({"chunk_rows": "10"}, "chunk_rows='10' must be an integer, 1 or more"),
+    ({"park_limit": 1.5}, "park_limit=1.5 must be an integer, 0 or more"),
+    ({"deadline": 3}, "no setting 'deadline'; did you mean 'deadline_s'[?] There are name, "),
+    ({"quux": 3}, "sink 'out': there is no setting 'quux'[.] There are name, "),
+]
+
+
+@every_sink
+@pytest.mark.parametrize(("settings", "said"), BAD)
+def test_a_setting_that_cannot_be_is_refused(
+    kind: str, settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        made(kind, **settings)
+
+
+@every_sink
+def test_a_policy_may_be_given_as_a_text(kind: str) -> None:
+    sink = made(kind, on_doubt="resend", on_reject="block")
+    assert sink.on_doubt is OnDoubt.RESEND
+    assert sink.on_reject is OnReject.BLOCK
+
+
+@every_sink
+def test_a_setting_that_is_missing_is_named(kind: str) -> None:
+    make, own = MADE[kind]
+    missing = next(iter(own))
+    with pytest.raises(ConfigurationError, match=f"sink 'out': missing: {missing}="):
+        make(name="out")
+    with pytest.raises(ConfigurationError, match=f"{kind}: missing: .*{missing}="):
+        make()
+
+
+@every_sink
+def test_a_sink_that_was_made_can_be_changed_copied_and_sent(kind: str) -> None:
+    sink = made(kind, retry=Retry(for_s=5))
+    assert replace(sink, park_limit=3).park_limit == 3
+    assert copy.copy(sink) == sink
+    assert pickle.loads(pickle.dumps(sink)) == sink
+    assert {"name", "on_doubt", "retry"} <= set(inspect.signature(MADE[kind][0]).parameters)
+
+
+def test_settings_are_written_with_their_names() -> None:
+    with pytest.raises(ConfigurationError, match="write every setting as name=value"):
+        Postgres("postgresql://h/d", name="out", url="postgresql://h/d")  # type: ignore[misc]
+
+
+def test_a_function_that_takes_no_event_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="called with an event and nothing else"):
+        semel.sink(lambda: None)
+    with pytest.raises(ConfigurationError, match="called with an Arrow batch and nothing else"):
+        semel.sink(batches=True)(lambda _, __: None)
+
+
+def test_what_follows_from_the_window_is_no_setting_of_a_function() -> None:
+    with pytest.raises(ConfigurationError, match="no setting 'chunk_rows'"):
+        semel.sink(chunk_rows=5)(print)
+
+
+def test_a_probe_is_said_once() -> None:
+    with pytest.raises(ConfigurationError, match="say it once"):
+        made("Http", on_doubt=lambda _: True, probe=lambda _: True)
+    asked = made("Http", on_doubt=lambda _: True)
+    assert asked.on_doubt is OnDoubt.PROBE
+    assert asked.probe is not None
+
+
+def test_a_window_where_a_repeat_is_absorbed_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="window=5 with idempotency"):
+        made("Http", idempotency=True, window=5)
+
+
+def test_a_method_may_be_written_small() -> None:
+    assert Http(name="out", url="http://h", method="put").method == "PUT"
+    with pytest.raises(ConfigurationError, match="method='GET' is not one of POST, PUT"):
+        made("Http", method="GET")
+
+
+def test_a_word_of_the_client_that_is_semels_own_is_refused_with_the_reason() -> None:
+    with pytest.raises(ConfigurationError, match="'acks' cannot be in config: a transaction waits"):
+        made("Kafka", config={"acks": 1})
+    with pytest.raises(ConfigurationError, match="cannot be in config: say servers="):
+        made("Kafka", config={"bootstrap.servers": "h"})
+
+
+def test_redis_says_how_a_template_and_arguments_are_written() -> None:
+    with pytest.raises(ConfigurationError, match=r"stands for itself: '\{\{bank\}\}:\{customer\}'"):
+        made("Redis", key="{c")
+    with pytest.raises(ConfigurationError, match=r'arguments is a tuple: write \("\{amount\}",\)'):
+        made("Redis", command="INCRBY", arguments="{amount}")
+
+
+def test_words_of_deliver_are_looked_at_before_anything_else() -> None:
+    with pytest.raises(ConfigurationError, match="'chargs': there is no setting 'entitty'; did"):
+        semel.deliver(None, to=print, name="chargs", entitty="c")  # type: ignore[call-arg,arg-type]
+    with pytest.raises(ConfigurationError, match="pipeline: missing: name="):
+        semel.deliver(None, to=print)  # type: ignore[call-arg,arg-type]
+    with pytest.raises(ConfigurationError, match="'x': missing: batch="):
+        semel.deliver_batch(None, to=print, name="x")  # type: ignore[call-arg,arg-type]
