@@ -217,8 +217,10 @@ class Files(Sink):
             writing.close()
         try:
             folder.move(aside, name)
-        except FileExistsError:  # another driver was faster
-            return _standing(ended, folder, parts)
+        except OSError:
+            if not folder.stands(name):
+                raise
+            return _standing(ended, folder, parts)  # another driver was faster
         return made
 
 
