@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cli.running import pipeline_at, read_json, semel
+from cli.running import pipeline_at, read_json, refused, semel
 from semel.bench.servers import PostgresServer
 from semel.cli import checks, doctor
 from semel.cli.checks import Health, check_clock, check_disk, check_file_system, compare_clocks
@@ -239,3 +239,11 @@ def test_the_file_system_of_the_ledger_is_told_by_the_nearest_mount(
 
 def test_it_is_read_by_machines_as_a_list(capsys: Out) -> None:
     assert isinstance(read_json(capsys, "doctor"), list)
+
+
+def test_a_demo_without_spark_says_what_is_missing_before_it_begins(
+    monkeypatch: pytest.MonkeyPatch, capsys: Out
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    told = refused(capsys, "demo")
+    assert told == "semel: PySpark is not installed: pip install 'semel[spark]'\n"
