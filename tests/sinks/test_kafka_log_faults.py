@@ -75,7 +75,7 @@ def test_a_writer_that_was_replaced_while_nobody_answered_is_refused(
     kafka: KafkaBroker, topic: str
 ) -> None:
     with proxied(kafka) as proxy:
-        sink = sink_to(kafka, topic, sequenced=True, servers=kafka.far, deadline_s=1.5)
+        sink = sink_to(kafka, topic, sequenced=True, servers=kafka.far, deadline_s=4.0)
         zombie = sink.open(target(1, pipeline=topic))
         zombie.take_over()
         proxy.cut_once("add", "before", stay_down=True)
@@ -245,7 +245,7 @@ def test_a_resend_that_was_replaced_while_nobody_answered_is_not_made_again(
     kafka: KafkaBroker, topic: str
 ) -> None:
     with proxied(kafka) as proxy:
-        sink = sink_to(kafka, topic, sequenced=True, servers=kafka.far, deadline_s=1.5)
+        sink = sink_to(kafka, topic, sequenced=True, servers=kafka.far, deadline_s=4.0)
         zombie = sink.open(target(1, pipeline=topic))
         assert isinstance(zombie, LogSession)
         assert zombie.take_over().resent == 0
