@@ -60,6 +60,7 @@ class What(StrEnum):
     DEAF = "connections heard no answer in"
     CUT = "connections were cut within"
     AWAY = "nobody answered at"
+    BEHIND = "the destination had less than it acknowledged at"
 
 
 CUTS = (What.SEVERED, What.DEAF, What.CUT)
