@@ -220,13 +220,15 @@ class Pipeline:
         self.store.close()
 
 
-# -- a proxy that cuts
+# -- a proxy that cuts, or falls silent
 
-APIS = {"produce": 0, "init": 22, "add": 24, "end": 26}
+APIS = {"produce": 0, "fetch": 1, "offsets": 2, "init": 22, "add": 24, "end": 26}
 
 
 class Proxy:
-    """Passes Kafka's requests on, and cuts connections at a chosen one, before or after it."""
+    """Passes Kafka's requests on, and cuts connections at a chosen one, before or after it; or
+    answers nothing from then on, with every connection open.
+    """
 
     def __init__(self, kafka: KafkaBroker) -> None:
         self._behind = kafka.behind
@@ -235,6 +237,7 @@ class Proxy:
         self._lock = threading.Lock()
         self.cut: Callable[[int], str | None] = lambda _: None
         self.down = False
+        self.silent = False
         self.seen: list[int] = []
         self._thread = threading.Thread(target=self._accept, daemon=True)
         self._thread.start()
@@ -252,6 +255,25 @@ class Proxy:
             return when
 
         self.cut = cut
+
+    def silence(self, api: str, when: str) -> None:
+        """Answer nothing from the next request of this kind on, which is passed on (`after`) or not
+        (`before`).
+        """
+
+        def cut(seen: int) -> str | None:
+            if seen != APIS[api]:
+                return None
+            self.cut = lambda _: None
+            self.silent = True
+            return f"silent {when}"
+
+        self.cut = cut
+
+    def speak(self) -> None:
+        """Answer again, on new connections."""
+        self.silent = False
+        self.hang_up()
 
     def close(self) -> None:
         self.down = True
@@ -291,9 +313,12 @@ class Proxy:
                 body = _exactly(near, struct.unpack(">i", head)[0])
                 api = struct.unpack(">h", body[:2])[0]
                 self.seen.append(api)
+                was_silent = self.silent
                 cut = self.cut(api)
                 if cut == "before":
                     break
+                if was_silent or cut == "silent before":
+                    continue
                 if cut == "after":
                     swallow.set()
                 far.sendall(head + body)
@@ -307,6 +332,8 @@ class Proxy:
                 body = _exactly(far, struct.unpack(">i", head)[0])
                 if swallow.is_set():
                     break
+                if self.silent:
+                    continue
                 near.sendall(head + body)
         _end(near, far)
 

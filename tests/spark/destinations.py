@@ -212,7 +212,12 @@ class TransactionalSession(HouseSession):
         return None if stood is None else Progress.from_json(stood)
 
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
-        self.effect("/row/deliver", charges=charges_in(chunk), progress=progress.to_json())
+        self.effect(
+            "/row/deliver",
+            charges=charges_in(chunk),
+            progress=progress.to_json(),
+            after=progress.after,
+        )
         return DELIVERED
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from semel.errors import Fenced, NotDelivered, OutcomeUnknown, Rejected
+from semel.errors import Diverged, Fenced, NotDelivered, OutcomeUnknown, Rejected
 from semel.verify.counting_house import Clerk, CountingHouse
 from semel.verify.households import Household, state_of
 from spark.driving import names, wait_for
@@ -138,15 +138,33 @@ def test_a_repeat_is_absorbed_by_its_key(house: CountingHouse) -> None:
 def test_a_row_is_moved_by_the_latest_attempt_only(house: CountingHouse) -> None:
     clerk = Clerk(house.url)
     assert clerk.ask("/row/take", body()) is None
-    clerk.ask("/row/deliver", body(1, progress=progress(0, 1, (1, 1))))
+    clerk.ask("/row/deliver", body(1, progress=progress(0, 1, (1, 1)), after=0))
     with pytest.raises(Fenced, match="stands at 1"):
-        clerk.ask("/row/deliver", body(1, progress=progress(0, 1, (1, 1))))
+        clerk.ask("/row/deliver", body(1, progress=progress(0, 1, (1, 1)), after=0))
     stood = clerk.ask("/row/take", body(attempt=(1, 2)))
     assert (stood["done"], stood["attempt"]) == (1, [1, 1])
     with pytest.raises(Fenced, match=r"attempt 1\.2"):
-        clerk.ask("/row/deliver", body(2, progress=progress(1, 2, (1, 1))))
+        clerk.ask("/row/deliver", body(2, progress=progress(1, 2, (1, 1)), after=1))
     clerk.close()
     assert events_of(house) == [1]
+
+
+@pytest.mark.parametrize(("taken", "after"), [(False, 1), (True, 1), (True, 3)])
+def test_a_row_that_is_behind_what_was_acknowledged_is_told(
+    house: CountingHouse, taken: bool, after: int
+) -> None:
+    clerk = Clerk(house.url)
+    if taken:
+        clerk.ask("/row/take", body())
+    start = after - 1
+    if start:
+        clerk.ask("/row/deliver", body(1, 2, progress=progress(0, start, (1, 1)), after=0))
+    further = progress(start, start + 1, (1, 1))
+    with pytest.raises(Diverged, match=f"{after} is the last output"):
+        clerk.ask("/row/deliver", body(4, progress=further, after=after))
+    clerk.ask("/row/deliver", body(4, progress=further, after=start))
+    clerk.close()
+    assert events_of(house) == ([1, 2, 4] if start else [4])
 
 
 def test_a_log_refuses_a_replaced_writer_and_tells_its_tail(house: CountingHouse) -> None:

@@ -125,6 +125,28 @@ def test_the_plugin_imports_nothing_heavy() -> None:
     assert done.stdout.strip() == b"[]"
 
 
+ASKS_THE_KERNEL = """
+import socket, struct
+from semel.verify.contract_faults import Cutter, Fault, What, Where
+
+kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+kernel.bind((0, 0))
+server = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(server.getsockname())
+cutter = Cutter(Fault(What.DEAF, Where.CALL))
+addresses, request_of_all = 22, 0x301
+kernel.settimeout(5)
+kernel.send(struct.pack("=IHHIIB3x", 20, addresses, request_of_all, 1, 0, 0))
+print(bool(kernel.recv(65536)), cutter.end())
+"""
+
+
+def test_names_are_still_looked_up_while_no_connection_hears_an_answer() -> None:
+    script = [sys.executable, "-c", ASKS_THE_KERNEL]
+    done = subprocess.run(script, capture_output=True, check=True, text=True)
+    assert done.stdout.split() == ["True", "1"]
+
+
 SUBCLASS = """
 import sqlite3
 from semel.sinks import sink

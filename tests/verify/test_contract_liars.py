@@ -18,6 +18,7 @@ from semel.verify.contract_nursery import Nursery
 from semel.verify.contract_plays import Play, Scene
 from semel.verify.contract_stage import Stage
 from semel.verify.counting_house import CountingHouse
+from verify import contract_forgetters as forgetters
 from verify import contract_liars as liars
 from verify.contract_sinks import Asking, Box, Opaque, arrived, function
 
@@ -59,6 +60,9 @@ LIARS: list[tuple[type[Any], Capability, str, str]] = [
     (liars.ForgetsSortKey, T, "by-position", "duplicated: event"),
     (liars.TellsNothing, T, "after-effect", "does not come to its end"),
     (liars.ForgetsSortKey, T, "resend", "duplicated: event"),
+    (forgetters.IgnoresLoss, T, "lost-progress", "not noticed: call 1"),
+    (forgetters.IgnoresLossOfAll, T, "lost-progress", "not noticed: call 1"),
+    (forgetters.ForgetsNumberWhenTaken, T, "lost-progress", "does not come to its end: Diverged"),
     (liars.PassesOver, T, "refused", "its receipt delivers event"),
     (liars.TurnsRound, T, "clean", "out of order: event"),
     (liars.KeysInMemory, R, "after-effect", "duplicated: event"),
@@ -204,6 +208,14 @@ def test_a_destination_that_is_away_is_unknown(nursery: Nursery, tmp_path: Path)
     result = play(nursery, sink, list, "after-effect")
     assert result.earned is Earned.UNKNOWN
     assert "it does not work when nothing goes wrong: NotDelivered" in result.findings[0].what[0]
+
+
+def test_a_row_without_its_number_works_for_nobody(nursery: Nursery, tmp_path: Path) -> None:
+    path = str(tmp_path / "box.db")
+    sink = Box(name="box", path=path, can=T, session=forgetters.ForgetsNumber)
+    result = play(nursery, sink, lambda: arrived(path), "lost-progress")
+    assert not earned([result])
+    assert "it does not work when nothing goes wrong: Diverged" in result.findings[0].what[0]
 
 
 @pytest.mark.parametrize("looks", [lambda: [1, 2], lambda: [("a", 1, 2)], lambda: None])

@@ -31,6 +31,9 @@ class Case:
     says: str
     plays: Callable[[Scene], Iterator[Play]]
     only: frozenset[Capability] = field(default=frozenset(Capability))
+    otherwise: str = "no call is repeated while it may still arrive"
+    """Why it is not played with another capability."""
+
     chunked: bool = False
     """Whether it is about single chunks or events: a sink that writes places whole has none."""
 
@@ -39,7 +42,7 @@ class Case:
         if sink.whole and self.chunked:
             return "the sink writes places whole: no chunk or event of it goes alone"
         if sink.capability not in self.only:
-            return f"with {sink.capability.name} no call is repeated while it may still arrive"
+            return f"with {sink.capability.name} {self.otherwise}"
         return None
 
     def applies(self, sink: Sink) -> bool:
@@ -183,6 +186,13 @@ CASES: tuple[Case, ...] = (
     Case("refused", "the destination itself may refuse one event", _refused),
     Case("resend", "a rejected event is sent again by a person", _resend, chunked=True),
     Case("lost-checkpoint", "everything is read again under another query", _lost_checkpoint),
+    Case(
+        "lost-progress",
+        "the destination has less than it acknowledged",
+        played.lost_progress,
+        frozenset({Capability.TRANSACTIONAL}),
+        "no progress row is compared by the sink",
+    ),
     Case("by-position", "events are known by their offset in a source", played.by_position),
     Case("two-partitions", "two partitions at once", _two_partitions),
     Case("odd-texts", "unicode, NUL, empty, null, quotes", _odd(odd_texts)),

@@ -60,6 +60,7 @@ class What(StrEnum):
     DEAF = "connections heard no answer in"
     CUT = "connections were cut within"
     AWAY = "nobody answered at"
+    BEHIND = "the destination had less than it acknowledged at"
 
 
 CUTS = (What.SEVERED, What.DEAF, What.CUT)
@@ -148,15 +149,21 @@ class Timer:
 # -- connections
 
 
+_TO_SERVERS = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
+
+
 def _connections() -> Iterator[socket.socket]:
-    """Give every connection of this process to a server."""
+    """Give every connection of this process to a server; one to the kernel is none: a name is
+    looked up over it, and that waits for an answer without end.
+    """
     for path in Path("/dev/fd").iterdir():
         with suppress(OSError, ValueError):
             number = int(path.name)
             if not stat.S_ISSOCK(os.fstat(number).st_mode):
                 continue
             with socket.socket(fileno=os.dup(number)) as mine:
-                if mine.getpeername():  # a pair within one process has no name
+                named = bool(mine.getpeername())  # a pair within one process has no name
+                if named and mine.family in _TO_SERVERS:
                     yield mine
 
 

@@ -76,6 +76,7 @@ class _Judge:
             *self._order(),
             *self._doubts(held),
             *self._not_refused(),
+            *self._not_noticed(),
             *(text for record in self.records for text in record.wrong()),
         ]
         return Verdict(tuple(dict.fromkeys(found)), len(self.expected), len(held))
@@ -199,6 +200,19 @@ class _Judge:
                         f"not refused: attempt {_attempt(line)} was replaced by a later one, which "
                         f"had {'put the place' if self.sink.whole else 'taken over'}, and its call "
                         "was still accepted"
+                    )
+
+    def _not_noticed(self) -> Iterator[str]:
+        """A call that claims more than the row has is refused as `Diverged`."""
+        for actor in self.stage.actors:
+            fault = actor.order.fault
+            if fault is None or fault.what is not What.BEHIND:
+                continue
+            for line in actor.record().lines:
+                if line.get("of") == fault.number and line.get("raised") != "Diverged":
+                    yield (
+                        f"not noticed: call {fault.number} came after more than the progress row "
+                        f"has, and it was {line.get('raised', 'accepted')}, not Diverged"
                     )
 
     def _replaced_before(self, answer: dict[str, Any]) -> bool:

@@ -225,6 +225,30 @@ def connection_cut(scene: Scene) -> Iterator[Play]:
             yield Play(str(fault), partial(_kill, fault))
 
 
+# -- a destination that lost something
+
+
+def lost_progress(scene: Scene) -> Iterator[Play]:
+    """The row is behind what was acknowledged; and where it is not, nobody is accused."""
+
+    def behind(fault: Fault, stage: Stage) -> None:
+        stage.run(fault)
+        stage.finish()
+
+    def later(fault: Fault, stage: Stage) -> None:
+        stage.finish()
+        stage.next_minibatch(stage.ordinary(NEXT))
+        stage.run(fault)
+        stage.finish()
+
+    for number in scene.calls:
+        fault = Fault(What.BEHIND, Where.CALL, number)
+        yield Play(str(fault), partial(behind, fault))
+    for what in (What.BEHIND, What.KILL_BEFORE, What.KILL_AFTER):
+        fault = Fault(what, Where.CALL)
+        yield Play(f"in the next minibatch {fault}", partial(later, fault))
+
+
 # -- zombies
 
 

@@ -7,7 +7,7 @@ a fault takes it away.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from semel.errors import ConfigurationError, LedgerUnavailable, OutcomeUnknown, Rejected
@@ -142,6 +142,7 @@ class WatchedSession:
         self._desk = desk
         self._rejects = rejects
         self._late = late
+        self._lost = 0
 
     # -- effects
 
@@ -151,8 +152,11 @@ class WatchedSession:
 
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
         """Deliver a chunk with its progress (TRANSACTIONAL, SEQUENCED)."""
-        receipt = self._call("deliver_with", chunk, lambda it: it.deliver_with(chunk, progress))
-        return cast("Receipt", receipt)
+
+        def call(session: Any) -> Any:
+            return session.deliver_with(chunk, self._claimed(progress))
+
+        return cast("Receipt", self._call("deliver_with", chunk, call))
 
     def deliver_again(self, chunk: Chunk, number: int) -> Receipt:
         """Append a resend (SEQUENCED)."""
@@ -252,6 +256,8 @@ class WatchedSession:
                 raise OutcomeUnknown(f"it takes longer than anybody waits, {PLANTED}")
             case What.CLOSED:
                 self._session.close()
+            case What.BEHIND:
+                self._lost = 1
             case What.SEVERED:
                 self._desk.say(shut=cut())
             case What.DEAF | What.CUT:
@@ -278,6 +284,13 @@ class WatchedSession:
                 raise OutcomeUnknown(f"the answer was lost, {PLANTED}")
             case _:
                 pass
+
+    def _claimed(self, progress: Progress) -> Progress:
+        """Claim that more was acknowledged than the row says: to a session that is the same as a
+        row that was put back.
+        """
+        lost, self._lost = self._lost, 0
+        return replace(progress, after=progress.after + lost)
 
     def _arrive_late(self, call: Callable[[Any], Any]) -> None:
         """Let a call arrive whose repeat was made meanwhile, as if a wire had held it back."""

@@ -15,6 +15,7 @@ from enum import StrEnum
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from semel.errors import Diverged
 from semel.events import Attempt, Minibatch
 from semel.ledger.clock import SystemClock
 from semel.sinks import Progress
@@ -204,10 +205,15 @@ class Books:
     def _deliver_with_row(self, body: dict[str, Any]) -> Any:
         """TRANSACTIONAL: check the row, move it and charge, as one."""
         progress, stood = Progress.from_json(body["progress"]), self._rows.get(_place(body))
+        progress = replace(progress, after=body["after"])
         same = stood is not None and stood.minibatch == progress.minibatch
         if stood is not None and same and stood.done > progress.start:
             raise Refused(HTTPStatus.CONFLICT, f"the row stands at {stood.done} already")
         _refuse_late(stood, body)
+        try:
+            progress.require_kept(stood, "/".join(_place(body)))
+        except Diverged as lost:
+            raise Refused(HTTPStatus.PRECONDITION_FAILED, str(lost)) from None
         if stood is not None and same:
             progress = replace(progress, ids=stood.ids | progress.ids)
         self._rows[_place(body)] = progress

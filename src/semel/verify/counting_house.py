@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
-from semel.errors import Fenced, NotDelivered, OutcomeUnknown, Rejected
+from semel.errors import Diverged, Fenced, NotDelivered, OutcomeUnknown, Rejected
 from semel.verify.counting_books import Books, Trouble, dump, refusal
 from semel.verify.households import Closing
 
@@ -98,8 +98,8 @@ class Clerk:
     def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """Make one request and give its answer; it is never repeated here.
 
-        Raises `NotDelivered` when nobody is there, `Rejected`, `Fenced`, and `OutcomeUnknown` for
-        whatever else is no answer.
+        Raises `NotDelivered` when nobody is there, `Rejected`, `Fenced`, `Diverged`, and
+        `OutcomeUnknown` for whatever else is no answer.
         """
         try:
             if self._connection.sock is None:
@@ -229,6 +229,8 @@ def _told(status: HTTPStatus, value: Any, path: str) -> Any:
             raise Rejected(f"{path}: {value}")
         case HTTPStatus.CONFLICT:
             raise Fenced(f"{path}: {value}")
+        case HTTPStatus.PRECONDITION_FAILED:
+            raise Diverged(f"{path}: {value}")
         case _:
             raise OutcomeUnknown(f"{path}: {status} {value}")
 

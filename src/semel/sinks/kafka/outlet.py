@@ -49,17 +49,20 @@ class Outlet:
         since = CLOCK.monotonic() - KNOWN_S
         if all(name in self._topics and self._topics[name][0] > since for name in named):
             return
-        asking = Topics(sink.client(), self.where)
+        asking = self._asking()
         for name in named:
             if name == progress:
                 asking.need_progress(progress, sink.progress_partitions)
             self._topics[name] = (CLOCK.monotonic(), asking.need(name))
 
+    def _asking(self) -> Topics:
+        return Topics(self.sink.client(), self.where, patience_s=self.sink.deadline_s)
+
     def topic(self, name: str, *, within_s: float | None = None) -> Topic:
         """What is known of a topic, or what it says now where that is older than `within_s`."""
         at, known = self._topics[name]
         if within_s is not None and CLOCK.monotonic() - at > within_s:
-            known = Topics(self.sink.client(), self.where).find(name) or known
+            known = self._asking().find(name) or known
             self._topics[name] = (CLOCK.monotonic(), known)
         return known
 
@@ -80,8 +83,7 @@ class Outlet:
 
     def ending(self, topic: str, partition: int) -> Ending:
         """Look at the end of a partition, behind the fence."""
-        patience_s = self.sink.transaction_timeout_s + 15.0
-        return Ending(self.sink.client(), topic, partition, patience_s=patience_s)
+        return Ending(self.sink.client(), topic, partition, patience_s=self.sink.deadline_s)
 
     def records(self, chunk: Chunk) -> Records:
         """Make the records of a chunk. Raises `Rejected` where Kafka would refuse one of them."""
@@ -111,7 +113,7 @@ class Outlet:
             return
         found = None
         if self._missing.get(name, 0.0) < CLOCK.monotonic():
-            found = Topics(self.sink.client(), self.where).find(name, patience_s=1.0)
+            found = self._asking().find(name, patience_s=1.0)
         if found is None:
             self._missing[name] = CLOCK.monotonic() + KNOWN_S
             raise Rejected(f"there is no topic {name!r} that this user may see")

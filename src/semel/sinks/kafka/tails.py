@@ -1,7 +1,8 @@
 """Reads the end of a partition of a Kafka topic, as it is committed.
 
 Always true: what is asked for after a fence is seen. A transaction of somebody else that is still
-open hides what was committed behind it, so it is waited for: at most until it expires.
+open hides what was committed behind it, so it is waited for, as long as a call may take; then the
+call is tried again.
 """
 
 from __future__ import annotations
@@ -83,12 +84,16 @@ class Ending:
             if message is not None and refused is None:
                 found.append(message)
                 at = message.offset() + 1
+                ends = CLOCK.monotonic() + self._patience_s
             elif refused is not None and refused.name() == "_PARTITION_EOF":
                 at = message.offset()
             elif refused is not None and not (refused.retriable() or refused.name() in OF_GROUPS):
                 raise self._unread(refused.str())
             elif CLOCK.monotonic() > ends:
-                raise self._unread(f"another transaction is open at offset {at} of {self.end}")
+                raise self._unread(
+                    f"for {self._patience_s:g} s nothing came from offset {at} of {self.end}: "
+                    "another transaction is open there, or no broker answers"
+                )
         return [each for each in found if each.offset() < self.end]
 
     def _asked(self, asker: Any) -> tuple[int, int]:

@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 CLOCK = SystemClock()
 
 PATIENCE_S = 10.0
+"""So long one question waits for its answer, where its call may take that long."""
+
 MOMENT_S = 3.0
+
+SILENT = frozenset({"_TIMED_OUT", "_TIMED_OUT_QUEUE", "_TRANSPORT", "_ALL_BROKERS_DOWN"})
+"""Names of errors that say that nobody answered, of which the client does not say `retriable`."""
 
 PROGRESS = {
     "cleanup.policy": "compact",
@@ -38,10 +43,15 @@ class Topic:
 
 
 class Topics:
-    """Asks a Kafka about its topics. Used by one thread."""
+    """Asks a Kafka about its topics: all questions together take `patience_s` at most. Used by one
+    thread.
+    """
 
-    def __init__(self, config: Mapping[str, object], where: str) -> None:
+    def __init__(
+        self, config: Mapping[str, object], where: str, *, patience_s: float = PATIENCE_S
+    ) -> None:
         self._kafka = client_library()
+        self._ends = CLOCK.monotonic() + patience_s
         from confluent_kafka.admin import AdminClient
 
         self._where = where
@@ -65,7 +75,7 @@ class Topics:
 
     def _describe(self, name: str) -> Topic | None:
         asked = self._admin.describe_topics(
-            self._kafka.TopicCollection([name]), request_timeout=PATIENCE_S
+            self._kafka.TopicCollection([name]), request_timeout=self._left()
         )
         try:
             told = self._answer(asked[name])
@@ -118,14 +128,14 @@ class Topics:
         from confluent_kafka.cimpl import NewTopic
 
         topic = NewTopic(name, partitions, -1, config=PROGRESS)
-        made = self._admin.create_topics([topic], request_timeout=PATIENCE_S)
+        made = self._admin.create_topics([topic], request_timeout=self._left())
         try:
             self._answer(made[name])
         except self._kafka.KafkaException as error:
             refused = error.args[0]
             if refused.name() == "TOPIC_ALREADY_EXISTS":
                 return
-            if refused.retriable():
+            if _nobody_answered(refused):
                 raise self._failed(refused) from error
             raise ConfigurationError(
                 f"{self._where}: the progress topic {name!r} is not there and could not be made "
@@ -139,22 +149,31 @@ class Topics:
         from confluent_kafka.cimpl import RESOURCE_TOPIC
 
         resource = ConfigResource(RESOURCE_TOPIC, name)
-        asked = self._admin.describe_configs([resource], request_timeout=PATIENCE_S)
+        asked = self._admin.describe_configs([resource], request_timeout=self._left())
         try:
             told = self._answer(asked[resource])
-        except self._kafka.KafkaException:
+        except self._kafka.KafkaException as error:
+            if _nobody_answered(error.args[0]):
+                raise self._failed(error.args[0]) from error
             return {}
         return {entry.name: entry.value for entry in told.values() if entry.value is not None}
 
     def _answer(self, future: Any) -> Any:
         """Wait for an answer, and not longer than it makes sense."""
-        ends = CLOCK.monotonic() + PATIENCE_S + 1.0
+        ends = CLOCK.monotonic() + self._left() + 1.0
         while not future.done() and CLOCK.monotonic() < ends:
             self._admin.poll(0)
             if self._told is not None and self._told.name() in WRONG:
                 raise self._failed(self._told)
             CLOCK.sleep(0.001)
-        return future.result(0)
+        try:
+            return future.result(0)
+        except TimeoutError as error:
+            raise NotDelivered(f"{self._where}: nobody answered") from error
+
+    def _left(self) -> float:
+        """How many seconds the next question may take."""
+        return min(max(self._ends - CLOCK.monotonic(), 0.1), PATIENCE_S)
 
     def _failed(self, refused: Any) -> Exception:
         if refused.name() in WRONG or (self._told is not None and self._told.name() in WRONG):
@@ -168,3 +187,7 @@ class Topics:
     def _hear(self, told: Any) -> None:
         if self._told is None or self._told.name() not in WRONG:
             self._told = told
+
+
+def _nobody_answered(refused: Any) -> bool:
+    return bool(refused.retriable()) or refused.name() in SILENT

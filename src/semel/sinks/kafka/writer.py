@@ -77,6 +77,9 @@ WRONG = frozenset(
 BULK_BYTES_MAX = 256 * 1024 * 1024
 """What is sent in bulk has to fit the client's queue as a whole; more goes in record by record."""
 
+MOMENT_S = 0.2
+"""So long an abort is tried where the time of its call is over: whoever fences next does it too."""
+
 
 class Told:
     """Where librdkafka's own log goes: nothing of it is news, errors are raised."""
@@ -103,6 +106,7 @@ class Writer:
         self._kafka = client_library()
         self._where = where
         self._patience_s = patience_s
+        self._ends = 0.0
         self._refused: Any = None
         self._told: Any = None
         self.usable = False
@@ -141,9 +145,10 @@ class Writer:
         names its topic, so one that does not exist is the row's fault.
 
         Raises `NotDelivered`, `Rejected` or `Fenced` when nothing of it arrived, `OutcomeUnknown`
-        when nobody knows: whoever fences next finds out.
+        when nobody knows: whoever fences next finds out. All of it has one deadline.
         """
         self.usable, self._refused = False, None
+        self._ends = CLOCK.monotonic() + self._patience_s
         try:
             self._producer.begin_transaction()
             fill(self)
@@ -185,13 +190,12 @@ class Writer:
         headers: Any = None,
     ) -> None:
         """Produce one record within the transaction; wait while the client's queue is full."""
-        ends = CLOCK.monotonic() + self._patience_s
         while True:
             try:
                 self._producer.produce(topic, value, key, partition, headers=headers)
             except BufferError:
                 self._producer.poll(0.01)
-                self._see(ends)
+                self._see()
             else:
                 return
 
@@ -221,15 +225,18 @@ class Writer:
 
     def _flush(self) -> None:
         """Wait until the brokers have every record."""
-        ends = CLOCK.monotonic() + self._patience_s
-        while self._producer.flush(0.2):
-            self._see(ends)
-        self._see(ends)
+        while self._producer.flush(min(max(self._left(), 0.01), 0.2)):
+            self._see()
+        self._see()
 
-    def _see(self, ends: float) -> None:
+    def _left(self) -> float:
+        """How many seconds the call has still."""
+        return self._ends - CLOCK.monotonic()
+
+    def _see(self) -> None:
         if self._refused is not None:
             raise self._kafka.KafkaException(self._refused)
-        if CLOCK.monotonic() > ends:
+        if self._left() < 0:
             raise NotDelivered(
                 f"{self._where}: the brokers did not take a chunk within {self._patience_s:g} s "
                 f"({self._told or 'no error was told'}). Nothing of it is visible"
@@ -237,9 +244,8 @@ class Writer:
 
     def _commit(self) -> None:
         """Ask for the commit until it is answered. From here on the outcome can be unknown."""
-        ends = CLOCK.monotonic() + self._patience_s
         while True:
-            left = ends - CLOCK.monotonic()
+            left = self._left()
             try:
                 self._producer.commit_transaction(max(left, 0.01))
             except self._kafka.KafkaException as error:
@@ -258,7 +264,7 @@ class Writer:
         if isinstance(found, Fenced):
             return
         try:
-            self._producer.abort_transaction(min(self._patience_s, 10.0))
+            self._producer.abort_transaction(min(max(self._left(), MOMENT_S), 10.0))
         except self._kafka.KafkaException:
             return
         self.usable = True
