@@ -14,7 +14,7 @@ import semel as package
 from cli.running import read_json, refused, semel
 from delivery.witnesses import Absorber, Database, Destination, Logs, Post, Register
 from semel.delivery import Agreement
-from semel.delivery.explaining import (
+from semel.delivery.guarantees import (
     AFTER_A_CRASH,
     AFTER_A_ZOMBIE,
     AFTER_AN_OPAQUE_ZOMBIE,

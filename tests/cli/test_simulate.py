@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -97,7 +98,8 @@ def test_the_installed_command_knows_its_version() -> None:
 
 
 def test_an_interrupt_stops_it_at_once_and_is_no_fault_of_a_world() -> None:
-    command = [sys.executable, "-c", "from semel.cli.main import main; main()"]
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    command = [sys.executable, "-c", f"{heard} from semel.cli.main import main; main()"]
     running = subprocess.Popen(
         [*command, "simulate", "--worlds", "200000", "--processes", "2"],
         stdout=subprocess.PIPE,
@@ -105,9 +107,13 @@ def test_an_interrupt_stops_it_at_once_and_is_no_fault_of_a_world() -> None:
         text=True,
         start_new_session=True,
     )
-    time.sleep(6)
-    os.killpg(running.pid, signal.SIGINT)
-    out, err = running.communicate(timeout=60)
+    try:
+        time.sleep(6)
+        os.killpg(running.pid, signal.SIGINT)
+        out, err = running.communicate(timeout=60)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
     assert running.returncode == 130
     assert out == ""
     assert "semel: stopped" in err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import pickle
@@ -379,7 +380,11 @@ def test_a_loop_that_runs_already_as_in_a_notebook_is_not_in_the_way(fresh: Http
 
 
 def test_an_interrupted_chunk_does_not_go_on_when_its_session_is_closed() -> None:
-    with HttpWitness(delay_s=0.2) as witness:
+    # What runs in the background is deaf to interrupts from its start on.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with contextlib.ExitStack() as stack:
+        stack.callback(signal.signal, signal.SIGINT, before)
+        witness = stack.enter_context(HttpWitness(delay_s=0.2))
         opened = Http(name="b", url=witness.url, concurrency=4).open(TARGET)
         interrupt = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
         interrupt.start()

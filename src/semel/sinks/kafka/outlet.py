@@ -83,7 +83,13 @@ class Outlet:
 
     def ending(self, topic: str, partition: int) -> Ending:
         """Look at the end of a partition, behind the fence."""
-        return Ending(self.sink.client(), topic, partition, patience_s=self.sink.deadline_s)
+        return Ending(
+            self.sink.client(),
+            topic,
+            partition,
+            patience_s=self.sink.deadline_s,
+            expires_s=self.sink.transaction_timeout_s + 15.0,
+        )
 
     def records(self, chunk: Chunk) -> Records:
         """Make the records of a chunk. Raises `Rejected` where Kafka would refuse one of them."""

@@ -1,8 +1,8 @@
 """Reads the end of a partition of a Kafka topic, as it is committed.
 
 Always true: what is asked for after a fence is seen. A transaction of somebody else that is still
-open hides what was committed behind it, so it is waited for, as long as a call may take; then the
-call is tried again.
+open hides what was committed behind it, so it is waited for: at most until it expires, and only
+while the brokers answer.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ class Ending:
         partition: int,
         *,
         patience_s: float,
+        expires_s: float,
     ) -> None:
         self._kafka = client_library()
         self._place = (topic, partition)
-        self._patience_s = patience_s
+        self._patience_s, self._expires_s = patience_s, expires_s
         own = {
             **config,
             "group.id": "semel-reads",  # never joined, nothing is committed under it
@@ -51,7 +52,7 @@ class Ending:
         # Asked as `read_uncommitted`: the end behind every open transaction.
         asker = self._kafka.Consumer({**own, "isolation.level": "read_uncommitted"})
         try:
-            self.low, self.end = self._asked(asker)
+            self.low, self.end = self._asked(asker, min(patience_s, 10.0))
         finally:
             asker.close()
         self._consumer = self._kafka.Consumer({**own, "isolation.level": "read_committed"})
@@ -75,7 +76,7 @@ class Ending:
         topic, partition = self._place
         at = self.low if start is None else start
         found: list[Any] = []
-        ends = CLOCK.monotonic() + self._patience_s
+        moved = heard = CLOCK.monotonic()
         if at < self.end:
             self._consumer.assign([self._kafka.TopicPartition(topic, partition, at)])
         while at < self.end:
@@ -84,23 +85,23 @@ class Ending:
             if message is not None and refused is None:
                 found.append(message)
                 at = message.offset() + 1
-                ends = CLOCK.monotonic() + self._patience_s
+                moved = heard = CLOCK.monotonic()
             elif refused is not None and refused.name() == "_PARTITION_EOF":
                 at = message.offset()
             elif refused is not None and not (refused.retriable() or refused.name() in OF_GROUPS):
                 raise self._unread(refused.str())
-            elif CLOCK.monotonic() > ends:
-                raise self._unread(
-                    f"for {self._patience_s:g} s nothing came from offset {at} of {self.end}: "
-                    "another transaction is open there, or no broker answers"
-                )
+            elif CLOCK.monotonic() > moved + self._expires_s:
+                raise self._unread(f"another transaction is open at offset {at} of {self.end}")
+            elif CLOCK.monotonic() > heard + self._patience_s / 2:
+                self._asked(self._consumer, self._patience_s / 2)  # whether anybody is there
+                heard = CLOCK.monotonic()
         return [each for each in found if each.offset() < self.end]
 
-    def _asked(self, asker: Any) -> tuple[int, int]:
+    def _asked(self, asker: Any, patience_s: float) -> tuple[int, int]:
         topic, partition = self._place
         place = self._kafka.TopicPartition(topic, partition)
         try:
-            low, end = asker.get_watermark_offsets(place, timeout=min(self._patience_s, 10.0))
+            low, end = asker.get_watermark_offsets(place, timeout=patience_s)
         except self._kafka.KafkaException as error:
             raise self._unread(error.args[0].str()) from error
         return int(low), int(end)
