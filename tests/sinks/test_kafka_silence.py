@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -72,7 +72,7 @@ def test_silence_ends_a_call_within_its_deadline_and_nothing_is_lost_or_repeated
     if api != "init":
         session.take_over()
     proxy.silence(api, when)
-    call = partial(session.deliver_with, chunk(0, 3), progress(0, 3))
+    call: Callable[[], object] = partial(session.deliver_with, chunk(0, 3), progress(0, 3))
     if api == "init" and sequenced:
         call = session.take_over  # a log is fenced there, and nowhere else
     with within(DEADLINE_S), pytest.raises(raised):
