@@ -127,9 +127,9 @@ def test_rows_can_be_made_as_the_sink_needs_them(module: str, capsys: Out) -> No
     rows = ("--rows", f"{module}:rows", "--entity", "account", "--event", "id")
     status, out, _ = semel(capsys, *words, *rows, "--case", "clean")
     assert status == 0, out
-    status, out, _ = semel(capsys, *words, "--rows", f"{module}:wrong_rows", "--case", "clean")
-    assert status == 1
-    assert "the rows function changed entities or event ids" in out
+    status, out, err = semel(capsys, *words, "--rows", f"{module}:wrong_rows", "--case", "clean")
+    assert (status, out) == (2, "")
+    assert "the rows function changed entities or event ids" in err
 
 
 def test_what_cannot_be_looked_at_is_unknown_and_not_earned(module: str, capsys: Out) -> None:
