@@ -189,18 +189,6 @@ def test_or_it_is_delivered_anew_as_replayed(diverged: World, capsys: Out) -> No
     assert diverged.out.seen == "a1 b2 a1 b2"
 
 
-def test_a_minibatch_of_which_nothing_diverged_is_not_judged(diverged: World, capsys: Out) -> None:
-    end(diverged)
-    semel(capsys, "resolve", "pay/1.0", "as-recorded", "--reason", "x")
-    diverged.start()
-    diverged.driver.end(diverged.open(0), [])
-    diverged.minibatch(1, "c3")
-    Owners(diverged.scribe).beat(3, "nonce-3", ended=True)
-    for decision in ("as-recorded", "as-replayed"):
-        told = refused(capsys, "resolve", "pay/2.1", decision, "--reason", "x")
-        assert "minibatch 2.1 is complete, and no replay of it gave other rows" in told
-
-
 def test_a_minibatch_is_not_judged_under_a_running_query(diverged: World, capsys: Out) -> None:
     said = ("as-replayed", "--reason", "x")
     assert "run 2 of pipeline 'pay' is beating" in refused(capsys, "resolve", "pay/1.0", *said)

@@ -240,7 +240,6 @@ def test_a_complete_minibatch_of_counted_ids_as_recorded_is_settled_without_a_ta
 def test_nothing_is_reported_of_what_is_settled() -> None:
     world = world_like("opaque", COUNTER)
     reports = world.minibatch(0, FIRST)
-    diverge(world, "a1 b2 c3", batch=0)
     say(world, Judgement.AS_RECORDED)
     opening = world.open(0)
     with pytest.raises(AssertionError, match="nothing is reported"):

@@ -20,7 +20,7 @@ import pytest
 from delivery import test_generations, test_heads, test_leases, test_partitions
 from ledger import test_complete, test_journal
 from ledger.doubles import World as LedgerWorld
-from semel.delivery import calls, closing, doubts, fenced, intents, lane, parks, resending
+from semel.delivery import again, calls, closing, doubts, fenced, intents, lane, parks, resending
 from semel.errors import Fenced, NotDelivered, OutcomeUnknown, SemelError
 from semel.ledger import generations, journal, minibatches, parked, partitions, sequences
 from semel.ledger.keys import EVENTS, STREAMS, prefix
@@ -365,7 +365,7 @@ def asks_nobody(self: Any, claimed: Any) -> Any:
 def resenders_do_not_ask() -> Iterator[None]:
     with (
         replaced(resending.Resending, "_given_up", any_sender_may),
-        replaced(resending.Resending, "_ask", asks_nobody),
+        replaced(again.Again, "_ask", asks_nobody),
     ):
         yield
 

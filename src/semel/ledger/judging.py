@@ -79,12 +79,6 @@ def _refuse(
             f"{name}: minibatch {minibatch} is not the one it stands at, which is {row.minibatch}: "
             f"say `semel resolve {scribe.pipeline}/{row.minibatch} {decision.value} --reason ...`"
         )
-    # A replay that gave other rows has opened it again, and could not complete it.
-    if row.complete:
-        raise ConfigurationError(
-            f"{name}: minibatch {minibatch} is complete, and no replay of it gave other rows: "
-            "there is nothing to judge"
-        )
     if decision is Judgement.AS_REPLAYED and row.newest is not None:
         raise ConfigurationError(
             f"{name}: the minibatch after {minibatch} was delivered already, so it cannot be "
