@@ -1,8 +1,9 @@
-"""Http earns REPEATABLE, PROBING and OPAQUE, as the service it calls can do."""
+"""Http earns each of its capabilities: the contract suite against a service of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -15,42 +16,43 @@ pytestmark = pytest.mark.rows("N10")
 
 
 @pytest.fixture(scope="module")
-def absorbing() -> Iterator[HttpWitness]:
-    with HttpWitness() as witness:
-        yield witness
+def services() -> Iterator[dict[bool, HttpWitness]]:
+    """A service that absorbs repeats, and one that does not; both refuse what asks for it."""
+    with HttpWitness(absorbs=True) as absorbing, HttpWitness(absorbs=False) as counting:
+        for each in (absorbing, counting):
+            each.plan(status=422, text="refused", match="refuse this", times=1_000_000)
+        yield {True: absorbing, False: counting}
 
 
-@pytest.fixture(scope="module")
-def counting() -> Iterator[HttpWitness]:
-    with HttpWitness(absorbs=False) as witness:
-        yield witness
+class OverHttp(SinkContract):
+    absorbs = False
+    path = ""
+    probe: str | None = None
+    settings: dict[str, Any] = {}  # noqa: RUF012 - a subclass has its own
 
-
-class AtAService(SinkContract):
-    service: HttpWitness
-
-    def arrived(self) -> Iterator[tuple[str, int]]:
-        for effect in self.service.effects():
-            yield effect.body["customer"], effect.body["payment_id"]
-
-
-class TestRepeatable(AtAService):
     @pytest.fixture
-    def sink(self, absorbing: HttpWitness) -> Sink:
-        self.service = absorbing
-        return Http(name="bank", url=f"{absorbing.url}/charges", idempotency=True)
+    def sink(self, services: dict[bool, HttpWitness]) -> Sink:
+        self.service = services[self.absorbs]
+        url = f"{self.service.url}/{self.path}/{{customer}}/{{payment_id}}"
+        probe = None if self.probe is None else self.service.url + self.probe
+        return Http(name=self.path, url=url, probe=probe, timeout_s=2.0, **self.settings)
+
+    def arrived(self) -> list[tuple[object, object]]:
+        mine = [each for each in self.service.effects() if each.path.startswith(f"/{self.path}/")]
+        return [(each.body["customer"], each.body["payment_id"]) for each in mine]
 
 
-class TestProbing(AtAService):
-    @pytest.fixture
-    def sink(self, counting: HttpWitness) -> Sink:
-        self.service = counting
-        url = counting.url
-        return Http(name="bank", url=f"{url}/charges", probe=f"{url}/arrived/{{semel.key}}")
+class TestByKey(OverHttp):
+    absorbs = True
+    path = "keyed"
+    settings = {"idempotency": True}  # noqa: RUF012 - a subclass has its own
 
 
-class TestOpaque(AtAService):
-    @pytest.fixture
-    def sink(self, counting: HttpWitness) -> Sink:
-        self.service = counting
-        return Http(name="bank", url=f"{counting.url}/charges", window=2)
+class TestAskedByKey(OverHttp):
+    path = "calls"
+    probe = "/requests/{semel.key}"
+
+
+class TestNothing(OverHttp):
+    path = "plain"
+    settings = {"window": 2}  # noqa: RUF012 - a subclass has its own

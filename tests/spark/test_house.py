@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from pathlib import Path
 
@@ -222,6 +223,9 @@ def test_house_and_household_end_with_whoever_started_them() -> None:
 def test_a_stopped_member_of_a_household_ends_too() -> None:
     with Household("sleepers") as household:
         process = household.start(["sleep", "300"], {}, household.folder / "log")
+        until = time.monotonic() + 10
+        while not household.members() and time.monotonic() < until:
+            time.sleep(0.01)  # it is no member before it has begun
         process.send_signal(signal.SIGSTOP)
         assert household.members() == [process.pid]
         household.end()
