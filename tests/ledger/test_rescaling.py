@@ -9,7 +9,15 @@ import pytest
 
 from semel.delivery import Assignment, Driver, PartitionDelivery
 from semel.errors import ConfigurationError, LedgerUnavailable
-from semel.events import Attempt, Counter, bucket, bucket_name, sort
+from semel.events import (
+    Attempt,
+    Counter,
+    Given,
+    Identity,
+    bucket,
+    bucket_name,
+    sort,
+)
 from semel.ledger.journal import Journal
 from semel.ledger.processes import Process
 from semel.ledger.rescaling import rescale
@@ -25,6 +33,7 @@ if TYPE_CHECKING:
     from semel.ledger.store import Requirement, Store, Update
 
 CUSTOMERS = [f"customer-{number}" for number in range(40)]
+COUNTER = Counter(entity="customer")
 ME = Process("here", "boot", 1, "1")
 
 
@@ -36,12 +45,12 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 class Pipeline:
-    """A pipeline with counter identity that remembers the ids its sink was given."""
+    """A pipeline that remembers the ids its sink was given."""
 
-    def __init__(self, store: Store, partitions: int) -> None:
+    def __init__(self, store: Store, partitions: int, identity: Identity = COUNTER) -> None:
         self.given: list[tuple[str, object]] = []
-        self.sink = Function(name="sink", function=self._take)
-        self.identity = Counter(entity="customer")
+        self.sink = Function(name="sink", function=self._take, window=10_000)
+        self.identity = identity
         self.partitions = partitions
         self.scribe = Scribe(store, "pipeline")
         self.driver = Driver(
@@ -53,8 +62,14 @@ class Pipeline:
         self.given.append((event.entity, event.id))
 
     def minibatch(self, number: int, *, complete: bool = True) -> None:
-        opening = self.driver.begin("query", number)
+        """One event of each customer."""
         rows = pa.RecordBatch.from_pydict({"customer": CUSTOMERS, "minibatch": [number] * 40})
+        self.deliver("query", number, rows, complete=complete)
+
+    def deliver(
+        self, query: str, number: int, rows: pa.RecordBatch, *, complete: bool = True
+    ) -> None:
+        opening = self.driver.begin(query, number)
         reports = []
         places = bucket(rows.column("customer"), self.partitions)
         for place in range(self.partitions):
@@ -128,3 +143,17 @@ def test_a_crash_before_the_switch_leaves_the_old_number_in_force(
     after = Pipeline(store, 5)
     after.minibatch(2)
     assert sorted(after.given) == sorted((customer, 3) for customer in CUSTOMERS)
+
+
+def test_ids_that_are_remembered_packed_follow_their_entities(store: Store) -> None:
+    identity = Given("customer", ("payment",))
+    payments = pa.RecordBatch.from_pydict(
+        {"customer": [CUSTOMERS[at % 40] for at in range(5_000)], "payment": range(5_000)}
+    )
+    first = Pipeline(store, 2, identity)
+    first.deliver("query", 0, payments)
+    assert len(first.given) == 5_000
+    rescale(first.scribe, 3)
+    second = Pipeline(store, 3, identity)
+    second.deliver("another query, because the checkpoint was lost", 0, payments)
+    assert second.given == []
