@@ -131,6 +131,31 @@ def test_a_growing_union_holds_every_part() -> None:
     assert gathered.ids().get("b").to_json() == [[0, len(parts) - 1]]
 
 
+@pytest.mark.parametrize("kind", [int, str])
+def test_packed_parts_of_a_growing_union_are_written_without_being_united(kind: type) -> None:
+    gathered = Gathered()
+    parts = [
+        as_columns([(f"e{at % 7}", kind(5 * at + more)) for at in range(3_000)])
+        for more in (0, 1, 3)
+    ]
+    for part in parts:
+        gathered.add(part)
+    text = gathered.written()
+    assert text.dense
+    assert len(text.content) < sum(len(part.written().content) for part in parts)
+    again = EntityIds.from_json(json.loads(text.content))
+    assert again == gathered.ids() == EntityIds.union(parts)
+
+
+def test_a_growing_union_of_small_parts_is_written_as_one() -> None:
+    gathered = Gathered()
+    assert not gathered
+    gathered.add(as_columns([("a", at * 3) for at in range(3_000)]))
+    gathered.add(as_columns([("a", 1)]))
+    assert gathered
+    assert gathered.written() == gathered.ids().written()
+
+
 def test_sets_of_several_shapes_are_united_scope_by_scope() -> None:
     united = as_columns([("a", 1)]) | as_columns([("b", "x")])
     assert united.to_json() == {"a": [[1, 1]], "b": ["x"]}

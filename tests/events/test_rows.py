@@ -53,7 +53,9 @@ def by_scope(pairs: list[Pair]) -> dict[str, list[Any]]:
 def test_sets_of_rows_are_what_a_loop_would_find(seed: int, kind: str) -> None:
     dice, rows, pairs = world(seed, kind)
     assert rows.id_sets() == EntityIds.of(by_scope(pairs))
-    assert rows.last_ids() == {scope: max(ids) for scope, ids in by_scope(pairs).items()}
+    last_ids = {scope: max(ids) for scope, ids in by_scope(pairs).items()}
+    assert rows.last_ids() == last_ids
+    assert rows.last_id_sets() == EntityIds.of({scope: [last] for scope, last in last_ids.items()})
     some = dice.sample(pairs, dice.randrange(len(pairs) + 1))
     more = [(f"e{at}", draw_id(kind, dice)) for at in range(9)]
     done = EntityIds.of(by_scope(some + more))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ledger.doubles import World
+from semel.events.written import Written, canonical
 from semel.ledger import journal as journals
 from semel.ledger.journal import COUNTERS, Entry, Journal, Operator
 from semel.ledger.keys import key
@@ -25,7 +26,7 @@ def add(
     world: World,
     journal: Journal,
     number: int,
-    delta: dict[str, Any],
+    delta: dict[str, Any] | Written,
     operator: Operator = COUNTERS,
     partition: str = "0",
 ) -> Entry:
@@ -49,6 +50,25 @@ def big(seed: int) -> dict[str, Any]:
 
 
 # --- deltas and full snapshots --------------------------------------------------------------------
+
+
+def test_a_delta_that_is_text_already_is_read_like_any_other(world: World) -> None:
+    journal = Journal(world.scribe)
+    add(world, journal, 1, {"a": [1, 1], "b": [2, 1]})
+    add(world, journal, 2, Written(b'{"b":[5,1],"c":[6,1]}'))
+    state = journal.restore(COUNTERS, "0", before=3)
+    assert state.values == {"a": [1, 1], "b": [5, 1], "c": [6, 1]}
+
+
+@pytest.mark.parametrize("names", [["a", "b"], ["b"]], ids=["all", "some"])
+def test_a_full_snapshot_of_a_text_has_every_name(world: World, names: list[str]) -> None:
+    journal = Journal(world.scribe)
+    add(world, journal, 1, {"a": ["x" * 5_000], "b": ["y"]})
+    text = Written(canonical({name: ["new"] for name in names}).encode())
+    entry = add(world, journal, 2, text)
+    assert entry.full
+    state = Journal(world.scribe).restore(COUNTERS, "0", before=3)
+    assert state.values == {"a": ["x" * 5_000], "b": ["y"]} | {name: ["new"] for name in names}
 
 
 @pytest.mark.rows("O12", "O13")
@@ -196,9 +216,8 @@ def test_compaction_keeps_two_restorable_points_and_every_minibatch_not_swept(
     states: dict[int, dict[str, Any]] = {0: {}}
     dropped: set[int] = set()
     for number in range(1, 120):
-        entry = add(world, journal, number, big(number))
-        dropped.update(entry.drop)
-        states[number] = {**states[number - 1], **entry.state}
+        dropped.update(add(world, journal, number, big(number)).drop)
+        states[number] = {**states[number - 1], **big(number)}
         for point in range(max(0, number - 2), number + 1):
             cold = Journal(world.scribe)
             assert cold.restore(COUNTERS, "0", before=point + 1).values == states[point]

@@ -26,7 +26,7 @@ from semel.errors import (
     NotDelivered,
     Rejected,
 )
-from semel.events import EntityIds, Given, IdSet
+from semel.events import EntityIds, Given
 from semel.ledger.parked import HeadMoved
 from semel.protocol import (
     RESUME,
@@ -325,11 +325,7 @@ class FencedWay:
         identity = self._lane.assignment.identity
         if not isinstance(identity, Given):
             return EntityIds.EMPTY
-        if identity.increasing:
-            return EntityIds.of(
-                {scope: IdSet.of([last]) for scope, last in rows.last_ids().items()}
-            )
-        return rows.id_sets()
+        return rows.last_id_sets() if identity.increasing else rows.id_sets()
 
     def _ask_again(self, result: DeliveryError | Fenced) -> None:
         """An unknown outcome, or an epoch lost to a zombie: fence anew, ask what is done."""

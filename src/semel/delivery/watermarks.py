@@ -9,22 +9,26 @@ hold anything back. Always true:
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
 from semel.errors import Diverged, HeldInDoubt
-from semel.events import EntityIds, Gathered, Given, IdSet, Position, digest
+from semel.events import EntityIds, Gathered, Given, IdSet, Latest, Position, digest
 from semel.ledger.gaps import next_offset, starting_offsets
 from semel.ledger.journal import FORGOT, MET, Journal, Operator, watermark_of
 from semel.ledger.sequences import Mark
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pyarrow as pa
     from numpy.typing import NDArray
 
     from semel.delivery.assignment import Assignment
     from semel.events import EventID, Rows
+    from semel.events.written import Written
     from semel.ledger.journal import Entry
     from semel.sinks import Sink
 
@@ -228,20 +232,42 @@ class _ByMaximum(_Journaled):
     def __init__(self, assignment: Assignment, sink: Sink, journal: Journal) -> None:
         super().__init__(assignment, sink, journal)
         self._state = journal.restore(self._operator, assignment.partition, before=self._serial)
-        self._older: dict[str, EventID] = {}
-        self._same: dict[str, EventID] = {}
-        self._above: dict[str, Reached] = {}
-        for scope, value in self._state.values.items():
-            if len(value) > 2:
-                self._above[scope] = Reached.load(value)
-            last = value[0]
-            if last is not None:
-                known = self._same if value[1] == self._generation else self._older
-                known[scope] = tuple(last) if type(last) is list else last
+        values = self._state.values
+        self._above = {
+            scope: Reached.load(value) for scope, value in values.items() if len(value) > 2
+        }
         self._beyond = EntityIds.of({scope: known.above for scope, known in self._above.items()})
-        self._reached: dict[str, EventID] = {}
+        self._reached = Latest()
+
+    @cached_property
+    def _greatest(self) -> int | None:
+        """Give the greatest id of all that were reached, where they are integers and that is all
+        there is to know.
+        """
+        last = [value[0] for value in self._state.values.values()]
+        return max(last) if set(map(type, last)) == {int} and not self._above else None
+
+    @cached_property
+    def _same(self) -> dict[str, EventID]:
+        """Give what was reached in this generation, by scope."""
+        return {scope: last for scope, last, here in self._lasts() if here}
+
+    @cached_property
+    def _older(self) -> dict[str, EventID]:
+        """Give what was reached in generations before, by scope."""
+        return {scope: last for scope, last, here in self._lasts() if not here}
+
+    def _lasts(self) -> Iterator[tuple[str, EventID, bool]]:
+        for scope, (last, generation, *_) in self._state.values.items():
+            if last is not None:
+                known = tuple(last) if isinstance(last, list) else last
+                yield scope, known, generation == self._generation
 
     def handled(self, rows: Rows) -> NDArray[np.bool_]:
+        if not self._state.values or (
+            self._greatest is not None and rows.all_after(self._greatest)
+        ):
+            return np.zeros(len(rows), dtype=bool)
         before = rows.contained_in(self._beyond)
         again = rows.at_most(self._same) & ~before
         if again.any():
@@ -254,18 +280,17 @@ class _ByMaximum(_Journaled):
         return rows.at_most(self._older) | before
 
     def observe(self, rows: Rows) -> None:
-        self._reached.update(rows.last_ids())
+        self._reached.add(rows)
 
     def entry(self) -> Entry | None:
         if not self._reached:
             return None
-        delta: dict[str, Any] = {
-            scope: [list(last) if isinstance(last, tuple) else last, self._generation]
-            for scope, last in self._reached.items()
-        }
-        for scope, known in self._above.items():
-            if scope in delta:
-                delta[scope] = known.passed(self._reached[scope], self._generation).dump()
+        delta: dict[str, Any] | Written = self._reached.written(self._generation)
+        if self._above:
+            delta = {
+                scope: self._above.get(scope, Reached()).passed(last, self._generation).dump()
+                for scope, last in self._reached.ids().items()
+            }
         return self._journal.entry(
             self._operator, self._assignment.partition, self._serial, self._state, delta
         )
@@ -312,10 +337,9 @@ class _BySet(_Journaled):
         self._ids.add(rows.id_sets())
 
     def entry(self) -> Entry | None:
-        ids = self._ids.ids()
-        if not ids:
+        if not self._ids:
             return None
-        delta: dict[str, Any] = {str(self._serial): ids.written()}
+        delta: dict[str, Any] = {str(self._serial): self._ids.written()}
         if self._met:
             delta[MET] = self._generation
         return self._journal.append(self._operator, self._assignment.partition, self._serial, delta)

@@ -8,6 +8,7 @@ from semel.events.entityids import EntityIds, Gathered
 from semel.events.identity import Counter, Given, Identity, Position, Stamper
 from semel.events.ids import Attempt, EntityID, Event, EventID, Minibatch
 from semel.events.intervals import IdSet
+from semel.events.latest import Latest
 from semel.events.order import bucket, bucket_name, cuts, order_columns, sort
 from semel.events.rows import Rows
 
@@ -24,6 +25,7 @@ __all__ = [
     "Given",
     "IdSet",
     "Identity",
+    "Latest",
     "Minibatch",
     "Position",
     "Rows",

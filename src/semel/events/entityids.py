@@ -14,11 +14,11 @@ import numpy as np
 
 from semel.events.idcolumns import IdColumns
 from semel.events.intervals import IdSet
-from semel.events.packed import is_packed
+from semel.events.packed import is_packed, joined
 from semel.events.written import Written, canonical
 
 if TYPE_CHECKING:
-    from collections.abc import ItemsView, Iterable, KeysView, Mapping, Sequence
+    from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -195,6 +195,20 @@ class Gathered:
             level.clear()
         self._levels.append([ids])
 
+    def __bool__(self) -> bool:
+        return any(self._parts())
+
     def ids(self) -> EntityIds:
         """Every id that was added."""
-        return EntityIds.union(part for level in self._levels for part in level)
+        return EntityIds.union(self._parts())
+
+    def written(self) -> Written:
+        """The JSON of every id that was added; parts that are packed are not united for it."""
+        parts = [part.written() for part in self._parts() if part]
+        shapes = {part.columns.shape for part in self._parts() if part.columns is not None}
+        if len(parts) < 2 or len(shapes) > 1 or not all(part.dense for part in parts):
+            return self.ids().written()
+        return Written(joined(part.content for part in parts), dense=True)
+
+    def _parts(self) -> Iterator[EntityIds]:
+        return (part for level in self._levels for part in level)

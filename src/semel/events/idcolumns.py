@@ -47,6 +47,8 @@ class IdColumns:
     @classmethod
     def union(cls, parts: Sequence[IdColumns]) -> IdColumns:
         """Every id that is in one of them; all are of one shape."""
+        if len(parts) == 1:
+            return parts[0]
         encoded = pa.concat_arrays([part.names for part in parts]).dictionary_encode()
         counts = np.concatenate([np.diff(part.borders) for part in parts])
         order, ranks = Names(encoded.dictionary).ranks()
@@ -60,7 +62,7 @@ class IdColumns:
     def from_json(cls, value: Mapping[str, Any]) -> IdColumns | None:
         """The sets that JSON tells in a form that `written` has; None where it is another form."""
         if is_packed(value):
-            return cls(*unpack(value))
+            return cls.union([cls(*columns) for columns in unpack(value)])
         names = sorted(value)
         rows = [value[name] for name in names]
         if set(map(type, rows)) != {list} or not all(rows):
@@ -134,9 +136,9 @@ class IdColumns:
         """
         if self.dense:
             return pack(self.names, self.borders, self.firsts, self.lasts)
-        names, firsts = _escaped(self.names), self.firsts
+        names, firsts = escaped(self.names), self.firsts
         if self.shape == TEXT:
-            opened, pieces, closed = '"', [_escaped(firsts)], '"'
+            opened, pieces, closed = '"', [escaped(firsts)], '"'
         else:
             numbers = firsts.cast(pa.string())
             lasts = numbers if self.lasts is firsts else self.lasts.cast(pa.string())
@@ -275,7 +277,7 @@ def _is_sorted(codes: NDArray[Any], numbers: Integers) -> bool:
     return bool((codes == codes[0]).all() and (numbers[1:] >= numbers[:-1]).all())
 
 
-def _escaped(texts: pa.Array) -> pa.Array:
+def escaped(texts: pa.Array) -> pa.Array:
     """The texts as they stand between quotes in JSON; nearly always as they are."""
     _, ends, content = texts.buffers()
     if content is None or not content.size:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from semel.events import columns, sets, values
+from semel.events.intervals import INTEGER
 from semel.events.labels import Labels
 
 if TYPE_CHECKING:
@@ -139,6 +140,10 @@ class Rows:
         """The greatest id of each scope among these rows."""
         return sets.last_ids(self.scopes, self.ids)
 
+    def last_id_sets(self) -> EntityIds:
+        """The same as sets of one id each."""
+        return sets.last_id_sets(self.scopes, self.ids)
+
     def contained_in(self, ids: EntityIds) -> NDArray[np.bool_]:
         """The rows whose id is in `ids`."""
         return sets.contained_in(self.scopes, self.ids, ids)
@@ -146,6 +151,12 @@ class Rows:
     def at_most(self, last: Mapping[str, EventID]) -> NDArray[np.bool_]:
         """The rows whose id is not greater than `last` has it for their scope."""
         return sets.at_most(self.scopes, self.ids, last)
+
+    def all_after(self, id: int) -> bool:  # noqa: A002 - the word of the design
+        """Whether the ids are integers and each is greater than `id`; so they never compare with
+        an id of another shape.
+        """
+        return sets.shape(self.ids) == INTEGER and bool((self.ids[0].to_numpy() > id).all())
 
     def of_entities(self, entities: AbstractSet[str]) -> NDArray[np.bool_]:
         """The rows of these entities."""

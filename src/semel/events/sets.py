@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 
 from semel.errors import ConfigurationError
 from semel.events.entityids import EntityIds
-from semel.events.idcolumns import IdColumns, borders, sorted_pairs, sorted_texts
+from semel.events.idcolumns import IdColumns, borders, sorted_texts
 from semel.events.intervals import INTEGER, TEXT, IdSet, Shape, shape_of
+from semel.events.labels import Labels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from semel.events.ids import EventID
-    from semel.events.labels import Labels
 
 LEAST = -(2**63)
 GREATEST = 2**63 - 1
@@ -56,39 +56,36 @@ def id_sets(scopes: Labels, parts: Parts) -> EntityIds:
     )
 
 
+def last_rows(scopes: Labels, parts: Parts) -> NDArray[np.int64]:
+    """Of each scope in a run the row that has its greatest id."""
+    if shape(parts) == INTEGER:
+        numbers = parts[0].to_numpy()
+        if (numbers[1:] >= numbers[:-1]).all():
+            ends = np.full(len(scopes.names), -1, np.int64)
+            ends[scopes.codes] = np.arange(len(scopes))  # of several rows the last one stays
+            return ends[ends >= 0]
+        order = np.lexsort((numbers, scopes.codes))
+    else:
+        order = sorted_texts(scopes.codes, parts)
+    return order[borders(scopes.codes[order])[1:] - 1].astype(np.int64)
+
+
 def last_ids(scopes: Labels, parts: Parts) -> dict[str, EventID]:
     """The greatest id of each scope in a run."""
     if not len(scopes):
         return {}
-    latest: list[Any]
-    if shape(parts) == INTEGER:
-        numbers = parts[0].to_numpy()
-        codes, ends = _ends_of_rising(scopes, numbers)
-        if ends is None:
-            sorted_codes, numbers = sorted_pairs(scopes.codes, numbers)
-            ends = borders(sorted_codes)[1:] - 1
-            codes = sorted_codes[ends]
-        latest = numbers[ends].tolist()
-    else:
-        order = sorted_texts(scopes.codes, parts)
-        ends = order[borders(scopes.codes[order])[1:] - 1]
-        codes = scopes.codes[ends].astype(np.int64)
-        latest = _ids([part.take(pa.array(ends)) for part in parts])
-    return dict(zip(scopes.texts_of(codes), latest, strict=True))
+    rows = last_rows(scopes, parts)
+    latest = _ids([part.take(pa.array(rows)) for part in parts])
+    return dict(zip(scopes.texts_of(scopes.codes[rows]), latest, strict=True))
 
 
-def _ends_of_rising(
-    scopes: Labels, numbers: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
-    """The codes of a run and the last row of each, which has its greatest id where ids rise from
-    row to row; None where they do not.
-    """
-    if not (numbers[1:] >= numbers[:-1]).all():
-        return np.zeros(0, np.int64), None
-    ends = np.full(len(scopes.names), -1, np.int64)
-    ends[scopes.codes] = np.arange(len(scopes))  # of several rows the last one stays
-    codes = np.flatnonzero(ends >= 0)
-    return codes, ends[codes]
+def last_id_sets(scopes: Labels, parts: Parts) -> EntityIds:
+    """The greatest id of each scope in a run, as sets of one id."""
+    if not len(scopes):
+        return EntityIds.EMPTY
+    rows = last_rows(scopes, parts)
+    last = tuple(part.take(pa.array(rows)) for part in parts)
+    return id_sets(Labels(scopes.codes[rows], scopes.names), last)
 
 
 def contained_in(scopes: Labels, parts: Parts, ids: EntityIds) -> NDArray[np.bool_]:

@@ -13,15 +13,17 @@ Always true:
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from semel.events.written import Written
 from semel.ledger import payloads
 from semel.ledger.keys import key, prefix
 from semel.ledger.store import Delete, Put
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from semel.ledger.scribe import Scribe
     from semel.ledger.store import Key, Update
@@ -66,7 +68,7 @@ class Entry:
     partition: str
     number: int
     full: bool
-    state: dict[str, Any]
+    state: dict[str, Any] | Written
     at: float
     drop: tuple[int, ...] = ()
 
@@ -134,26 +136,31 @@ class Journal:
         if cached.number >= before:
             cached = State()
         rows = self._rows(operator.name, partition, cached.number)
-        state = self._fold(cached, [row for row in rows if row[0] < before])
+        state = self._fold(cached, (each for each in rows if each[0]["number"] < before))
         self.figures.seconds_loading += self._scribe.clock.monotonic() - began
         self._cache[operator.name, partition] = state
         return state
 
     def entry(
-        self, operator: Operator, partition: str, number: int, base: State, delta: dict[str, Any]
+        self,
+        operator: Operator,
+        partition: str,
+        number: int,
+        base: State,
+        delta: dict[str, Any] | Written,
     ) -> Entry:
         """Make the next row after `base`: a delta, or a full snapshot when the deltas have outgrown
         it.
 
-        A value of None in `delta` removes the name. Nothing is written here: the row goes with
-        `complete`.
+        A value of None in `delta` removes the name; it may be the JSON of one. Nothing is written
+        here: the row goes with `complete`.
         """
         at = self._scribe.clock.wall()
         full = not operator.journaled
         if operator.journaled:
             full = base.bytes_since_full() > max(SMALLEST_FULL, base.bytes_of_full())
         drop = _droppable(base.numbers, number) if full else ()
-        state = _standing(_applied(base.values, delta)) if full else delta
+        state = _whole(base.values, delta) if full else delta
         entry = Entry(operator.name, partition, number, full, state, at, drop)
         self.figures.bytes_created += len(entry.dump())
         if full:
@@ -175,25 +182,27 @@ class Journal:
         """Drop what is cached, as a process that was just started would have it."""
         self._cache.clear()
 
-    def _rows(self, operator: str, partition: str, after: int) -> list[tuple[int, str]]:
+    def _rows(
+        self, operator: str, partition: str, after: int
+    ) -> Iterator[tuple[dict[str, Any], int]]:
+        """Give the rows after a number, and how long each is."""
         start = prefix(self._scribe.pipeline, operator, partition)
         since = key(TABLE, self._scribe.pipeline, operator, partition, after).key if after else ""
         found = self._scribe.scan(TABLE, start, after=since)
-        return [(payloads.load(text)["number"], text) for _, text in found]
+        return ((payloads.load(text), len(text)) for _, text in found)
 
-    def _fold(self, base: State, rows: Iterable[tuple[int, str]]) -> State:
+    def _fold(self, base: State, rows: Iterable[tuple[dict[str, Any], int]]) -> State:
         values = base.values
         numbers = list(base.numbers)
-        for number, text in rows:
-            row = payloads.load(text)
-            self.figures.bytes_loaded += len(text)
+        for row, size in rows:
+            self.figures.bytes_loaded += size
             if row["full"]:
                 self.figures.full_loaded += 1
                 values = dict(row["state"])
             else:
                 self.figures.journal_loaded += 1
                 values = _applied(values, row["state"])
-            numbers.append((number, row["full"], len(text)))
+            numbers.append((row["number"], row["full"], size))
         return State(_standing(values), numbers[-1][0] if numbers else 0, _recent(numbers))
 
 
@@ -208,6 +217,15 @@ def updates(pipeline: str, entries: Iterable[Entry]) -> list[Update]:
 
 def _key(pipeline: str, entry: Entry, number: int) -> Key:
     return key(TABLE, pipeline, entry.operator, entry.partition, number)
+
+
+def _whole(values: dict[str, Any], delta: dict[str, Any] | Written) -> dict[str, Any] | Written:
+    """Give what stands once a delta is applied; its JSON as it is where it names everything."""
+    if not isinstance(delta, Written):
+        return _standing(_applied(values, delta))
+    changes = json.loads(delta.content)
+    whole = _standing(_applied(values, changes))
+    return delta if whole.keys() == changes.keys() else whole
 
 
 def _applied(values: dict[str, Any], delta: dict[str, Any]) -> dict[str, Any]:
