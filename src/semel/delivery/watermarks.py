@@ -232,10 +232,10 @@ class _ByMaximum(_Journaled):
     def __init__(self, assignment: Assignment, sink: Sink, journal: Journal) -> None:
         super().__init__(assignment, sink, journal)
         self._state = journal.restore(self._operator, assignment.partition, before=self._serial)
-        values = self._state.values
-        self._above = {
-            scope: Reached.load(value) for scope, value in values.items() if len(value) > 2
-        }
+        values, self._above = self._state.values, dict[str, Reached]()
+        if max(map(len, values.values()), default=0) > 2:
+            more = {scope: value for scope, value in values.items() if len(value) > 2}
+            self._above = {scope: Reached.load(value) for scope, value in more.items()}
         self._beyond = EntityIds.of({scope: known.above for scope, known in self._above.items()})
         self._reached = Latest()
 

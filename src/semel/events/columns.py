@@ -193,18 +193,16 @@ class Steps:
         return ~(self.rises | self.same)
 
 
-def steps(columns: Sequence[pa.Array]) -> Steps:
-    """Compare every row but the first with the one before it, column by column, nulls first."""
-    count = max(len(columns[0]) - 1, 0)
+def steps(columns: Sequence[pa.Array], carried: Sequence[pa.Array] | None = None) -> Steps:
+    """Compare every row with the one before it, column by column, nulls first; the first row of
+    all with the one that is carried from before this batch, where there is one.
+    """
+    count = len(columns[0]) if carried is not None else max(len(columns[0]) - 1, 0)
     rises = np.zeros(count, np.bool_)
     same = np.ones(count, np.bool_)
-    for array in columns:
-        before, after = array.slice(0, count), array.slice(1)
-        less, equal = _mask(pc.less(before, after)), _mask(pc.equal(before, after))
-        if array.null_count:
-            empty_before, empty_after = _mask(before.is_null()), _mask(after.is_null())
-            less |= empty_before & ~empty_after
-            equal |= empty_before & empty_after
+    for at, array in enumerate(columns):
+        joined = array if carried is None else pa.concat_arrays([carried[at], array])
+        less, equal = _compared(joined)
         rises |= same & less
         same &= equal
         if not same.any():
@@ -212,16 +210,23 @@ def steps(columns: Sequence[pa.Array]) -> Steps:
     return Steps(rises, same)
 
 
-def after(carried: Sequence[pa.Array] | None, columns: Sequence[pa.Array]) -> list[pa.Array]:
-    """The columns with the row that came before this batch in front of them."""
-    if carried is None:
-        return list(columns)
-    return [pa.concat_arrays([row, rest]) for row, rest in zip(carried, columns, strict=True)]
-
-
 def copied(array: pa.Array, row: int) -> pa.Array:
     """One row of an array, without holding on to the rest of it."""
     return array.take(pa.array([row], pa.int64()))
+
+
+def _compared(array: pa.Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Where a row is less than the next, and where they are equal."""
+    if pa.types.is_int64(array.type) and not array.null_count:
+        numbers = array.to_numpy()
+        return numbers[:-1] < numbers[1:], numbers[:-1] == numbers[1:]
+    before, later = array[:-1], array[1:]
+    less, equal = _mask(pc.less(before, later)), _mask(pc.equal(before, later))
+    if array.null_count:
+        empty_before, empty_later = _mask(before.is_null()), _mask(later.is_null())
+        less |= empty_before & ~empty_later
+        equal |= empty_before & empty_later
+    return less, equal
 
 
 def _mask(array: pa.Array) -> NDArray[np.bool_]:

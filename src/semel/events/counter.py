@@ -113,8 +113,7 @@ class CounterStamper:
             columns.sortable(each, path)
             for each, path in zip([*arrays, entity], paths, strict=True)
         ]
-        joined = columns.after(self._carried, keys)
-        falls = columns.steps(joined).falls
+        falls = columns.steps(keys, self._carried).falls
         if falls.any():
             row = int(np.argmax(falls)) + 1 - (self._carried is not None)
             raise Diverged(

@@ -135,7 +135,7 @@ class GivenStamper:
         if not len(rows):
             return rows
         carried = None if self._carried is None else self._carried[0]
-        steps = columns.steps(columns.after(carried, rows.order))
+        steps = columns.steps(rows.order, carried)
         # A batch's first row has a predecessor only where there was a batch before it.
         first = np.zeros(0 if carried else 1, np.bool_)
         falls, same = np.concatenate([first, steps.falls]), np.concatenate([first, steps.same])

@@ -21,7 +21,7 @@ from semel.events.rows import Rows
 from semel.events.stamper import names, once
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 @dataclass(frozen=True)
@@ -159,10 +159,10 @@ class PositionStamper:
         return part
 
     def _require_increasing(self, parts: tuple[pa.Array, ...]) -> None:
-        joined = columns.after(self._carried, parts)
-        steps = columns.steps(joined)
+        steps = columns.steps(parts, self._carried)
+        first = 1 if self._carried is None else 0
         if steps.same.any():
-            where = self._event(joined, int(np.argmax(steps.same)) + 1)
+            where = self._event(parts, int(np.argmax(steps.same)) + first)
             raise ConfigurationError(
                 f"{where} of source partition {self.partition!r} is there twice. A position that "
                 f"repeats is not merged: where one input row makes several events, number them "
@@ -170,15 +170,18 @@ class PositionStamper:
             )
         falls = steps.falls
         if falls.any():
-            at = int(np.argmax(falls))
+            at = int(np.argmax(falls)) + first
             raise Diverged(
-                f"{self._event(joined, at + 1)} of source partition {self.partition!r} came after "
-                f"{self._event(joined, at)}; positions have to increase. Remove what reorders or "
-                f"repeats rows between the source and semel.deliver (repartition, union, sort), or "
-                f"use given identity"
+                f"{self._event(parts, at)} of source partition {self.partition!r} came after "
+                f"{self._event(parts, at - 1)}; positions have to increase. Remove what reorders "
+                f"or repeats rows between the source and semel.deliver (repartition, union, sort), "
+                f"or use given identity"
             )
 
-    def _event(self, parts: list[pa.Array], row: int) -> str:
+    def _event(self, parts: Sequence[pa.Array], row: int) -> str:
+        """Name a row of a batch; the one before its first is the one that is carried."""
+        if row < 0 and self._carried is not None:
+            parts, row = self._carried, 0
         values = [part[row].as_py() for part in parts]
         return ", ".join(
             f"{path} {value}" for path, value in zip(self._paths(), values, strict=True)
