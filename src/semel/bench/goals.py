@@ -38,6 +38,8 @@ GOALS = (
     Goal("postgres", "append; peer: Spark's JDBC", ratio=3.0),
     Goal("postgres", "balance = balance + x; peer: dedup table, then", ratio=10.0),
     Goal("postgres", "balance = balance + x; peer: both as one statement per row", ratio=10.0),
+    Goal("http", "ordered calls, Idempotency-Key (REPEATABLE); peer: DBOS", ratio=10.0),
+    Goal("http", "ordered calls, windows of 1,000 (OPAQUE); peer: DBOS", ratio=10.0),
     Goal("http", "ordered calls", figure=6_000.0),
     Goal("kafka", "copy", ratio=1.5),
     Goal("kafka", "until visible, median", figure=200.0),

@@ -1,23 +1,30 @@
-"""Measures ordered calls over HTTP from one process, against a program without order and ledger.
+"""Measures ordered calls over HTTP from one process, against a plain program and a durable one.
 
-Always true: both sides call the same service, which takes its time to answer, with as many calls in
-flight; the peer is aiohttp as a careful person writes it, and promises nothing after a crash. What
-the service counted is looked at after every turn.
+Always true: all sides call the same service, which takes its time to answer, with as many calls in
+flight. The plain one is aiohttp as a careful person writes it, without order, and promises nothing
+after a crash; the durable one is DBOS on PostgreSQL, with a step for each call and a workflow for
+each entity. What the service counted is looked at after every turn.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
 from collections import deque
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
+from semel.bench.environments import python_with
 from semel.bench.http_witness import HttpWitness
 from semel.bench.rows import Row, compared
+from semel.bench.servers import PostgresServer
 from semel.bench.turns import folder, turns
 from semel.delivery import Assignment, Driver, PartitionDelivery
 from semel.events import Attempt, Given, sort
@@ -29,10 +36,12 @@ from semel.sinks.http import Http
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 CALLS = 40_000
 ENTITIES = 10_000
+DURABLE_SHARE = 10
+"""The durable side makes a tenth of the calls, with as many in flight: a rate needs no more."""
+DBOS = "3.3.0"
 IN_FLIGHT = 1_000
 SERVICE_S = 0.1
 REPETITIONS = 3
@@ -45,6 +54,7 @@ class Bench:
     """One service that both sides call in turns."""
 
     witness: HttpWitness
+    server: PostgresServer
     folder: Path
     calls: int
     in_flight: int
@@ -87,10 +97,39 @@ class Bench:
         self._look(ordered=False)
         return self.calls / took
 
-    def _look(self, *, ordered: bool = True) -> None:
-        figures = self.witness.figures()
-        if figures["requests"] != self.calls or (ordered and figures["overlaps"]):
-            raise AssertionError(f"{self.calls} calls were to be made, each once: {figures}")
+    def durable(self) -> float:
+        """Calls per second of the durable-execution engine, in order per entity."""
+        self.witness.forget()
+        bodies = [row for batch in _payments(self.calls) for row in batch.to_pylist()]
+        entities = [bodies[at::ENTITIES] for at in range(min(ENTITIES, self.calls))]
+        entities = entities[: max(1, len(entities) // DURABLE_SHARE)]
+        calls = sum(map(len, entities))
+        database = self.server.create()
+        told = {
+            "url": f"{self.witness.url}/charges",
+            "database": self.server.url(database),
+            "in_flight": self.in_flight,
+            "entities": entities,
+        }
+        python = python_with(f"dbos-{DBOS}", f"dbos=={DBOS}", "aiohttp==3.14.5", "uvloop==0.23.0")
+        script = Path(__file__).with_name("durable_job.py")
+        done = subprocess.run(  # noqa: S603 - our own words
+            [str(python), "-P", str(script)],
+            input=json.dumps(told) + "\n",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"DBOS ended: {done.stderr[-2000:]}")
+        self.server.drop(database)
+        self._look(calls)
+        return calls / float(json.loads(done.stdout))
+
+    def _look(self, calls: int | None = None, *, ordered: bool = True) -> None:
+        wanted, figures = calls or self.calls, self.witness.figures()
+        if figures["requests"] != wanted or (ordered and figures["overlaps"]):
+            raise AssertionError(f"{wanted} calls were to be made, each once: {figures}")
 
 
 async def _plain(url: str, bodies: list[dict[str, Any]], in_flight: int) -> None:
@@ -132,8 +171,13 @@ def measure(
 ) -> list[Row]:
     """Run everything; give the rows of the table."""
     repeatable, opaque = "Idempotency-Key (REPEATABLE)", f"windows of {in_flight:,} (OPAQUE)"
-    with folder() as place, HttpWitness(delay_s=SERVICE_S) as witness:
-        bench = Bench(witness, place, calls, in_flight)
+    plain, durable = "aiohttp, no order, no promise", "DBOS, durable execution"
+    with (
+        folder() as place,
+        closing(PostgresServer(durable=True)) as server,
+        HttpWitness(delay_s=SERVICE_S) as witness,
+    ):
+        bench = Bench(witness, server, place, calls, in_flight)
         found = turns(
             say,
             f"calls at {SERVICE_S * 1000:.0f} ms",
@@ -141,14 +185,16 @@ def measure(
             {
                 repeatable: lambda: bench.semel(idempotency=True),
                 opaque: lambda: bench.semel(window=in_flight),
-                "plain": bench.peer,
+                plain: bench.peer,
+                durable: bench.durable,
             },
         )
     return [
         compared(
-            f"ordered calls, {what}; peer: aiohttp, no order, no promise",
-            list(zip(found[what], found["plain"], strict=True))[1:],
+            f"ordered calls, {what}; peer: {peer}",
+            list(zip(found[what], found[peer], strict=True))[1:],
             "calls/s",
         )
+        for peer in (plain, durable)
         for what in (repeatable, opaque)
     ]

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from semel.bench.environments import python_with
 from semel.bench.kafka_broker import fetched
-from semel.errors import ConfigurationError
 from semel.ledger.clock import SystemClock
 from semel.sinks.kafka import Kafka
 from semel.spark.deliver import deliver
@@ -95,9 +93,10 @@ class WithFlink:
         self._number = 0
         self._said = folder / "flink.log"
         jar = next(fetched("flink").glob("*.jar"))
+        python = python_with(f"flink-{FLINK}", f"apache-flink=={FLINK}")
         with self._said.open("wb") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own words
-                [str(flink_python()), "-P", str(Path(__file__).with_name("flink_job.py"))],
+                [str(python), "-P", str(Path(__file__).with_name("flink_job.py"))],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -150,27 +149,6 @@ class WithFlink:
 
     def _trouble(self) -> str | None:
         return self._log()[-2000:] if self._process.poll() is not None else None
-
-
-def flink_python() -> Path:
-    """The Python of a venv with Flink in it, made once in the user's cache."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "semel"
-    folder = cache / f"flink-{FLINK}"
-    python = folder / "bin" / "python"
-    if not (folder / "whole").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        environment = {name: each for name, each in os.environ.items() if "CONSTRAINT" not in name}
-        for command in (
-            [sys.executable, "-m", "venv", str(folder)],
-            [str(python), "-m", "pip", "install", "--quiet", f"apache-flink=={FLINK}"],
-        ):
-            done = subprocess.run(  # noqa: S603 - our own words
-                command, capture_output=True, text=True, check=False, env=environment
-            )
-            if done.returncode:
-                raise ConfigurationError(f"Flink could not be installed: {done.stderr[-2000:]}")
-        (folder / "whole").touch()
-    return python
 
 
 def _without_spark() -> dict[str, str]:
