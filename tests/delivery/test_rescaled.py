@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from delivery.witnesses import Database
 from delivery.world import COUNTER, GIVEN, INCREASING, World, once
 from semel.errors import ConfigurationError, HeldInDoubt
-from semel.events import Identity
+from semel.events import Identity, bucket, bucket_name
 from semel.ledger.judging import judge
 from semel.ledger.pruning import REMEMBER_S, Pruning
 from semel.ledger.rescaling import rescale
@@ -87,6 +88,38 @@ def test_what_was_forgotten_before_a_rescaling_is_not_taken_for_new() -> None:
     with pytest.raises(HeldInDoubt, match="older than the ids that are remembered"):
         world.minibatch(0, "a1 b2 a3 b4 a5 b6 a7", "q2")
     assert world.out.seen == "a1 b2 a3 b4 a5 b6"
+
+
+MANY = 6_600
+"""So many ids of one bucket, with gaps in between, are packed."""
+
+
+def deliver(world: World, batch: int, names: list[str], query: str = "q") -> None:
+    """A minibatch whose entities are spread over the buckets, each in a task of its own."""
+    opening = world.open(batch, query)
+    buckets = world.partitions or 1
+    of_entity = dict(zip("abcdef", bucket(pa.array(list("abcdef")), buckets).tolist(), strict=True))
+    reports = []
+    for number in range(buckets):
+        text = " ".join(name for name in names if of_entity[name[0]] == number)
+        place = bucket_name(number, buckets)
+        reports += world.task(opening, text, partition=place, spark_task=number)
+    world.driver.end(opening, reports)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 3)])
+def test_sets_that_are_packed_go_to_the_buckets_of_their_entities(before: int, after: int) -> None:
+    world = World(GIVEN, partitions=before)
+    world.add(Database())
+    world.start()
+    names = [f"{'abcdef'[number % 6]}{number // 6 * 2}" for number in range(MANY * before)]
+    deliver(world, 0, names)
+    assert all('"packed"' in text for _, text in world.store.memory.scan("journal", ""))
+    rescale(world.scribe, after)
+    world.partitions = after
+    world.start()
+    deliver(world, 0, [*names, "a9999"], "q2")
+    assert once(world.out.seen) == once(" ".join([*names, "a9999"]))
 
 
 def test_what_is_remembered_over_a_rescaling_is_forgotten_in_the_end() -> None:
