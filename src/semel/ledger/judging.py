@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from semel.events.ids import Minibatch
+    from semel.ledger.rows import ParkedRow
     from semel.ledger.scribe import Scribe
     from semel.ledger.store import Requirement, Update
 
@@ -164,13 +165,21 @@ def _rewind(scribe: Scribe, row: OpenRow, operator: str, into: Consequence) -> N
             into.updates.append(Delete(Key(JOURNAL, at.key)))
 
 
+_ANEW = f"{Judgement.AS_REPLAYED.value}: "
+
+
+def comes_anew(parked: ParkedRow) -> bool:
+    """Whether a parked event was discarded because its minibatch is delivered as replayed."""
+    return parked.state is ParkedState.DISCARDED and (parked.reason or "").startswith(_ANEW)
+
+
 def _discard(scribe: Scribe, row: OpenRow, sink: str, into: Consequence) -> None:
     """Discard what is parked of the minibatch: it comes anew. What is just being sent is left."""
     judged = row.judged
     for at, parked, text in read_parked(scribe, sink, minibatch=row.minibatch):
         if judged is None or parked.state.final or parked.state is ParkedState.SENDING:
             continue
-        why = f"{judged.decision.value}: {judged.reason}"
+        why = f"{_ANEW}{judged.reason}"
         gone = replace(parked, state=ParkedState.DISCARDED, by=judged.by, reason=why, blocks=False)
         into.requirements.append(Equals(at, text))
         into.updates.append(Put(at, gone.dump()))
