@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from delivery.witnesses import Crash, crash, crash_after, lost
+from delivery.witnesses import Couriers, Crash, away, crash, crash_after, fine, lost
 from delivery.world import COUNTER, GIVEN, INCREASING, ORDERED_POSITION, POSITION, World, world_like
 from semel.events import Identity
 from semel.ledger import Ledger
-from semel.protocol import OnReject
+from semel.ledger.judging import judge
+from semel.protocol import Judgement, OnReject
 
 IDENTITIES: dict[str, Identity] = {
     "position": POSITION,
@@ -63,6 +64,52 @@ def test_an_event_in_doubt_its_followers_and_what_became_of_them_are_found(ident
     assert where(world, "a", first) == "discarded"
     world.driver.drain()
     assert where(world, "a", second) == "delivered"
+
+
+@pytest.mark.parametrize("identity", IDENTITIES)
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+def test_what_was_discarded_because_it_came_anew_is_found_as_it_is_now(
+    identity: str, kind: str
+) -> None:
+    world = world_like(kind, IDENTITIES[identity])
+    world.out.refuses.add("a1")
+    world.minibatch(0, "a1 b2")
+    judge(world.scribe, world.opened().minibatch, Judgement.AS_REPLAYED, "ann", "looked")
+    world.start()
+    opening = world.open(0)
+    assert world.parked() == ["a1 discarded"]
+    assert where(world, "a", 1) in ("discarded", "pending")
+    world.out.refuses.clear()
+    world.driver.end(opening, world.task(opening, "a1=9 b2=9"))
+    assert where(world, "a", 1) == "delivered"
+    for batch in range(1, 5):
+        world.minibatch(batch, f"b{10 + batch}")
+    assert where(world, "a", 1) == "delivered"
+
+
+@pytest.mark.parametrize("identity", IDENTITIES)
+def test_what_was_discarded_and_is_parked_anew_is_found_parked(identity: str) -> None:
+    world = world_like("transactional", IDENTITIES[identity])
+    world.out.refuses.add("a1")
+    world.minibatch(0, "a1 b2")
+    judge(world.scribe, world.opened().minibatch, Judgement.AS_REPLAYED, "ann", "looked")
+    world.start()
+    world.minibatch(0, "a1=9 b2=9")
+    assert world.parked() == ["a1 discarded", "a1 rejected"]
+    assert where(world, "a", 1) == "parked"
+
+
+def test_an_event_that_was_delivered_beside_one_that_is_still_sent_is_not_in_doubt() -> None:
+    world = World(GIVEN)
+    world.add(Couriers(), chunk_rows=3)
+    world.start()
+    world.out.plan(away, fine, away, crash)
+    opening = world.open(0)
+    with pytest.raises(Crash):
+        world.task(opening, "a1 b2 c3")
+    assert world.out.seen == "b2"
+    assert where(world, "b", 2) == "delivered"
+    assert where(world, "a", 1) == "in doubt"
 
 
 @pytest.mark.parametrize("identity", IDENTITIES)

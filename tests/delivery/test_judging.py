@@ -199,6 +199,37 @@ def test_an_attempt_from_before_the_judgement_can_write_no_more() -> None:
 # -- a minibatch that is complete
 
 
+@pytest.mark.parametrize("kind", ["opaque", "repeatable", "repeatable by chunk", "probing"])
+@pytest.mark.parametrize("first", ["", "a1"])
+def test_by_position_events_between_those_of_a_complete_minibatch_are_not_lost(
+    kind: str, first: str
+) -> None:
+    world = world_like(kind, POSITION, chunk_rows=2)
+    world.driver.end(opening := world.open(0), world.task(opening, first))
+    world.minibatch(1, "a3 a5 a7")
+    diverge(world, "a2 a3 a4 a5 a6 a7")
+    say(world, Judgement.AS_RECORDED)
+    world.start()
+    world.minibatch(1, "a2 a3 a4 a5 a6 a7")
+    world.minibatch(2, "a9")
+    assert once(world.out.seen) == f"{first} a2 a3 a4 a5 a6 a7 a9".strip()
+    world.start()
+    world.minibatch(0, f"{first} a2 a3 a4 a5 a6 a7 a9 a10", "q2")
+    assert once(world.out.seen) == f"{first} a2 a3 a4 a5 a6 a7 a9 a10".strip()
+
+
+def test_by_position_a_complete_minibatch_that_shrank_repeats_nothing_later() -> None:
+    world = world_like("opaque", POSITION)
+    world.minibatch(0, "a1")
+    world.minibatch(1, "a3 a5 a7")
+    diverge(world, "a3 a4")
+    say(world, Judgement.AS_RECORDED)
+    world.start()
+    world.minibatch(1, "a3 a4")
+    world.minibatch(2, "a5 a6 a7 a8")
+    assert once(world.out.seen) == "a1 a3 a4 a5 a6 a7 a8"
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("identity", SURVIVING)
 def test_a_complete_minibatch_as_recorded_skips_what_was_delivered_and_delivers_the_rest(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from delivery.witnesses import Database
-from delivery.world import COUNTER, GIVEN, World
-from semel.errors import ConfigurationError
-from semel.events import Identity
+from delivery.world import COUNTER, GIVEN, INCREASING, World, once
+from semel.errors import ConfigurationError, HeldInDoubt
+from semel.events import Identity, bucket, bucket_name
+from semel.ledger.judging import judge
+from semel.ledger.pruning import REMEMBER_S, Pruning
 from semel.ledger.rescaling import rescale
+from semel.protocol import Judgement
 
 
 def made(identity: Identity) -> World:
@@ -41,3 +45,118 @@ def test_rescaling_a_finished_batch_says_what_it_is() -> None:
     world.driver.finish(opening)
     with pytest.raises(ConfigurationError, match="a batch that is finished"):
         rescale(world.scribe, 2)
+
+
+def from_two_to_one(world: World) -> None:
+    """The pipeline goes on with one bucket."""
+    rescale(world.scribe, 1)
+    world.partition, world.partitions = "0of1", 1
+    world.start()
+
+
+def of_two() -> World:
+    world = World(GIVEN, partition="0of2", partitions=2)
+    world.add(Database())
+    world.start()
+    return world
+
+
+def test_what_is_forgotten_after_a_rescaling_is_not_taken_for_new() -> None:
+    world = of_two()
+    world.minibatch(0, "a1")
+    world.minibatch(1, "b2")
+    from_two_to_one(world)
+    world.minibatch(2, "a3 b4")
+    world.clock.move(2 * REMEMBER_S)
+    Pruning(world.scribe).run(["out"])
+    world.minibatch(3, "a5 b6")
+    world.start()
+    with pytest.raises(HeldInDoubt, match="older than the ids that are remembered"):
+        world.minibatch(0, "a1 b2 a3 b4 a5 b6 a7", "q2")
+    assert world.out.seen == "a1 b2 a3 b4 a5 b6"
+
+
+def test_what_was_forgotten_before_a_rescaling_is_not_taken_for_new() -> None:
+    world = of_two()
+    world.minibatch(0, "a1 b2")
+    world.clock.move(2 * REMEMBER_S)
+    Pruning(world.scribe).run(["out"])
+    world.minibatch(1, "a3 b4")
+    from_two_to_one(world)
+    world.minibatch(2, "a5 b6")
+    world.start()
+    with pytest.raises(HeldInDoubt, match="older than the ids that are remembered"):
+        world.minibatch(0, "a1 b2 a3 b4 a5 b6 a7", "q2")
+    assert world.out.seen == "a1 b2 a3 b4 a5 b6"
+
+
+MANY = 6_600
+"""So many ids of one bucket, with gaps in between, are packed."""
+
+
+def deliver(world: World, batch: int, names: list[str], query: str = "q") -> None:
+    """A minibatch whose entities are spread over the buckets, each in a task of its own."""
+    opening = world.open(batch, query)
+    buckets = world.partitions or 1
+    of_entity = dict(zip("abcdef", bucket(pa.array(list("abcdef")), buckets).tolist(), strict=True))
+    reports = []
+    for number in range(buckets):
+        text = " ".join(name for name in names if of_entity[name[0]] == number)
+        place = bucket_name(number, buckets)
+        reports += world.task(opening, text, partition=place, spark_task=number)
+    world.driver.end(opening, reports)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 3)])
+def test_sets_that_are_packed_go_to_the_buckets_of_their_entities(before: int, after: int) -> None:
+    world = World(GIVEN, partitions=before)
+    world.add(Database())
+    world.start()
+    names = [f"{'abcdef'[number % 6]}{number // 6 * 2}" for number in range(MANY * before)]
+    deliver(world, 0, names)
+    assert all('"packed"' in text for _, text in world.store.memory.scan("journal", ""))
+    rescale(world.scribe, after)
+    world.partitions = after
+    world.start()
+    deliver(world, 0, [*names, "a9999"], "q2")
+    assert once(world.out.seen) == once(" ".join([*names, "a9999"]))
+
+
+def test_what_is_remembered_over_a_rescaling_is_forgotten_in_the_end() -> None:
+    world = of_two()
+    for batch in range(5):
+        world.minibatch(batch, f"a{batch} b{batch}")
+    from_two_to_one(world)
+    world.minibatch(5, "a5")
+    world.clock.move(3 * REMEMBER_S)
+    Pruning(world.scribe).run(["out"])
+    assert world.store.size("journal")[0] == 1  # the mark
+
+
+@pytest.mark.parametrize("identity", [GIVEN, INCREASING], ids=["given", "increasing"])
+def test_a_minibatch_judged_after_a_rescaling_there_and_back_forgets_nothing_else(
+    identity: Identity,
+) -> None:
+    world = made(identity)
+    world.minibatch(0, "c0 a1 b2")
+    world.minibatch(1, "a3 b4")  # complete, and the driver dies before Spark commits the batch
+    rescale(world.scribe, 2)
+    rescale(world.scribe, 1)
+    judge(world.scribe, world.opened().minibatch, Judgement.AS_REPLAYED, "ann", "looked")
+    world.start()
+    world.minibatch(1, "a3 b4 a5")
+    world.start()
+    world.minibatch(0, "c0 a1 b2 a3 b4 a5 b6", "q2")
+    assert once(world.out.seen) == "c0 a1 b2 a3 a3 b4 b4 a5 b6"
+
+
+def test_counted_ids_go_on_where_they_stood_when_a_minibatch_is_judged_after_a_rescaling() -> None:
+    world = made(COUNTER)
+    world.minibatch(0, "a1 a2")
+    world.minibatch(1, "a3")
+    rescale(world.scribe, 2)
+    rescale(world.scribe, 1)
+    judge(world.scribe, world.opened().minibatch, Judgement.AS_REPLAYED, "ann", "looked")
+    world.start()
+    world.minibatch(1, "a3=9 a4")
+    assert [effect.event for effect in world.out.effects] == [1, 2, 3, 3, 4]

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from delivery.witnesses import Crash, crash_after, fine
-from delivery.world import COUNTER, GIVEN, INCREASING, POSITION, World, once, world_like
+from delivery.witnesses import Crash, crash, crash_after, fine
+from delivery.world import (
+    COUNTER,
+    GIVEN,
+    INCREASING,
+    POSITION,
+    World,
+    once,
+    world_like,
+)
 from semel.errors import Diverged
 from semel.events import Identity
 from semel.ledger.judging import judge
@@ -98,3 +106,40 @@ def test_as_recorded_of_a_complete_batch_that_shrank_repeats_nothing() -> None:
     world.minibatch(1, "a3 b4")
     world.minibatch(2, "a5 b6")
     assert once(world.out.seen) == "a1 b2 a3 b4 a5 b6"
+
+
+@pytest.mark.parametrize("kind", ["opaque", "probing", "transactional", "sequenced"])
+def test_a_batch_that_grew_and_is_left_half_delivered_for_the_right_copy_repeats_nothing(
+    kind: str,
+) -> None:
+    world = world_like(kind, POSITION, chunk_rows=1, span_chunks=1)
+    world.minibatch(0, "a1 b2")
+    world.start()
+    opening = world.open(0)  # of an older copy: Spark plans it anew, and it has grown
+    world.out.plan(fine, crash)
+    with pytest.raises(Crash):
+        world.task(opening, "a1 b2 a3 b4")
+    world.start()
+    world.minibatch(1, "a3 b4 a5")  # the right copy is back
+    world.minibatch(2, "b6")
+    held = [each.split()[0] for each in world.parked()]
+    assert once(" ".join([world.out.seen, *held])) == "a1 b2 a3 b4 a5 b6"
+
+
+@pytest.mark.parametrize("kind", ["transactional", "opaque"])
+def test_a_batch_before_the_last_that_grew_and_is_left_half_delivered_repeats_nothing(
+    kind: str,
+) -> None:
+    world = world_like(kind, POSITION, chunk_rows=1)
+    world.minibatch(0, "a1 b2")
+    world.driver.end(world.open(1), [])
+    world.start()
+    opening = world.open(0)  # of a copy that is one batch older
+    world.out.plan(fine, crash)
+    with pytest.raises(Crash):
+        world.task(opening, "a1 b2 a3 b4")
+    world.start()
+    world.minibatch(2, "a3 b4 a5")  # the right copy is back
+    world.minibatch(3, "b6")
+    held = [each.split()[0] for each in world.parked()]
+    assert once(" ".join([world.out.seen, *held])) == "a1 b2 a3 b4 a5 b6"

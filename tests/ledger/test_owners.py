@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -212,3 +213,18 @@ def test_of_a_process_of_another_machine_nobody_knows_that_it_is_gone() -> None:
     assert Process(here.host, here.boot, here.pid, "1").gone()
     assert not Process(here.host, "", here.pid, "1").gone()
     assert Process.from_json(json.loads(json.dumps(here.to_json()))) == here
+
+
+def test_of_a_process_of_another_container_nobody_knows_that_it_is_gone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Process.here()
+    with monkeypatch.context() as beside:  # on the same machine, with process ids of its own
+        beside.setattr("os.readlink", lambda _: "pid:[7]")
+        there = Process.here()
+        living = replace(there, pid=there.pid + 100_000)
+        assert living.gone(), "whoever sees the same process ids knows"
+    assert not living.gone()
+    world.owners.register(DESCRIPTION, living, "n1")
+    world.clock.meanwhile = lambda: world.owners.beat(1, "n1")
+    assert world.owners.alive(here, LEASE_S)

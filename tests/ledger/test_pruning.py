@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from delivery.witnesses import after
 from delivery.world import GIVEN, world_like
 from ledger.delivering import Driver, payments
 from ledger.doubles import SINK, World, holding, parked, span, wish
@@ -88,3 +89,20 @@ def test_sets_are_forgotten_after_a_lost_checkpoint_too_and_what_was_met_is_not(
     assert pipeline.store.size("journal")[0] == 1  # the mark
     pipeline.minibatch(20, "a50", "q2")
     assert pipeline.out.seen.endswith("a29 a50")
+
+
+def test_a_run_that_was_replaced_while_it_pruned_forgets_nothing_more() -> None:
+    pipeline = world_like("transactional", GIVEN)
+    pipeline.minibatch(0, "a1 b2")
+    pipeline.minibatch(1, "a3 b4")
+    pipeline.clock.move(8 * DAY_S)
+    pipeline.minibatch(2, "a5 b6")
+
+    def replaced() -> None:
+        pipeline.start()
+        pipeline.minibatch(0, "a1 b2 c9", "q2")  # the checkpoint was lost; it has met what is known
+
+    pipeline.store.script.append(after(replaced))
+    Pruning(pipeline.scribe).run(["out"])
+    pipeline.minibatch(1, "a3 b4 a5 b6 a7", "q2")
+    assert pipeline.out.seen == "a1 b2 a3 b4 a5 b6 c9 a7"

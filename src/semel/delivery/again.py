@@ -144,35 +144,56 @@ class Again:
             result = self._patiently(claimed, lambda: session.deliver(chunk))
             if isinstance(result, OutcomeUnknown):
                 self.around.clock.sleep(self.sink.deadline_s)
-                return DELIVERED if session.arrived(chunk.key) else NotDelivered(str(result))
+                try:
+                    arrived = session.arrived(chunk.key)
+                except DeliveryError as error:
+                    raise Unanswered from error
+                return DELIVERED if arrived else NotDelivered(str(result))
             return result
         finally:
             session.close()
 
     def _transact(self, claimed: Claimed) -> Receipt | DeliveryError:
-        """TRANSACTIONAL: a progress row of its own names the last event that was resent."""
-        name: list[object] = [claimed.key.key]
+        """TRANSACTIONAL: a progress row of its own names the last event that was resent, so no
+        other may be resent while that row does not say what became of this one.
+        """
+        sent = False
         for _ in range(3):
-            session = cast("TransactionalSession", self._open(claimed))
             try:
-                stood = session.take_over()
-                if stood is not None and stood.sort_key == name and not stood.rejected:
-                    return DELIVERED
-                progress = Progress(
-                    minibatch=RESENDS,
-                    attempt=Attempt(claimed.token, 0),
-                    start=0 if stood is None else stood.done,
-                    done=claimed.token,
-                    osn=claimed.row.osn,
-                    sort_key=name,
-                )
-                call = partial(session.deliver_with, self._chunk(claimed), progress)
-                result = _single(call_patiently(call, self.sink.retry, self.around))
-            finally:
-                session.close()
+                result = self._transaction(claimed)
+            except NotDelivered as error:
+                if sent:
+                    raise Unanswered from error
+                raise
+            if sent and isinstance(result, NotDelivered):
+                break
             if not isinstance(result, OutcomeUnknown):
                 return result
+            sent = True
         raise Unanswered
+
+    def _transaction(self, claimed: Claimed) -> Receipt | DeliveryError:
+        """Fence the row, ask it, and send where it does not name the event. Raises `NotDelivered`
+        when nobody answered.
+        """
+        name: list[object] = [claimed.key.key]
+        session = cast("TransactionalSession", self._open(claimed))
+        try:
+            stood = session.take_over()
+            if stood is not None and stood.sort_key == name and not stood.rejected:
+                return DELIVERED
+            progress = Progress(
+                minibatch=RESENDS,
+                attempt=Attempt(claimed.token, 0),
+                start=0 if stood is None else stood.done,
+                done=claimed.token,
+                osn=claimed.row.osn,
+                sort_key=name,
+            )
+            call = partial(session.deliver_with, self._chunk(claimed), progress)
+            return _single(call_patiently(call, self.sink.retry, self.around))
+        finally:
+            session.close()
 
     def _append(self, claimed: Claimed) -> Receipt | DeliveryError:
         """SEQUENCED: the log says which resend was its last. While it does not say, the event stays

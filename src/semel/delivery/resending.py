@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from semel.delivery.again import Again, Unanswered
-from semel.errors import DeliveryError, Fenced, NotDelivered, Rejected, SemelError
+from semel.errors import (
+    DeliveryError,
+    Fenced,
+    NotDelivered,
+    OutcomeUnknown,
+    Rejected,
+    SemelError,
+)
 from semel.ledger.parked import next_of, read_heads, read_parked
 from semel.ledger.resends import WHOLE_SINK, Claimed, Resends
 from semel.protocol import DOUBT, Capability, OnReject, ParkedState, Remedy
@@ -119,10 +126,13 @@ class Resending:
 
     def _settle(self, claimed: Claimed) -> bool:
         taken_over = claimed.was.state is ParkedState.SENDING
+        twice = taken_over and self._sends_again
         self._wait_before(claimed, taken_over=taken_over)
         try:
             result = self._again.deliver(claimed, taken_over=taken_over)
-        except NotDelivered as error:
+        except (NotDelivered, OutcomeUnknown) as error:
+            if taken_over or isinstance(error, OutcomeUnknown):
+                raise Unanswered from error  # nobody answered, and it may have arrived before
             result = error  # nobody answered, so nothing was sent
         except (SemelError, Unanswered):
             raise
@@ -132,10 +142,9 @@ class Resending:
             if taken_over and self.sink.capability is Capability.REPEATABLE:
                 raise Unanswered  # by the claim it is known since when it may have been sent
             again = ParkedState.RESEND if taken_over else claimed.was.state
-            self._resends.settle(claimed, again, str(result), blocks=True)
+            self._resends.settle(claimed, again, str(result), blocks=True, doubted=twice)
             return False
         if isinstance(result, Receipt):
-            twice = taken_over and self._sends_again
             self._resends.settle(
                 claimed, ParkedState.DELIVERED, "sent", blocks=False, doubted=twice
             )

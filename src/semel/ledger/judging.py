@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError
+from semel.events import EntityIds
 from semel.ledger import keys, payloads
 from semel.ledger.journal import COUNTERS, watermark_of
 from semel.ledger.journal import TABLE as JOURNAL
@@ -19,7 +20,7 @@ from semel.ledger.keys import EVENTS, OPEN, STREAMS, key, prefix
 from semel.ledger.owners import PIPELINES
 from semel.ledger.parked import read_parked
 from semel.ledger.rows import Judged, OpenRow, SpanRow, StreamRow
-from semel.ledger.sequences import Standing, advance, read_sequences
+from semel.ledger.sequences import Mark, Standing, advance, read_sequences
 from semel.ledger.store import Conflict, Delete, Equals, Key, Put, Sweep
 from semel.protocol import Judgement, ParkedState, PartitionState
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from semel.events.ids import Minibatch
+    from semel.ledger.rows import ParkedRow
     from semel.ledger.scribe import Scribe
     from semel.ledger.store import Requirement, Update
 
@@ -118,7 +120,10 @@ def follow(scribe: Scribe, row: OpenRow, sinks: Iterable[str], *, survives: bool
         _rewind(scribe, row, COUNTERS.name, dropped)
         return dropped
     if survives:
-        return Consequence(new_generation=True)
+        narrowed = Consequence(new_generation=True)
+        for sink in () if row.newest is not None else sinks:
+            _narrow(scribe, row, sink, narrowed)
+        return narrowed
     complete = (row.complete or row.again) and not any(
         StreamRow.load(text).state is PartitionState.PENDING
         for sink in sinks
@@ -129,6 +134,25 @@ def follow(scribe: Scribe, row: OpenRow, sinks: Iterable[str], *, survives: bool
 
 def _of(scribe: Scribe, row: OpenRow, sink: str) -> str:
     return prefix(scribe.pipeline, sink, row.minibatch.generation, row.minibatch.batch)
+
+
+def _narrow(scribe: Scribe, row: OpenRow, sink: str, into: Consequence) -> None:
+    """By position, a complete minibatch has handled all up to its last event. A replay may have
+    others in between: where spans are recorded, what they name is handled, and nothing else.
+    """
+    known = read_sequences(scribe, sink)
+    for row_key, text in scribe.scan(STREAMS, _of(scribe, row, sink)):
+        stream = StreamRow.load(text)
+        sequence = known.get(stream.partition)
+        spans = [SpanRow.load(span) for _, span in scribe.scan(EVENTS, row_key.key + "/")]
+        if sequence is None or sequence.after.mark is None or not spans:
+            continue
+        if stream.state is PartitionState.COMPLETE:
+            ids = EntityIds.union(ids for span in spans for ids in span.ids)
+            mark = sequence.as_of(row.serial).mark or Mark(generation=row.minibatch.generation)
+            mark = replace(mark, above=mark.above | ids.get(stream.partition))
+            after = Standing(sequence.after.osn, sequence.after.sent, mark)
+            into.updates.append(advance(scribe, sink, sequence, row.serial, after))
 
 
 def _drop(scribe: Scribe, row: OpenRow, sink: str, into: Consequence) -> None:
@@ -164,13 +188,21 @@ def _rewind(scribe: Scribe, row: OpenRow, operator: str, into: Consequence) -> N
             into.updates.append(Delete(Key(JOURNAL, at.key)))
 
 
+_ANEW = f"{Judgement.AS_REPLAYED.value}: "
+
+
+def comes_anew(parked: ParkedRow) -> bool:
+    """Whether a parked event was discarded because its minibatch is delivered as replayed."""
+    return parked.state is ParkedState.DISCARDED and (parked.reason or "").startswith(_ANEW)
+
+
 def _discard(scribe: Scribe, row: OpenRow, sink: str, into: Consequence) -> None:
     """Discard what is parked of the minibatch: it comes anew. What is just being sent is left."""
     judged = row.judged
     for at, parked, text in read_parked(scribe, sink, minibatch=row.minibatch):
         if judged is None or parked.state.final or parked.state is ParkedState.SENDING:
             continue
-        why = f"{judged.decision.value}: {judged.reason}"
+        why = f"{_ANEW}{judged.reason}"
         gone = replace(parked, state=ParkedState.DISCARDED, by=judged.by, reason=why, blocks=False)
         into.requirements.append(Equals(at, text))
         into.updates.append(Put(at, gone.dump()))

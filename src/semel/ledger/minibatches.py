@@ -26,7 +26,7 @@ from semel.ledger.store import Absent, Conflict, Equals, Put, Sweep
 from semel.protocol import PartitionState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from semel.ledger.reports import Report
     from semel.ledger.scribe import Scribe
@@ -286,16 +286,24 @@ class Minibatches:
 
     def _steps(self, before: OpenRow, wish: Wish) -> bool:
         """Whether a batch belongs to the generation: one before the newest only where the newest is
-        complete and its own rows are there to compare, because Spark may have planned it anew.
+        complete and its own rows are there to compare, because Spark may have planned it anew; and
+        none that leaves a minibatch behind which had grown and is half delivered.
         """
         batch, _, complete = before.reached()
+        if before.again and not before.complete and wish.batch != before.minibatch.batch:
+            rows = self._rows_of(before.minibatch, wish)
+            if any(StreamRow.load(text).state is PartitionState.PENDING for text in rows):
+                return False
         if wish.batch >= batch or not wish.survives_lost_checkpoint:
             return True
         again = Minibatch(before.minibatch.generation, wish.batch)
-        return complete and any(
-            self._scribe.scan(STREAMS, prefix(self._scribe.pipeline, sink, *_parts(again)), limit=1)
-            for sink in wish.sinks
-        )
+        return complete and any(True for _ in self._rows_of(again, wish))
+
+    def _rows_of(self, minibatch: Minibatch, wish: Wish) -> Iterator[str]:
+        """Give the rows of a minibatch, of all sinks of the wish."""
+        for sink in wish.sinks:
+            start = prefix(self._scribe.pipeline, sink, *_parts(minibatch))
+            yield from (text for _, text in self._scribe.scan(STREAMS, start))
 
     def _matching(
         self, opening: Opening, sink: str, row: StreamRow, report: Report | None

@@ -1,6 +1,7 @@
 """Who holds a row: a process named so well that its end can be known for sure.
 
-A process id comes back after a while; together with the boot id and the start time it does not.
+A process id comes back after a while; together with the boot id and the start time it does not. And
+every container of a machine has process ids of its own, under the same boot id.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
+_PIDS = Path("/proc/self/ns/pid")
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process of one machine since one boot."""
+    """One process of one machine since one boot, among those that see its process id."""
 
     host: str
     boot: str
@@ -46,9 +48,9 @@ class Process:
 
 
 def _boot_id() -> str:
-    """Tell the boots of machines apart; empty where the system does not say."""
+    """Tell boots of machines, and their containers, apart; empty where the system does not say."""
     try:
-        return _BOOT.read_text().strip()
+        return f"{_BOOT.read_text().strip()} {_PIDS.readlink()}"
     except OSError:
         return ""
 

@@ -3,7 +3,8 @@
 Rows of minibatches are swept when the next but one opens, journals are compacted as they grow. What
 is left for here: parked events that are final, and remembered id sets. Where a set goes, a mark
 stays: after a lost checkpoint an id that is not remembered may be new, or older than what is
-remembered.
+remembered. Always true: only the run that has the pipeline prunes, because what may go depends on
+when its generation began.
 """
 
 from __future__ import annotations
@@ -39,18 +40,20 @@ class Pruning:
         """Remove old rows; say how many."""
         now = self.scribe.clock.wall()
         old = now - self.remember_s
-        text = self.scribe.read_one(keys.key(OPEN, self.scribe.pipeline))
+        open_key = keys.key(OPEN, self.scribe.pipeline)
+        text = self.scribe.read_one(open_key)
         opened = None if text is None else OpenRow.load(text)
+        still = [] if text is None else [Equals(open_key, text)]
         removed = 0
         for sink in sinks:
             for row_key, row, row_text in read_parked(self.scribe, sink):
                 if row.state.final and row.at < old and not _replayable(opened, row.minibatch):
-                    removed += self._remove(row_key, row_text)
+                    removed += self._remove(row_key, row_text, still)
             name = watermark_of(sink).name
             for row_key, row_text in self.scribe.scan(JOURNAL, prefix(self.scribe.pipeline, name)):
                 entry = payloads.load(row_text)
                 if entry["at"] < old and _is_set(entry) and not self._re_read(opened, entry["at"]):
-                    removed += self._forget(row_key, row_text)
+                    removed += self._forget(row_key, row_text, still)
         return removed
 
     def _re_read(self, opened: OpenRow | None, at: float) -> bool:
@@ -60,7 +63,7 @@ class Pruning:
             return False
         return opened.since > now - self.remember_s
 
-    def _forget(self, row_key: Key, text: str) -> int:
+    def _forget(self, row_key: Key, text: str, still: list[Equals]) -> int:
         """Remove a remembered set; say in its partition that something was forgotten, and still in
         which generation an id was met.
         """
@@ -72,15 +75,15 @@ class Pruning:
         entry = {"number": FORGOTTEN, "full": False, "state": state, "at": 0.0}
         try:
             self.scribe.commit(
-                [Equals(row_key, text)], [Delete(row_key), Put(mark, payloads.dump(entry))]
+                [*still, Equals(row_key, text)], [Delete(row_key), Put(mark, payloads.dump(entry))]
             )
         except Conflict:
             return 0
         return 1
 
-    def _remove(self, row_key: Key, text: str) -> int:
+    def _remove(self, row_key: Key, text: str, still: list[Equals]) -> int:
         try:
-            self.scribe.commit([Equals(row_key, text)], [Delete(row_key)])
+            self.scribe.commit([*still, Equals(row_key, text)], [Delete(row_key)])
         except Conflict:
             return 0
         return 1

@@ -14,6 +14,7 @@ from semel.ledger import keys, payloads
 from semel.ledger.finished import finished
 from semel.ledger.journal import COUNTERS, Journal, watermark_of
 from semel.ledger.journal import TABLE as JOURNAL
+from semel.ledger.judging import comes_anew
 from semel.ledger.keys import EVENTS, OPEN, STREAMS, prefix
 from semel.ledger.owners import OWNERS, PIPELINES, OwnerRow
 from semel.ledger.parked import read_heads, read_parked
@@ -231,19 +232,29 @@ class Ledger:
     # -- one event
 
     def _trace(self, scribe: Scribe, sink: str, entity: str, event: EventID) -> Trace:
-        for _, row, _ in read_parked(scribe, sink):
-            if row.event == event and entity in (row.entity, row.scope):
-                state = _PARKED_AS.get(row.state)
-                if state is not None:
-                    osn = (row.osn, row.osn)
-                    return Trace(sink, state, row.minibatch, None, osn, row.at, row.why)
+        parked = self._in_parked(scribe, sink, entity, event)
+        if parked is not None and not parked[1]:
+            return parked[0]
         return (
             self._in_spans(scribe, sink, entity, event)
             or self._in_watermarks(scribe, sink, entity, event)
             or self._in_pending(scribe, sink)
+            or (None if parked is None else parked[0])
             or self._in_finished(scribe, sink)
             or Trace(sink, "not seen")
         )
+
+    def _in_parked(
+        self, scribe: Scribe, sink: str, entity: str, event: EventID
+    ) -> tuple[Trace, bool] | None:
+        """Tell what the newest parked row of an event says, and whether the event comes anew."""
+        for _, row, _ in reversed(read_parked(scribe, sink)):
+            state = _PARKED_AS.get(row.state)
+            if state is not None and row.event == event and entity in (row.entity, row.scope):
+                osn = (row.osn, row.osn)
+                trace = Trace(sink, state, row.minibatch, None, osn, row.at, row.why)
+                return trace, comes_anew(row)
+        return None
 
     def _in_spans(self, scribe: Scribe, sink: str, entity: str, event: EventID) -> Trace | None:
         for at, text in scribe.scan(EVENTS, prefix(scribe.pipeline, sink)):
@@ -256,7 +267,8 @@ class Ledger:
             complete = stream is not None and (
                 StreamRow.load(stream).state is PartitionState.COMPLETE
             )
-            settled = complete or span.state is SpanState.SETTLED
+            before = span.handled.contains(entity, event)  # beside others that are still sent
+            settled = complete or before or span.state is SpanState.SETTLED
             return Trace(
                 sink,
                 "delivered" if settled else "in doubt",

@@ -1,8 +1,9 @@
 """Changing the number of entity buckets between two minibatches.
 
-New snapshots are written beside the old ones, under partition names that carry the number of
-buckets; one small commit then switches. A crash before it leaves the old number in force, and doing
-it again writes the same rows.
+New rows are written beside the old ones, under partition names that carry the number of buckets;
+one small commit then switches. A crash before it leaves the old number in force, and doing it again
+writes the same rows. Always true: what the last minibatch changed, and each set of remembered ids,
+stays a row of its own, so that it can be judged, and forgotten, without the others.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import pyarrow as pa
 
 from semel.errors import ConfigurationError, Fenced
 from semel.events import EntityIds, bucket, bucket_name
+from semel.events.entityids import unpacked
 from semel.ledger import journal, payloads, refusals
-from semel.ledger.journal import COUNTERS, Entry, Journal, watermark_of
+from semel.ledger.journal import COUNTERS, FORGOTTEN, Entry, Journal, watermark_of
 from semel.ledger.keys import OPEN, key, prefix
 from semel.ledger.owners import PIPELINES
 from semel.ledger.parked import read_parked
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 NOW = 2**62
 """A number above every minibatch: the state as of now."""
+ROWS_MAX = 1_000
+"""How many rows are written with one commit."""
 
 
 def rescale(scribe: Scribe, partitions: int) -> None:
@@ -61,7 +65,9 @@ def rescale(scribe: Scribe, partitions: int) -> None:
     still = Equals(open_key, rows[open_key])
     for operator in operators:
         made = _rebucketed(scribe, operator, opened.serial, before, partitions)
-        scribe.commit([still], journal.updates(scribe.pipeline, made))
+        for start in range(0, len(made) or 1, ROWS_MAX):
+            some = made[start : start + ROWS_MAX]
+            scribe.commit([still], journal.updates(scribe.pipeline, some))
     switch: list[Update] = [
         Put(pipeline_key, payloads.dump({**described, "partitions": partitions})),
         Put(open_key, replace(opened, version=opened.version + 1).dump()),
@@ -96,29 +102,66 @@ def _refuse_parked(scribe: Scribe, sinks: dict[str, Any]) -> None:
 
 
 def _rebucketed(scribe: Scribe, operator: str, number: int, before: int, after: int) -> list[Entry]:
-    """Give the state of an operator in the new buckets, as one full snapshot for each."""
+    """Give the rows of an operator in the new buckets, as of the minibatch `number`."""
+    older = _parted(scribe, operator, number, before, after)
+    newest = _parted(scribe, operator, NOW, before, after)
+    at = scribe.clock.wall()
+    made: list[Entry] = []
+    for new, (was, state) in enumerate(zip(older, newest, strict=True)):
+        place = bucket_name(new, after)
+        marks = {name: value for name, value in state.items() if _is_mark(operator, value)}
+        sets = {name: value for name, value in state.items() if isinstance(value, dict)}
+        made += [
+            Entry(operator, place, int(name), False, {name: EntityIds.from_json(ids).written()}, at)
+            for name, ids in sets.items()
+        ]
+        if marks:
+            made.append(Entry(operator, place, FORGOTTEN, False, marks, 0.0))
+        if marks or sets:
+            continue
+        changed = {name: value for name, value in state.items() if was.get(name) != value}
+        if was:
+            made.append(Entry(operator, place, number - 1, True, was, at))
+        if changed:
+            made.append(Entry(operator, place, number, False, changed, at))
+    return made
+
+
+def _parted(
+    scribe: Scribe, operator: str, number: int, before: int, after: int
+) -> list[dict[str, Any]]:
+    """Give the state that the minibatch `number` starts from, of each new bucket."""
     made: list[dict[str, Any]] = [{} for _ in range(after)]
     for old in range(before):
         state = Journal(scribe).restore(
-            journal.Operator(operator), bucket_name(old, before), before=NOW
+            journal.Operator(operator), bucket_name(old, before), before=number
         )
+        plain: dict[str, Any] = {}
         for name, value in state.values.items():
-            if operator != COUNTERS.name and not isinstance(value, dict | list):
-                for part in made:  # a mark of the partition as a whole
+            if _is_mark(operator, value):
+                for part in made:
                     part[name] = value
             elif isinstance(value, dict):
-                for scope, ids in EntityIds.from_json(value).items():
-                    sets = made[_bucket(scope, after)].setdefault(name, {})
-                    sets[scope] = ids.to_json()
+                for new, ids in _by_bucket(unpacked(value), after):
+                    made[new].setdefault(name, {}).update(ids)
             else:
-                made[_bucket(name, after)][name] = value
-    at = scribe.clock.wall()
-    return [
-        Entry(operator, bucket_name(new, after), number, True, state, at)
-        for new, state in enumerate(made)
-        if state
-    ]
+                plain[name] = value
+        for new, values in _by_bucket(plain, after):
+            made[new].update(values)
+    return made
 
 
-def _bucket(entity: str, partitions: int) -> int:
-    return int(bucket(pa.array([entity]), partitions)[0])
+def _is_mark(operator: str, value: Any) -> bool:
+    """Whether a value is of the partition as a whole, not of an entity or a minibatch."""
+    return operator != COUNTERS.name and not isinstance(value, dict | list)
+
+
+def _by_bucket(values: dict[str, Any], buckets: int) -> list[tuple[int, dict[str, Any]]]:
+    """Give what belongs to each bucket, of values by entity."""
+    if not values:
+        return []
+    made: dict[int, dict[str, Any]] = {}
+    places = bucket(pa.array(list(values)), buckets).tolist()
+    for place, (entity, value) in zip(places, values.items(), strict=True):
+        made.setdefault(place, {})[entity] = value
+    return list(made.items())
