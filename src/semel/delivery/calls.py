@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 from semel.errors import DeliveryError, Fenced, NotDelivered, OutcomeUnknown, SemelError
 from semel.protocol import Capability
 from semel.sinks import DELIVERED, Receipt
+from semel.sinks.unrun import left_to_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from semel.delivery.surroundings import Surroundings
+    from semel.events import Event
     from semel.sinks import AnySession, Retry, Sink, Target
 
 
@@ -53,6 +55,15 @@ def call_patiently(
         if not isinstance(result, NotDelivered):
             return result
     return result
+
+
+def answer_of(probe: Callable[[Event], bool | None], event: Event) -> bool | None:
+    """Ask a probe about an event. Raises `OutcomeUnknown` for an answer that is still to be run."""
+    answer = probe(event)
+    left = left_to_run(answer)
+    if left is not None:
+        raise OutcomeUnknown(f"it gave {left}")
+    return answer
 
 
 def forgets(sink: Sink, age_s: float) -> bool:
