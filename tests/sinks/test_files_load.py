@@ -89,7 +89,7 @@ def dying(call: Callable[..., Any], moment: str) -> Callable[..., Any]:
         (PostgresLoad, "known"),
         (PostgresLoad, "load"),
         (_Loading, "_copy"),
-        (psycopg.Connection, "commit"),
+        (_Loading, "_commit"),
     ],
     ids=["manifest", "known", "load", "copy", "commit"],
 )

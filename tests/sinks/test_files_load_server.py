@@ -71,10 +71,10 @@ def test_nothing_is_loaded_into_a_table_that_does_not_keep_it(
 ) -> None:
     for statement in tables:
         execute(postgres_url, statement)
-    load = loader(postgres_url)
+    load, manifest = loader(postgres_url), manifest_in(tmp_path)
     with pytest.raises(ConfigurationError, match=said):
-        load.load(manifest_in(tmp_path))
-    assert not load.known(manifest_in(tmp_path))
+        load.load(manifest)
+    assert not load.known(manifest)
 
 
 # -- a standby
