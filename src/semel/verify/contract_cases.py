@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from semel.protocol import Capability
+from semel.protocol import Capability, OnReject
 from semel.verify import contract_plays as played
 from semel.verify.contract_faults import Fault, What, Where
 from semel.verify.contract_plays import Play
@@ -85,6 +85,8 @@ def _refused(_: Scene) -> Iterator[Play]:
         "the third event of one of two entities reads `refuse this`", alone, whole_chunk=True
     )
     yield Play("the same in small chunks", alone)
+    waits = "the same, and its entity waits (on_reject='block')"
+    yield Play(waits, alone, whole_chunk=True, on_reject=OnReject.BLOCK)
     for what in (What.KILL_AFTER, What.LOST):
         fault = Fault(what, Where.CALL, 1)
         ended = partial(act, fault, range(1, 4))

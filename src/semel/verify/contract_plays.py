@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from semel.protocol import Capability
+from semel.protocol import Capability, OnReject
 from semel.verify.contract_faults import Fault, What, Where
 from semel.verify.contract_rows import Rows
 from semel.verify.contract_stage import IDS, NEXT
@@ -77,6 +77,7 @@ class Play:
     partitions: int = 1
     whole_chunk: bool = False
     by_position: bool = False
+    on_reject: OnReject = OnReject.PARK
 
 
 # -- nothing goes wrong
