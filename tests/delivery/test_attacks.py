@@ -305,6 +305,32 @@ def test_a_probe_of_a_resend_that_answers_with_what_is_still_to_run_leaves_a_dou
     assert world.parked() == ["a1 held"]
 
 
+class LaterLine(RegisterLine):
+    async def arrived(self, key: str) -> bool:  # type: ignore[override]
+        raise AssertionError(key)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaterSink(ProbingSink):
+    def open(self, target: Target) -> RegisterLine:
+        return LaterLine(self.destination, target)
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+def test_a_session_whose_answers_are_still_to_run_is_not_used() -> None:
+    world = World()
+    register = Register()
+    world.sinks.append(LaterSink(name="out", destination=register, chunk_rows=1))
+    world.start()
+    opening = world.open(0)
+    register.plan(crash)
+    with pytest.raises((Crash, ConfigurationError)):
+        world.task(opening, "a1 b2")
+    with pytest.raises(ConfigurationError, match=r"LaterLine[.]arrived is `async def`"):
+        world.task(opening, "a1 b2")
+    assert register.effects == []
+
+
 # -- heads
 
 
