@@ -8,10 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from semel.errors import DeliveryError, Fenced, NotDelivered, OutcomeUnknown, SemelError
+from semel.errors import (
+    ConfigurationError,
+    DeliveryError,
+    Fenced,
+    NotDelivered,
+    OutcomeUnknown,
+    SemelError,
+)
 from semel.protocol import Capability
 from semel.sinks import DELIVERED, Receipt
-from semel.sinks.unrun import left_to_run
+from semel.sinks.unrun import left_to_run, runs_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +26,20 @@ if TYPE_CHECKING:
     from semel.delivery.surroundings import Surroundings
     from semel.events import Event
     from semel.sinks import AnySession, Retry, Sink, Target
+
+
+ASKED = (
+    "deliver",
+    "arrived",
+    "take_over",
+    "deliver_with",
+    "deliver_again",
+    "delivered_ids",
+    "write",
+    "finish",
+    "close",
+)
+"""What sessions are asked, and answer when they return."""
 
 
 class Forgotten(Exception):
@@ -81,7 +102,7 @@ def open_session(sink: Sink, target: Target, around: Surroundings) -> AnySession
         if pause:
             around.clock.sleep(pause)
         try:
-            return sink.open(target)
+            return _run_by_calls(sink, sink.open(target))
         except (Fenced, NotDelivered) as error:
             if isinstance(error, Fenced):
                 raise
@@ -95,3 +116,14 @@ def open_session(sink: Sink, target: Target, around: Surroundings) -> AnySession
         f"destination could not be reached ({last}). Nothing was sent; see that it runs, then "
         "restart the query"
     ) from last
+
+
+def _run_by_calls(sink: Sink, session: AnySession) -> AnySession:
+    """Refuse a session whose answers are still to be run: they would all count as true."""
+    for name in ASKED:
+        if runs_nothing(getattr(type(session), name, None)):
+            raise ConfigurationError(
+                f"sink {sink.name!r}: {type(session).__name__}.{name} is `async def` or has a "
+                "`yield`, so a call would do nothing. Make it an ordinary method"
+            )
+    return session
