@@ -14,6 +14,7 @@ import semel as package
 from cli.running import read_json, refused, semel
 from delivery.witnesses import Absorber, Database, Destination, Logs, Post, Register
 from semel.delivery import Agreement
+from semel.delivery.calls import forgets
 from semel.delivery.guarantees import (
     AFTER_A_CRASH,
     AFTER_A_ZOMBIE,
@@ -111,6 +112,16 @@ def test_one_truth_is_told_of_what_can_be_asked_and_of_what_is_parked(tmp_path: 
 def test_how_long_a_destination_remembers_is_told() -> None:
     assert "remembers keys, 24 hours" in told(sink_of(Capability.REPEATABLE))
     assert "remembers keys, 90 seconds" in told(sink_of(Capability.REPEATABLE, remembers_s=90))
+
+
+def test_that_a_repeat_has_to_arrive_while_its_key_is_remembered_is_told() -> None:
+    sink = sink_of(Capability.REPEATABLE, remembers_s=90, deadline_s=30)
+    assert not forgets(sink, 59.0)
+    assert forgets(sink, 61.0)
+    assert "away for longer than 60 seconds" in told(sink)
+    never = sink_of(Capability.REPEATABLE, remembers_s=20, deadline_s=30)
+    assert forgets(never, 0.0)
+    assert "away for longer than 0 seconds" in told(never)
 
 
 @pytest.mark.parametrize(

@@ -28,3 +28,28 @@ class TestRedis(SinkContract):
         found: list[bytes] = self.server.execute("LRANGE", "arrived", 0, -1)
         pairs = [each.decode().partition("|") for each in found]
         return [(customer, number) for number, _, customer in pairs]
+
+
+class TestRedisThatRefuses(SinkContract):
+    """A body that refuses some events: their entities go on, or wait with `on_reject="block"`."""
+
+    cases = ("clean", "refused", "poison", "resend")
+
+    @pytest.fixture
+    def sink(self, redis_of_the_run: RedisServer) -> Sink:
+        self.server = redis_of_the_run
+        return Redis(
+            name="chosen",
+            url=redis_of_the_run.url(),
+            script="""
+                if ARGV[2] == 'refuse this' then return redis.error_reply('refused') end
+                redis.call('RPUSH', KEYS[1], ARGV[1])
+            """,
+            key="chosen",
+            arguments=("{payment_id}|{customer}", "{note}"),
+        )
+
+    def arrived(self) -> list[tuple[str, str]]:
+        found: list[bytes] = self.server.execute("LRANGE", "chosen", 0, -1)
+        pairs = [each.decode().partition("|") for each in found]
+        return [(customer, number) for number, _, customer in pairs]

@@ -268,6 +268,69 @@ def test_a_probe_that_fails_while_a_resend_is_taken_over_leaves_a_doubt_and_stop
     assert world.parked() == ["a1 held"]
 
 
+async def arrived_later(event: Event) -> bool:
+    raise AssertionError(event)
+
+
+def forgets_to_wait(event: Event) -> Any:
+    return arrived_later(event)
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+def test_a_probe_that_answers_with_what_is_still_to_run_has_not_said_that_it_arrived() -> None:
+    world = world_of(Post(), on_doubt=OnDoubt.PROBE, probe=forgets_to_wait)
+    world.out.plan(crash)
+    opening = world.open(0)
+    with pytest.raises(Crash):
+        world.task(opening, "a1 b2")
+    world.driver.end(opening, world.task(opening, "a1 b2"))
+    assert world.out.seen == "b2"
+    assert world.parked() == ["a1 held"]
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+def test_a_probe_of_a_resend_that_answers_with_what_is_still_to_run_leaves_a_doubt() -> None:
+    world = world_of(Post(), on_doubt=OnDoubt.PROBE, probe=forgets_to_wait)
+    world.out.refuses.add("a1")
+    world.minibatch(0, "a1 b2")
+    world.out.refuses.clear()
+    world.resolve("a1", "resend")
+    world.out.plan(crash)
+    with pytest.raises(Crash):
+        world.driver.drain()
+    world.clock.move(100.0)
+    world.start()
+    world.minibatch(1, "c3")
+    assert world.out.seen == "b2 c3"
+    assert world.parked() == ["a1 held"]
+
+
+class LaterLine(RegisterLine):
+    async def arrived(self, key: str) -> bool:  # type: ignore[override]
+        raise AssertionError(key)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaterSink(ProbingSink):
+    def open(self, target: Target) -> RegisterLine:
+        return LaterLine(self.destination, target)
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+def test_a_session_whose_answers_are_still_to_run_is_not_used() -> None:
+    world = World()
+    register = Register()
+    world.sinks.append(LaterSink(name="out", destination=register, chunk_rows=1))
+    world.start()
+    opening = world.open(0)
+    register.plan(crash)
+    with pytest.raises((Crash, ConfigurationError)):
+        world.task(opening, "a1 b2")
+    with pytest.raises(ConfigurationError, match=r"LaterLine[.]arrived is `async def`"):
+        world.task(opening, "a1 b2")
+    assert register.effects == []
+
+
 # -- heads
 
 

@@ -540,6 +540,25 @@ def test_what_cannot_work_is_refused_in_a_sentence(settings: dict[str, Any], tol
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://KEY:abc/s3cret@bucket/lake",
+        "s3://KEY:123/s3cret@bucket/lake",
+        "s3://KEY:s3cret#@bucket/lake",
+        "s3://KEY:s3cret?@bucket/lake",
+        "hdfs://KEY:s3cret/x@host:8020/lake",
+        "gs://KEY:abc/s3cret@bucket/lake",
+    ],
+)
+def test_a_key_that_is_not_written_for_a_url_is_refused_and_not_shown(url: str) -> None:
+    for refuses in (lambda: Files(name="lake", url=url), lambda: list(committed(url))):
+        with pytest.raises(ConfigurationError, match="is no place for files") as caught:
+            refuses()
+        assert "s3cret" not in str(caught.value)
+        assert "KEY" not in str(caught.value)
+
+
 def test_secrets_are_not_shown() -> None:
     url = "s3://key:secret@bucket/lake?endpoint_override=127.0.0.1:1&scheme=http&region=x"
     sink = files_at(url)

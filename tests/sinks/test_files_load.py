@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,7 @@ def dying(call: Callable[..., Any], moment: str) -> Callable[..., Any]:
         (PostgresLoad, "known"),
         (PostgresLoad, "load"),
         (_Loading, "_copy"),
-        (psycopg.Connection, "commit"),
+        (_Loading, "_commit"),
     ],
     ids=["manifest", "known", "load", "copy", "commit"],
 )
@@ -120,6 +120,40 @@ def test_after_a_crash_between_any_two_steps_the_load_is_made_good_once(
     assert loaded(table) == NAMES
     [count] = execute(table, "select sum(rows) from semel_loads")[0]
     assert count == len(NAMES)
+
+
+class LaterLoader:
+    async def known(self, manifest: Manifest) -> bool:
+        raise AssertionError(manifest)
+
+    def load(self, manifest: Manifest) -> None:
+        raise AssertionError(manifest)
+
+
+async def load_later(manifest: Manifest) -> None:
+    raise AssertionError(manifest)
+
+
+def load_by_and_by(manifest: Manifest) -> Iterator[None]:
+    yield
+
+
+@pytest.mark.parametrize("then", [LaterLoader(), load_later, load_by_and_by])
+def test_a_load_that_a_call_does_not_run_is_refused(tmp_path: Path, then: Any) -> None:
+    with pytest.raises(ConfigurationError, match="a call would load nothing"):
+        Files(name="out", url=str(tmp_path), then=then)
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+def test_a_load_that_is_still_to_run_when_its_function_returns_does_not_count(
+    tmp_path: Path,
+) -> None:
+    def forgets_to_wait(manifest: Manifest) -> Any:
+        return load_later(manifest)
+
+    world = world_of(tmp_path, forgets_to_wait)
+    with pytest.raises(NotDelivered, match="gave a coroutine, and nobody awaits it"):
+        world.minibatch(0, "a1")
 
 
 @pytest.mark.rows("A16")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -237,3 +239,47 @@ def test_a_function_that_would_never_run_is_refused() -> None:
 
     with pytest.raises(ConfigurationError, match="async def"):
         sink(later)
+
+
+class Later:
+    async def __call__(self, event: Event) -> bool:
+        raise AssertionError(event)
+
+
+def step_by_step(event: Event) -> Iterator[None]:
+    yield
+
+
+async def step_by_step_later(event: Event) -> AsyncIterator[None]:
+    yield
+
+
+UNRUN = [Later(), partial(Later()), step_by_step, step_by_step_later]
+"""What a call does not run, but gives something that could be."""
+
+
+@pytest.mark.parametrize("function", UNRUN)
+def test_a_function_that_a_call_does_not_run_is_refused(function: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigurationError, match="a call would send nothing"):
+        Function(name="charge", function=function)
+
+
+@pytest.mark.parametrize("probe", UNRUN)
+def test_a_probe_that_a_call_does_not_run_is_refused(probe: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigurationError, match="a call would ask nobody"):
+        sink(on_doubt=probe)(print)
+
+
+@pytest.mark.parametrize("batches", [False, True])
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+def test_what_is_left_to_run_when_a_function_returns_may_not_have_arrived(batches: bool) -> None:
+    @sink(window=1, batches=batches)
+    def made(event: Event) -> object:
+        return Later()(event)
+
+    try:
+        failure = session(made).deliver(chunk(1)).failures.get(0)
+    except OutcomeUnknown as error:
+        failure = error
+    assert isinstance(failure, OutcomeUnknown)
+    assert "gave a coroutine" in str(failure)

@@ -109,6 +109,8 @@ def test_a_day_is_how_long_a_key_is_remembered_unless_told() -> None:
         ({"url": "https:///x"}, "begins with https"),
         ({"url": "https://{host}/x"}, "the host is the same"),
         ({"url": "https://u:secret@h/x"}, "auth=Basic"),
+        ({"url": "https://u:secret/2@h/x"}, "port is no number"),
+        ({"url": "https://u:secret?2@h/x"}, "port is no number"),
         ({"url": "https://h/x#{a}"}, "fragment"),
         ({"url": "https://h:port/x"}, "(?i)port"),
         ({"url": "https://h/{a!r}"}, "nothing else"),

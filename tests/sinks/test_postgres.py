@@ -380,7 +380,9 @@ def test_each_names_a_column_that_the_frame_does_not_have(desk: Desk) -> None:
         ({"table": "nowhere"}, "there is no table 'nowhere'"),
         ({"table": "payments", "columns": {"id": "ident"}}, "has no column 'ident'"),
         ({"table": "payments", "columns": ["ident"]}, "and the frame has customer"),
-        ({"table": "forgetful"}, "is unlogged"),
+        ({"table": "forgetful"}, "forgetful is unlogged"),
+        ({"table": "parted"}, "a_part is unlogged"),
+        ({"table": "spread"}, "far_part is a foreign table"),
         ({"apply": "update nowhere set a = 1"}, "does not exist"),
         ({"each": "insert into payments (nowhere) values (%(id)s)"}, "does not exist"),
         ({"apply": "vacuum payments"}, "cannot run inside a transaction block"),
@@ -390,6 +392,12 @@ def test_a_destination_that_does_not_fit_stops_the_pipeline_and_parks_nothing(
     desk: Desk, way: dict[str, str], said: str
 ) -> None:
     desk.execute("create unlogged table forgetful (id bigint)")
+    desk.execute("create table parted (id bigint) partition by range (id)")
+    desk.execute("create unlogged table a_part partition of parted default")
+    desk.execute("create foreign data wrapper far")
+    desk.execute("create server away foreign data wrapper far")
+    desk.execute("create table spread (id bigint) partition by range (id)")
+    desk.execute("create foreign table far_part partition of spread default server away")
     with pytest.raises(ConfigurationError, match=said):
         desk.minibatch(desk.sink(**way), [batch(range(10))])
     assert desk.parked() == []

@@ -143,18 +143,27 @@ def test_values_with_parts_arrive_as_json(desk: Desk, way: str) -> None:
 
 
 def test_a_list_goes_into_an_array_where_the_table_has_one(desk: Desk) -> None:
-    desk.execute("create table things (id bigint, tags text[], grid int[], days date[])")
+    desk.execute(
+        "create table things (id bigint, tags text[], grid int[], days date[], raws bytea[])"
+    )
     rows = batch(
         [1, 2],
         tags=pa.array([['a"\\,{}', None, "NULL", ""], None]),
         grid=pa.array([[[1, 2], [3, None]], []]),
         days=pa.array([[date(2026, 1, 1)], None]),
+        raws=pa.array([[b"hello", b"\x00\xff\\x", b"", None], []]),
     )
-    sink = desk.sink(table="things", columns=["id", "tags", "grid", "days"])
+    sink = desk.sink(table="things", columns=["id", "tags", "grid", "days", "raws"])
     desk.deliver(desk.open(sink), chunk_of(rows))
     assert shown(desk, "select * from things order by id") == [
-        (1, ['a"\\,{}', None, "NULL", ""], [[1, 2], [3, None]], [date(2026, 1, 1)]),
-        (2, None, [], None),
+        (
+            1,
+            ['a"\\,{}', None, "NULL", ""],
+            [[1, 2], [3, None]],
+            [date(2026, 1, 1)],
+            [b"hello", b"\x00\xff\\x", b"", None],
+        ),
+        (2, None, [], None, []),
     ]
 
 

@@ -18,6 +18,7 @@ from semel.sinks import Sink
 from semel.verify.contract_rows import NUMBERS
 from semel.verify.plugin import SinkContract
 from verify.contract_sinks import Asking, Box, arrived, function
+from verify.contract_slips import KeepsRefused
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -48,6 +49,14 @@ class InAFile(SinkContract):
 
 class TestTransactional(InAFile):
     can = Capability.TRANSACTIONAL
+
+
+class TestTransactionalByEvent(InAFile):
+    """A transaction that leaves a refused event out, and says so in its row."""
+
+    cases = ("clean", "refused", "poison", "resend")
+    can = Capability.TRANSACTIONAL
+    settings = {"session": KeepsRefused}  # noqa: RUF012 - a subclass has its own
 
 
 class TestSequenced(InAFile):

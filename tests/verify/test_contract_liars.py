@@ -20,6 +20,7 @@ from semel.verify.contract_stage import Stage
 from semel.verify.counting_house import CountingHouse
 from verify import contract_forgetters as forgetters
 from verify import contract_liars as liars
+from verify import contract_slips as slips
 from verify.contract_sinks import Asking, Box, Opaque, arrived, function
 
 T, S = Capability.TRANSACTIONAL, Capability.SEQUENCED
@@ -87,6 +88,12 @@ LIARS: list[tuple[type[Any], Capability, str, str]] = [
     (liars.Drops, ANY, "clean", "lost: event 2"),
     (liars.NoPairs, ANY, "clean", "not a Receipt"),
     (Opaque, P, "clean", "lacks methods"),
+    (slips.ComparesAsText, T, "clean", "does not come to its end: Fenced"),
+    (slips.ComparesMinibatchesAsText, T, "clean", "does not come to its end: Fenced"),
+    (slips.ForgetsRefused, T, "refused", "lost: event 3"),
+    (slips.FoldsCase, R, "odd-texts", "lost: event 1"),
+    (slips.CutsKeys, R, "odd-texts", "lost: event 1"),
+    (slips.TrimsKeys, R, "odd-texts", "lost: event 1"),
 ]
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from semel.delivery.calls import Forgotten, call_patiently, forgets, open_session
+from semel.delivery.calls import Forgotten, answer_of, call_patiently, forgets, open_session
 from semel.delivery.parks import rows_of
 from semel.errors import DeliveryError, Fenced, NotDelivered, OutcomeUnknown
 from semel.events import Attempt, Chunk, Minibatch
@@ -126,7 +126,7 @@ class Again:
             return self._call(claimed)
         if self.sink.probe is not None:
             try:
-                arrived = self.sink.probe(self._chunk(claimed).event(0))
+                arrived = answer_of(self.sink.probe, self._chunk(claimed).event(0))
             except Exception as error:  # noqa: BLE001 - a probe that fails cannot tell
                 return OutcomeUnknown(f"whoever sent it did not end, and the probe failed: {error}")
             if arrived is not None:

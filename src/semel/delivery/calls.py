@@ -8,15 +8,38 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from semel.errors import DeliveryError, Fenced, NotDelivered, OutcomeUnknown, SemelError
+from semel.errors import (
+    ConfigurationError,
+    DeliveryError,
+    Fenced,
+    NotDelivered,
+    OutcomeUnknown,
+    SemelError,
+)
 from semel.protocol import Capability
 from semel.sinks import DELIVERED, Receipt
+from semel.sinks.unrun import left_to_run, runs_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from semel.delivery.surroundings import Surroundings
+    from semel.events import Event
     from semel.sinks import AnySession, Retry, Sink, Target
+
+
+ASKED = (
+    "deliver",
+    "arrived",
+    "take_over",
+    "deliver_with",
+    "deliver_again",
+    "delivered_ids",
+    "write",
+    "finish",
+    "close",
+)
+"""What sessions are asked, and answer when they return."""
 
 
 class Forgotten(Exception):
@@ -55,6 +78,15 @@ def call_patiently(
     return result
 
 
+def answer_of(probe: Callable[[Event], bool | None], event: Event) -> bool | None:
+    """Ask a probe about an event. Raises `OutcomeUnknown` for an answer that is still to be run."""
+    answer = probe(event)
+    left = left_to_run(answer)
+    if left is not None:
+        raise OutcomeUnknown(f"it gave {left}")
+    return answer
+
+
 def forgets(sink: Sink, age_s: float) -> bool:
     """Whether a REPEATABLE destination may have forgotten a key of this age before a repeat made
     now has arrived.
@@ -70,7 +102,7 @@ def open_session(sink: Sink, target: Target, around: Surroundings) -> AnySession
         if pause:
             around.clock.sleep(pause)
         try:
-            return sink.open(target)
+            return _run_by_calls(sink, sink.open(target))
         except (Fenced, NotDelivered) as error:
             if isinstance(error, Fenced):
                 raise
@@ -84,3 +116,14 @@ def open_session(sink: Sink, target: Target, around: Surroundings) -> AnySession
         f"destination could not be reached ({last}). Nothing was sent; see that it runs, then "
         "restart the query"
     ) from last
+
+
+def _run_by_calls(sink: Sink, session: AnySession) -> AnySession:
+    """Refuse a session whose answers are still to be run: they would all count as true."""
+    for name in ASKED:
+        if runs_nothing(getattr(type(session), name, None)):
+            raise ConfigurationError(
+                f"sink {sink.name!r}: {type(session).__name__}.{name} is `async def` or has a "
+                "`yield`, so a call would do nothing. Make it an ordinary method"
+            )
+    return session

@@ -10,6 +10,7 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from semel.delivery.calls import answer_of
 from semel.delivery.parks import parked_row
 from semel.errors import DeliveryError, LedgerUnavailable, OutcomeUnknown, Rejected
 from semel.ledger.parked import parking
@@ -124,7 +125,7 @@ class Doubts:
         position = int(rows.positions[at])
         event = lane.chunk(rows, position, position + 1).event(at)
         try:
-            arrived = None if lane.sink.probe is None else lane.sink.probe(event)
+            arrived = None if lane.sink.probe is None else answer_of(lane.sink.probe, event)
         except Exception as error:  # noqa: BLE001 - a probe that fails cannot tell
             arrived, why = None, OutcomeUnknown(f"{why}; the probe failed: {error}")
         if arrived is None:

@@ -200,10 +200,12 @@ def _in_doubt(described: Sink, span: int, partitions: int | None, waits: str) ->
             )
             return f"at most {_events(span)} per partition and crash, {among}. {then}"
         case Capability.REPEATABLE if not described.whole:
+            safe_s = max(0.0, described.remembers_s - described.deadline_s)
             return (
-                f"none, as long as nobody is away for longer than the destination remembers keys, "
-                f"{_duration(described.remembers_s)}. What was left open for longer is, at most "
-                f"{_events(span)} per partition. {then}"
+                f"none, as long as nobody is away for longer than {_duration(safe_s)}: the "
+                f"destination remembers keys, {_duration(described.remembers_s)}, and a repeat has "
+                f"{_duration(described.deadline_s)} to arrive within that. What was left open for "
+                f"longer is, at most {_events(span)} per partition. {then}"
             )
         case _:
             return "none, ever; the destination can tell."

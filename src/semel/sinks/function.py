@@ -17,6 +17,7 @@ from semel.errors import ConfigurationError, DeliveryError, NotDelivered, Outcom
 from semel.protocol import Capability, OnDoubt
 from semel.sinks.settings import no_such
 from semel.sinks.sink import DELIVERED, Receipt, Session, Sink, Target
+from semel.sinks.unrun import left_to_run, runs_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,10 +39,10 @@ class Function(Sink):
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise ConfigurationError(f"sink {self.name!r}: {self.function!r} cannot be called")
-        if inspect.iscoroutinefunction(self.function):
+        if runs_nothing(self.function):
             raise ConfigurationError(
-                f"sink {self.name!r}: the function is `async def`, so a call would send nothing. "
-                "Make it an ordinary function that waits for its answer"
+                f"sink {self.name!r}: the function is `async def` or has a `yield`, so a call "
+                "would send nothing. Make it an ordinary function that waits for its answer"
             )
         if not _takes_one(self.function):
             what = "an Arrow batch" if self.batches else "an event"
@@ -141,12 +142,12 @@ class _Batches:
 def _failure(function: Callable[..., object], argument: object) -> DeliveryError | None:
     """Call the function and classify what it raises; what nobody classified is unknown."""
     try:
-        function(argument)
+        left = left_to_run(function(argument))
     except DeliveryError as error:
         return error
     except Exception as error:  # noqa: BLE001 - an error nobody classified is unknown
         return OutcomeUnknown(f"{type(error).__name__}: {error}")
-    return None
+    return None if left is None else OutcomeUnknown(f"the function gave {left}")
 
 
 @overload

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from semel.errors import ConfigurationError
 from semel.protocol import OnDoubt, OnReject
 from semel.sinks.retry import Retry
+from semel.sinks.unrun import runs_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -107,6 +108,11 @@ def _read(who: str, settings: dict[str, Any]) -> dict[str, Any]:
         if read.get("probe") is not None:
             raise ConfigurationError(f"{who}: on_doubt is a function, and so is probe: say it once")
         read["probe"], read["on_doubt"] = read["on_doubt"], OnDoubt.PROBE
+    if runs_nothing(read.get("probe")):
+        raise ConfigurationError(
+            f"{who}: the probe is `async def` or has a `yield`, so a call would ask nobody. Make "
+            "it an ordinary function that says True, False or None"
+        )
     if "on_doubt" in read:
         read["on_doubt"] = _one_of(OnDoubt, read["on_doubt"], who, "on_doubt")
     if "on_reject" in read:

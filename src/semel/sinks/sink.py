@@ -47,7 +47,8 @@ class Receipt:
     chunk).
 
     An event after a failure that was not even tried is listed as `NotDelivered`, and so is every
-    event of the entity after one that failed: the events of an entity stay in order. PROBING and
+    event of the entity after one that failed: the events of an entity stay in order. Behind one
+    that is `Rejected` its entity may go on, unless `on_reject` is `block`. PROBING and
     SEQUENCED sessions speak of whole chunks, because that is what their destination tells later. A
     TRANSACTIONAL session has moved its row past the failures: those that are `NotDelivered` are
     parked and sent again by themselves, before anything else of their entity.

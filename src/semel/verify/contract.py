@@ -201,7 +201,8 @@ class Suite:
         return played
 
     def _stage(self, play: Play) -> Stage:
-        sink = tested(self.subject.sink, None if play.whole_chunk else CHUNK_ROWS)
+        chunk_rows = None if play.whole_chunk else CHUNK_ROWS
+        sink = tested(self.subject.sink, chunk_rows, play.on_reject)
         self._load(sink)
         self._stages += 1
         name = f"{self._token}-{self._stages}-"
@@ -297,9 +298,9 @@ def _happened_in(played: Sequence[_Played]) -> tuple[Earned, list[Finding]]:
     return Earned.YES, []
 
 
-def tested(sink: Sink, chunk_rows: int | None) -> Sink:
+def tested(sink: Sink, chunk_rows: int | None, on_reject: OnReject) -> Sink:
     """Give the sink as it is tested: small chunks, and nothing repeated or dropped by a policy."""
-    wanted: dict[str, Any] = {"on_reject": OnReject.PARK}
+    wanted: dict[str, Any] = {"on_reject": on_reject}
     if sink.on_doubt not in (OnDoubt.HOLD, OnDoubt.PROBE):
         wanted["on_doubt"] = OnDoubt.HOLD
     if sink.capability is not Capability.OPAQUE and chunk_rows is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from semel.protocol import Capability
+from semel.protocol import Capability, OnReject
 from semel.verify import contract_plays as played
 from semel.verify.contract_faults import Fault, What, Where
 from semel.verify.contract_plays import Play
@@ -70,14 +70,27 @@ def _poison(scene: Scene) -> Iterator[Play]:
 
 
 def _refused(_: Scene) -> Iterator[Play]:
-    def act(stage: Stage) -> None:
-        one, other = stage.customers("ab")
-        stage.rows = stage.make(payments([one, other], range(1, 6), {(one, 3): REFUSE}))
+    def act(fault: Fault | None, ids: range, stage: Stage) -> None:
+        both = one, _ = stage.customers("ab")
+        stage.rows = stage.make(payments(both, ids, {(one, 3): REFUSE}))
         stage.refusable.add((one, "3"))
+        if fault is not None:
+            stage.run(fault)
         stage.finish()
+        stage.next_minibatch(stage.make(payments(both, LAST)))
+        stage.finish(drains=True)  # what was not tried behind it goes by itself, before the next
 
-    yield Play("the third event of one of two entities reads `refuse this`", act, whole_chunk=True)
-    yield Play("the same in small chunks", act)
+    alone = partial(act, None, range(1, 6))
+    yield Play(
+        "the third event of one of two entities reads `refuse this`", alone, whole_chunk=True
+    )
+    yield Play("the same in small chunks", alone)
+    waits = "the same, and its entity waits (on_reject='block')"
+    yield Play(waits, alone, whole_chunk=True, on_reject=OnReject.BLOCK)
+    for what in (What.KILL_AFTER, What.LOST):
+        fault = Fault(what, Where.CALL, 1)
+        ended = partial(act, fault, range(1, 4))
+        yield Play(f"the last one reads `refuse this`, and {fault}", ended, whole_chunk=True)
 
 
 def _resend(_: Scene) -> Iterator[Play]:

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from semel.protocol import Capability, OnDoubt, ParkedState
+from semel.protocol import Capability, OnDoubt, OnReject, ParkedState
 from semel.verify.contract_faults import What
 from semel.verify.contract_rows import SOURCE
 
@@ -114,10 +114,11 @@ class _Judge:
         yield f"lost: {_name(pair)} never arrived ({told}){self._what_was_said(pair)}"
 
     def _blocked(self, entity: str) -> bool:
-        """Whether an event of the entity is held, so that others wait behind it."""
-        return any(
-            ParkedState.HELD in self._states(pair) for pair in self.rows if pair[0] == entity
-        )
+        """Whether an event of the entity is held, or refused, so that others wait behind it."""
+        blocks = {ParkedState.HELD}
+        if self.sink.on_reject is OnReject.BLOCK:
+            blocks.add(ParkedState.REJECTED)
+        return any(blocks & self._states(pair) for pair in self.rows if pair[0] == entity)
 
     def _slipped(self, pair: Pair, count: int, states: set[ParkedState]) -> bool:
         """A zombie's call in flight may repeat where somebody is asked, if it is reported."""

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from semel.protocol import Capability
+from semel.protocol import Capability, OnReject
 from semel.verify.contract_faults import Fault, What, Where
-from semel.verify.contract_stage import NEXT
+from semel.verify.contract_rows import Rows
+from semel.verify.contract_stage import IDS, NEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,6 +77,7 @@ class Play:
     partitions: int = 1
     whole_chunk: bool = False
     by_position: bool = False
+    on_reject: OnReject = OnReject.PARK
 
 
 # -- nothing goes wrong
@@ -93,7 +95,16 @@ def clean(_: Scene) -> Iterator[Play]:
         stage.finish()
         stage.finish()  # the driver died before Spark committed: the same minibatch once more
 
+    def counted(stage: Stage) -> None:
+        later = [stage.ordinary([number]) for number in IDS]
+        stage.rows = Rows({}, {})
+        for rows in [*[stage.rows] * 7, *later]:
+            stage.finish()
+            stage.next_minibatch(rows)
+        stage.finish()
+
     yield Play("two minibatches", several)
+    yield Play("minibatches 8, 9 and 10 in runs 9, 10 and 11: numbers, not texts", counted)
     yield Play("a complete minibatch, once more", again)
     yield Play("all events in one call", lambda stage: stage.finish(), whole_chunk=True)
 

@@ -55,7 +55,8 @@ TEXTS: tuple[str | None, ...] = (
 """Texts that a destination may stumble over; each is of an entity of its own."""
 
 NAMES = ("a/b", "ü 東京", "o'clock", 'two "words"', "50%", "a,b", "tab\tbed", "x=y&z", "{0}")
-"""Names of entities that a destination may stumble over."""
+TWINS = ("twin", "Twin", "twin ", "caf\u00e9", "cafe\u0301", "n" * 300 + "1", "n" * 300 + "2")
+"""Names of entities that a destination may stumble over, and names that it may take for another."""
 
 NUMBERS = (0, -1, MOST, LEAST)
 
@@ -192,7 +193,7 @@ def logged(customers: Sequence[str], ids: Iterable[int]) -> pa.Table:
 def odd_texts(prefix: str) -> pa.Table:
     """Make payments with odd notes, and payments of customers with odd names."""
     noted = [(f"{prefix}odd{at}", 1, 1, text) for at, text in enumerate(TEXTS)]
-    named = [(f"{prefix}{name}", 1, 1, "an odd name") for name in NAMES]
+    named = [(f"{prefix}{name}", 1, 1, "an odd name") for name in NAMES + TWINS]
     return _table([*noted, *named])
 
 

@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from semel.errors import ConfigurationError, LedgerUnavailable, OutcomeUnknown, Rejected
-from semel.protocol import Capability
+from semel.protocol import Capability, OnReject
 from semel.sinks import (
     ProbingSession,
     Receipt,
@@ -330,6 +330,8 @@ def _wrong(failures: Mapping[int, str], events: list[list[str]], sink: Sink) -> 
         )
     failed: dict[str, str] = {}
     for place, (entity, event) in enumerate(events):
+        if failures.get(place) == Rejected.__name__ and sink.on_reject is OnReject.PARK:
+            continue  # a dead letter, whose entity goes on
         if place in failures:
             failed.setdefault(entity, event)
         elif entity in failed:

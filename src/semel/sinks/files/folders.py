@@ -69,12 +69,23 @@ def where_of(url: str, below: Sequence[str] = ()) -> str:
 
 
 def refuse_url(url: str) -> None:
-    """Raise `ConfigurationError` for a URL that is no place for files; nobody is asked."""
-    if "://" in url and urlsplit(url).scheme not in _SCHEMES:
+    """Raise `ConfigurationError` for a URL that is no place for files; nobody is asked, and nothing
+    is shown that may be a part of a secret.
+    """
+    scheme, separator, rest = url.partition("://")
+    if separator and scheme not in _SCHEMES:
         raise ConfigurationError(
-            f"{without_secrets(url)!r} is no place for files: give a path, file:///path, "
+            f"{scheme}://... is no place for files: give a path, file:///path, "
             "s3://bucket/path?region=... or hdfs://host:port/path. Another store that pyarrow.fs "
             "knows goes by filesystem=, with url= a path in it"
+        )
+    host = re.split("[/?#]", rest, maxsplit=1)[0].rpartition("@")[2]
+    port = host.rpartition("]")[2].partition(":")[2]
+    if separator and port and (scheme == "s3" or not port.isdecimal()):
+        raise ConfigurationError(
+            f"{scheme}://... is no place for files: what stands before its first slash is neither "
+            "a bucket nor a host. Write what is special in a key as %XX: / is %2F, + is %2B, # is "
+            "%23, ? is %3F"
         )
 
 
@@ -161,6 +172,7 @@ class Folder:
         """Give the folder at a URL, or at a path in a given file system, or one below it."""
         root = url.rstrip("/")
         if system is None:
+            refuse_url(url)
             # A client that was made before a fork is of no use after it.
             system, root = _connected(url, os.getpid())
         names = [escaped(name) for name in below]

@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from semel.errors import OutcomeUnknown
+from semel.sinks.unrun import left_to_run
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -34,7 +37,7 @@ class Loader(Protocol):
 class Handed:
     """A function as a loader: it is called again after a crash, with the same key."""
 
-    function: Callable[[Manifest], None]
+    function: Callable[[Manifest], object]
 
     def known(self, manifest: Manifest) -> bool:
         """Nobody can tell."""
@@ -42,5 +45,7 @@ class Handed:
         return False
 
     def load(self, manifest: Manifest) -> None:
-        """Hand it over."""
-        self.function(manifest)
+        """Hand it over. Raises `OutcomeUnknown` for a function that leaves something to be run."""
+        left = left_to_run(self.function(manifest))
+        if left is not None:
+            raise OutcomeUnknown(f"the function that loads {manifest.key!r} gave {left}")

@@ -35,6 +35,7 @@ from semel.sinks.files.loads import Handed, Loader
 from semel.sinks.files.manifests import Manifest, Part, manifest_name, stem
 from semel.sinks.files.reading import schema_text
 from semel.sinks.sink import Sink
+from semel.sinks.unrun import runs_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -108,6 +109,12 @@ class Files(Sink):
         if self.then is not None and not isinstance(self.then, Loader) and not callable(self.then):
             raise ConfigurationError(
                 f"sink {self.name!r}: then={self.then!r} is neither a loader nor a function"
+            )
+        calls = (self.then, *(getattr(self.then, name, None) for name in ("known", "load")))
+        if any(map(runs_nothing, calls)):
+            raise ConfigurationError(
+                f"sink {self.name!r}: then={self.then!r} is `async def` or has a `yield`, so a "
+                "call would load nothing. Make it an ordinary function that waits for its end"
             )
         if self.filesystem is None:
             refuse_url(url)

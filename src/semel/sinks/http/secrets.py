@@ -8,11 +8,14 @@
 from __future__ import annotations
 
 import base64
+import html
+import json
 import os
 import re
 import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from urllib.parse import quote, quote_plus
 
 from semel.errors import ConfigurationError
 
@@ -71,6 +74,14 @@ def revealed(text: str, what: str) -> str:
     return made
 
 
+def revealed_alone(text: str) -> list[str]:
+    """Give what stands in a header's value without the words around it: what each `${NAME}` stands
+    for, and the last word.
+    """
+    named = [os.environ.get(name, "") for name in _NAMED.findall(text)]
+    return [*named, *text.split()[1:][-1:]]
+
+
 def names_secret(text: str) -> bool:
     """Whether a text takes something from the environment."""
     return _NAMED.search(text) is not None
@@ -84,15 +95,28 @@ class Masks:
 
     @classmethod
     def of(cls, secrets: Iterable[str]) -> Masks:
-        """Longest first, so that none is left in part; too short a text is no secret."""
-        kept = {each for each in secrets if len(each) >= _SHORT}
+        """Each as services write it, longest first, so that none is left in part; too short a text
+        is no secret.
+        """
+        kept = {form for each in secrets if len(each) >= _SHORT for form in _forms(each)}
         return cls(tuple(sorted(kept, key=len, reverse=True)))
 
     def __call__(self, text: str) -> str:
-        """Give the text with each secret as ***."""
+        """Give the text with each secret as ***, also one that its end cuts off."""
         for secret in self.secrets:
             text = text.replace(secret, "***")
+        for secret in self.secrets:
+            for length in range(len(secret) - 1, _SHORT - 1, -1):
+                if text.endswith(secret[:length]):
+                    return text[:-length] + "***"
         return text
+
+
+def _forms(secret: str) -> set[str]:
+    """Give a secret as it is, and as JSON, URLs and HTML write it."""
+    quoted = json.dumps(secret)[1:-1]
+    urls = {quote(secret), quote(secret, safe=""), quote_plus(secret)}
+    return {secret, quoted, quoted.replace("/", "\\/"), html.escape(secret), *urls}
 
 
 def authorization(auth: tuple[Auth, ...], what: str) -> tuple[str | None, list[str]]:

@@ -10,7 +10,15 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from semel.errors import ConfigurationError
 from semel.sinks.http.calls import Calls, Door, Limits
-from semel.sinks.http.secrets import Auth, Masks, authorization, names_secret, revealed, tls
+from semel.sinks.http.secrets import (
+    Auth,
+    Masks,
+    authorization,
+    names_secret,
+    revealed,
+    revealed_alone,
+    tls,
+)
 from semel.sinks.http.templates import Template, UrlTemplate
 
 if TYPE_CHECKING:
@@ -56,7 +64,7 @@ class Service:
                 headers[name] = Template.of(value, name).texts[0]
             else:
                 continue
-            secrets.append(headers[name])
+            secrets += [headers[name], *revealed_alone(value)]
         if told is not None:
             headers["Authorization"] = told
         template = UrlTemplate.of(url, what)

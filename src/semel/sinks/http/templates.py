@@ -139,8 +139,8 @@ class UrlTemplate:
             raise ConfigurationError(f"{what} has a fragment (#), which is never sent")
         try:
             parts.port  # noqa: B018 - a port that is no number is told here
-        except ValueError as error:
-            raise ConfigurationError(f"{what}: {error}") from None
+        except ValueError:  # its words may hold a part of a password
+            raise ConfigurationError(f"{what}: the port is no number, or too large") from None
         path = parts.path or "/"
         segments = tuple(Template.of(each, what) for each in path.split("/")[1:])
         query = Template.of(parts.query, what) if parts.query else None

@@ -195,11 +195,21 @@ def _nested(array: pa.Array, name: str, into: str) -> pa.Array:
             f"{', or an array' if is_list(kind) else ''}, or take the column apart in the query"
         )
     try:
-        values = [plain(value, kind) for value in array.to_pylist()]
+        make = _hexed if into == "bytea[]" else plain
+        values = [make(value, kind) for value in array.to_pylist()]
         texts = [None if value is None else write(value) for value in values]
     except ValueError as error:
         raise Rejected(f"column {name!r}: {error}") from error
     return pa.array(texts, pa.string())
+
+
+def _hexed(value: Any, kind: pa.DataType) -> Any:
+    """A list of bytes as the texts of an array of them, hexadecimal as outside of arrays."""
+    if value is None:
+        return None
+    if is_list(kind):
+        return [_hexed(each, kind.value_type) for each in value]
+    return f"\\x{value.hex()}" if is_binary(kind) else plain(value, kind)
 
 
 def plain(value: Any, kind: pa.DataType) -> Any:

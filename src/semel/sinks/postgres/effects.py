@@ -17,6 +17,7 @@ from psycopg.types.json import Jsonb
 
 from semel.errors import ConfigurationError, Rejected
 from semel.sinks.postgres.copy import copy_text, is_nested, json_text, plain, type_of
+from semel.sinks.postgres.tables import described
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,15 +32,6 @@ if TYPE_CHECKING:
 
 OWN = ("semel_entity", "semel_event", "semel_osn")
 """What a staged chunk tells of each event beside the frame's columns."""
-
-_COLUMNS = b"""
-select c.oid::regclass::text, n.nspname, c.relname, c.relkind::text, c.relpersistence::text,
-  array(select array[a.attname, format_type(
-      case t.typtype when 'd' then t.typbasetype else t.oid end, null)]
-    from pg_attribute a join pg_type t on t.oid = a.atttypid
-    where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
-    order by a.attnum)
-from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = to_regclass(%s)"""
 
 
 class Effect(Protocol):
@@ -95,22 +87,8 @@ class Append(Plain):
 
     def connected(self, connection: Connection) -> None:
         """Read the table's columns, and see that the transaction covers it."""
-        found = connection.execute(_COLUMNS, (self._table,)).fetchone()
-        if found is None:
-            raise ConfigurationError(
-                f"{self._where}: there is no table {self._table!r}; create it, or mend table="
-            )
-        shown, schema, name, kind, persistence, columns = found
-        if persistence == "u" or kind == "f":
-            what = "is unlogged: a crash of the server empties it"
-            if kind == "f":
-                what = "is a foreign table: its server commits by itself"
-            raise ConfigurationError(
-                f"{self._where}: table {shown} {what}, and the progress row would not know. Use an "
-                "ordinary table"
-            )
-        self._name = sql.Identifier(schema, name)
-        self._types = dict(columns)
+        found = described(connection, self._table, self._where)
+        self._name, self._types = found.name, found.types
 
     def prepared(self, chunk: Chunk) -> Act:
         """Write the columns as COPY reads them."""

@@ -21,20 +21,15 @@ if TYPE_CHECKING:
 
     import psycopg
     import pyarrow as pa
-    from psycopg import sql
 
     from semel.sinks.files.manifests import Manifest
     from semel.sinks.postgres.errors import Phase
+    from semel.sinks.postgres.tables import Table
 
 LOADS = b"""create table if not exists semel_loads (
   manifest text primary key, location text not null, rows bigint not null,
   digest text not null, loaded timestamptz not null default now())"""
-_STANDING = "select location, rows, digest from semel_loads where manifest = %s"
-_COLUMNS = b"""select n.nspname, c.relname, a.attname,
-  format_type(case t.typtype when 'd' then t.typbasetype else t.oid end, null)
-  from pg_class c join pg_namespace n on n.oid = c.relnamespace
-  join pg_attribute a on a.attrelid = c.oid join pg_type t on t.oid = a.atttypid
-  where c.oid = %s::regclass and a.attnum > 0 and not a.attisdropped"""
+_STANDING = "select location, rows, digest from semel_loads where manifest = %s for update"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,10 +90,15 @@ class _Loading:
 
         self._described = described
         self._phase: Phase = Phase.ROW
-        settings: dict[str, Any] = {}
         try:
-            settings = {**DEFAULTS, **psycopg.conninfo.conninfo_to_dict(described.url)}
-            settings["client_encoding"] = "UTF8"
+            given = psycopg.conninfo.conninfo_to_dict(described.url)
+        except psycopg.Error:  # its words may hold a part of the password
+            raise ConfigurationError(
+                f"PostgresLoad: {redact(described.url)!r} is not a URL that PostgreSQL "
+                "understands; the form is postgresql://user:password@host:port/database"
+            ) from None
+        settings: dict[str, Any] = {**DEFAULTS, **given, "client_encoding": "UTF8"}
+        try:
             self._connection = psycopg.connect(**settings, autocommit=True)
         except psycopg.Error as error:
             raise refused(error, settings, described.where) from None
@@ -125,16 +125,23 @@ class _Loading:
             raise told(error, self._phase, self._described.where) from error
 
     def known(self, manifest: Manifest) -> bool:
-        """Say whether its key stands; without the table none does."""
+        """Say whether its key stands, also at standbys that a commit waits for: locking it is
+        something to commit. Without the table none does.
+        """
         with self._connection.cursor() as cursor:
-            cursor.execute("select to_regclass('semel_loads') is not null")
-            if cursor.fetchone() != (True,):
+            if not self._is_there(cursor):
                 return False
             cursor.execute(_STANDING, [manifest.key])
             found = cursor.fetchone()
-        if found is not None:
-            self._require_same(manifest, *found)
-        return found is not None
+        if found is None:
+            return False
+        self._require_same(manifest, *found)
+        self._commit()
+        return True
+
+    def _is_there(self, cursor: psycopg.Cursor[Any]) -> bool:
+        found = cursor.execute("select to_regclass('semel_loads') is not null").fetchone()
+        return found == (True,)
 
     def _require_same(self, manifest: Manifest, location: str, rows: int, digest: str) -> None:
         """Raise `Diverged` where the key stands for another manifest: its rows are not in."""
@@ -150,14 +157,14 @@ class _Loading:
 
     def load(self, manifest: Manifest) -> None:
         """Do it, if the key is new."""
-        from psycopg import sql
-
         from semel.sinks.postgres.errors import Phase
+        from semel.sinks.postgres.tables import described
 
         with self._connection.cursor() as cursor:
-            cursor.execute("select pg_advisory_xact_lock(hashtext('semel_loads'))")
-            cursor.execute(LOADS)
-            self._connection.commit()
+            if not self._is_there(cursor):
+                cursor.execute("select pg_advisory_xact_lock(hashtext('semel_loads'))")
+                cursor.execute(LOADS)
+                self._connection.commit()
             cursor.execute(
                 "insert into semel_loads (manifest, location, rows, digest) "
                 "values (%s, %s, %s, %s) on conflict do nothing",
@@ -168,22 +175,27 @@ class _Loading:
                     raise NotDelivered(f"{self._described.where}: the key was removed just now")
                 return
             self._phase = Phase.EFFECT
-            cursor.execute(_COLUMNS, [self._described.table])
-            found = cursor.fetchall()
-            into = sql.Identifier(*found[0][:2])
-            types = {str(name): str(kind) for *_, name, kind in found}
+            into = described(self._connection, self._described.table, self._described.where)
             for table in manifest.tables():
                 for batch in table.combine_chunks().to_batches():
-                    self._copy(cursor, batch, into, types)
+                    self._copy(cursor, batch, into)
+        self._commit()
+
+    def _commit(self) -> None:
+        """Commit, and wait for standbys where there are any, but not for ever."""
+        from semel.sinks.postgres.commits import commit
+        from semel.sinks.postgres.errors import Phase
+
         self._phase = Phase.COMMIT
-        self._connection.commit()
+        where = self._described.where
+        if commit(self._connection, self._described.deadline_s, where) != "COMMIT":
+            raise NotDelivered(f"{where}: the server rolled the transaction back")
 
     def _copy(
         self,
         cursor: psycopg.Cursor[Any],
         batch: pa.RecordBatch,
-        table: sql.Identifier,
-        types: dict[str, str],
+        into: Table,
     ) -> None:
         from psycopg import sql
 
@@ -191,13 +203,14 @@ class _Loading:
 
         names = list(self._described.columns or batch.schema.names)
         for name in names:
-            if name not in types or name not in batch.schema.names:
+            if name not in into.types or name not in batch.schema.names:
                 raise ConfigurationError(
                     f"PostgresLoad: column {name!r} is not both in the files and in "
                     f"{self._described.where}: name those that are, columns=[...], or add it"
                 )
-        text = copy_text([batch.column(name) for name in names], names, [types[n] for n in names])
-        into = sql.SQL(", ").join([sql.Identifier(name) for name in names])
-        statement = sql.SQL("copy {} ({}) from stdin (format csv)").format(table, into)
+        types = [into.types[name] for name in names]
+        text = copy_text([batch.column(name) for name in names], names, types)
+        columns = sql.SQL(", ").join([sql.Identifier(name) for name in names])
+        statement = sql.SQL("copy {} ({}) from stdin (format csv)").format(into.name, columns)
         with cursor.copy(statement) as copy:
             copy.write(memoryview(text))
