@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, LiteralString, cast
 
 from semel.errors import ConfigurationError, LedgerUnavailable, MissingExtra
 from semel.ledger.clock import SystemClock
+from semel.ledger.libpq import Refused, line
 from semel.ledger.store import Conflict, Key
 from semel.ledger.stores import SCHEMA, SCHEMA_KEY, arrange, beyond, check_schema, paged, redact
 
@@ -362,39 +363,19 @@ def _told(error: psycopg.Error, where: str) -> SemelError:
     """Say in the ledger's words what PostgreSQL said. What nobody classified is unknown."""
     state = error.sqlstate or ""
     if state in _CANNOT_BE:
-        return ConfigurationError(f"the ledger {where} {_CANNOT_BE[state]} ({_line(error)})")
+        return ConfigurationError(f"the ledger {where} {_CANNOT_BE[state]} ({line(error)})")
     if state in _UNAVAILABLE:
-        return LedgerUnavailable(f"the ledger {where} {_UNAVAILABLE[state]} ({_line(error)})")
+        return LedgerUnavailable(f"the ledger {where} {_UNAVAILABLE[state]} ({line(error)})")
     return LedgerUnavailable(
-        f"the ledger {where} did not answer, and the commit may have happened: {_line(error)}"
+        f"the ledger {where} did not answer, and the commit may have happened: {line(error)}"
     )
-
-
-# A refused connection has no SQLSTATE in libpq, only words.
-_MISCONFIGURED = (
-    "authentication failed",
-    "no password supplied",
-    "pg_hba.conf",
-    "does not exist",
-    "is not permitted to log in",
-    "permission denied",
-    "invalid ",
-)
 
 
 def _refused(error: psycopg.Error, settings: dict[str, str]) -> SemelError:
     """Say why there is no connection: what a person must change, or what may pass."""
-    text = _line(error)
-    for secret in ("password", "sslpassword"):
-        if settings.get(secret):
-            text = text.replace(settings[secret], "***")
+    refused = Refused.of(error, settings)
     place = f"{settings.get('host', 'localhost')}:{settings.get('port', '5432')}"
     ledger = f"the ledger's database {settings.get('dbname', '(default)')!r} at {place}"
-    unreachable = "server on socket" in text and "No such file" in text
-    if not unreachable and any(words in text for words in _MISCONFIGURED):
-        return ConfigurationError(f"{ledger} refuses: {text}")
-    return LedgerUnavailable(f"{ledger} cannot be reached: {text}")
-
-
-def _line(error: psycopg.Error) -> str:
-    return " ".join(str(error).split())
+    if refused.misconfigured:
+        return ConfigurationError(f"{ledger} refuses: {refused.text}")
+    return LedgerUnavailable(f"{ledger} cannot be reached: {refused.text}")
