@@ -130,7 +130,7 @@ def show_parked(
         ]
     )
     if row.value is None:
-        print("payload: none yet; it was in doubt when the checkpoint was lost")
+        print("payload: none yet; it comes when the query reads the event again")
         return
     print("payload:")
     for name, value in row.value.items():

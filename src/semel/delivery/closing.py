@@ -252,6 +252,8 @@ class Closing:
             remedy, ParkedState.HELD
         )
         ordered = not isinstance(self.identity, Position)
+        judged = self.opening.row.continues
+        cause = "a person judged its minibatch" if judged else "the checkpoint was lost"
         rows = [
             ParkedRow(
                 entity=scope,
@@ -262,7 +264,7 @@ class Closing:
                 position=_rank(handled.span, scope, event),
                 osn=leftover.row.osn + _rank(handled.span, scope, event) + 1,
                 state=state,
-                why="the checkpoint was lost while it was being sent",
+                why=f"{cause} while it was being sent",
                 at=self.scribe.clock.wall(),
                 blocks=ordered and state is ParkedState.HELD,
                 doubted=True,

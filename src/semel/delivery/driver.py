@@ -44,9 +44,8 @@ class Driver:
     complete it; 6. conclude it.
 
     Attributes:
-        partitions: the number of entity buckets; None takes the one that is recorded.
-        default_partitions: the number of entity buckets of a pipeline that never ran, where none is
-            asked for.
+        partitions: over how many partitions entities are spread; None takes the recorded number.
+        default_partitions: the same for a pipeline that never ran, where no number is asked for.
         accept_gap: go on although the input does not continue where the ledger stands.
         remember_s: how long ids, and what became of parked events, are kept.
         forms: of each column that gives an id, whether it is an integer, a text, a date, ...
@@ -83,7 +82,7 @@ class Driver:
         Owners(self.scribe).refuse_changed(self.describe())
 
     def _take_partitions(self) -> None:
-        """Where nobody asks for a number of buckets, take the recorded one, else the default."""
+        """Where nobody asks for a number of partitions, take the recorded one, else the default."""
         if self.partitions is None and not isinstance(self.identity, Position):
             recorded = Owners(self.scribe).described()
             known = self.default_partitions if recorded is None else recorded.get("partitions")

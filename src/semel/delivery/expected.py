@@ -1,4 +1,4 @@
-"""Events that were in doubt when a checkpoint was lost get their payload when they come again."""
+"""Events that were parked when a generation was closed get their payload when they come again."""
 
 from __future__ import annotations
 

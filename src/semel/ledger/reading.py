@@ -169,7 +169,7 @@ class Ledger:
             "host": None if owner is None else owner.process.host,
             "pid": None if owner is None else owner.process.pid,
             "identity": described.get("identity"),
-            "buckets": None if opened is None else opened.partitions,
+            "partitions": None if opened is None else opened.partitions,
             "minibatch": None if opened is None else str(opened.minibatch),
             "complete": None if opened is None else opened.complete,
             "judged": None if opened is None or opened.judged is None else opened.judged.decision,

@@ -1,7 +1,7 @@
-"""Changing the number of entity buckets between two minibatches.
+"""Changing the number of partitions over which entities are spread, between two minibatches.
 
-New snapshots are written beside the old ones, under partition names that carry the number of
-buckets; one small commit then switches. A crash before it leaves the old number in force, and doing
+New snapshots are written beside the old ones, under partition names that carry the number; one
+small commit then switches. A crash before it leaves the old number in force, and doing
 it again writes the same rows.
 """
 
@@ -33,10 +33,10 @@ NOW = 2**62
 
 
 def rescale(scribe: Scribe, partitions: int) -> None:
-    """Give a pipeline whose last minibatch is complete another number of buckets. May be repeated.
+    """Give a pipeline whose last minibatch is complete another number of partitions.
 
-    Raises `ConfigurationError` when it has no buckets or a minibatch is not complete, `Fenced` when
-    the pipeline went on meanwhile.
+    May be repeated. Raises `ConfigurationError` when it follows its source's partitions or a
+    minibatch is not complete, `Fenced` when the pipeline went on meanwhile.
     """
     pipeline_key, open_key = key(PIPELINES, scribe.pipeline), key(OPEN, scribe.pipeline)
     rows = scribe.read(pipeline_key, open_key)
@@ -47,7 +47,8 @@ def rescale(scribe: Scribe, partitions: int) -> None:
     before = described.get("partitions")
     if before is None:
         raise ConfigurationError(
-            f"pipeline {scribe.pipeline!r} follows its source's own partitions: it has no buckets"
+            f"pipeline {scribe.pipeline!r} delivers its source's own partitions: it has no "
+            "others to rescale. Leave it as it is"
         )
     if before == partitions:
         return
@@ -60,7 +61,7 @@ def rescale(scribe: Scribe, partitions: int) -> None:
     operators = [COUNTERS.name, *(watermark_of(sink).name for sink in described["sinks"])]
     still = Equals(open_key, rows[open_key])
     for operator in operators:
-        made = _rebucketed(scribe, operator, opened.serial, before, partitions)
+        made = _spread_anew(scribe, operator, opened.serial, before, partitions)
         scribe.commit([still], journal.updates(scribe.pipeline, made))
     switch: list[Update] = [
         Put(pipeline_key, payloads.dump({**described, "partitions": partitions})),
@@ -95,8 +96,10 @@ def _refuse_parked(scribe: Scribe, sinks: dict[str, Any]) -> None:
             )
 
 
-def _rebucketed(scribe: Scribe, operator: str, number: int, before: int, after: int) -> list[Entry]:
-    """Give the state of an operator in the new buckets, as one full snapshot for each."""
+def _spread_anew(
+    scribe: Scribe, operator: str, number: int, before: int, after: int
+) -> list[Entry]:
+    """Give the state of an operator in the new partitions, as one full snapshot for each."""
     made: list[dict[str, Any]] = [{} for _ in range(after)]
     for old in range(before):
         state = Journal(scribe).restore(

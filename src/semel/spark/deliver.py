@@ -60,7 +60,7 @@ def deliver(  # noqa: PLR0913 - each is a word of the agreement, and all but two
         identity: "position", "given" or "counter", where it does not follow from the other words.
         ledger: where it is recorded: `sqlite:///path` or `postgresql://...`; by default
             `$SEMEL_LEDGER`, else a file beside the checkpoint.
-        partitions: how many buckets the entities are spread over; fixed with the first start.
+        partitions: over how many partitions the entities are spread; fixed with the first start.
         order: whether an entity's events wait for each other.
         order_by: what orders an entity's events, where their ids are not numbers that rise.
         increasing: the ids of an entity only rise (checked); then they are remembered for ever.
