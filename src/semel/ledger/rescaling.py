@@ -1,7 +1,7 @@
-"""Changing the number of partitions over which entities are spread, between two minibatches.
+"""Changing the number of entity buckets between two minibatches.
 
-New snapshots are written beside the old ones, under partition names that carry the number; one
-small commit then switches. A crash before it leaves the old number in force, and doing
+New snapshots are written beside the old ones, under partition names that carry the number of
+buckets; one small commit then switches. A crash before it leaves the old number in force, and doing
 it again writes the same rows.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from semel.errors import ConfigurationError, Fenced
-from semel.events import bucket, bucket_name
+from semel.events import EntityIds, bucket, bucket_name
 from semel.ledger import journal, payloads, refusals
 from semel.ledger.journal import COUNTERS, Entry, Journal, watermark_of
 from semel.ledger.keys import OPEN, key, prefix
@@ -47,8 +47,8 @@ def rescale(scribe: Scribe, partitions: int) -> None:
     before = described.get("partitions")
     if before is None:
         raise ConfigurationError(
-            f"pipeline {scribe.pipeline!r} delivers its source's own partitions: it has no "
-            "others to rescale. Leave it as it is"
+            f"pipeline {scribe.pipeline!r} delivers its source's own partitions: there is "
+            "nothing to rescale"
         )
     if before == partitions:
         return
@@ -61,7 +61,7 @@ def rescale(scribe: Scribe, partitions: int) -> None:
     operators = [COUNTERS.name, *(watermark_of(sink).name for sink in described["sinks"])]
     still = Equals(open_key, rows[open_key])
     for operator in operators:
-        made = _spread_anew(scribe, operator, opened.serial, before, partitions)
+        made = _rebucketed(scribe, operator, opened.serial, before, partitions)
         scribe.commit([still], journal.updates(scribe.pipeline, made))
     switch: list[Update] = [
         Put(pipeline_key, payloads.dump({**described, "partitions": partitions})),
@@ -96,10 +96,8 @@ def _refuse_parked(scribe: Scribe, sinks: dict[str, Any]) -> None:
             )
 
 
-def _spread_anew(
-    scribe: Scribe, operator: str, number: int, before: int, after: int
-) -> list[Entry]:
-    """Give the state of an operator in the new partitions, as one full snapshot for each."""
+def _rebucketed(scribe: Scribe, operator: str, number: int, before: int, after: int) -> list[Entry]:
+    """Give the state of an operator in the new buckets, as one full snapshot for each."""
     made: list[dict[str, Any]] = [{} for _ in range(after)]
     for old in range(before):
         state = Journal(scribe).restore(
@@ -110,9 +108,9 @@ def _spread_anew(
                 for part in made:  # a mark of the partition as a whole
                     part[name] = value
             elif isinstance(value, dict):
-                for scope, ids in value.items():
+                for scope, ids in EntityIds.from_json(value).items():
                     sets = made[_bucket(scope, after)].setdefault(name, {})
-                    sets[scope] = ids
+                    sets[scope] = ids.to_json()
             else:
                 made[_bucket(name, after)][name] = value
     at = scribe.clock.wall()
