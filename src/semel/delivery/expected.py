@@ -9,8 +9,7 @@ import numpy as np
 
 from semel.delivery.parks import value_of
 from semel.events import EntityIds, IdSet
-from semel.ledger.parked import read_parked
-from semel.ledger.store import Conflict, Equals, Put
+from semel.ledger.parked import fill, read_parked
 
 if TYPE_CHECKING:
     from semel.events import EventID, Rows
@@ -31,20 +30,14 @@ class Expected:
             if row.value is None
         }
 
-    def fill(self, rows: Rows, schema: str) -> int:
-        """Give their payload to those among `rows` that are expected; say how many were."""
+    def fill(self, rows: Rows, schema: str) -> None:
+        """Give their payload to those among `rows` that are expected."""
         if not self._missing:
-            return 0
+            return
         wanted: dict[str, IdSet] = {}
         for scope, event in self._missing:
             wanted[scope] = wanted.get(scope, IdSet.EMPTY) | IdSet.of([event])
-        filled = 0
         for at in np.flatnonzero(rows.contained_in(EntityIds.of(wanted))).tolist():
             row_key, row, text = self._missing.pop((rows.scope(at), rows.id(at)))
             full = replace(row, value=value_of(rows, at), schema=schema, shown=rows.entity(at))
-            try:
-                self._scribe.commit([Equals(row_key, text)], [Put(row_key, full.dump())])
-            except Conflict:
-                continue  # a person has resolved it meanwhile
-            filled += 1
-        return filled
+            fill(self._scribe, row_key, text, full)

@@ -10,11 +10,12 @@ Always true:
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from semel.errors import ConfigurationError, LedgerError
+from semel.errors import ConfigurationError, LedgerError, LedgerUnavailable
 from semel.ledger.keys import HEADS, key, prefix
 from semel.ledger.keys import event as event_part
 from semel.ledger.rows import HeadRow, ParkedRow
@@ -160,6 +161,19 @@ def read_parked(
     return sorted(chosen, key=lambda row: (row[1].minibatch, row[1].position))
 
 
+def fill(scribe: Scribe, row_key: Key, text: str, full: ParkedRow) -> None:
+    """Give a parked event its payload, unless a person has resolved it meanwhile."""
+    with suppress(Conflict):
+        scribe.commit([Equals(row_key, text)], [Put(row_key, full.dump())])
+
+
+def note(scribe: Scribe, sink: str, row: ParkedRow) -> None:
+    """Park a row that only tells, if the ledger answers at once and nothing stands there."""
+    parks = parking(scribe.pipeline, sink, [row], {})
+    with suppress(Conflict, LedgerUnavailable):
+        scribe.store.commit(parks.requirements, parks.updates)
+
+
 def resolve(
     scribe: Scribe, sink: str, row_key: Key, decision: ParkedState, by: str, reason: str
 ) -> ParkedRow:
@@ -218,8 +232,8 @@ def _refuse(pipeline: str, row: ParkedRow, decision: ParkedState) -> None:
         )
     if decision is ParkedState.RESEND and row.value is None:
         raise ConfigurationError(
-            f"{name} was in doubt when the checkpoint was lost, and has not come again yet: it "
-            "cannot be sent before it does. Say `delivered` or `discard`, or wait for it"
+            f"{name} was in doubt when its generation ended, and has not come again yet: it cannot "
+            "be sent before it does. Say `delivered` or `discard`, or wait for it"
         )
 
 
