@@ -138,13 +138,13 @@ def _agree(
             "it out of both"
         )
     sinks = tuple(_sink(each, name) for each in ([to] if _is_one(to) else to))  # type: ignore[union-attr]
-    chosen = choose(df, named, name)
-    if words.get("order", True):
-        try:
+    try:
+        chosen = choose(df, named)
+        if words.get("order", True):
             require_order(df, chosen)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"pipeline {name!r}: {error}") from None
-    refuse_columns(df, sinks, name)
+        refuse_columns(df, sinks)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"pipeline {name!r}: {error}") from None
     return Agreement(name, sinks, chosen, forms=forms(df, chosen), **words)
 
 
