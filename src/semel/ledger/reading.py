@@ -14,9 +14,9 @@ from semel.ledger import keys, payloads
 from semel.ledger.finished import finished
 from semel.ledger.journal import COUNTERS, Journal, watermark_of
 from semel.ledger.journal import TABLE as JOURNAL
-from semel.ledger.keys import EVENTS, OPEN, STREAMS, prefix
+from semel.ledger.keys import EVENTS, HEADS, OPEN, STREAMS, prefix
 from semel.ledger.owners import OWNERS, PIPELINES, OwnerRow
-from semel.ledger.parked import read_heads, read_parked
+from semel.ledger.parked import PARKED, read_heads, read_parked
 from semel.ledger.rows import OpenRow, SpanRow, StreamRow
 from semel.ledger.scribe import Scribe
 from semel.ledger.sequences import TABLE as SEQUENCES
@@ -38,10 +38,8 @@ TABLES = (
     STREAMS,
     EVENTS,
     SEQUENCES,
-    "parked",
-    "heads",
-    "counters",
-    "markers",
+    PARKED,
+    HEADS,
     JOURNAL,
 )
 
