@@ -14,7 +14,7 @@ from semel.ledger import keys, payloads
 from semel.ledger.finished import finished
 from semel.ledger.journal import COUNTERS, Journal, watermark_of
 from semel.ledger.journal import TABLE as JOURNAL
-from semel.ledger.keys import EVENTS, HEADS, OPEN, STREAMS, prefix
+from semel.ledger.keys import EVENTS, OPEN, STREAMS, prefix
 from semel.ledger.owners import OWNERS, PIPELINES, OwnerRow
 from semel.ledger.parked import PARKED, read_heads, read_parked
 from semel.ledger.rows import OpenRow, SpanRow, StreamRow
@@ -39,7 +39,7 @@ TABLES = (
     EVENTS,
     SEQUENCES,
     PARKED,
-    HEADS,
+    keys.HEADS,
     JOURNAL,
 )
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from semel.errors import ConfigurationError, Fenced
-from semel.events import EntityIds, bucket, bucket_name
+from semel.events import bucket, bucket_name
 from semel.ledger import journal, payloads, refusals
 from semel.ledger.journal import COUNTERS, Entry, Journal, watermark_of
 from semel.ledger.keys import OPEN, key, prefix
@@ -108,9 +108,9 @@ def _rebucketed(scribe: Scribe, operator: str, number: int, before: int, after: 
                 for part in made:  # a mark of the partition as a whole
                     part[name] = value
             elif isinstance(value, dict):
-                for scope, ids in EntityIds.from_json(value).items():
+                for scope, ids in value.items():
                     sets = made[_bucket(scope, after)].setdefault(name, {})
-                    sets[scope] = ids.to_json()
+                    sets[scope] = ids
             else:
                 made[_bucket(name, after)][name] = value
     at = scribe.clock.wall()
