@@ -40,7 +40,7 @@ EventArgument = Annotated[
 ]
 
 app = typer.Typer(
-    help="Events that are in doubt, rejected, or wait behind one that is.", no_args_is_help=True
+    help="Events in doubt, rejected, or waiting behind such a one.", no_args_is_help=True
 )
 
 
