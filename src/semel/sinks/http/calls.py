@@ -56,8 +56,8 @@ class Limits:
     connect_s: float
     deadline_s: float
     retry: Retry
-    rate_limit: float | None = None
-    breaker: int = 20
+    rate_limit: float | None
+    breaker: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
