@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from semel.delivery.calls import forgets, open_session
+from semel.delivery.expected import ids_of
 from semel.delivery.watermarks import Reached
 from semel.events import EntityIds, Given, IdSet, Position
 from semel.events.chunks import chunk_key
@@ -143,12 +144,15 @@ class Closing:
                 handled.upto = None  # a replay may have events in between: only these are handled
         else:
             handled = self._from_destination(leftover, sink)
-        for _, row, _ in read_parked(self.scribe, sink.name, minibatch=leftover.minibatch):
-            if row.partition == leftover.row.partition and not row.state.only_marks:
-                known = (row.position, row.scope, row.event)
-                handled.rejected = tuple(each for each in handled.rejected if each[:3] != known)
-                handled.ids = handled.ids | EntityIds.of({row.scope: IdSet.of([row.event])})
-                handled.osn = max(handled.osn, row.osn)
+        parked = [
+            row
+            for _, row, _ in read_parked(self.scribe, sink.name, minibatch=leftover.minibatch)
+            if row.partition == leftover.row.partition and not row.state.only_marks
+        ]
+        known = {(row.position, row.scope, row.event) for row in parked}
+        handled.rejected = tuple(each for each in handled.rejected if each[:3] not in known)
+        handled.ids = handled.ids | ids_of((row.scope, row.event) for row in parked)
+        handled.osn = max([handled.osn, *(row.osn for row in parked)])
         return handled
 
     def _empty_place(self, leftover: Leftover, sink: Sink) -> None:

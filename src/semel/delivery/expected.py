@@ -12,6 +12,8 @@ from semel.events import EntityIds, IdSet
 from semel.ledger.parked import fill, read_parked
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from semel.events import EventID, Rows
     from semel.ledger.rows import ParkedRow
     from semel.ledger.scribe import Scribe
@@ -34,10 +36,15 @@ class Expected:
         """Give their payload to those among `rows` that are expected."""
         if not self._missing:
             return
-        wanted: dict[str, IdSet] = {}
-        for scope, event in self._missing:
-            wanted[scope] = wanted.get(scope, IdSet.EMPTY) | IdSet.of([event])
-        for at in np.flatnonzero(rows.contained_in(EntityIds.of(wanted))).tolist():
+        for at in np.flatnonzero(rows.contained_in(ids_of(self._missing))).tolist():
             row_key, row, text = self._missing.pop((rows.scope(at), rows.id(at)))
             full = replace(row, value=value_of(rows, at), schema=schema, shown=rows.entity(at))
             fill(self._scribe, row_key, text, full)
+
+
+def ids_of(events: Iterable[tuple[str, EventID]]) -> EntityIds:
+    """Put events, each a scope and an id, together to sets."""
+    found: dict[str, list[EventID]] = {}
+    for scope, event in events:
+        found.setdefault(scope, []).append(event)
+    return EntityIds.of({scope: IdSet.of(ids) for scope, ids in found.items()})
