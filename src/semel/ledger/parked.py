@@ -108,6 +108,7 @@ def parking(
     requirements: list[Requirement] = []
     updates: list[Update] = []
     waiting: dict[Entity, int] = {}
+    firsts: dict[Entity, ParkedRow] = {}
     for row in rows:
         row_key = parked_key(pipeline, sink, row)
         mark = (marks or {}).get(row_key)
@@ -116,13 +117,14 @@ def parking(
         updates.append(Put(row_key, replace(row, doubted=doubted).dump()))
         if row.blocks:
             entity = (row.entity, row.scope)
+            firsts.setdefault(entity, row)
             waiting[entity] = waiting.get(entity, 0) + (row.state is ParkedState.WAITING)
     made: list[tuple[Entity, HeadRow]] = []
     for entity, behind in waiting.items():
         at = head_key(pipeline, sink, entity)
         seen = heads.get(entity)
         if seen is None:
-            first = next(row for row in rows if (row.entity, row.scope) == entity and row.blocks)
+            first = firsts[entity]
             origin = _origin(parked_key(pipeline, sink, first), first)
             head = HeadRow(entity[0], entity[1], 1, behind, origin)
             requirements.append(Absent(at))
