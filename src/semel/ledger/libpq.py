@@ -1,6 +1,7 @@
-"""What PostgreSQL says when it lets nobody in: a refused connection has words, and no code.
+"""Connecting to PostgreSQL: how long that may take, and what is said where it lets nobody in.
 
-The ledger and the sink read them alike. No secret is in what they show.
+A refused connection has words, and no code. The ledger and the sink read them alike, and show no
+secret.
 """
 
 from __future__ import annotations
@@ -9,6 +10,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+DEFAULTS = {
+    "connect_timeout": "10",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+}
+"""How a connection is made, and how soon a dead one is noticed, unless the URL says otherwise."""
 
 _MISCONFIGURED = (
     "authentication failed",

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, LiteralString, cast
 
 from semel.errors import ConfigurationError, LedgerUnavailable, MissingExtra
 from semel.ledger.clock import SystemClock
-from semel.ledger.libpq import Refused, line
+from semel.ledger.libpq import DEFAULTS, Refused, line
 from semel.ledger.store import Conflict, Key
 from semel.ledger.stores import SCHEMA, SCHEMA_KEY, arrange, beyond, check_schema, paged, redact
 
@@ -137,14 +137,6 @@ _SCAN: LiteralString = "select key, payload from semel_ledger where tbl=%s and k
 _SCAN_BELOW: LiteralString = _SCAN + " and key<%s"
 
 _TRIES = 8
-_CONNECTION_DEFAULTS = {
-    "connect_timeout": "10",
-    "keepalives_idle": "10",
-    "keepalives_interval": "5",
-    "keepalives_count": "3",
-    "tcp_user_timeout": "30000",
-    "application_name": "semel",
-}
 _SESSION: LiteralString = (
     "set statement_timeout = '60s'; set default_transaction_isolation = 'read committed'"
 )
@@ -167,7 +159,8 @@ class PostgresStore:
                 f"{self._where!r} is not a URL that PostgreSQL understands; the form is"
                 " postgresql://user:password@host:port/database"
             ) from None
-        self._settings = _CONNECTION_DEFAULTS | {k: str(v) for k, v in given.items()}
+        named = {"application_name": "semel"}
+        self._settings = DEFAULTS | named | {k: str(v) for k, v in given.items()}
         self._idle = _Idle()
         weakref.finalize(self, self._idle.close)
 
