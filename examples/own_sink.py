@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import semel
-from semel.protocol import Capability
-from semel.sinks import DELIVERED, Progress, Receipt, Sink, Target
+from semel.sinks import DELIVERED, Capability, Progress, Receipt, Sink, Target
 from semel.spark.session import make_session
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from semel.events import Chunk
+    from semel.sinks import Chunk
 
 TABLES = """
 create table if not exists balances (customer text primary key, balance integer not null);

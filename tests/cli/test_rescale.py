@@ -1,4 +1,4 @@
-"""`semel rescale`: another number of buckets, while nobody works with them."""
+"""`semel rescale`: another number of partitions, while nobody works with them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from semel.ledger import Ledger
 Out = pytest.CaptureFixture[str]
 
 
-def test_a_pipeline_that_stands_still_gets_another_number_of_buckets(
+def test_a_pipeline_that_stands_still_gets_another_number_of_partitions(
     tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"

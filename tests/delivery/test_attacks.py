@@ -414,10 +414,10 @@ def test_a_sink_that_was_left_out_does_not_stop_a_lost_checkpoint_for_ever() -> 
     assert once(world.out.seen) == "a1 b2 a3 b4 a5 b6 a7"
 
 
-# -- another number of buckets
+# -- another number of partitions
 
 
-def test_after_a_change_of_buckets_the_last_minibatch_is_not_delivered_again() -> None:
+def test_after_a_change_of_partitions_the_last_minibatch_is_not_delivered_again() -> None:
     world = World(partition="0-of-1", partitions=1)
     world.add(Database())
     world.start()
@@ -433,7 +433,7 @@ def test_after_a_change_of_buckets_the_last_minibatch_is_not_delivered_again() -
     assert world.out.seen == "a1 b2"
 
 
-def test_what_is_parked_of_a_log_can_still_go_after_a_change_of_buckets() -> None:
+def test_what_is_parked_of_a_log_can_still_go_after_a_change_of_partitions() -> None:
     world = World(partition="0-of-1", partitions=1)
     world.add(Logs(), on_reject=OnReject.BLOCK, chunk_rows=1)
     world.start()

@@ -129,7 +129,7 @@ def test_the_next_offset_is_the_first_that_is_not_handled_as_a_whole(
     assert next_offset(mark) == expected
 
 
-# -- how many buckets
+# -- how many partitions
 
 
 def driver(world: World, number: int, partitions: int | None, default: int | None) -> Driver:
@@ -146,7 +146,7 @@ def driver(world: World, number: int, partitions: int | None, default: int | Non
 
 
 @pytest.mark.parametrize("identity", [GIVEN, COUNTER])
-def test_the_recorded_number_of_buckets_is_taken_where_none_is_asked_for(
+def test_the_recorded_number_of_partitions_is_taken_where_none_is_asked_for(
     identity: object,
 ) -> None:
     world = World(identity)  # type: ignore[arg-type]
@@ -158,11 +158,11 @@ def test_the_recorded_number_of_buckets_is_taken_where_none_is_asked_for(
     later.start()
     assert later.partitions == 6
     driver(world, 3, 6, 2).start()
-    with pytest.raises(ConfigurationError, match=r"has 6 buckets.*`semel rescale pay 3`"):
+    with pytest.raises(ConfigurationError, match=r"has 6 partitions.*`semel rescale pay 3`"):
         driver(world, 4, 3, 2).start()
 
 
-def test_positions_have_no_buckets() -> None:
+def test_positions_have_no_partitions() -> None:
     world = World(POSITION)
     world.add(Post())
     made = driver(world, 1, None, 6)

@@ -88,6 +88,7 @@ def test_as_recorded_what_was_delivered_stands_and_the_rest_of_the_replay_is_del
     assert seen(world) == EACH_ONCE
     held = ["d4 held"] if kind in IN_DOUBT else []
     assert world.parked() == held
+    assert all(row.why.startswith("a person judged") for _, row in world.parked_rows())
     values = {effect.name: effect.value["v"] for effect in world.out.effects}
     assert (values["c3"], values["e5"], values["a7"]) == (0, 9, 0)
     assert world.opened().judged is None

@@ -248,7 +248,7 @@ def test_what_a_person_resolved_is_not_looked_for(kind: str, decision: str) -> N
     assert [name for name in world.out.seen.split() if name[0] == "a"] == sent.split()
 
 
-def test_buckets_that_go_there_and_back_begin_anew() -> None:
+def test_partitions_that_go_there_and_back_begin_anew() -> None:
     world = World(GIVEN, partition="0of1", partitions=1)
     world.add(Database(), chunk_rows=1)
     world.start()

@@ -1,4 +1,4 @@
-"""The number of buckets changes while a run is silent, there and back, and after the end."""
+"""The number of partitions changes while a run is silent, there and back, and after the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from semel.protocol import Judgement
 
 
 def made(identity: Identity) -> World:
-    """A pipeline of one bucket."""
+    """A pipeline of one partition."""
     world = World(identity, partition="0of1", partitions=1)
     world.add(Database())
     world.start()
@@ -25,7 +25,7 @@ def made(identity: Identity) -> World:
 
 @pytest.mark.parametrize("identity", [COUNTER, GIVEN], ids=["counter", "given"])
 @pytest.mark.parametrize("registered", [False, True])
-def test_a_run_that_was_silent_while_it_was_rescaled_cannot_go_on_with_the_old_buckets(
+def test_a_run_that_was_silent_while_it_was_rescaled_cannot_go_on_with_the_old_partitions(
     identity: Identity, registered: bool
 ) -> None:
     world = made(identity)
@@ -33,7 +33,7 @@ def test_a_run_that_was_silent_while_it_was_rescaled_cannot_go_on_with_the_old_b
     if registered:
         world.start()
     rescale(world.scribe, 2)
-    with pytest.raises(ConfigurationError, match="rescaled to 2 buckets, and this run has 1"):
+    with pytest.raises(ConfigurationError, match="rescaled to 2 partitions, and this run has 1"):
         world.minibatch(1, "a3 a4")
     assert world.out.seen == "a1 a2"
 

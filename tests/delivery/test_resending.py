@@ -28,10 +28,11 @@ from delivery.world import (
     world_like,
     world_of,
 )
-from semel.delivery import Surroundings
+from semel.delivery import Surroundings, resending
 from semel.delivery.resending import Resending
 from semel.errors import NotDelivered
 from semel.events import Identity
+from semel.ledger.parked import Heads, read_heads
 from semel.ledger.scribe import Scribe
 from semel.protocol import OnDoubt, OnReject
 from semel.sinks import Retry
@@ -376,3 +377,21 @@ def test_a_log_gets_its_resends_from_the_partitions_next_task_before_its_own_eve
     world.minibatch(1, "a4 b5")
     assert world.out.seen == "b2 a1 a3 a4 b5"
     assert world.out.numbers == [2, 1, 3, 4, 5]
+
+
+def test_draining_looks_at_all_heads_once_however_many_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = world_like("opaque", chunk_rows=1, on_reject=OnReject.BLOCK)
+    world.out.refuses.update({"a1", "b2", "c3"})
+    world.minibatch(0, "a1 b2 c3")
+    looks: list[str] = []
+
+    def counted(scribe: Scribe, sink: str) -> Heads:
+        looks.append(sink)
+        return read_heads(scribe, sink)
+
+    monkeypatch.setattr(resending, "read_heads", counted)
+    assert sender(world, "first").drain() == 0
+    assert looks == ["out"]
+    assert world.heads() == ["a", "b", "c"]

@@ -1,4 +1,4 @@
-"""The number of buckets changes only between minibatches, and nobody's state is left behind."""
+"""The number of partitions changes only between minibatches, and nobody's state is left behind."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class _Dies:
         self._store.commit(requirements, updates)
 
 
-def test_every_entity_goes_on_counting_in_its_new_bucket(store: Store) -> None:
+def test_every_entity_goes_on_counting_in_its_new_partition(store: Store) -> None:
     first = Pipeline(store, 3)
     first.minibatch(0)
     first.minibatch(1)
@@ -116,7 +116,8 @@ def test_every_entity_goes_on_counting_in_its_new_bucket(store: Store) -> None:
 def test_a_pipeline_that_starts_with_another_number_is_refused(store: Store) -> None:
     Pipeline(store, 3).minibatch(0)
     with pytest.raises(
-        ConfigurationError, match=r"has 3 buckets.*`semel rescale pipeline 5`; or start it with 3"
+        ConfigurationError,
+        match=r"has 3 partitions.*`semel rescale pipeline 5`; or start it with 3",
     ):
         Pipeline(store, 5)
 

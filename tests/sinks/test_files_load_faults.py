@@ -24,11 +24,24 @@ def execute(url: str, statement: str) -> list[Any]:
         return cursor.fetchall() if cursor.description else []
 
 
-def world_of(folder: Path, then: PostgresLoad) -> World:
+def world_of(folder: Path, then: PostgresLoad, form: str = "parquet") -> World:
     world = World()
-    world.sinks.append(Files(name="out", url=str(folder), then=then, retry=Retry(for_s=0.0)))
+    world.sinks.append(
+        Files(name="out", url=str(folder), format=form, then=then, retry=Retry(for_s=0.0))
+    )
     world.start()
     return world
+
+
+def load_column(folder: Path, url: str, form: str, kind: str, column: pa.Array) -> list[Any]:
+    """Deliver a column to files and load them into a table; give what stands there then."""
+    execute(url, f"create table loaded (c text, id bigint, v {kind})")
+    world = world_of(folder, PostgresLoad(url=url, table="loaded"), form)
+    opening = world.open(0)
+    ids = range(1, len(column) + 1)
+    batch = pa.RecordBatch.from_pydict({"c": [f"c{id_}" for id_ in ids], "id": ids, "v": column})
+    world.driver.end(opening, world.task(opening, [batch]))
+    return [value for (value,) in execute(url, "select v from loaded order by id")]
 
 
 def test_a_new_ledger_with_another_folder_is_told_why_its_events_are_not_loaded(
@@ -75,36 +88,16 @@ def test_a_manifest_that_stands_where_another_one_stood_is_not_taken_for_it(
 def test_a_text_is_loaded_as_it_was_delivered(
     tmp_path: Path, postgres_url: str, form: str, text: str
 ) -> None:
-    execute(postgres_url, "create table accounts (c text, id bigint, account text)")
-    load = PostgresLoad(url=postgres_url, table="accounts")
-    world = World()
-    world.sinks.append(
-        Files(name="out", url=str(tmp_path), format=form, then=load, retry=Retry(for_s=0.0))
-    )
-    world.start()
-    opening = world.open(0)
-    columns = {"c": ["a"], "id": [1], "account": [text]}
-    world.driver.end(opening, world.task(opening, [pa.RecordBatch.from_pydict(columns)]))
-    assert execute(postgres_url, "select account from accounts") == [(text,)]
+    assert load_column(tmp_path, postgres_url, form, "text", pa.array([text])) == [text]
 
 
 @pytest.mark.parametrize("form", ["parquet", "json", "csv"])
 def test_an_amount_is_loaded_with_all_its_digits(
     tmp_path: Path, postgres_url: str, form: str
 ) -> None:
-    execute(postgres_url, "create table amounts (c text, id bigint, amount numeric(38, 2))")
-    load = PostgresLoad(url=postgres_url, table="amounts")
-    world = World()
-    world.sinks.append(
-        Files(name="out", url=str(tmp_path), format=form, then=load, retry=Retry(for_s=0.0))
-    )
-    world.start()
-    opening = world.open(0)
-    amount = Decimal("12345678901234567.89")
-    amounts = pa.array([amount], pa.decimal128(38, 2))
-    batch = pa.RecordBatch.from_pydict({"c": ["a"], "id": [1], "amount": amounts})
-    world.driver.end(opening, world.task(opening, [batch]))
-    assert execute(postgres_url, "select amount from amounts") == [(amount,)]
+    amounts = pa.array([Decimal("12345678901234567.89")], pa.decimal128(38, 2))
+    loaded = load_column(tmp_path, postgres_url, form, "numeric(38, 2)", amounts)
+    assert loaded == amounts.to_pylist()
 
 
 def test_a_load_goes_where_the_options_of_its_url_say(tmp_path: Path, postgres_url: str) -> None:
@@ -146,15 +139,5 @@ def test_a_load_is_on_the_disk_of_the_server_when_it_is_acknowledged(
 def test_what_a_format_can_hold_can_be_loaded(
     tmp_path: Path, postgres_url: str, form: str, column: pa.Array, kind: str
 ) -> None:
-    execute(postgres_url, f"create table loaded (c text, id bigint, v {kind})")
-    load = PostgresLoad(url=postgres_url, table="loaded")
-    world = World()
-    world.sinks.append(
-        Files(name="out", url=str(tmp_path), format=form, then=load, retry=Retry(for_s=0.0))
-    )
-    world.start()
-    opening = world.open(0)
-    batch = pa.RecordBatch.from_pydict({"c": ["a", "b"], "id": [1, 2], "v": column})
-    world.driver.end(opening, world.task(opening, [batch]))
-    loaded = execute(postgres_url, "select v from loaded order by id")
-    assert repr(loaded) == repr([(value,) for value in column.to_pylist()])
+    loaded = load_column(tmp_path, postgres_url, form, kind, column)
+    assert repr(loaded) == repr(column.to_pylist())

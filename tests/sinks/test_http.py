@@ -138,6 +138,10 @@ def test_a_day_is_how_long_a_key_is_remembered_unless_told() -> None:
         ({"auth": "token"}, "auth is Bearer"),
         ({"auth": (Bearer("t"), Basic("u", "p"))}, "choose one"),
         ({"auth": Bearer("t"), "headers": {"authorization": "x"}}, "choose one"),
+        (
+            {"auth": (Bearer("t"), Certificate("c")), "headers": {"Authorization": "x"}},
+            "both set Authorization",
+        ),
     ],
 )
 def test_a_setting_that_cannot_be_is_told_at_once(settings: dict[str, Any], says: str) -> None:

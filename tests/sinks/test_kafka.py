@@ -35,19 +35,6 @@ from sinks.kafka_world import (
 )
 
 
-@pytest.fixture
-def topic(kafka: KafkaBroker) -> Iterator[str]:
-    name = kafka.create_topic(partitions=2)
-    yield name
-    kafka.delete_topic(name)
-
-
-@pytest.fixture
-def place() -> str:
-    """A pipeline's name that no other test has."""
-    return f"p-{uuid4().hex}"
-
-
 @pytest.mark.rows("S17", "O23", "N3")
 def test_progress_and_records_are_one_transaction(
     kafka: KafkaBroker, topic: str, place: str

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -33,28 +32,11 @@ from sinks.kafka_world import (
     consumed,
     ids_in,
     progress,
-    proxied,
     sink_to,
     target,
 )
 
 SECRET = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
-
-
-@pytest.fixture
-def topic(kafka: KafkaBroker) -> str:
-    return kafka.create_topic(partitions=2)
-
-
-@pytest.fixture
-def place() -> str:
-    return f"p-{uuid4().hex}"
-
-
-@pytest.fixture
-def proxy(kafka: KafkaBroker) -> Iterator[Proxy]:
-    with proxied(kafka) as proxy:
-        yield proxy
 
 
 def opened(sink: Any, place: str, task: int = 1) -> ProgressSession:

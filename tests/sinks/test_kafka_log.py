@@ -29,16 +29,6 @@ from sinks.kafka_world import (
 )
 
 
-@pytest.fixture
-def topic(kafka: KafkaBroker) -> str:
-    return kafka.create_topic(partitions=2)
-
-
-@pytest.fixture
-def place() -> str:
-    return f"p-{uuid4().hex}"
-
-
 def opened(
     kafka: KafkaBroker, topic: str, place: str, task: int = 1, partition: str = "0"
 ) -> LogSession:

@@ -15,27 +15,11 @@ import pytest
 from semel.bench.kafka_broker import KafkaBroker
 from semel.errors import NotDelivered, OutcomeUnknown, SemelError
 from semel.sinks.kafka import Kafka
-from sinks.kafka_world import Proxy, chunk, consumed, ids_in, progress, proxied, sink_to, target
+from sinks.kafka_world import Proxy, chunk, consumed, ids_in, progress, sink_to, target
 
 DEADLINE_S = 2.0
 SLACK_S = 1.5
 """For a busy machine."""
-
-
-@pytest.fixture
-def topic(kafka: KafkaBroker) -> str:
-    return kafka.create_topic(partitions=2)
-
-
-@pytest.fixture
-def place() -> str:
-    return f"p-{uuid4().hex}"
-
-
-@pytest.fixture
-def proxy(kafka: KafkaBroker) -> Iterator[Proxy]:
-    with proxied(kafka) as proxy:
-        yield proxy
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from semel.errors import ConfigurationError
 from semel.sinks import Retry
 
 
@@ -42,6 +43,24 @@ def test_pauses_grow_and_are_jittered() -> None:
 
 def test_no_patience_means_no_pause() -> None:
     assert list(Retry(for_s=0.0).pauses(Random(1))) == []
+
+
+def test_the_first_try_waits_for_nothing_and_each_later_one_for_a_pause() -> None:
+    retry = Retry()
+    assert list(retry.waits(Random(3))) == [0.0, *retry.pauses(Random(3))]
+
+
+def test_a_pause_is_drawn_only_when_it_is_needed() -> None:
+    random = Random(3)
+    before = random.getstate()
+    assert next(Retry(for_s=float("inf")).waits(random)) == 0.0
+    assert random.getstate() == before
+
+
+@pytest.mark.parametrize("words", [{"first_s": 0.0}, {"first_s": -1.0}, {"most_s": 0.0}])
+def test_pauses_that_would_never_add_up_are_refused(words: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError, match="longer than 0 s"):
+        Retry(**words)
 
 
 def test_the_same_chance_gives_the_same_pauses() -> None:

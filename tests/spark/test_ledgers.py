@@ -134,23 +134,23 @@ class Trio:
             return self.given
         return counted(self.given) if name == "counter" else self.placed
 
-    def buckets(self, name: str) -> int:
+    def partitions(self, name: str) -> int:
         """Say how many partitions a pipeline has: as many as its first run found best, for ever."""
         with Ledger(self.ledger) as ledger:
-            return ledger.summary(name)["buckets"] or PARTITIONS
+            return ledger.summary(name)["partitions"] or PARTITIONS
 
     def assert_exact(self) -> None:
         """Each event was charged once at each sink, in order, in its own minibatch and partition;
         of an opaque one it is said where that is not known of the last crash.
         """
         for settings in self.settings():
-            expected, buckets = self.expected(settings.name), self.buckets(settings.name)
+            expected, partitions = self.expected(settings.name), self.partitions(settings.name)
             others = [Account.of(self.bed.house, settings, sink) for sink in FIVE[1:]]
             for account in others:
                 account.assert_exact(expected)
-            assert_in_place(others, buckets)
+            assert_in_place(others, partitions)
             opaque = Account.of(self.bed.house, settings, "opaque")
-            opaque.assert_told(expected, in_doubt_max=buckets)
+            opaque.assert_told(expected, in_doubt_max=partitions)
         named = zip(self.expected("counter"), self.given, strict=True)
         payments: dict[Name, Any] = {name: payment for name, (_, payment) in named}
         for charge in self.bed.house.charges():
@@ -158,7 +158,7 @@ class Trio:
                 assert charge.amount == payments[charge.entity, charge.event] % 100
 
 
-def assert_in_place(accounts: Sequence[Account], buckets: int) -> None:
+def assert_in_place(accounts: Sequence[Account], partitions: int) -> None:
     """An entity is in the same partition and an event in the same minibatch at every try: one that
     was cut short had reached some of the sinks, and a later one reached the others.
     """
@@ -169,7 +169,7 @@ def assert_in_place(accounts: Sequence[Account], buckets: int) -> None:
         minibatches.setdefault((charge.entity, charge.event), set()).add(charge.minibatch)
     assert all(len(found) == 1 for found in places.values())
     assert all(len(found) == 1 for found in minibatches.values())
-    assert len(set().union(*places.values())) == buckets
+    assert len(set().union(*places.values())) == partitions
 
 
 @pytest.mark.rows("S4", "S5", "S10", "S15", "A1", "A8", "A9", "A10", "A11")
@@ -205,7 +205,7 @@ def test_the_driver_is_killed_at_every_step_and_started_with_other_settings(
     for settings in [each for each in trio.settings() if each.name in begun]:
         for sink in FIVE[1:]:
             assert not Account.of(bed.house, settings, sink).parked
-        held_max = trio.buckets(settings.name) * len(CHAINS[store])
+        held_max = trio.partitions(settings.name) * len(CHAINS[store])
         assert judge_held(bed.house, settings, "opaque") <= held_max
     trio.feed(batches=2)
     run_to_its_end(bed, trio.settings(len(CHAINS[store]))).finished()

@@ -77,7 +77,7 @@ WORDS: dict[str, tuple[dict[str, Any], str]] = {
         {"entity": "payment_id", "event": "customer"},
         r'event column \'customer\' is not a number.*Say order_by="created_at".*order=False',
     ),
-    "no bucket at all": (
+    "no partition at all": (
         {"entity": "customer", "event": "payment_id", "partitions": 0},
         r"partitions=0; at least one",
     ),
@@ -342,7 +342,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "counted ids": ({"entity": "customer", "identity": "counter"}, r"identity"),
     "another capability": ({"to": "transactional"}, r"sink"),
-    "another number of buckets": ({"partitions": 5}, r"(?s)2.*5|5.*2"),
+    "another number of partitions": ({"partitions": 5}, r"(?s)2.*5|5.*2"),
 }
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from semel.bench.servers import _free_port
+from semel.bench.caretakers import Caretaker
+from semel.bench.servers import free_port
 from semel.errors import ConfigurationError
 from semel.ledger.clock import SystemClock
 
@@ -26,9 +27,7 @@ CLOCK = SystemClock()
 FETCH = Path(__file__).parents[3] / ".ci" / "kafka" / "fetch"
 PATIENCE_S = 60.0
 
-# Ends the broker and removes its folder when we go, however we do: the pipe closes.
-_CARETAKER = """
-read _
+_CLEAR = """
 [ ! -f "$1/pid" ] || kill -9 "$(cat "$1/pid")"
 rm -rf "$1" || { sleep 1; rm -rf "$1"; }
 """
@@ -91,19 +90,12 @@ class KafkaBroker:
         self._jars = fetched("broker")
         self._compiler = 1 if quick else 4
         self._heap = heap
-        self.port, self.behind, self.proxy, self._sasl, controller = (_free_port() for _ in "01234")
+        self.port, self.behind, self.proxy, self._sasl, controller = (free_port() for _ in "01234")
         self.servers = f"127.0.0.1:{self.port}"
         self.far = f"127.0.0.1:{self.proxy}"
         self.guarded = f"127.0.0.1:{self._sasl}"
         self._home = Path(tempfile.mkdtemp(prefix="semel-kafka-"))
-        self._caretaker = subprocess.Popen(  # noqa: S603 - our own words
-            ["/bin/sh", "-c", _CARETAKER, "caretaker", str(self._home)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for us
-            cwd="/",
-        )
+        self._caretaker = Caretaker(_CLEAR, str(self._home))
         text = _PROPERTIES.format(
             port=self.port,
             behind=self.behind,
@@ -155,9 +147,7 @@ class KafkaBroker:
     def close(self) -> None:
         """Stop the broker and wait until its folder is gone."""
         self.stop()
-        if self._caretaker.stdin is not None:
-            self._caretaker.stdin.close()
-        self._caretaker.wait(timeout=60)
+        self._caretaker.close()
 
     def log(self) -> str:
         """Give what the broker has written into its log."""

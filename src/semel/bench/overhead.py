@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import shutil
 import statistics
-import tempfile
 from dataclasses import dataclass, field
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -18,16 +16,17 @@ import pyarrow.compute as pc
 
 from semel.bench.rows import Row, compared
 from semel.bench.servers import PostgresServer
+from semel.bench.turns import folder, session
 from semel.bench.writes import counted_writes
 from semel.events import Given
 from semel.ledger.clock import SystemClock
 from semel.sinks import sink
 from semel.spark.deliver import deliver
 from semel.spark.frames import arranged
-from semel.spark.session import make_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
 
     import pyarrow as pa
 
@@ -145,14 +144,9 @@ def measure(
     rows: int = ROWS,
 ) -> list[Row]:
     """Run everything; give the rows of the table."""
-    folder = Path(tempfile.mkdtemp(prefix="semel-bench-"))
-    spark = make_session("semel bench overhead", settings=SETTINGS)
-    try:
-        bench = Bench(spark, folder, say, repetitions, rows)
+    with folder() as place, session("overhead", SETTINGS) as spark:
+        bench = Bench(spark, place, say, repetitions, rows)
         return [*throughput(bench), *latency(bench), *writes(bench)]
-    finally:
-        spark.stop()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def throughput(bench: Bench) -> list[Row]:

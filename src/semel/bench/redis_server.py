@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from semel.bench.servers import _free_port
+from semel.bench.caretakers import Caretaker
+from semel.bench.servers import free_port
 from semel.errors import MissingExtra
 from semel.ledger.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Ends the server and removes its directory when we go, however we do: the pipe closes.
-_CARETAKER = 'read _; kill -9 "$(cat "$1/pid")" 2>/dev/null; rm -rf "$1"'
+_CLEAR = 'kill -9 "$(cat "$1/pid")" 2>/dev/null; rm -rf "$1"'
 
 _STARTS_WITHIN_S = 20.0
 SLOTS = 16_384
@@ -59,14 +59,7 @@ class RedisServer:
         conf = self._home / "redis.conf"
         conf.touch(mode=0o600)
         conf.write_text("".join(f"{name} {value}\n" for name, value in chosen.items()))
-        self._caretaker = subprocess.Popen(  # noqa: S603 - our own words
-            ["/bin/sh", "-c", _CARETAKER, "caretaker", str(self._home)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for us
-            cwd="/",
-        )
+        self._caretaker = Caretaker(_CLEAR, str(self._home))
         try:
             self.start()
             if cluster:
@@ -133,9 +126,7 @@ class RedisServer:
     def close(self) -> None:
         """Stop the server and wait until its directory is gone."""
         self.stop(signal.SIGKILL)
-        if self._caretaker.stdin is not None:
-            self._caretaker.stdin.close()
-        self._caretaker.wait(timeout=60)
+        self._caretaker.close()
 
     def _answers(self) -> bool:
         from redis import RedisError
@@ -158,7 +149,7 @@ class RedisServer:
 
 def _port(*, cluster: bool) -> int:
     """Find a free port; the nodes of a cluster talk on another, ten thousand above."""
-    while (port := _free_port()) > _CLUSTER_PORT_MAX and cluster:
+    while (port := free_port()) > _CLUSTER_PORT_MAX and cluster:
         pass
     return port
 

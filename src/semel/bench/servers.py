@@ -15,10 +15,10 @@ from pathlib import Path
 from urllib.parse import quote
 from uuid import uuid4
 
+from semel.bench.caretakers import Caretaker
 from semel.errors import MissingExtra
 
-# Ends the server and removes its directory when we go, however we do: the pipe closes.
-_CARETAKER = 'read _; "$1" -D "$2/data" -m immediate -w stop; rm -rf "$2"'
+_CLEAR = '"$1" -D "$2/data" -m immediate -w stop; rm -rf "$2"'
 
 _SETTINGS = """
 listen_addresses = '127.0.0.1'
@@ -45,28 +45,14 @@ class PostgresServer:
     def __init__(self, *, durable: bool) -> None:
         self._binaries = _binaries()
         self._as: dict[str, int] = {}
-        self.port = _free_port()
+        self.port = free_port()
         self._home = Path(tempfile.mkdtemp(prefix="semel-postgres-"))
         if os.getuid() == 0:
             nobody = pwd.getpwnam("nobody")
             self._as = {"user": nobody.pw_uid, "group": nobody.pw_gid}
             os.chown(self._home, nobody.pw_uid, nobody.pw_gid)
-        self._caretaker = subprocess.Popen(  # noqa: S603 - our own words
-            [
-                "/bin/sh",
-                "-c",
-                _CARETAKER,
-                "caretaker",
-                str(self._binaries / "pg_ctl"),
-                str(self._home),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for us
-            cwd="/",
-            user=self._as.get("user"),
-            group=self._as.get("group"),
+        self._caretaker = Caretaker(
+            _CLEAR, str(self._binaries / "pg_ctl"), str(self._home), **self._as
         )
         secret = self._home / "password"
         secret.write_text(self.password)
@@ -120,9 +106,7 @@ class PostgresServer:
 
     def close(self) -> None:
         """Stop the server and wait until its directory is gone."""
-        if self._caretaker.stdin is not None:
-            self._caretaker.stdin.close()
-        self._caretaker.wait(timeout=60)
+        self._caretaker.close()
 
     def _run(self, command: str, *arguments: str) -> None:
         done = subprocess.run(  # noqa: S603 - our own words
@@ -140,7 +124,8 @@ class PostgresServer:
             raise RuntimeError(f"{command} failed\n{log.read_text() if log.exists() else ''}")
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Give a port of loopback that nobody listens at just now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import tempfile
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from semel.bench.caretakers import Caretaker
 from semel.spark.session import make_session
 
 if TYPE_CHECKING:
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+
+# Spark outlives us by a moment, and may make the folder anew.
+_CLEAR = 'for _ in 1 2 3 4 5; do rm -rf "$1"; sleep 0.5; [ -e "$1" ] || exit 0; done'
 
 
 def turns(
@@ -32,8 +36,9 @@ def turns(
 
 @contextmanager
 def folder() -> Iterator[Path]:
-    """A folder that is gone afterwards, whatever came between."""
-    with tempfile.TemporaryDirectory(prefix="semel-bench-", ignore_cleanup_errors=True) as made:
+    """A folder that is gone afterwards, also where this process is ended or killed."""
+    made = tempfile.mkdtemp(prefix="semel-bench-")
+    with closing(Caretaker(_CLEAR, made)):
         yield Path(made)
 
 

@@ -40,7 +40,7 @@ EventArgument = Annotated[
 ]
 
 app = typer.Typer(
-    help="Events that are in doubt, rejected, or wait behind one that is.", no_args_is_help=True
+    help="Events in doubt, rejected, or waiting behind such a one.", no_args_is_help=True
 )
 
 
@@ -130,7 +130,7 @@ def show_parked(
         ]
     )
     if row.value is None:
-        print("payload: none yet; it was in doubt when the checkpoint was lost")
+        print("payload: none yet; it comes when the query reads the event again")
         return
     print("payload:")
     for name, value in row.value.items():

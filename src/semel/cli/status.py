@@ -80,7 +80,7 @@ def read_standing(ledger: Ledger, pipeline: str) -> dict[str, Any]:
         "minibatch": summary["minibatch"],
         "complete": summary["complete"],
         "identity": summary["identity"],
-        "partitions": summary["buckets"],
+        "partitions": summary["partitions"],
         "waits_for_a_person": sum(each["in_doubt"] + each["rejected"] for each in sinks),
         "sinks": sinks,
     }

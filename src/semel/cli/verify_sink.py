@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from semel.cli.objects import call, find
 from semel.cli.showing import plain, show_json, show_table
-from semel.errors import ConfigurationError, SemelError
+from semel.errors import ConfigurationError
 from semel.sinks import Sink
 from semel.verify.contract import SEED, SETTLES_S, Earned, Finding, Result, Subject, Suite, earned
 from semel.verify.contract_cases import CASES, Case
@@ -83,7 +82,7 @@ def verify_sink(
     with contextlib.redirect_stdout(sys.stderr):  # what the module prints is not our answer
         tested = _subject(subject, arrived, rows, Maker(entity, event), settle)
         if reset is not None:
-            _call(reset, _found(reset))
+            call(reset, find(reset))
         results = _run(tested, wanted, seed)
     said = [subject, "--arrived", arrived]
     for option, value in (("--rows", rows), ("--reset", reset)):
@@ -111,9 +110,9 @@ def _chosen(names: Sequence[str] | None) -> list[Case]:
 
 
 def _subject(name: str, arrived: str, rows: str | None, maker: Maker, settles_s: float) -> Subject:
-    found, verb = _found(name), "is"
+    found, verb = find(name), "is"
     if not isinstance(found, Sink) and callable(found):
-        found, verb = _call(name, found), "gives"
+        found, verb = call(name, found), "gives"
     if not isinstance(found, Sink):
         raise ConfigurationError(
             f"{name} {verb} {_kind(found)}, not a sink: write @semel.sink above a function, "
@@ -126,7 +125,7 @@ def _subject(name: str, arrived: str, rows: str | None, maker: Maker, settles_s:
 
 
 def _callable(name: str) -> Callable[..., Any]:
-    found: Callable[..., Any] = _found(name)
+    found: Callable[..., Any] = find(name)
     if not callable(found):
         raise ConfigurationError(f"{name} is {_kind(found)}, not a function")
     return found
@@ -138,39 +137,6 @@ def _kind(found: object) -> str:
         return "None"
     kind = type(found).__name__
     return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
-
-
-def _call(name: str, function: Any) -> Any:
-    try:
-        return function()
-    except SemelError:
-        raise
-    except Exception as error:
-        raise ConfigurationError(f"{name} failed: {type(error).__name__}: {error}") from error
-
-
-def _found(subject: str) -> Any:
-    """Import the module and find the object; every fault of theirs is one line."""
-    module, _, name = subject.partition(":")
-    if not module or not name:
-        raise ConfigurationError(f"{subject!r} is not MODULE:NAME, as in payments:charge")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found: Any = importlib.import_module(module)
-    except SemelError:
-        raise
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        told = f"{type(error).__name__}: {error}"
-        raise ConfigurationError(f"cannot import {module!r}: {told}") from error
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise ConfigurationError(f"{module!r} has no {name!r}")
-        found = getattr(found, part)
-    return found
 
 
 # -- while it runs

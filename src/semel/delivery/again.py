@@ -105,9 +105,7 @@ class Again:
         chunk = self._chunk(claimed)
         result: Receipt | DeliveryError = NotDelivered("not tried")
         try:
-            for pause in [0.0, *self.sink.retry.pauses(self.around.random)]:
-                if pause:
-                    self.around.clock.sleep(pause)
+            for _ in self.around.tries(self.sink.retry):
                 result = self._patiently(claimed, lambda: session.deliver(chunk), sent=sent)
                 if self.sink.capability is Capability.OPAQUE or result is _FORGOTTEN:
                     return result

@@ -22,7 +22,7 @@ class Agreement:
 
     Attributes:
         name: the pipeline's name in the ledger; a batch job's is `name@batch`.
-        partitions: the number of entity buckets that was asked for; None leaves it to semel.
+        partitions: over how many partitions entities are spread; None leaves it to semel.
         order: whether the events of an entity arrive in order, where one is named.
         accept_gap: go on although the input does not continue where the ledger stands.
         remember_s: how long ids, and what became of parked events, are kept.

@@ -44,9 +44,7 @@ class Caller:
         lane = self._lane
         capability = lane.sink.capability
         result: Receipt | DeliveryError = OutcomeUnknown("an attempt before may have sent it")
-        for pause in [0.0, *lane.sink.retry.pauses(lane.around.random)]:
-            if pause:
-                lane.around.clock.sleep(pause)
+        for _ in lane.around.tries(lane.sink.retry):
             call = partial(_deliver, self._opened(), chunk)
             looking = partial(self._look, recorded_at, sent=sent)
             try:
@@ -79,9 +77,7 @@ class Caller:
         """Ask the destination for a chunk's key, patiently; asking has no effect."""
         lane = self._lane
         last: Exception | None = None
-        for pause in [0.0, *lane.sink.retry.pauses(lane.around.random)]:
-            if pause:
-                lane.around.clock.sleep(pause)
+        for _ in lane.around.tries(lane.sink.retry):
             session = cast("ProbingSession", self._opened())
             try:
                 return session.arrived(chunk.key)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from semel.errors import (
     ConfigurationError,
     DeliveryError,
-    Fenced,
     NotDelivered,
     OutcomeUnknown,
     SemelError,
@@ -67,10 +66,10 @@ def call_patiently(
 ) -> Receipt | DeliveryError:
     """Call, and call again while nothing arrived, until the sink's patience is at its end."""
     result: Receipt | DeliveryError = NotDelivered("not tried")
-    for pause in [0.0, *retry.pauses(around.random)]:
-        if pause:
+    for wait_s in retry.waits(around.random):
+        if wait_s:
             asked = result.retry_after_s if isinstance(result, NotDelivered) else None
-            around.clock.sleep(max(pause, asked or 0.0))
+            around.clock.sleep(max(wait_s, asked or 0.0))
         before_each()
         result = outcome(call)
         if not isinstance(result, NotDelivered):
@@ -98,14 +97,10 @@ def forgets(sink: Sink, age_s: float) -> bool:
 def open_session(sink: Sink, target: Target, around: Surroundings) -> AnySession:
     """Open a session, patiently. Raises `NotDelivered` when the destination cannot be reached."""
     last: Exception | None = None
-    for pause in [0.0, *sink.retry.pauses(around.random)]:
-        if pause:
-            around.clock.sleep(pause)
+    for _ in around.tries(sink.retry):
         try:
             return _run_by_calls(sink, sink.open(target))
-        except (Fenced, NotDelivered) as error:
-            if isinstance(error, Fenced):
-                raise
+        except NotDelivered as error:
             last = error
         except SemelError:
             raise

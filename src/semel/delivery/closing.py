@@ -10,9 +10,11 @@ Always true:
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from semel.delivery.calls import forgets, open_session
+from semel.delivery.expected import ids_of
 from semel.delivery.watermarks import Reached
 from semel.events import EntityIds, Given, IdSet, Position
 from semel.events.chunks import chunk_key
@@ -142,12 +144,15 @@ class Closing:
                 handled.upto = None  # a replay may have events in between: only these are handled
         else:
             handled = self._from_destination(leftover, sink)
-        for _, row, _ in read_parked(self.scribe, sink.name, minibatch=leftover.minibatch):
-            if row.partition == leftover.row.partition and not row.state.only_marks:
-                known = (row.position, row.scope, row.event)
-                handled.rejected = tuple(each for each in handled.rejected if each[:3] != known)
-                handled.ids = handled.ids | EntityIds.of({row.scope: IdSet.of([row.event])})
-                handled.osn = max(handled.osn, row.osn)
+        parked = [
+            row
+            for _, row, _ in read_parked(self.scribe, sink.name, minibatch=leftover.minibatch)
+            if row.partition == leftover.row.partition and not row.state.only_marks
+        ]
+        known = {(row.position, row.scope, row.event) for row in parked}
+        handled.rejected = tuple(each for each in handled.rejected if each[:3] not in known)
+        handled.ids = handled.ids | ids_of((row.scope, row.event) for row in parked)
+        handled.osn = max([handled.osn, *(row.osn for row in parked)])
         return handled
 
     def _empty_place(self, leftover: Leftover, sink: Sink) -> None:
@@ -251,47 +256,58 @@ class Closing:
         state = {Remedy.PASS: ParkedState.SKIPPED, Remedy.SEND: ParkedState.RESENT}.get(
             remedy, ParkedState.HELD
         )
-        ordered = not isinstance(self.identity, Position)
-        rows = [
-            ParkedRow(
-                entity=scope,
-                scope=scope,
-                event=event,
-                minibatch=leftover.minibatch,
-                partition=leftover.row.partition,
-                position=_rank(handled.span, scope, event),
-                osn=leftover.row.osn + _rank(handled.span, scope, event) + 1,
-                state=state,
-                why="the checkpoint was lost while it was being sent",
-                at=self.scribe.clock.wall(),
-                blocks=ordered and state is ParkedState.HELD,
-                doubted=True,
-            )
+        judged = self.opening.row.continues
+        cause = "a person judged its minibatch" if judged else "the checkpoint was lost"
+        why = f"{cause} while it was being sent"
+        ranks = _ranks(handled.span)
+        places = [
+            (ranks[scope, event], scope, event)
             for scope, ids in handled.doubtful.items()
             for event in ids
         ]
-        rows.sort(key=lambda row: row.position)
+        rows = [
+            replace(
+                self._parked(leftover, place, state, why, blocks=state is ParkedState.HELD),
+                doubted=True,
+            )
+            for place in sorted(places, key=itemgetter(0))
+        ]
         return rows, state is ParkedState.RESENT
 
     def _rejected(self, leftover: Leftover, sink: Sink, handled: Handled) -> list[ParkedRow]:
         """Park dead letters that progress has passed, without payload until they come again."""
-        ordered = not isinstance(self.identity, Position)
+        blocks = sink.on_reject is OnReject.BLOCK
         return [
-            ParkedRow(
-                entity=scope,
-                scope=scope,
-                event=event,
-                minibatch=leftover.minibatch,
-                partition=leftover.row.partition,
-                position=position,
-                osn=leftover.row.osn + position + 1,
-                state=ParkedState.REJECTED,
-                why=why,
-                at=self.scribe.clock.wall(),
-                blocks=ordered and sink.on_reject is OnReject.BLOCK,
+            self._parked(
+                leftover, (position, scope, event), ParkedState.REJECTED, why, blocks=blocks
             )
             for position, scope, event, why in handled.rejected
         ]
+
+    def _parked(
+        self,
+        leftover: Leftover,
+        place: tuple[int, str, EventID],
+        state: ParkedState,
+        why: str,
+        *,
+        blocks: bool,
+    ) -> ParkedRow:
+        """Make the row of an event at its position; with position identity it holds nobody back."""
+        position, scope, event = place
+        return ParkedRow(
+            entity=scope,
+            scope=scope,
+            event=event,
+            minibatch=leftover.minibatch,
+            partition=leftover.row.partition,
+            position=position,
+            osn=leftover.row.osn + position + 1,
+            state=state,
+            why=why,
+            at=self.scribe.clock.wall(),
+            blocks=blocks and not isinstance(self.identity, Position),
+        )
 
     def _standing(self, leftover: Leftover, handled: Handled, kept: EntityIds) -> Standing:
         before = self.opening.standing(leftover.sink, leftover.row.partition)
@@ -333,17 +349,17 @@ class Closing:
         return self.journal.entry(operator, partition, number, base, delta)
 
 
-def _rank(span: SpanRow | None, scope: str, event: EventID) -> int:
-    """Give the place of an event in its span: the order of given ids is by id, then entity."""
+def _ranks(span: SpanRow | None) -> dict[tuple[str, EventID], int]:
+    """Give the place of each event of a span: the order of given ids is by id, then entity."""
     if span is None:
-        return 0
+        return {}
     every = sorted(
         (cast("Any", each), name)
         for chunk in span.ids
         for name, ids in chunk.items()
         for each in ids
     )
-    return span.start + every.index((event, scope))
+    return {(name, each): at for at, (each, name) in enumerate(every, span.start)}
 
 
 def _id_of(sort_key: list[Any] | None) -> EventID | None:

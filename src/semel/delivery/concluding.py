@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, cast
 
-from semel.errors import DeliveryError, NotDelivered, OutcomeUnknown, SemelError
+from semel.errors import NotDelivered, OutcomeUnknown, SemelError
 from semel.events.ids import Minibatch
 from semel.ledger.keys import STREAMS, number_of, prefix, split
 from semel.ledger.rows import StreamRow
@@ -65,14 +65,12 @@ def _patiently(sink: Sink, ended: Ended, around: Surroundings) -> None:
     """Conclude it, and again while that may help: a conclusion may be repeated."""
     concluding = cast("Concluding", sink)
     last: Exception = NotDelivered("not tried")
-    for pause in [0.0, *sink.retry.pauses(around.random)]:
-        if pause:
-            around.clock.sleep(pause)
+    for _ in around.tries(sink.retry):
         try:
             concluding.conclude(ended)
         except (NotDelivered, OutcomeUnknown) as error:
             last = error
-        except (DeliveryError, SemelError):
+        except SemelError:
             raise
         except Exception as error:  # noqa: BLE001 - nobody classified it, and it may be repeated
             last = error

@@ -6,16 +6,14 @@ bounded, recorded, and decided by a policy of the user's or by a person.
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from semel.delivery.calls import answer_of
 from semel.delivery.parks import parked_row
-from semel.errors import DeliveryError, LedgerUnavailable, OutcomeUnknown, Rejected
-from semel.ledger.parked import parking
-from semel.ledger.store import Conflict
-from semel.protocol import DOUBT, ParkedState, Remedy
+from semel.errors import DeliveryError, HeldInDoubt, OutcomeUnknown, Rejected
+from semel.ledger.parked import note, read_parked
+from semel.protocol import DOUBT, OnDoubt, ParkedState, Remedy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,6 +21,8 @@ if TYPE_CHECKING:
     from semel.delivery.lane import Lane
     from semel.events import Chunk, Rows
     from semel.ledger.rows import ParkedRow
+    from semel.ledger.scribe import Scribe
+    from semel.sinks import Sink
 
 
 @dataclass(slots=True)
@@ -73,9 +73,7 @@ class Doubts:
                 row = parked_row(
                     lane, chunk.rows, at, ParkedState.LATE, "a replaced attempt's call ended late"
                 )
-                parks = parking(lane.assignment.pipeline, lane.sink.name, [row], {})
-                with contextlib.suppress(Conflict, LedgerUnavailable):
-                    lane.scribe.store.commit(parks.requirements, parks.updates)
+                note(lane.scribe, lane.sink.name, row)
 
     def judge(
         self, rows: Rows, failures: Mapping[int, DeliveryError], *, found_so: bool = False
@@ -145,4 +143,20 @@ class Doubts:
             f"{lane.assignment.place(lane.sink)}: event {rows.id(at)} of {rows.entity(at)!r} is in "
             f"doubt ({why}), and on_doubt is 'stop'. Look at the destination, then say `semel "
             "resolve EVENT delivered|resend|discard --reason ...` and start the query again"
+        )
+
+
+def stop_if_held(scribe: Scribe, sink: Sink, place: str) -> None:
+    """Let nothing go on under policy `stop` before a person has said what happened.
+
+    Raises `HeldInDoubt`, which names the `place`.
+    """
+    if sink.on_doubt is not OnDoubt.STOP:
+        return
+    rows = [row for _, row, _ in read_parked(scribe, sink.name) if row.state is ParkedState.HELD]
+    if rows:
+        raise HeldInDoubt(
+            f"{place}: {len(rows)} events are in doubt, the first is event {rows[0].event} of "
+            f"{rows[0].entity!r}. Look at the destination, then say `semel resolve EVENT "
+            "delivered|resend|discard --reason ...` for each and start the query again"
         )

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from semel.delivery import concluding
 from semel.delivery.closing import Closing
+from semel.delivery.doubts import stop_if_held
 from semel.delivery.resending import Resending
 from semel.delivery.surroundings import Surroundings
-from semel.errors import HeldInDoubt
 from semel.events import Minibatch, Position
 from semel.ledger import finished as finishing
 from semel.ledger.journal import Journal
@@ -19,7 +19,6 @@ from semel.ledger.parked import read_parked
 from semel.ledger.pruning import REMEMBER_S, Pruning
 from semel.ledger.rows import OpenRow
 from semel.ledger.sources import UNKNOWN, Sources
-from semel.protocol import OnDoubt, ParkedState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,9 +43,8 @@ class Driver:
     complete it; 6. conclude it.
 
     Attributes:
-        partitions: the number of entity buckets; None takes the one that is recorded.
-        default_partitions: the number of entity buckets of a pipeline that never ran, where none is
-            asked for.
+        partitions: over how many partitions entities are spread; None takes the recorded number.
+        default_partitions: the same for a pipeline that never ran, where no number is asked for.
         accept_gap: go on although the input does not continue where the ledger stands.
         remember_s: how long ids, and what became of parked events, are kept.
         forms: of each column that gives an id, whether it is an integer, a text, a date, ...
@@ -83,7 +81,7 @@ class Driver:
         Owners(self.scribe).refuse_changed(self.describe())
 
     def _take_partitions(self) -> None:
-        """Where nobody asks for a number of buckets, take the recorded one, else the default."""
+        """Where nobody asks for a number of partitions, take the recorded one, else the default."""
         if self.partitions is None and not isinstance(self.identity, Position):
             recorded = Owners(self.scribe).described()
             known = self.default_partitions if recorded is None else recorded.get("partitions")
@@ -131,27 +129,13 @@ class Driver:
             concluding.conclude_before(self.scribe, self.sinks, generation, self.around)
             if self._close(opening) or judged:
                 opening = self._minibatches.open(wish)
-            self._stop_if_held()
+            for sink in self.sinks:
+                place = f"pipeline {self.scribe.pipeline!r}, sink {sink.name!r}"
+                stop_if_held(self.scribe, sink, place)
             self._closed = generation
         if opening.row.serial % PRUNE_EVERY == 0:
             Pruning(self.scribe, self.remember_s).run([sink.name for sink in self.sinks])
         return opening
-
-    def _stop_if_held(self) -> None:
-        """Policy `stop`: nothing goes on before a person has said what happened."""
-        for sink in self.sinks:
-            held = [
-                row
-                for _, row, _ in read_parked(self.scribe, sink.name)
-                if row.state is ParkedState.HELD
-            ]
-            if held and sink.on_doubt is OnDoubt.STOP:
-                raise HeldInDoubt(
-                    f"pipeline {self.scribe.pipeline!r}, sink {sink.name!r}: {len(held)} events "
-                    f"are in doubt, the first is event {held[0].event} of {held[0].entity!r}. Look "
-                    "at the destination, then say `semel resolve EVENT delivered|resend|discard "
-                    "--reason ...` for each and start the query again"
-                )
 
     def finished(self) -> Mapping[str, Finished] | None:
         """Tell what this batch job delivered, by sink; None while it is not finished."""

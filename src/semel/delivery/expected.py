@@ -1,4 +1,4 @@
-"""Events that were in doubt when a checkpoint was lost get their payload when they come again."""
+"""Events that were parked when a generation was closed get their payload when they come again."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import numpy as np
 
 from semel.delivery.parks import value_of
 from semel.events import EntityIds, IdSet
-from semel.ledger.parked import read_parked
-from semel.ledger.store import Conflict, Equals, Put
+from semel.ledger.parked import fill, read_parked
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from semel.events import EventID, Rows
     from semel.ledger.rows import ParkedRow
     from semel.ledger.scribe import Scribe
@@ -31,20 +32,19 @@ class Expected:
             if row.value is None
         }
 
-    def fill(self, rows: Rows, schema: str) -> int:
-        """Give their payload to those among `rows` that are expected; say how many were."""
+    def fill(self, rows: Rows, schema: str) -> None:
+        """Give their payload to those among `rows` that are expected."""
         if not self._missing:
-            return 0
-        wanted: dict[str, IdSet] = {}
-        for scope, event in self._missing:
-            wanted[scope] = wanted.get(scope, IdSet.EMPTY) | IdSet.of([event])
-        filled = 0
-        for at in np.flatnonzero(rows.contained_in(EntityIds.of(wanted))).tolist():
+            return
+        for at in np.flatnonzero(rows.contained_in(ids_of(self._missing))).tolist():
             row_key, row, text = self._missing.pop((rows.scope(at), rows.id(at)))
             full = replace(row, value=value_of(rows, at), schema=schema, shown=rows.entity(at))
-            try:
-                self._scribe.commit([Equals(row_key, text)], [Put(row_key, full.dump())])
-            except Conflict:
-                continue  # a person has resolved it meanwhile
-            filled += 1
-        return filled
+            fill(self._scribe, row_key, text, full)
+
+
+def ids_of(events: Iterable[tuple[str, EventID]]) -> EntityIds:
+    """Put events, each a scope and an id, together to sets."""
+    found: dict[str, list[EventID]] = {}
+    for scope, event in events:
+        found.setdefault(scope, []).append(event)
+    return EntityIds.of({scope: IdSet.of(ids) for scope, ids in found.items()})

@@ -176,9 +176,7 @@ class FencedWay:
         """
         lane = self._lane
         last: Exception | None = None
-        for pause in [0.0, *lane.sink.retry.pauses(lane.around.random)]:
-            if pause:
-                lane.around.clock.sleep(pause)
+        for _ in lane.around.tries(lane.sink.retry):
             self.close()
             self._open()
             try:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from semel.delivery.calls import forgets
+from semel.delivery.doubts import stop_if_held
 from semel.delivery.expected import Expected
 from semel.delivery.parks import schema_text
 from semel.errors import Diverged, HeldInDoubt
@@ -23,7 +24,7 @@ from semel.events.chunks import chunk_key, escaped
 from semel.ledger.parked import parked_key, parking, read_heads, read_parked
 from semel.ledger.partitions import Holding
 from semel.ledger.reports import Report
-from semel.protocol import Found, OnDoubt, ParkedState
+from semel.protocol import Found
 from semel.sinks.progress import lost
 
 if TYPE_CHECKING:
@@ -278,7 +279,7 @@ class Lane:
             "as-recorded|as-replayed --reason ...`"
         )
 
-    def look_at_heads(self, found: Found | None) -> None:
+    def look_at_heads(self, found: Found) -> None:
         """Read which entities are blocked: always when pending, when `open` says so for a new
         partition.
         """
@@ -287,22 +288,7 @@ class Lane:
             return
         self.heads.clear()
         self.heads.update(read_heads(self.scribe, self.sink.name))
-        if self.sink.on_doubt is OnDoubt.STOP:
-            self._stop_if_held()
-
-    def _stop_if_held(self) -> None:
-        held = [
-            row
-            for _, row, _ in read_parked(self.scribe, self.sink.name)
-            if row.state is ParkedState.HELD
-        ]
-        if held:
-            raise HeldInDoubt(
-                f"{self.assignment.place(self.sink)}: {len(held)} events are in doubt, the first "
-                f"is event {held[0].event} of {held[0].entity!r}. Look at the destination, then "
-                "say `semel resolve EVENT delivered|resend|discard --reason ...` for each and "
-                "start the query again"
-            )
+        stop_if_held(self.scribe, self.sink, self.assignment.place(self.sink))
 
     def blocked(self, rows: Rows, besides: AbstractSet[Entity] = frozenset()) -> Mask:
         """Mark the rows whose entity waits for an event before them."""

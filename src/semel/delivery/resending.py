@@ -20,7 +20,7 @@ from semel.errors import (
     Rejected,
     SemelError,
 )
-from semel.ledger.parked import next_of, read_heads, read_parked
+from semel.ledger.parked import head_key, next_of, read_heads, read_parked
 from semel.ledger.resends import WHOLE_SINK, Claimed, Resends
 from semel.protocol import DOUBT, Capability, OnReject, ParkedState, Remedy
 from semel.sinks import Receipt
@@ -78,15 +78,15 @@ class Resending:
         """
         sent = 0
         while True:
-            heads = read_heads(self.scribe, self.sink.name)
-            if entity not in heads:
+            head = self.scribe.read_one(head_key(self.scribe.pipeline, self.sink.name, entity))
+            if head is None:
                 return sent
             rows = read_parked(self.scribe, self.sink.name, entity[0])
             if self.partition is not None and not self._ours(rows, entity):
                 return sent
             item = next_of(rows, entity)
             if item is None:
-                if self._resends.unblock(entity, heads[entity][1]):
+                if self._resends.unblock(entity, head):
                     return sent
             elif (
                 item[1].state in (ParkedState.HELD, ParkedState.REJECTED)

@@ -11,7 +11,9 @@ from semel.ledger.clock import Clock, SystemClock
 from semel.ledger.processes import Process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from semel.sinks import Retry
 
 
 @dataclass(frozen=True)
@@ -21,3 +23,10 @@ class Surroundings:
     clock: Clock = field(default_factory=SystemClock)
     random: Random = field(default_factory=lambda: Random(uuid4().int))
     gone: Callable[[Process], bool] = Process.gone
+
+    def tries(self, retry: Retry) -> Iterator[None]:
+        """Begin one try after the other, each after its pause, until the patience is at its end."""
+        for wait_s in retry.waits(self.random):
+            if wait_s:
+                self.clock.sleep(wait_s)
+            yield

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from semel.delivery import counting
 from semel.delivery.calls import open_session
-from semel.errors import DeliveryError, NotDelivered, SemelError
+from semel.errors import NotDelivered, SemelError
 from semel.protocol import Found
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class WholeWay:
         """A place that was not written whole counts for nothing: it is written anew."""
         try:
             return call()
-        except (DeliveryError, SemelError):
+        except SemelError:
             raise
         except Exception as error:
             lane = self._lane

@@ -161,8 +161,8 @@ class Owners:
         if recorded is None:
             return [Absent(self._pipeline)], [Put(self._pipeline, text)]
         before = payloads.load(recorded)
-        buckets = before.get("partitions"), description.get("partitions")
-        rescaled = None not in buckets and buckets[0] != buckets[1]
+        had, asked = before.get("partitions"), description.get("partitions")
+        rescaled = None not in (had, asked) and had != asked
         aside = {"sinks", FINISHED} | ({"partitions"} if rescaled else set())
         changed = [
             f"{name} was {before[name]!r} and is {description.get(name)!r}"
@@ -184,9 +184,9 @@ class Owners:
             )
         if rescaled:
             raise ConfigurationError(
-                f"pipeline {self._scribe.pipeline!r} has {buckets[0]} buckets, and partitions="
-                f"{buckets[1]} is asked for. While it is stopped, say `semel rescale "
-                f"{self._scribe.pipeline} {buckets[1]}`; or start it with {buckets[0]}"
+                f"pipeline {self._scribe.pipeline!r} has {had} partitions, and partitions={asked} "
+                "is asked for. While it is stopped, say `semel rescale "
+                f"{self._scribe.pipeline} {asked}`; or start it with {had}"
             )
         merged = payloads.dump({**before, **description, "sinks": {**known, **wanted}})
         if merged == recorded:

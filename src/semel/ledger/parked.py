@@ -10,11 +10,12 @@ Always true:
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from semel.errors import ConfigurationError, LedgerError
+from semel.errors import ConfigurationError, LedgerError, LedgerUnavailable
 from semel.ledger.keys import HEADS, key, prefix
 from semel.ledger.keys import event as event_part
 from semel.ledger.rows import HeadRow, ParkedRow
@@ -107,6 +108,7 @@ def parking(
     requirements: list[Requirement] = []
     updates: list[Update] = []
     waiting: dict[Entity, int] = {}
+    firsts: dict[Entity, ParkedRow] = {}
     for row in rows:
         row_key = parked_key(pipeline, sink, row)
         mark = (marks or {}).get(row_key)
@@ -115,13 +117,14 @@ def parking(
         updates.append(Put(row_key, replace(row, doubted=doubted).dump()))
         if row.blocks:
             entity = (row.entity, row.scope)
+            firsts.setdefault(entity, row)
             waiting[entity] = waiting.get(entity, 0) + (row.state is ParkedState.WAITING)
     made: list[tuple[Entity, HeadRow]] = []
     for entity, behind in waiting.items():
         at = head_key(pipeline, sink, entity)
         seen = heads.get(entity)
         if seen is None:
-            first = next(row for row in rows if (row.entity, row.scope) == entity and row.blocks)
+            first = firsts[entity]
             origin = _origin(parked_key(pipeline, sink, first), first)
             head = HeadRow(entity[0], entity[1], 1, behind, origin)
             requirements.append(Absent(at))
@@ -158,6 +161,19 @@ def read_parked(
     ]
     chosen = [row for row in rows if minibatch is None or row[1].minibatch == minibatch]
     return sorted(chosen, key=lambda row: (row[1].minibatch, row[1].position))
+
+
+def fill(scribe: Scribe, row_key: Key, text: str, full: ParkedRow) -> None:
+    """Give a parked event its payload, unless a person has resolved it meanwhile."""
+    with suppress(Conflict):
+        scribe.commit([Equals(row_key, text)], [Put(row_key, full.dump())])
+
+
+def note(scribe: Scribe, sink: str, row: ParkedRow) -> None:
+    """Park a row that only tells, if the ledger answers at once and nothing stands there."""
+    parks = parking(scribe.pipeline, sink, [row], {})
+    with suppress(Conflict, LedgerUnavailable):
+        scribe.store.commit(parks.requirements, parks.updates)
 
 
 def resolve(
@@ -218,8 +234,8 @@ def _refuse(pipeline: str, row: ParkedRow, decision: ParkedState) -> None:
         )
     if decision is ParkedState.RESEND and row.value is None:
         raise ConfigurationError(
-            f"{name} was in doubt when the checkpoint was lost, and has not come again yet: it "
-            "cannot be sent before it does. Say `delivered` or `discard`, or wait for it"
+            f"{name} was in doubt when its generation ended, and has not come again yet: it cannot "
+            "be sent before it does. Say `delivered` or `discard`, or wait for it"
         )
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, LiteralString, cast
 
 from semel.errors import ConfigurationError, LedgerUnavailable, MissingExtra
 from semel.ledger.clock import SystemClock
+from semel.ledger.libpq import DEFAULTS, Refused, line
 from semel.ledger.store import Conflict, Key
 from semel.ledger.stores import SCHEMA, SCHEMA_KEY, arrange, beyond, check_schema, paged, redact
 
@@ -136,14 +137,6 @@ _SCAN: LiteralString = "select key, payload from semel_ledger where tbl=%s and k
 _SCAN_BELOW: LiteralString = _SCAN + " and key<%s"
 
 _TRIES = 8
-_CONNECTION_DEFAULTS = {
-    "connect_timeout": "10",
-    "keepalives_idle": "10",
-    "keepalives_interval": "5",
-    "keepalives_count": "3",
-    "tcp_user_timeout": "30000",
-    "application_name": "semel",
-}
 _SESSION: LiteralString = (
     "set statement_timeout = '60s'; set default_transaction_isolation = 'read committed'"
 )
@@ -166,7 +159,8 @@ class PostgresStore:
                 f"{self._where!r} is not a URL that PostgreSQL understands; the form is"
                 " postgresql://user:password@host:port/database"
             ) from None
-        self._settings = _CONNECTION_DEFAULTS | {k: str(v) for k, v in given.items()}
+        named = {"application_name": "semel"}
+        self._settings = DEFAULTS | named | {k: str(v) for k, v in given.items()}
         self._idle = _Idle()
         weakref.finalize(self, self._idle.close)
 
@@ -362,39 +356,19 @@ def _told(error: psycopg.Error, where: str) -> SemelError:
     """Say in the ledger's words what PostgreSQL said. What nobody classified is unknown."""
     state = error.sqlstate or ""
     if state in _CANNOT_BE:
-        return ConfigurationError(f"the ledger {where} {_CANNOT_BE[state]} ({_line(error)})")
+        return ConfigurationError(f"the ledger {where} {_CANNOT_BE[state]} ({line(error)})")
     if state in _UNAVAILABLE:
-        return LedgerUnavailable(f"the ledger {where} {_UNAVAILABLE[state]} ({_line(error)})")
+        return LedgerUnavailable(f"the ledger {where} {_UNAVAILABLE[state]} ({line(error)})")
     return LedgerUnavailable(
-        f"the ledger {where} did not answer, and the commit may have happened: {_line(error)}"
+        f"the ledger {where} did not answer, and the commit may have happened: {line(error)}"
     )
-
-
-# A refused connection has no SQLSTATE in libpq, only words.
-_MISCONFIGURED = (
-    "authentication failed",
-    "no password supplied",
-    "pg_hba.conf",
-    "does not exist",
-    "is not permitted to log in",
-    "permission denied",
-    "invalid ",
-)
 
 
 def _refused(error: psycopg.Error, settings: dict[str, str]) -> SemelError:
     """Say why there is no connection: what a person must change, or what may pass."""
-    text = _line(error)
-    for secret in ("password", "sslpassword"):
-        if settings.get(secret):
-            text = text.replace(settings[secret], "***")
+    refused = Refused.of(error, settings)
     place = f"{settings.get('host', 'localhost')}:{settings.get('port', '5432')}"
     ledger = f"the ledger's database {settings.get('dbname', '(default)')!r} at {place}"
-    unreachable = "server on socket" in text and "No such file" in text
-    if not unreachable and any(words in text for words in _MISCONFIGURED):
-        return ConfigurationError(f"{ledger} refuses: {text}")
-    return LedgerUnavailable(f"{ledger} cannot be reached: {text}")
-
-
-def _line(error: psycopg.Error) -> str:
-    return " ".join(str(error).split())
+    if refused.misconfigured:
+        return ConfigurationError(f"{ledger} refuses: {refused.text}")
+    return LedgerUnavailable(f"{ledger} cannot be reached: {refused.text}")

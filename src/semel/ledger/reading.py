@@ -17,7 +17,7 @@ from semel.ledger.journal import TABLE as JOURNAL
 from semel.ledger.judging import comes_anew
 from semel.ledger.keys import EVENTS, OPEN, STREAMS, prefix
 from semel.ledger.owners import OWNERS, PIPELINES, OwnerRow
-from semel.ledger.parked import read_heads, read_parked
+from semel.ledger.parked import PARKED, read_heads, read_parked
 from semel.ledger.rows import OpenRow, SpanRow, StreamRow
 from semel.ledger.scribe import Scribe
 from semel.ledger.sequences import TABLE as SEQUENCES
@@ -39,10 +39,8 @@ TABLES = (
     STREAMS,
     EVENTS,
     SEQUENCES,
-    "parked",
-    "heads",
-    "counters",
-    "markers",
+    PARKED,
+    keys.HEADS,
     JOURNAL,
 )
 
@@ -170,7 +168,7 @@ class Ledger:
             "host": None if owner is None else owner.process.host,
             "pid": None if owner is None else owner.process.pid,
             "identity": described.get("identity"),
-            "buckets": None if opened is None else opened.partitions,
+            "partitions": None if opened is None else opened.partitions,
             "minibatch": None if opened is None else str(opened.minibatch),
             "complete": None if opened is None else opened.complete,
             "judged": None if opened is None or opened.judged is None else opened.judged.decision,

@@ -35,12 +35,12 @@ def left_out(scribe: Scribe, sinks: Iterable[str]) -> None:
 
 
 def rescaled(scribe: Scribe, described: str | None, wish: Wish) -> None:
-    """A run that was silent while the pipeline was rescaled would go on with the old buckets."""
+    """A run that was silent while the pipeline was rescaled would go on with the old number."""
     recorded = {} if described is None else payloads.load(described)
     known = recorded.get("partitions")
     if None not in (known, wish.partitions) and known != wish.partitions:
         raise ConfigurationError(
-            f"pipeline {scribe.pipeline!r} was rescaled to {known} buckets, and this run has "
+            f"pipeline {scribe.pipeline!r} was rescaled to {known} partitions, and this run has "
             f"{wish.partitions}. Nothing was sent; start the query again, with {known}"
         )
 
@@ -66,7 +66,7 @@ def step(scribe: Scribe, before: OpenRow, wish: Wish, by: int, *, complete: bool
     if by < 1 and before.partitions != wish.partitions:
         raise ConfigurationError(
             f"{name}: batch {wish.batch} comes again, and it was delivered with "
-            f"{before.partitions} buckets. Rescale back to {before.partitions}, let it come to "
+            f"{before.partitions} partitions. Rescale back to {before.partitions}, let it come to "
             f"its end, then rescale to {wish.partitions} and start again"
         )
 

@@ -37,10 +37,10 @@ ROWS_MAX = 1_000
 
 
 def rescale(scribe: Scribe, partitions: int) -> None:
-    """Give a pipeline whose last minibatch is complete another number of buckets. May be repeated.
+    """Give a pipeline whose last minibatch is complete another number of partitions.
 
-    Raises `ConfigurationError` when it has no buckets or a minibatch is not complete, `Fenced` when
-    the pipeline went on meanwhile.
+    May be repeated. Raises `ConfigurationError` when it follows its source's partitions or a
+    minibatch is not complete, `Fenced` when the pipeline went on meanwhile.
     """
     pipeline_key, open_key = key(PIPELINES, scribe.pipeline), key(OPEN, scribe.pipeline)
     rows = scribe.read(pipeline_key, open_key)
@@ -51,7 +51,8 @@ def rescale(scribe: Scribe, partitions: int) -> None:
     before = described.get("partitions")
     if before is None:
         raise ConfigurationError(
-            f"pipeline {scribe.pipeline!r} follows its source's own partitions: it has no buckets"
+            f"pipeline {scribe.pipeline!r} delivers its source's own partitions: there is "
+            "nothing to rescale"
         )
     if before == partitions:
         return

@@ -32,7 +32,7 @@ class OpenRow:
     Attributes:
         serial: the ledger's own number of the minibatch, increasing across generations.
         query: Spark's query id, from the checkpoint.
-        partitions: the number of entity buckets, None with position identity.
+        partitions: N, over how many of them entities are spread; None with position identity.
         blocked: the sinks for which an entity is blocked, so that new partitions read heads too.
         complete: whether the driver has completed it; no task may act on it any more.
         version: how often the row was written: no two texts of it are ever the same.

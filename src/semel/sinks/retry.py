@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from semel.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from random import Random
@@ -19,6 +21,15 @@ class Retry:
     first_s: float = 0.1
     most_s: float = 10.0
     for_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not (self.first_s > 0 and self.most_s > 0):
+            raise ConfigurationError(f"{self}: a pause is longer than 0 s, or tries never end")
+
+    def waits(self, random: Random) -> Iterator[float]:
+        """Give how long to wait before each try: not at all before the first, then each pause."""
+        yield 0.0
+        yield from self.pauses(random)
 
     def pauses(self, random: Random) -> Iterator[float]:
         """Give the pauses, each from [half, whole] of its step, until they add up to `for_s`."""

@@ -55,7 +55,6 @@ class Receipt:
     """
 
     failures: Mapping[int, DeliveryError] = field(default_factory=dict)
-    response: str | None = None
 
 
 DELIVERED = Receipt()

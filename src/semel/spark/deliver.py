@@ -60,7 +60,7 @@ def deliver(  # noqa: PLR0913 - each is a word of the agreement, and all but two
         identity: "position", "given" or "counter", where it does not follow from the other words.
         ledger: where it is recorded: `sqlite:///path` or `postgresql://...`; by default
             `$SEMEL_LEDGER`, else a file beside the checkpoint.
-        partitions: how many buckets the entities are spread over; fixed with the first start.
+        partitions: over how many partitions the entities are spread; fixed with the first start.
         order: whether an entity's events wait for each other.
         order_by: what orders an entity's events, where their ids are not numbers that rise.
         increasing: the ids of an entity only rise (checked); then they are remembered for ever.
@@ -138,13 +138,13 @@ def _agree(
             "it out of both"
         )
     sinks = tuple(_sink(each, name) for each in ([to] if _is_one(to) else to))  # type: ignore[union-attr]
-    chosen = choose(df, named, name)
-    if words.get("order", True):
-        try:
+    try:
+        chosen = choose(df, named)
+        if words.get("order", True):
             require_order(df, chosen)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"pipeline {name!r}: {error}") from None
-    refuse_columns(df, sinks, name)
+        refuse_columns(df, sinks)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"pipeline {name!r}: {error}") from None
     return Agreement(name, sinks, chosen, forms=forms(df, chosen), **words)
 
 

@@ -12,6 +12,7 @@ from semel.errors import ConfigurationError
 from semel.events import Counter, Given
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
@@ -45,6 +46,19 @@ def plainly_named(frame: DataFrame) -> tuple[DataFrame, tuple[str, ...] | None]:
     if not any("." in name or "`" in name for name in names):
         return frame, None
     return frame.toDF(*(f"_{place}" for place in range(len(names)))), names
+
+
+def arrow_schema(frame: DataFrame) -> pa.Schema:
+    """Give the columns as tasks get them. Raises `ConfigurationError` where one cannot travel."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    try:
+        return to_arrow_schema(frame.schema, timezone="UTC")
+    except PySparkException as error:
+        raise ConfigurationError(
+            f"a column cannot travel as Arrow ({error}); leave it out or cast it"
+        ) from None
 
 
 def _order(schema: StructType, identity: Given | Counter) -> list[str]:

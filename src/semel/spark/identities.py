@@ -6,15 +6,14 @@ source's own columns come through; ids that semel counts have to be asked for.
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from semel.errors import ConfigurationError
 from semel.events import Counter, Given, Position, columns
-from semel.spark.frames import BUCKET
+from semel.spark.frames import BUCKET, arrow_schema
 from semel.spark.plans import keeps_positions
 
 if TYPE_CHECKING:
@@ -49,13 +48,10 @@ class Named:
         return _several(self.event)
 
 
-def choose(frame: DataFrame, named: Named, pipeline: str) -> Identity:
+def choose(frame: DataFrame, named: Named) -> Identity:
     """Give the identity, checked against the frame's columns. Raises `ConfigurationError`."""
-    try:
-        identity = _chosen(frame, named)
-        _check(frame, identity)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"pipeline {pipeline!r}: {error}") from None
+    identity = _chosen(frame, named)
+    _check(frame, identity)
     return identity
 
 
@@ -173,19 +169,7 @@ def _check(frame: DataFrame, identity: Identity) -> None:
 
 def _nothing(frame: DataFrame) -> pa.RecordBatch:
     """A batch of the frame's columns without rows."""
-    from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    # From 4.3 on it wants to be told a time zone wherever there is a timestamp.
-    told = "timezone" in inspect.signature(to_arrow_schema).parameters
-    words: dict[str, Any] = {"timezone": "UTC"} if told else {}
-    try:
-        schema: Any = to_arrow_schema(frame.schema, **words)
-    except PySparkException as error:
-        raise ConfigurationError(
-            f"a column cannot travel as Arrow ({error}); leave it out or cast it"
-        ) from None
-    return pa.RecordBatch.from_pylist([], schema=schema)
+    return pa.RecordBatch.from_pylist([], schema=arrow_schema(frame))
 
 
 def _several(value: str | Sequence[str] | None) -> tuple[str, ...]:

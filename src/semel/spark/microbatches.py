@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 OWNER_LEASE_S = 10.0
 TRIES = 10
-BUCKETS = 8
+PARTITIONS = 8
 
 log = logging.getLogger("semel")
 
@@ -220,8 +220,8 @@ def deliver(
 
 def run_tasks(frame: DataFrame, task: Task) -> Outcome:
     """One action over one pass of the frame."""
-    buckets = task.opening.row.partitions
-    ready, names = plainly_named(arranged(frame, task.agreement.identity, buckets))
+    partitions = task.opening.row.partitions
+    ready, names = plainly_named(arranged(frame, task.agreement.identity, partitions))
     try:
         rows = ready.mapInArrow(replace(task, names=names).run, SCHEMA).collect()
     except Exception as error:  # noqa: BLE001 - it is raised again, in fewer words
@@ -306,9 +306,9 @@ def refuse_living(scribe: Scribe, known: OwnerRow | None = None) -> OwnerRow | N
 
 
 def _parallelism(spark: SparkSession) -> int:
-    """How many buckets a pipeline begins with when nobody says: as many tasks as run at once."""
+    """How many partitions a pipeline begins with when nobody says: as many tasks as run at once."""
     said = spark.conf.get("spark.default.parallelism", "") or ""
     if said.isdecimal():
         return int(said)
     context = getattr(spark, "_sc", None)
-    return BUCKETS if context is None else int(context.defaultParallelism)
+    return PARTITIONS if context is None else int(context.defaultParallelism)

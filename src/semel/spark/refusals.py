@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from semel.errors import ConfigurationError
 from semel.events import Counter, Given
 from semel.protocol import Capability
+from semel.spark.frames import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -43,20 +44,11 @@ def refuse_session(spark: SparkSession, agreement: Agreement) -> None:
             )
 
 
-def refuse_columns(df: DataFrame, sinks: Iterable[Sink], name: str) -> None:
-    """Refuse columns that a sink's destination cannot hold."""
-    from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    try:
-        schema = to_arrow_schema(df.schema, timezone="UTC")
-    except PySparkException:
-        return  # Spark itself cannot hand it over, and says so
+def refuse_columns(frame: DataFrame, sinks: Iterable[Sink]) -> None:
+    """Refuse columns that cannot travel, or that a sink's destination cannot hold."""
+    schema = arrow_schema(frame)
     for sink in sinks:
-        try:
-            sink.refuse(schema)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"pipeline {name!r}: {error}") from None
+        sink.refuse(schema)
 
 
 def refuse_trigger(agreement: Agreement, trigger: Mapping[str, Any]) -> None:

@@ -113,19 +113,12 @@ def _resend(_: Scene) -> Iterator[Play]:
 
 
 def _lost_checkpoint(scene: Scene) -> Iterator[Play]:
-    def act(fault: Fault | None, stage: Stage) -> None:
-        stage.run(fault)
-        stage.lose_checkpoint(stage.ordinary(range(1, 3)))  # cut in another way, too
-        stage.finish()
-        stage.next_minibatch(stage.ordinary(range(3, 6)))
-        stage.finish()
-
-    yield Play("after a complete minibatch", partial(act, None))
+    yield Play("after a complete minibatch", partial(played.lose_checkpoint, None))
     last = scene.calls[-1]
     for number in sorted({scene.middle, last}):
         for what in (What.KILL_BEFORE, What.KILL_AFTER, What.LOST):
             fault = Fault(what, Where.CALL, number)
-            yield Play(f"after it was {fault}", partial(act, fault))
+            yield Play(f"after it was {fault}", partial(played.lose_checkpoint, fault))
 
 
 def _two_partitions(scene: Scene) -> Iterator[Play]:

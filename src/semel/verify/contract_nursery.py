@@ -17,17 +17,16 @@ import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from semel.errors import SemelError
 from semel.sinks import Function
 from semel.verify.contract_rows import Maker, payments
 from semel.verify.contract_try import Order, run
-from semel.verify.households import Household
+from semel.verify.households import Closing, Household
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
 
 _SRC = Path(__file__).parents[2]
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of its own is made in it
@@ -46,7 +45,7 @@ class State:
     signal: int = 0
 
 
-class Nursery:
+class Nursery(Closing):
     """Starts processes for a suite. All of them end with it, and with whoever started it."""
 
     def __init__(self) -> None:
@@ -70,17 +69,6 @@ class Nursery:
     def folder(self) -> Path:
         """A folder that goes when the nursery is closed."""
         return self._household.folder
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End every process and remove the folder."""

@@ -117,50 +117,53 @@ def _kill(fault: Fault, stage: Stage) -> None:
     stage.finish()
 
 
-def _at_commits(kinds: set[str], *whats: What) -> Callable[[Scene], Iterator[Play]]:
-    def plays(scene: Scene) -> Iterator[Play]:
-        for number in scene.commits:
-            kind = scene.clean.kinds()[number - 1]
-            if kind in kinds:
-                for what in whats:
-                    fault = Fault(what, Where.COMMIT, number)
-                    yield Play(f"{fault} ({kind})", partial(_kill, fault))
+def _struck(fault: Fault) -> Play:
+    """Struck by one fault, then played to its end."""
+    return Play(str(fault), partial(_kill, fault))
 
-    return plays
+
+def _at_calls(scene: Scene, *whats: What) -> Iterator[Play]:
+    for number in scene.calls:
+        for what in whats:
+            yield _struck(Fault(what, Where.CALL, number))
+
+
+def _at_commits(scene: Scene, kinds: set[str], *whats: What) -> Iterator[Play]:
+    for number in scene.commits:
+        kind = scene.clean.kinds()[number - 1]
+        if kind in kinds:
+            for what in whats:
+                fault = Fault(what, Where.COMMIT, number)
+                yield Play(f"{fault} ({kind})", partial(_kill, fault))
 
 
 def before_intent(scene: Scene) -> Iterator[Play]:
     """Killed before anything was sent."""
-    yield from _at_commits({"register", "open"}, What.KILL_BEFORE, What.KILL_AFTER)(scene)
-    yield from _at_commits({"claim", "span"}, What.KILL_BEFORE)(scene)
+    yield from _at_commits(scene, {"register", "open"}, What.KILL_BEFORE, What.KILL_AFTER)
+    yield from _at_commits(scene, {"claim", "span"}, What.KILL_BEFORE)
 
 
 def after_intent(scene: Scene) -> Iterator[Play]:
     """Killed between an intent and its call."""
-    yield from _at_commits({"claim", "span", "take"}, What.KILL_AFTER)(scene)
-    for number in scene.calls:
-        fault = Fault(What.KILL_BEFORE, Where.CALL, number)
-        yield Play(str(fault), partial(_kill, fault))
+    yield from _at_commits(scene, {"claim", "span", "take"}, What.KILL_AFTER)
+    yield from _at_calls(scene, What.KILL_BEFORE)
 
 
 def mid_call(scene: Scene) -> Iterator[Play]:
     """Killed at moments within a call."""
     for moment in scene.moments(WITHIN):
-        fault = Fault(What.KILL_WITHIN, Where.CALL, scene.middle, moment)
-        yield Play(str(fault), partial(_kill, fault))
+        yield _struck(Fault(What.KILL_WITHIN, Where.CALL, scene.middle, moment))
 
 
 def after_effect(scene: Scene) -> Iterator[Play]:
     """Killed after a call, before its answer was used."""
-    for number in scene.calls:
-        fault = Fault(What.KILL_AFTER, Where.CALL, number)
-        yield Play(str(fault), partial(_kill, fault))
+    yield from _at_calls(scene, What.KILL_AFTER)
 
 
 def before_complete(scene: Scene) -> Iterator[Play]:
     """Killed around the end of the minibatch."""
     kinds = {"complete", "other", "park"}
-    yield from _at_commits(kinds, What.KILL_BEFORE, What.KILL_AFTER)(scene)
+    yield from _at_commits(scene, kinds, What.KILL_BEFORE, What.KILL_AFTER)
 
 
 def take_over(scene: Scene) -> Iterator[Play]:
@@ -197,43 +200,30 @@ def twice(scene: Scene) -> Iterator[Play]:
 
 def reply_lost(scene: Scene) -> Iterator[Play]:
     """The answer of a call is lost."""
-    for number in scene.calls:
-        for what in (What.LOST, What.LOST_CLOSED):
-            fault = Fault(what, Where.CALL, number)
-            yield Play(str(fault), partial(_kill, fault))
+    yield from _at_calls(scene, What.LOST, What.LOST_CLOSED)
 
 
 def request_lost(scene: Scene) -> Iterator[Play]:
     """A call is not made, and nobody knows."""
-    for number in scene.calls:
-        fault = Fault(What.UNSENT, Where.CALL, number)
-        yield Play(str(fault), partial(_kill, fault))
+    yield from _at_calls(scene, What.UNSENT)
 
 
 def late_call(scene: Scene) -> Iterator[Play]:
     """A call arrives after its own repeat."""
-    for number in scene.calls:
-        fault = Fault(What.LATE, Where.CALL, number)
-        yield Play(str(fault), partial(_kill, fault))
+    yield from _at_calls(scene, What.LATE)
 
 
 def session_closed(scene: Scene) -> Iterator[Play]:
     """The session is closed when it is called."""
-    for number in scene.calls:
-        fault = Fault(What.CLOSED, Where.CALL, number)
-        yield Play(str(fault), partial(_kill, fault))
+    yield from _at_calls(scene, What.CLOSED)
 
 
 def connection_cut(scene: Scene) -> Iterator[Play]:
     """Connections are cut before a call, in it, or hear no answer."""
-    for number in scene.calls:
-        for what in (What.SEVERED, What.DEAF):
-            fault = Fault(what, Where.CALL, number)
-            yield Play(str(fault), partial(_kill, fault))
+    yield from _at_calls(scene, What.SEVERED, What.DEAF)
     for what in (What.CUT, What.DEAF):
         for moment in scene.moments(WITHIN // 2):
-            fault = Fault(what, Where.CALL, scene.middle, moment)
-            yield Play(str(fault), partial(_kill, fault))
+            yield _struck(Fault(what, Where.CALL, scene.middle, moment))
 
 
 # -- a destination that lost something
@@ -326,18 +316,23 @@ def two_alive(scene: Scene) -> Iterator[Play]:
         yield Play(f"woke while a later {later} was at its first call", partial(act, opens))
 
 
+# -- the checkpoint
+
+
+def lose_checkpoint(fault: Fault | None, stage: Stage) -> None:
+    """Lose the checkpoint after a minibatch that may have been struck; everything comes again."""
+    stage.run(fault)
+    stage.lose_checkpoint(stage.ordinary(range(1, 3)))  # cut in another way, too
+    stage.finish()
+    stage.next_minibatch(stage.ordinary(range(3, 6)))
+    stage.finish()
+
+
 # -- identity by position
 
 
 def by_position(scene: Scene) -> Iterator[Play]:
     """Events are known by their offset: the core of what is done to others."""
-
-    def lost(fault: Fault | None, stage: Stage) -> None:
-        stage.run(fault)
-        stage.lose_checkpoint(stage.ordinary(range(1, 3)))  # cut in another way, too
-        stage.finish()
-        stage.next_minibatch(stage.ordinary(range(3, 6)))
-        stage.finish()
 
     def woken(fault: Fault, stage: Stage) -> None:
         zombie = stage.stop(fault)
@@ -352,8 +347,12 @@ def by_position(scene: Scene) -> Iterator[Play]:
     for what in (What.KILL_BEFORE, What.KILL_AFTER, What.LOST):
         fault = Fault(what, Where.CALL, at)
         acts.append((str(fault), partial(_kill, fault)))
-        acts.append((f"the checkpoint was lost after it was {fault}", partial(lost, fault)))
-    acts.append(("the checkpoint was lost after a complete minibatch", partial(lost, None)))
+        acts.append(
+            (f"the checkpoint was lost after it was {fault}", partial(lose_checkpoint, fault))
+        )
+    acts.append(
+        ("the checkpoint was lost after a complete minibatch", partial(lose_checkpoint, None))
+    )
     fault = Fault(What.STOP_BEFORE, Where.CALL, at)
     acts.append((f"{fault}; a later run finished, then it woke", partial(woken, fault)))
     for title, act in acts:

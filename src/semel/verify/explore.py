@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from semel.verify.cases import DEADLINE_S
 from semel.verify.checker import Category, Evidence, judge
-from semel.verify.cluster import Broken, Cluster
+from semel.verify.cluster import Cluster
 from semel.verify.faults import POSSIBLE, Fault, Kind
 from semel.verify.inputs import feed
 from semel.verify.play import Play
-from semel.verify.scheduler import Endless, Hub
+from semel.verify.scheduler import Hub
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -131,14 +131,7 @@ class ScriptedWorld:
 
     def run(self) -> Judgement:
         """Play it to its end and judge it."""
-        notes = []
-        try:
-            self.play.run()
-        except (Broken, Endless) as stop:
-            notes.append(f"{type(stop).__name__}: {stop}")
-        finally:
-            self.hub.end()
-        notes += self.cluster.findings()
+        notes = self.play.play_out()
         return judge(
             Evidence(
                 self.case,
@@ -149,7 +142,7 @@ class ScriptedWorld:
                 refused=self.refused,
                 disturbances=self.script.struck,
                 generations=self.cluster.generation(),
-                notes=tuple(notes),
+                notes=notes,
             )
         )
 

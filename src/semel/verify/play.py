@@ -82,6 +82,17 @@ class Play:
                     self.resolve()
                 self._between()
 
+    def play_out(self) -> tuple[str, ...]:
+        """Play until it comes to its end or never will; say what happened that never may."""
+        notes = []
+        try:
+            self.run()
+        except (Broken, Endless) as stop:
+            notes.append(f"{type(stop).__name__}: {stop}")
+        finally:
+            self.cluster.hub.end()
+        return (*notes, *self.cluster.findings())
+
     def _start(self) -> None:
         lead = self.cluster.start()
         while self.batch < len(self.minibatches):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -128,12 +127,6 @@ class StandaloneCluster(Closing):
             for pid in descendants(worker.pid)
             if _EXECUTOR in command_of(pid)
         ]
-
-    def kill_executor(self, place: int) -> int:
-        """Kill the executor at a place of `executors()`; its worker starts another one."""
-        pid = self.executors()[place]
-        os.kill(pid, signal.SIGKILL)
-        return pid
 
     def close(self) -> None:
         """End every process of the cluster, also those that are stopped."""

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from semel.verify.faults import Wire
 
 LEDGER = (Kind.LOOK, Kind.COMMIT)
-DESTINATION = (Kind.OPEN, Kind.ASK, Kind.SEND)
 OUTAGES_S = (0.02, 0.3, 3.0, 20.0, 45.0)
 PAUSES_S = (0.05, 1.0, 12.0, 45.0, 200.0)
 STRIKES = frozenset(Fault) - {Fault.AWAY}

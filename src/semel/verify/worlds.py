@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from semel.protocol import Capability, OnDoubt, OnReject
 from semel.verify.cases import Case, Variant
 from semel.verify.checker import Category, Evidence, Verdict, judge
-from semel.verify.cluster import Broken, Cluster
+from semel.verify.cluster import Cluster
 from semel.verify.inputs import Identities, cut, feed
 from semel.verify.play import Play, tail_apart
-from semel.verify.scheduler import Endless, Hub
+from semel.verify.scheduler import Hub
 from semel.verify.weather import Weather
 
 if TYPE_CHECKING:
@@ -207,14 +207,7 @@ class World:
 
     def run(self) -> Judgement:
         """Play it to its end and judge it."""
-        notes = []
-        try:
-            self.play.run()
-        except (Broken, Endless) as stop:
-            notes.append(f"{type(stop).__name__}: {stop}")
-        finally:
-            self.hub.end()
-        notes += self.cluster.findings()
+        notes = self.play.play_out()
         return judge(
             Evidence(
                 self.case,
@@ -226,7 +219,7 @@ class World:
                 disturbances=self.weather.struck + self.cluster.attempts,
                 generations=self.cluster.generation(),
                 expired=self.case.remembers_s < 3600.0,
-                notes=tuple(notes),
+                notes=notes,
             )
         )
 

@@ -56,8 +56,8 @@ class Limits:
     connect_s: float
     deadline_s: float
     retry: Retry
-    rate_limit: float | None = None
-    breaker: int = 20
+    rate_limit: float | None
+    breaker: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +194,7 @@ class Calls:
         """Call until the outcome is known, while there is patience and time."""
         doubt: OutcomeUnknown | None = None
         last: DeliveryError | None = None
-        pauses = None
+        pauses = self._limits.retry.pauses(self._random)
         while True:
             if (refused := await self._turn()) is not None:
                 return doubt or last or refused
@@ -205,8 +205,6 @@ class Calls:
                 if not self._door.keyed:
                     return last
                 doubt = last
-            if pauses is None:
-                pauses = self._limits.retry.pauses(self._random)
             pause = next(pauses, None)
             if pause is None or self._loop.time() + pause > self._latest:
                 return doubt or last

@@ -24,8 +24,6 @@ from semel.sinks.http.templates import Template, UrlTemplate
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from semel.sinks.retry import Retry
-
 _FILES_BESIDE = 256
 
 USUAL = {"Accept": "*/*", "Accept-Encoding": "identity", "User-Agent": "semel"}
@@ -41,13 +39,7 @@ class Service:
     headers: Mapping[str, str] = field(repr=False)
     auth: tuple[Auth, ...]
     ca: str | None
-    concurrency: int
-    timeout_s: float
-    connect_s: float
-    deadline_s: float
-    retry: Retry
-    rate_limit: float | None
-    breaker: int
+    limits: Limits
 
     def calls(self, url: str, *, keyed: bool = False) -> Calls:
         """Make ready to call, on this machine and with its secrets. Raises `ConfigurationError` for
@@ -69,7 +61,7 @@ class Service:
             headers["Authorization"] = told
         template = UrlTemplate.of(url, what)
         secure = template.origin.startswith("https:")
-        _allow_files(self.concurrency + _FILES_BESIDE)
+        _allow_files(self.limits.concurrency + _FILES_BESIDE)
         return Calls(
             Door(
                 where=f"{self.method} {template.shown}",
@@ -80,15 +72,7 @@ class Service:
                 masks=Masks.of([*secrets, *_in_query(url)]),
                 keyed=keyed,
             ),
-            Limits(
-                concurrency=self.concurrency,
-                timeout_s=self.timeout_s,
-                connect_s=self.connect_s,
-                deadline_s=self.deadline_s,
-                retry=self.retry,
-                rate_limit=self.rate_limit,
-                breaker=self.breaker,
-            ),
+            self.limits,
         )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from semel.errors import ConfigurationError, OutcomeUnknown, Rejected
 from semel.protocol import Capability, OnDoubt
-from semel.sinks.http.calls import Calls, Request
+from semel.sinks.http.calls import Calls, Limits, Request
 from semel.sinks.http.connections import Broken, NeverSent
 from semel.sinks.http.secrets import Auth, Basic, Bearer, Certificate
 from semel.sinks.http.service import Service, header
@@ -169,12 +169,11 @@ class Http(Sink):
         given = self.auth_given
         if not all(isinstance(each, Bearer | Basic | Certificate) for each in given):
             raise self._wrong("auth is Bearer(...), Basic(...), Certificate(...) or some of them")
-        if sum(isinstance(each, Bearer | Basic) for each in given) > 1:
+        credentials = sum(isinstance(each, Bearer | Basic) for each in given)
+        if credentials > 1:
             raise self._wrong("auth names two Authorization headers: choose one")
-        if given and not isinstance(given[-1], Certificate):
-            named = [name for name in self.headers if name.lower() == "authorization"]
-            if named:
-                raise self._wrong("auth and headers both set Authorization: choose one")
+        if credentials and any(name.lower() == "authorization" for name in self.headers):
+            raise self._wrong("auth and headers both set Authorization: choose one")
 
     @property
     def call_s(self) -> float:
@@ -206,13 +205,15 @@ class Http(Sink):
             headers=dict(self.headers),
             auth=self.auth_given,
             ca=self.ca,
-            concurrency=self.concurrency,
-            timeout_s=self.call_s,
-            connect_s=self.connect_s,
-            deadline_s=self.deadline_s,
-            retry=self.retry,
-            rate_limit=self.rate_limit,
-            breaker=self.breaker,
+            limits=Limits(
+                concurrency=self.concurrency,
+                timeout_s=self.call_s,
+                connect_s=self.connect_s,
+                deadline_s=self.deadline_s,
+                retry=self.retry,
+                rate_limit=self.rate_limit,
+                breaker=self.breaker,
+            ),
         )
 
     def open(self, target: Target) -> Session | ProbingSession:
@@ -228,10 +229,9 @@ class Http(Sink):
 
     def notes(self) -> tuple[str, ...]:
         """Say what the promise rests on at this service."""
+        absorbs = f"It is said to absorb a repeat by its Idempotency-Key, {self.remembers_s:g} s."
         if self.capability is Capability.REPEATABLE:
-            return (
-                f"It is said to absorb a repeat by its Idempotency-Key, {self.remembers_s:g} s.",
-            )
+            return (absorbs,)
         if self.capability is Capability.PROBING:
             return (f"It is asked for the key of a call, with GET: {TELLS}.", ONE_BY_ONE)
         return (f"It is asked for an event, with GET: {TELLS}.",) * isinstance(self.probe, Asked)

@@ -140,9 +140,7 @@ def place_of(target: Target) -> str:
 
 
 def number_of(partition: str) -> tuple[str, int | None]:
-    """A partition's name as what its neighbours share, and its number: 3 of `3of8` (a bucket) and
-    of `topic/3`.
-    """
+    """Give what neighbours of a partition share in their names, and its number: 3 of `3of8`."""
     found = re.fullmatch(r"([0-9]+)(of[0-9]+)", partition)
     if found is not None:
         return found[2], int(found[1])

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError, NotDelivered, OutcomeUnknown, Rejected, SemelError
+from semel.ledger.libpq import Refused, line
 
 if TYPE_CHECKING:
     import psycopg
@@ -85,28 +86,12 @@ def is_misuse(error: psycopg.Error) -> bool:
     return not error.sqlstate and isinstance(error, misuse)
 
 
-# A refused connection has no SQLSTATE in libpq, only words.
-_MISCONFIGURED = (
-    "authentication failed",
-    "no password supplied",
-    "pg_hba.conf",
-    "does not exist",
-    "is not permitted to log in",
-    "permission denied",
-    "invalid ",
-)
-
-
 def refused(error: psycopg.Error, settings: dict[str, str], where: str) -> SemelError:
     """Say why there is no connection: what a person must change, or what may pass."""
-    text = line(error)
-    for secret in ("password", "sslpassword"):
-        if settings.get(secret):
-            text = text.replace(settings[secret], "***")
-    unreachable = "server on socket" in text and "No such file" in text
-    if not unreachable and any(words in text for words in _MISCONFIGURED):
-        return ConfigurationError(f"{where}: PostgreSQL refuses the connection: {text}")
-    return NotDelivered(f"{where}: PostgreSQL cannot be reached: {text}")
+    why = Refused.of(error, settings)
+    if why.misconfigured:
+        return ConfigurationError(f"{where}: PostgreSQL refuses the connection: {why.text}")
+    return NotDelivered(f"{where}: PostgreSQL cannot be reached: {why.text}")
 
 
 def reason(error: psycopg.Error) -> str:
@@ -117,8 +102,3 @@ def reason(error: psycopg.Error) -> str:
     detail = error.diag.message_detail
     more = f" - {detail}" if detail else ""
     return " ".join(f"{said}{more} ({error.sqlstate})".replace("\0", "").split())
-
-
-def line(error: BaseException) -> str:
-    """An error's text in one line."""
-    return " ".join(str(error).split())

@@ -85,8 +85,8 @@ class _Loading:
             import psycopg
         except ImportError:
             raise MissingExtra("psycopg is not installed: pip install 'semel[postgres]'") from None
+        from semel.ledger.libpq import DEFAULTS
         from semel.sinks.postgres.errors import Phase, refused
-        from semel.sinks.postgres.session import DEFAULTS
 
         self._described = described
         self._phase: Phase = Phase.ROW

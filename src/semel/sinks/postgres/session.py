@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from semel.errors import ConfigurationError, Fenced, MissingExtra, NotDelivered
+from semel.ledger.libpq import DEFAULTS
 from semel.ledger.stores import redact
 from semel.sinks.progress import Progress
 from semel.sinks.sink import DELIVERED, Receipt
@@ -40,14 +41,6 @@ if TYPE_CHECKING:
     from semel.sinks.sink import Target
 
     Connection = psycopg.Connection[tuple[Any, ...]]
-
-DEFAULTS = {
-    "connect_timeout": "10",
-    "keepalives_idle": "10",
-    "keepalives_interval": "5",
-    "keepalives_count": "3",
-    "tcp_user_timeout": "30000",
-}
 
 # What the server acknowledges it has to keep; a stronger setting than `on` is left alone.
 SESSION = b"""

@@ -141,15 +141,14 @@ class Redis(Sink):
         said = f"sink {self.name!r}"
         if not self.key or (not self.script and not isinstance(self.key, str)):
             raise ConfigurationError(f"{said}: give one key; only a script has several")
-        for template in (*self.key_templates, *self.argument_templates):
-            del template  # reading them is the check
-        for template in self.key_templates:
+        keys, _ = self.key_templates, self.argument_templates  # to read them is to check them
+        for template in keys:
             first = template.parts[0] if template.parts else b""
             if isinstance(first, bytes) and first.startswith(OWN):
                 raise ConfigurationError(
                     f"{said}: keys that begin with 'semel:' are semel's own; choose another"
                 )
-        if len({template.tag for template in self.key_templates}) > 1:
+        if len({template.tag for template in keys}) > 1:
             raise ConfigurationError(
                 f"{said}: its keys have different hash tags, so they may lie on different nodes of "
                 "a cluster; give all of them the same one, or none"

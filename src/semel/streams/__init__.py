@@ -1,1 +1,0 @@
-"""Where it comes from: inbox, marker clock and ingress."""

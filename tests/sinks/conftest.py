@@ -1,0 +1,28 @@
+"""What tests of one destination share: a topic, a pipeline of one's own, a wire to cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+
+from semel.bench.kafka_broker import KafkaBroker
+from sinks.kafka_world import Proxy, proxied
+
+
+@pytest.fixture
+def topic(kafka: KafkaBroker) -> str:
+    return kafka.create_topic(partitions=2)
+
+
+@pytest.fixture
+def place() -> str:
+    """A pipeline's name that no other test has."""
+    return f"p-{uuid4().hex}"
+
+
+@pytest.fixture
+def proxy(kafka: KafkaBroker) -> Iterator[Proxy]:
+    with proxied(kafka) as proxy:
+        yield proxy
