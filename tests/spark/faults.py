@@ -14,7 +14,6 @@ from functools import wraps
 from typing import Any
 
 from semel.ledger import payloads
-from semel.ledger.postgres import PostgresStore
 from semel.ledger.sqlite import SqliteStore
 from semel.ledger.store import Absent, Put, Requirement, Sweep, Update
 from semel.verify.counting_house import clerk
@@ -68,6 +67,8 @@ def install(url: str, steps: Collection[str]) -> None:
     if not wanted:
         return
     if not _watched:
+        from semel.ledger.postgres import PostgresStore  # slow, and most workers need none
+
         for store in (SqliteStore, PostgresStore):
             store.commit = _watching(store.commit)  # type: ignore[method-assign]
     _watched.setdefault(url, set()).update(wanted)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from abc import ABCMeta
 from difflib import get_close_matches
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from semel.errors import ConfigurationError
@@ -65,7 +65,7 @@ def require_words(
     function: Callable[..., object], who: str, given: tuple[Any, ...], words: Mapping[str, Any]
 ) -> None:
     """Raise `ConfigurationError` where `function` cannot be called with these words."""
-    signature = inspect.signature(function)
+    signature = _signature(function)
     try:
         signature.bind(*given, **words)
     except TypeError as error:
@@ -84,6 +84,12 @@ def require_words(
             wanted = ", ".join(f"{name}=" for name in missing)
             raise ConfigurationError(f"{who}: missing: {wanted}") from None
         raise ConfigurationError(f"{who}: {error}; write every setting as name=value") from None
+
+
+@lru_cache
+def _signature(function: Callable[..., object]) -> inspect.Signature:
+    """The same for every sink of a kind, and slow to find out."""
+    return inspect.signature(function)
 
 
 def checked_words(function: Callable[_P, _T]) -> Callable[_P, _T]:

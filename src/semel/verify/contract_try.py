@@ -143,7 +143,8 @@ def run(order: Order, sink: Sink) -> None:
 def _deliver(order: Order, sink: Sink, desk: Desk) -> None:
     clock = SharedClock(order.clock, order.settles_s, order.deadline_s)
     store = WatchedStore(SqliteStore(order.ledger), desk)
-    scribe = Scribe(store, order.pipeline, clock)
+    # Its ledger is away for so many tries, however long they take: nothing is waited for.
+    scribe = Scribe(store, order.pipeline, SharedClock(order.clock, 0.0, 0.0))
     around = Surroundings(clock, Random(order.number))
     watched = watched_sink(sink, desk, order.rejects)
     with ExitStack() as stack:
