@@ -1,4 +1,4 @@
-"""`semel rescale`: another number of buckets, while nobody works with them."""
+"""`semel rescale`: another number of partitions, while nobody works with them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from cli.running import pipeline_at, read_json, refused
+from cli.running import pipeline_at, read_json, refused, semel
 from semel.ledger import Ledger
 
 Out = pytest.CaptureFixture[str]
 
 
-def test_a_pipeline_that_stands_still_gets_another_number_of_buckets(
+def test_a_pipeline_that_stands_still_gets_another_number_of_partitions(
     tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
@@ -27,4 +27,6 @@ def test_a_pipeline_that_stands_still_gets_another_number_of_buckets(
     with Ledger(url) as ledger:
         [(_, row)] = ledger.rows("pipelines")
     assert row["partitions"] == 4
+    told = "pay: partitions = 8 from the next minibatch on\n"
+    assert semel(capsys, "rescale", "pay", "8") == (0, told, "")
     assert "nobody" in refused(capsys, "rescale", "nobody", "4")

@@ -1,4 +1,4 @@
-"""The command `semel rescale`: another number of buckets for a pipeline that stands still."""
+"""The command `semel rescale`: another number of partitions for a pipeline that stands still."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ EPILOG = "Example: semel rescale charges 16 --ledger sqlite:///charges.db"
 def rescale(
     pipeline: Annotated[str, typer.Argument(help="The pipeline's name.", show_default=False)],
     partitions: Annotated[
-        int, typer.Argument(min=1, help="How many buckets from now on.", show_default=False)
+        int, typer.Argument(min=1, help="How many partitions from now on.", show_default=False)
     ],
     ledger: LedgerOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Spread the entities of a pipeline over another number of buckets.
+    """Spread the entities of a pipeline over another number of partitions.
 
     The query has to be stopped, and its last minibatch complete. Afterwards start it with the new
     number, or without `partitions`.
@@ -33,7 +33,7 @@ def rescale(
         standing = read_standing(looking, name)
         if standing["state"] == "beating":
             raise ConfigurationError(
-                f"run {standing['run']} of pipeline {name!r} is beating: the number of buckets "
+                f"run {standing['run']} of pipeline {name!r} is beating: the number of partitions "
                 "changes while nobody works with them. Stop the query first"
             )
         rescaling.rescale(Scribe(store, name), partitions)
@@ -41,4 +41,4 @@ def rescale(
     if as_json:
         show_json(told)
     else:
-        print(f"{plain(name)}: {partitions} buckets from the next minibatch on")
+        print(f"{plain(name)}: partitions = {partitions} from the next minibatch on")
