@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.running import pipeline_at, read_json, refused
+from cli.running import pipeline_at, read_json, refused, semel
 from semel.ledger import Ledger
 
 Out = pytest.CaptureFixture[str]
@@ -27,4 +27,6 @@ def test_a_pipeline_that_stands_still_gets_another_number_of_partitions(
     with Ledger(url) as ledger:
         [(_, row)] = ledger.rows("pipelines")
     assert row["partitions"] == 4
+    told = "pay: 8 partitions from the next minibatch on\n"
+    assert semel(capsys, "rescale", "pay", "8") == (0, told, "")
     assert "nobody" in refused(capsys, "rescale", "nobody", "4")

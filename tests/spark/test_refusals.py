@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import date
 from typing import Any
 
 import pytest
@@ -105,6 +106,19 @@ def test_words_that_cannot_keep_the_promise_are_refused(
     assert nothing_moved(desk)
 
 
+@pytest.mark.parametrize("verb", [deliver, deliver_batch])
+def test_what_is_no_frame_and_a_name_that_is_no_text_are_refused(
+    verb: Callable[..., object],
+) -> None:
+    words: dict[str, Any] = {"to": print, "entity": "customer", "event": "payment_id"}
+    if verb is deliver_batch:
+        words["batch"] = "2026-11-15"
+    with pytest.raises(ConfigurationError, match=r"'charges'.*DataFrame of Spark's, and not list"):
+        verb([1], name="charges", **words)
+    with pytest.raises(ConfigurationError, match=r"name=7 is no name of a pipeline"):
+        verb([1], name=7, **words)
+
+
 def test_two_sinks_of_one_name_are_refused(desk: Desk, payments: DataFrame) -> None:
     sinks = [make_sink("opaque", desk.house.url), make_sink("repeatable", desk.house.url)]
     with pytest.raises(ConfigurationError, match=r"two sinks are called 'charge'.*name=\"\.\.\.\""):
@@ -124,6 +138,8 @@ def test_a_streaming_frame_is_no_batch_and_the_other_way_round(
         deliver_batch(payments, batch="2026-11-15", **words)
     with pytest.raises(ConfigurationError, match=r'batch="2026-11-14"'):
         deliver_batch(static, batch="", **words)
+    with pytest.raises(ConfigurationError, match=r"a text.*datetime.date\(2026, 11, 14\)"):
+        deliver_batch(static, batch=date(2026, 11, 14), **words)  # type: ignore[arg-type]
     assert nothing_moved(desk)
 
 

@@ -67,6 +67,7 @@ def deliver(  # noqa: PLR0913 - each is a word of the agreement, and all but two
         remember_s: how long other ids are remembered, in case the checkpoint is lost.
         accept_gap: go on although the input does not continue where the ledger stands.
     """
+    _require_frame(df, name)
     if not df.isStreaming:
         raise ConfigurationError(
             f"pipeline {name!r}: the frame is not streaming. For a batch job say "
@@ -111,16 +112,31 @@ def deliver_batch(  # noqa: PLR0913 - as above
     nothing, and refuses other content. Words as for `deliver`; the ledger is `$SEMEL_LEDGER` where
     it is not named.
     """
+    _require_frame(df, name)
     if df.isStreaming:
         raise ConfigurationError(
             f"pipeline {name!r}: the frame is streaming: say semel.deliver(df, ...).start()"
         )
-    if not batch:
-        raise ConfigurationError(f'pipeline {name!r}: the batch needs a name: batch="2026-11-14"')
+    if not batch or not isinstance(batch, str):
+        raise ConfigurationError(
+            f'pipeline {name!r}: the batch needs a text as its name: batch="2026-11-14", and not '
+            f"{batch!r}"
+        )
     named = Named(identity, entity, event, order_by)
     words = {"partitions": partitions, "order": order}
     agreement = _agree(df, to, f"{name}@{batch}", named, batch, **words)
     return run_batch(df, agreement, ledger)
+
+
+def _require_frame(df: object, name: object) -> None:
+    """Refuse what is no frame of Spark's, and a name that is no text."""
+    if not isinstance(name, str):
+        raise ConfigurationError(f"name={name!r} is no name of a pipeline: give a text")
+    if not hasattr(df, "isStreaming"):
+        raise ConfigurationError(
+            f"pipeline {name!r}: what is delivered is a DataFrame of Spark's, and not "
+            f"{type(df).__name__}"
+        )
 
 
 def _agree(

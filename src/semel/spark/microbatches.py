@@ -185,7 +185,7 @@ class MicroBatches:
         judged = opening.row.continues
         before = "before a person judged" if judged else "before the checkpoint was lost"
         texts = {
-            "skipped": f"not sent, because delivered {before}",
+            "skipped": f"not sent, because handled (delivered or parked) {before}",
             "suppressed": "not sent again, because delivered by an attempt before",
             "doubted": "parked in doubt (`semel parked ls` shows them)",
             "others": "parked for another reason, or behind one that is (`semel parked ls`)",
