@@ -15,14 +15,14 @@ import pytest
 from semel.bench.kafka_broker import KafkaBroker
 from semel.errors import ConfigurationError, Rejected
 from semel.events import Position
-from semel.sinks.kafka.records import Shape, json_text, records_of
+from semel.sinks.kafka.records import RUN_ROWS, STAMPS, Shape, json_text, records_of
 from sinks.kafka_world import PROGRESS, Pipeline, chunk, consumed, ids_in, sink_to
 
 
 def values(shape: Shape | None = None, **columns: Any) -> list[Any]:
     count = len(next(iter(columns.values())))
     made = records_of(chunk(0, count, **columns), shape or Shape(), "pay")
-    return [None if value is None else json.loads(value) for value in made.values]
+    return [None if value is None else json.loads(value) for value in made.values.to_pylist()]
 
 
 def test_a_value_is_the_json_of_all_columns() -> None:
@@ -70,8 +70,9 @@ def test_texts_of_all_kinds_survive_json() -> None:
 def test_a_chosen_column_is_the_value_as_it_is_and_null_is_a_tombstone() -> None:
     shape = Shape(value="v", key="k")
     made = records_of(chunk(0, 3, v=[b"\xff", None, b""], k=["a", None, "é"]), shape, "pay")
-    assert made.values == [b"\xff", None, b""]
-    assert made.keys == [b"a", None, "é".encode()]
+    assert made.values.to_pylist() == [b"\xff", None, b""]
+    assert made.keys is not None
+    assert made.keys.to_pylist() == [b"a", None, "é".encode()]
 
 
 def test_headers_name_pipeline_entity_event_and_number() -> None:
@@ -96,6 +97,25 @@ def test_headers_name_pipeline_entity_event_and_number() -> None:
     made = records_of(chunk(0, 2), Shape(stamps=()), "pay")
     made.last.append(("end", b"x"))
     assert list(made.headers()) == [[], [("end", b"x")]]
+
+
+@pytest.mark.parametrize("count", [1, RUN_ROWS, RUN_ROWS + 1, 2 * RUN_ROWS])
+def test_runs_are_the_records_in_their_order_and_only_the_last_one_ends(count: int) -> None:
+    shape = Shape(value="v", topic="t", partition="p")
+    numbers = [n % 5 for n in range(count)]
+    topics = [f"t{n % 7}" for n in range(count)]
+    rows = chunk(0, count, v=[f"{n}" for n in range(count)], t=topics, p=numbers)
+    whole = records_of(rows, shape, "pay")
+    whole.last.append(("end", b"x"))
+    runs = list(whole.runs())
+    assert [n for run in runs for n in run.values.to_pylist()] == [b"%d" % n for n in range(count)]
+    assert [n for run in runs for n in run.keys or ()] == list(whole.keys or ())
+    assert [n for run in runs for n in run.topics or ()] == topics
+    assert [n for run in runs for n in run.partitions or ()] == numbers
+    headers = [each for run in runs for each in run.headers()]
+    assert headers == list(whole.headers())
+    assert [n for n, each in enumerate(headers) if ("end", b"x") in each] == [count - 1]
+    assert max(map(len, runs)) <= RUN_ROWS
 
 
 @pytest.mark.parametrize(
@@ -192,6 +212,18 @@ def test_ten_thousand_strange_records_are_delivered_or_parked_and_order_is_kept(
         osn = int(headers["semel-osn"])
         assert osn > last.get(key, 0)
         last[key] = osn
+    pipeline.close()
+
+
+@pytest.mark.parametrize("stamps", [STAMPS, ()], ids=["headers", "no headers"])
+def test_a_chunk_that_is_larger_than_the_queue_of_the_client_arrives_whole_and_in_order(
+    kafka: KafkaBroker, tmp_path: Path, stamps: tuple[str, ...]
+) -> None:
+    topic = kafka.create_topic()
+    small = {"queue.buffering.max.messages": 100}
+    pipeline = Pipeline(tmp_path, sink_to(kafka, topic, stamps=stamps, config=small))
+    pipeline.minibatch(0, chunk(0, 2 * RUN_ROWS + 500).rows.batch)
+    assert ids_in(consumed(kafka, topic)) == list(range(2 * RUN_ROWS + 500))
     pipeline.close()
 
 

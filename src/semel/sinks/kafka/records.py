@@ -38,6 +38,9 @@ BYTES_MAX = 1_000_000
 OVERHEAD_MAX = 100
 """What a record weighs beside its key, its value and its headers, at most, in bytes."""
 
+RUN_ROWS = 1_000
+"""So many records are Python's at a time."""
+
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _SPECIAL = '["\\\\\\x00-\\x1f]'
 
@@ -58,23 +61,41 @@ class Shape:
 
 @dataclass(slots=True)
 class Records:
-    """The records of a chunk, as lists of equal length; None where all are alike.
+    """The records of a chunk, as columns of equal length; None where all are alike.
 
     Headers are columns too: those that all records have, those with a value for each, and those
     that only the last one has.
     """
 
-    keys: list[bytes | None] | None
-    values: list[bytes | None]
+    keys: pa.Array | None
+    values: pa.Array
     topics: list[str] | None
     partitions: list[int] | None
     constant: list[tuple[str, bytes | None]]
-    named: list[tuple[str, list[bytes | None]]]
+    named: list[tuple[str, pa.Array]]
     weights: Any
     last: list[tuple[str, bytes | None]] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def runs(self) -> Iterator[Records]:
+        """The same records, some at a time: few enough that what Python makes of them is gone
+        before more is made.
+        """
+        count = len(self)
+        for start in range(0, count, RUN_ROWS):
+            stop = start + RUN_ROWS
+            yield Records(
+                keys=None if self.keys is None else self.keys[start:stop],
+                values=self.values[start:stop],
+                topics=None if self.topics is None else self.topics[start:stop],
+                partitions=None if self.partitions is None else self.partitions[start:stop],
+                constant=self.constant,
+                named=[(name, array[start:stop]) for name, array in self.named],
+                weights=self.weights[start:stop],
+                last=self.last if stop >= count else [],
+            )
 
     @property
     def bare(self) -> bool:
@@ -87,7 +108,9 @@ class Records:
         """
         count = len(self)
         same = [repeat(each, count) for each in self.constant]
-        columns = [zip(repeat(name, count), found, strict=True) for name, found in self.named]
+        columns = [
+            zip(repeat(name, count), found.to_pylist(), strict=True) for name, found in self.named
+        ]
         made = map(list, zip(*same, *columns, strict=True)) if same or columns else _empty(count)
         if not self.last:
             return made
@@ -114,12 +137,12 @@ def records_of(chunk: Chunk, shape: Shape, pipeline: str) -> Records:
     if "pipeline" in shape.stamps:
         constant.append(("semel-pipeline", pipeline.encode()))
     return Records(
-        keys=None if keys is None else keys.to_pylist(),
-        values=bodies.to_pylist(),
+        keys=keys,
+        values=bodies,
         topics=_topics(rows, shape.topic),
         partitions=_partitions(rows, shape.partition),
         constant=constant,
-        named=[(name, array.to_pylist()) for name, array in named],
+        named=named,
         weights=weights + sum(len(name) + len(text or b"") for name, text in constant),
     )
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import re
 from contextlib import suppress
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import (
@@ -73,9 +74,6 @@ WRONG = frozenset(
     }
 )
 """What trying again does not mend: a person has to."""
-
-BULK_BYTES_MAX = 256 * 1024 * 1024
-"""What is sent in bulk has to fit the client's queue as a whole; more goes in record by record."""
 
 MOMENT_S = 0.2
 """So long an abort is tried where the time of its call is over: whoever fences next does it too."""
@@ -163,23 +161,29 @@ class Writer:
         self.usable = True
 
     def send(self, records: Records, topic: str) -> None:
-        """Produce records within the transaction, in their order."""
-        light = int(records.weights.sum()) < BULK_BYTES_MAX
-        if light and records.bare and records.topics is None and records.partitions is None:
-            self._send_batch(records, topic)
-            return
-        count = len(records)
-        keys: list[Any] = records.keys or [None] * count
-        topics = records.topics or [topic] * count
-        partitions = records.partitions or [-1] * count
+        """Produce records within the transaction, in their order.
+
+        One by one and by position costs less than the client's `produce_batch`, which wants a dict
+        for each record and takes no headers.
+        """
         produce = self._producer.produce
-        for name, value, key, partition, header in zip(
-            topics, records.values, keys, partitions, records.headers(), strict=True
-        ):
-            try:
-                produce(name, value, key, partition, headers=header)
-            except BufferError:
-                self.put(name, value, key, partition, header)
+        for run in records.runs():
+            count = len(run)
+            columns = zip(
+                run.topics or repeat(topic, count),
+                run.values.to_pylist(),
+                repeat(None, count) if run.keys is None else run.keys.to_pylist(),
+                run.partitions or repeat(-1, count),
+                repeat(None, count) if run.bare else run.headers(),
+                strict=True,
+            )
+            for name, value, key, partition, headers in columns:
+                try:
+                    produce(name, value, key, partition, None, None, 0, headers)
+                except BufferError:
+                    self.put(name, value, key, partition, headers)
+            self._producer.poll(0)  # what has arrived makes room
+            self._see()
 
     def put(
         self,
@@ -198,22 +202,6 @@ class Writer:
                 self._see()
             else:
                 return
-
-    def _send_batch(self, records: Records, topic: str) -> None:
-        keys: list[Any] = records.keys or [None] * len(records)
-        messages = [
-            {"value": value, "key": key} for value, key in zip(records.values, keys, strict=True)
-        ]
-        queued = self._producer.produce_batch(topic, messages)
-        if queued < len(messages):
-            for message in messages:
-                refused = message.get("_error")
-                if refused is not None and refused.name() != "_QUEUE_FULL":
-                    raise self._kafka.KafkaException(refused)
-            raise NotDelivered(
-                f"{self._where}: a chunk does not fit the client's queue; make chunk_rows smaller, "
-                "or set queue.buffering.max.kbytes in config"
-            )
 
     def close(self) -> None:
         """Give the connection back; an open transaction is aborted by whoever fences next."""
