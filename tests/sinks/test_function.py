@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -226,6 +227,14 @@ def by_name(event: Event) -> None:
 
 def test_a_decorated_function_travels_by_its_name() -> None:
     assert pickle.loads(pickle.dumps(by_name)) is by_name
+
+
+def test_a_decorated_function_with_other_settings_travels_with_them() -> None:
+    changed = replace(by_name, on_reject=OnReject.BLOCK, window=5)
+    arrived = pickle.loads(pickle.dumps(changed))
+    assert arrived == changed
+    assert arrived != by_name
+    assert arrived.function is by_name.function
 
 
 def test_a_sink_made_of_another_function_travels_with_it() -> None:

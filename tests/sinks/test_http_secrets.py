@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
+from semel.errors import OutcomeUnknown
 from semel.sinks import Retry
 from semel.sinks.http import Basic, Bearer, Http
 from sinks.http_wires import TARGET, Conversation, Wire, chunk_of
@@ -69,3 +70,16 @@ def test_a_secret_is_masked_however_it_is_written(echo: str) -> None:
 def test_a_secret_that_is_cut_off_with_its_answer_is_masked_too() -> None:
     why = told(b"no such token: t0p-s3c", length=500, auth=Bearer("t0p-s3cret"))
     assert why.endswith("Response: no such token: ***")
+
+
+def test_a_secret_in_what_is_no_answer_to_a_question_is_masked_too() -> None:
+    def nonsense(conversation: Conversation) -> None:
+        conversation.request()
+        conversation.reply(b"t0p-s3cret is no token\r\n\r\n")
+
+    with Wire(nonsense) as wire:
+        url = f"{wire.url}/{{payment_id}}"
+        sink = Http(name="bank", url=url, probe=url, auth=Bearer("t0p-s3cret"))
+        with pytest.raises(OutcomeUnknown, match="is no token") as caught:
+            sink.probe(chunk_of("a").event(0))
+    assert "s3cret" not in str(caught.value)

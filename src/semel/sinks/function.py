@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast, overload
 
@@ -74,10 +74,17 @@ class Function(Sink):
         return _Batches(self.function) if self.batches else _Events(self.function)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """Travel by name where the name says it all: a decorated function of an imported module."""
+        """Travel by name where a module calls it so: a decorated function, and one of other
+        settings made of it, whose function has no name of its own any more.
+        """
         module, name = self.function.__module__, getattr(self.function, "__qualname__", "")
-        if module != "__main__" and _named(module, name) is self:
+        found = None if module == "__main__" else _named(module, name)
+        if found is self:
             return _named, (module, name)
+        if isinstance(found, Function) and found.function is self.function:
+            settings = {each.name: getattr(self, each.name) for each in fields(self)}
+            del settings["function"]
+            return _changed, (module, name, settings)
         return cast("tuple[Any, ...]", super().__reduce__())
 
     def __call__(self, *arguments: Any, **options: Any) -> object:
@@ -102,6 +109,11 @@ def _named(module: str, name: str) -> object:
     for part in name.split("."):
         found = getattr(found, part, None)
     return found
+
+
+def _changed(module: str, name: str, settings: dict[str, Any]) -> Function:
+    """Make a sink of other settings of a function that a module has decorated."""
+    return Function(**settings, function=cast("Function", _named(module, name)).function)
 
 
 @dataclass(slots=True)

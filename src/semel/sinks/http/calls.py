@@ -21,7 +21,7 @@ from uuid import uuid4
 from semel.errors import DeliveryError, MissingExtra, NotDelivered, OutcomeUnknown, Rejected
 from semel.ledger.clock import SystemClock
 from semel.sinks.http.answers import SHOWN_BYTES, Answer, judged
-from semel.sinks.http.connections import Connections, NeverSent
+from semel.sinks.http.connections import Broken, Connections, NeverSent
 
 if TYPE_CHECKING:
     import ssl
@@ -269,7 +269,10 @@ class Calls:
             await self._tick()
             return await self._answer("GET", request, inf)
 
-        status: int = self.run(asking()).status
+        try:
+            status: int = self.run(asking()).status
+        except (NeverSent, Broken) as error:
+            raise type(error)(self._door.masks(str(error))) from None
         return status
 
     # -- time
