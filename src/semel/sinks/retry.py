@@ -24,7 +24,9 @@ class Retry:
 
     def __post_init__(self) -> None:
         if not (self.first_s > 0 and self.most_s > 0):
-            raise ConfigurationError(f"{self}: a pause is longer than 0 s, or tries never end")
+            raise ConfigurationError(
+                f"{self}: first_s and most_s must be greater than 0, or the tries would never end"
+            )
 
     def waits(self, random: Random) -> Iterator[float]:
         """Give how long to wait before each try: not at all before the first, then each pause."""
