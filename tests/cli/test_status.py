@@ -221,7 +221,7 @@ def test_without_an_event_it_tells_what_is_known_of_the_entity(tmp_path: Path, c
     assert [(each["id"], each["state"]) for each in told["parked"]] == [(1, "held"), (3, "waiting")]
     status, out, _ = semel(capsys, "ledger", "find", "--entity", "a", *at)
     assert status == 0
-    assert "handled up to" in out
+    assert "handled up to  single ids" in out
     assert semel(capsys, "ledger", "find", "--entity", "z", *at)[0] == 1
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import date
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from semel.errors import ConfigurationError
 from semel.protocol import Capability
+from semel.sinks import Files
 from semel.spark import ledgers
 from semel.spark.deliver import deliver, deliver_batch
 from spark.destinations import make_sink
@@ -117,6 +119,14 @@ def test_what_is_no_frame_and_a_name_that_is_no_text_are_refused(
         verb([1], name="charges", **words)
     with pytest.raises(ConfigurationError, match=r"name=7 is no name of a pipeline"):
         verb([1], name=7, **words)
+
+
+@pytest.mark.parametrize("destination", [3, None, Files])
+def test_one_thing_that_is_no_sink_is_refused(destination: object) -> None:
+    frame: Any = SimpleNamespace(isStreaming=True)
+    words: Any = {"to": destination, "name": "charges"}
+    with pytest.raises(ConfigurationError, match=r"'charges': to=.* is no sink: give one of"):
+        deliver(frame, **words)
 
 
 def test_two_sinks_of_one_name_are_refused(desk: Desk, payments: DataFrame) -> None:

@@ -165,7 +165,7 @@ def _tell_entity(known: list[Known], *, as_json: bool) -> None:
         show_json([_known_to_json(each) for each in known])
         return
     show_table(
-        ("sink", "handled up to", "and ids", "parked", "blocked", "wait"),
+        ("sink", "handled up to", "single ids", "parked", "blocked", "wait"),
         [
             (
                 each.sink,
@@ -177,7 +177,7 @@ def _tell_entity(known: list[Known], *, as_json: bool) -> None:
             )
             for each in known
         ],
-        right=("and ids", "parked", "wait"),
+        right=("single ids", "parked", "wait"),
     )
 
 

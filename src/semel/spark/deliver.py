@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -165,14 +166,14 @@ def _agree(
 
 
 def _is_one(to: object) -> bool:
-    return isinstance(to, Sink) or callable(to)
+    return isinstance(to, Sink) or callable(to) or not isinstance(to, Iterable)
 
 
 def _sink(destination: object, pipeline: str) -> Sink:
     """A sink as it is; a plain function as the most careful sink there is."""
     if isinstance(destination, Sink):
         return destination
-    if callable(destination):
+    if callable(destination) and not isinstance(destination, type):
         return make_sink(destination)
     raise ConfigurationError(
         f"pipeline {pipeline!r}: to={destination!r} is no sink: give one of semel.sinks, or a "
