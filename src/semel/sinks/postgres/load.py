@@ -200,4 +200,5 @@ class _Loading:
         into = sql.SQL(", ").join([sql.Identifier(name) for name in names])
         statement = sql.SQL("copy {} ({}) from stdin (format csv)").format(table, into)
         with cursor.copy(statement) as copy:
-            copy.write(memoryview(text))
+            for piece in text:
+                copy.write(memoryview(piece))
