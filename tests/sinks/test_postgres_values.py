@@ -17,7 +17,7 @@ import pytest
 
 from semel.bench.servers import PostgresServer
 from semel.errors import ConfigurationError, Rejected
-from semel.sinks.postgres.copy import copy_text, type_of
+from semel.sinks.postgres.copy import PIECE, copy_text, type_of
 from sinks.postgres_desk import Desk, batch, chunk_of
 
 SLY = [
@@ -219,9 +219,31 @@ def test_a_value_that_cannot_be_held_is_rejected_with_the_reason(
 def test_a_slice_of_a_column_is_written_without_its_neighbours() -> None:
     for array, _ in (*COLUMNS.values(), *PARTS.values()):
         kind = type_of(array.type) or ""
-        whole = [copy_text([array.slice(at, 1)], ["a"], [kind]).to_pybytes() for at in range(3)]
-        alone = copy_text([array], ["a"], [kind]).to_pybytes()
-        assert b"".join(whole) == alone
+        whole = [written(array.slice(at, 1), kind) for at in range(3)]
+        assert b"".join(whole) == written(array, kind)
+
+
+@pytest.mark.parametrize("rows", [PIECE, PIECE + 1, 2 * PIECE + 3])
+def test_a_chunk_of_several_pieces_arrives_whole_and_in_order(desk: Desk, rows: int) -> None:
+    desk.execute("create table things (at bigserial, id bigint)")
+    desk.deliver(desk.open(desk.sink(table="things", columns=["id"])), chunk_of(batch(range(rows))))
+    found = desk.execute("select array_agg(id order by at) from things")
+    assert found == [(list(range(rows)),)]
+
+
+def test_a_value_of_the_last_piece_that_cannot_be_written_is_refused_with_all_of_them(
+    desk: Desk,
+) -> None:
+    desk.execute("create table things (id bigint, day date)")
+    days = pa.array([0] * PIECE + [-800_000], pa.int32()).cast(pa.date32())
+    session = desk.open(desk.sink(table="things", columns=["id", "day"]))
+    with pytest.raises(Rejected, match="before the year 1"):
+        desk.deliver(session, chunk_of(batch(range(PIECE + 1), day=days)))
+    assert desk.execute("select count(*) from things") == [(0,)]
+
+
+def written(array: pa.Array, kind: str) -> bytes:
+    return b"".join(piece.to_pybytes() for piece in copy_text([array], ["a"], [kind]))
 
 
 # -- words that look like commands

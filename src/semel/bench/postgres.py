@@ -142,6 +142,34 @@ class Bench(overhead.Bench):
         self.server.execute(f"drop table {seen}")
         return took
 
+    def copied_by_hand(self) -> float:
+        """Milliseconds of a micro-batch that goes by COPY too, a transaction for each partition,
+        without progress, ledger or promise: the fastest that PySpark lets a careful person write.
+        """
+        table, url = self._payments(), self.server.url()
+
+        def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            import psycopg
+            import pyarrow as pa
+            from pyarrow import csv
+
+            form = csv.WriteOptions(include_header=False)
+            into = f"copy {table} from stdin (format csv)".encode()
+            with psycopg.connect(url) as connection, connection.cursor().copy(into) as copy:
+                for each in batches:
+                    out = pa.BufferOutputStream()
+                    csv.write_csv(each, out, form)
+                    copy.write(memoryview(out.getvalue()))
+            yield from ()
+
+        def batch(frame: Any, number: int) -> None:
+            if number < self.batches:
+                frame.mapInArrow(task, "nothing int").collect()
+
+        took = self._run(self.source(self.rows).writeStream.foreachBatch(batch))
+        self._see(APPENDED, table, self.rows)
+        return took
+
     def copied(self) -> float:
         """Milliseconds of a bare COPY of as many rows from two connections, each one transaction,
         of texts that are ready: what the server needs for it.
@@ -251,16 +279,19 @@ def measure(
 
 
 def appends(bench: Bench, *, with_jdbc: bool) -> list[Row]:
-    """COPY in semel's transactions against Spark's own append, as it comes and tuned, and against
-    the server alone.
+    """COPY in semel's transactions against Spark's own append, as it comes and tuned, against COPY
+    by hand, and against the server alone.
     """
     tuned = {"query": "?reWriteBatchedInserts=true", "batchsize": "10000"}
     jdbc: dict[str, Callable[[], float]] = {
         "Spark's JDBC as it comes": bench.jdbc,
         "Spark's JDBC, reWriteBatchedInserts, batchsize 10,000": partial(bench.jdbc, **tuned),
     }
-    floor = {"a bare COPY without Spark (the floor)": bench.copied}
-    peers = {**(jdbc if with_jdbc else {}), **floor}
+    copies = {
+        "COPY by hand in mapInArrow, no promise": bench.copied_by_hand,
+        "a bare COPY without Spark (the floor)": bench.copied,
+    }
+    peers = {**(jdbc if with_jdbc else {}), **copies}
     return _compared(bench, "append", bench.rows, bench.append, peers)
 
 

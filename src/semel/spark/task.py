@@ -24,6 +24,7 @@ from semel.ledger.journal import Journal
 from semel.ledger.processes import Process
 from semel.ledger.scribe import Scribe
 from semel.ledger.stores import open_store
+from semel.spark.ahead import reading_ahead
 from semel.spark.frames import BUCKET
 from semel.spark.refusals import refuse_optimized
 
@@ -100,7 +101,8 @@ class Task:
         """Deliver, then yield the outcome. Raises what another attempt may mend."""
         try:
             refuse_optimized()
-            outcome = Outcome.of(self.deliver(batches))
+            with reading_ahead(batches) as ahead:
+                outcome = Outcome.of(self.deliver(ahead))
         except (ConfigurationError, Diverged, HeldInDoubt) as error:
             outcome = Outcome(error=self._placed(error))
         if outcome != Outcome():

@@ -23,11 +23,14 @@ from pyarrow import csv
 from semel.errors import ConfigurationError, Rejected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
 _FORM = csv.WriteOptions(include_header=False, quoting_style="needed")
+PIECE = 5_000
+"""Rows that are written at a time."""
+
 _FIRST_DAY = -719_162
 """The first of January of the year 1, in days; before it Arrow writes years that are misread."""
 
@@ -83,11 +86,14 @@ _TYPES: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
 )
 
 
-def copy_text(columns: Sequence[pa.Array], names: Sequence[str], types: Sequence[str]) -> pa.Buffer:
-    """Write columns for COPY; `types` are those of the columns they go to.
+def copy_text(
+    columns: Sequence[pa.Array], names: Sequence[str], types: Sequence[str]
+) -> Iterator[pa.Buffer]:
+    """Write columns for COPY, in pieces that are made as they are asked for, so that the server
+    reads one while the next is made; `types` are those of the columns they go to.
 
     Raises `Rejected` for a value that PostgreSQL cannot hold, and `ConfigurationError` for a column
-    that does not go where it is to go.
+    that does not go where it is to go; both before the first piece.
     """
     made = []
     for array, name, into in zip(columns, names, types, strict=True):
@@ -96,6 +102,10 @@ def copy_text(columns: Sequence[pa.Array], names: Sequence[str], types: Sequence
         except pa.ArrowInvalid as error:
             raise Rejected(f"column {name!r}: {error}") from error
     batch = pa.RecordBatch.from_arrays(made, names=[str(at) for at in range(len(made))])
+    return (_piece(batch.slice(at, PIECE)) for at in range(0, batch.num_rows, PIECE))
+
+
+def _piece(batch: pa.RecordBatch) -> pa.Buffer:
     out = pa.BufferOutputStream()
     csv.write_csv(batch, out, _FORM)
     return out.getvalue()

@@ -1,7 +1,7 @@
 """The three effects on PostgreSQL: append with COPY, apply a statement to a chunk, one per event.
 
-An effect is made ready before the transaction begins, so that the progress row is held no longer
-than it takes, and what cannot be written is refused before anything is sent.
+An effect is made ready before the transaction begins: what cannot be written is refused before
+anything is sent. Only the text of COPY is made while the server reads it, in pieces.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from semel.sinks.postgres.copy import copy_text, is_nested, json_text, plain, ty
 from semel.sinks.postgres.tables import described
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import psycopg
 
@@ -128,9 +128,10 @@ class Append(Plain):
         return alike[0]
 
 
-def _copied(connection: Connection, *, statement: sql.Composed, text: pa.Buffer) -> None:
+def _copied(connection: Connection, *, statement: sql.Composed, text: Iterable[pa.Buffer]) -> None:
     with connection.cursor() as cursor, cursor.copy(statement) as copy:
-        copy.write(memoryview(text))
+        for piece in text:
+            copy.write(memoryview(piece))
 
 
 # -- apply
@@ -172,7 +173,9 @@ class Apply:
         """The table is as it was after the last commit."""
         self._making = self._staged
 
-    def _act(self, connection: Connection, *, table: sql.Composed, text: pa.Buffer) -> None:
+    def _act(
+        self, connection: Connection, *, table: sql.Composed, text: Iterable[pa.Buffer]
+    ) -> None:
         wanted = table.as_string(connection)
         if self._staged != wanted:
             if self._staged is not None:

@@ -213,4 +213,5 @@ class _Loading:
         columns = sql.SQL(", ").join([sql.Identifier(name) for name in names])
         statement = sql.SQL("copy {} ({}) from stdin (format csv)").format(into.name, columns)
         with cursor.copy(statement) as copy:
-            copy.write(memoryview(text))
+            for piece in text:
+                copy.write(memoryview(piece))
