@@ -165,10 +165,20 @@ def test_a_bare_sink_a_function_and_what_carries_an_agreement_are_understood() -
     def charge(event: package.Event) -> None:
         raise AssertionError("it is not called")
 
+    def refund(event: package.Event | None = None) -> None:
+        raise AssertionError("it is not called")
+
+    def pay(*event: package.Event) -> None:
+        raise AssertionError("it is not called")
+
     assert package.explain(sink_of(Capability.PROBING)).identity is None
     assert package.explain(Writer()).pipeline == "charges"
     assert package.explain(lambda: Writer()).pipeline == "charges"  # noqa: PLW0108
-    assert package.explain(charge).sinks[0].name == "charge"
+    assert [package.explain(each).sinks[0].name for each in (charge, refund, pay)] == [
+        "charge",
+        "refund",
+        "pay",
+    ]
     for wrong in (5, None, object, lambda: 5, lambda: lambda: 5):
         with pytest.raises(ConfigurationError, match="nothing to explain"):
             package.explain(wrong)

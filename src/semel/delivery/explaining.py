@@ -136,19 +136,20 @@ def _explain(subject: object, *, called: bool) -> Explanation:
             _not_promised(agreement.identity),
         )
     if inspect.isroutine(subject) and not called:
-        if any(each.default is each.empty for each in _arguments(subject)):
-            return _explain(sink(subject), called=True)
-        return _explain(subject(), called=True)
+        return _explain(sink(subject) if _takes_an_event(subject) else subject(), called=True)
+    what = f"the class {subject.__name__}" if isinstance(subject, type) else type(subject).__name__
     raise ConfigurationError(
-        f"{type(subject).__name__} is nothing to explain: give a sink, what semel.deliver gave, or "
+        f"{what} is nothing to explain: give a sink, what semel.deliver gave, or "
         "a function without arguments that returns one of them"
     )
 
 
-def _arguments(function: Any) -> list[inspect.Parameter]:
-    """Give the parameters that a call has to fill by their places."""
-    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [each for each in inspect.signature(function).parameters.values() if each.kind in places]
+def _takes_an_event(function: Any) -> bool:
+    """Whether a call may have an argument by its place: such a function may be a sink, and is never
+    called to be explained.
+    """
+    named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+    return any(each.kind not in named for each in inspect.signature(function).parameters.values())
 
 
 # -- sinks

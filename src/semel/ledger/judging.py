@@ -78,8 +78,8 @@ def _refuse(
     name = f"pipeline {scribe.pipeline!r}"
     if row.minibatch != minibatch:
         raise ConfigurationError(
-            f"{name}: minibatch {minibatch} is not the one it stands at, which is {row.minibatch}: "
-            f"say `semel resolve {scribe.pipeline}/{row.minibatch} {decision.value} --reason ...`"
+            f"{name}: minibatch {minibatch} is not the one it stands at, which is {row.minibatch}. "
+            "Judge the one that `Diverged` names when the query stops with it, and no other"
         )
     if decision is Judgement.AS_REPLAYED and row.newest is not None:
         raise ConfigurationError(
