@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from semel.verify.counting_house import CountingHouse
 from semel.verify.households import Household
 from semel.verify.standalone import ConnectServer, StandaloneCluster
+from spark.classes import archive
 from spark.driving import TESTS, Bed
 from spark.sessions import Desk, own_session, without_jvm
 
@@ -36,8 +37,15 @@ def house() -> Iterator[CountingHouse]:
         yield house
 
 
+@pytest.fixture(scope="session")
+def classes(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Drivers find the archive of their classes."""
+    with CountingHouse() as house, Household("classes") as household:
+        archive(Bed(house, tmp_path_factory.mktemp("classes"), household))
+
+
 @pytest.fixture
-def bed(house: CountingHouse, tmp_path: Path) -> Iterator[Bed]:
+def bed(classes: None, house: CountingHouse, tmp_path: Path) -> Iterator[Bed]:
     """A test bed; every process that it started ends with the test."""
     with Household("drivers") as household:
         yield Bed(house, tmp_path, household)

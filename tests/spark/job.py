@@ -22,7 +22,7 @@ from semel.sinks import Sink
 from semel.spark.deliver import deliver
 from semel.verify.counting_house import clerk
 from semel.verify.standalone import SMALL_CONF, SMALL_JVM
-from spark import faults
+from spark import classes, faults
 from spark.destinations import make_sink
 from spark.positions import Positions
 from spark.settings import Settings
@@ -69,7 +69,7 @@ def session(settings: Settings) -> SparkSession:
         return builder.remote(settings.master).getOrCreate()
     conf = {
         **SMALL_CONF,
-        "spark.driver.extraJavaOptions": SMALL_JVM,
+        "spark.driver.extraJavaOptions": f"{SMALL_JVM} {classes.option()}",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.streaming.metricsEnabled": "false",
         **settings.conf,
