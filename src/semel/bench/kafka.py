@@ -214,7 +214,7 @@ def throughput(bench: Bench) -> list[Row]:
             lambda taken: bench.semel.start(given, taken, stamps=tuple(stamps), bounded=True)
         )
 
-    bare, stamped, peer = "semel", "semel with headers", "Flink"
+    bare, stamped, peer, plain = "semel", "semel with headers", "Flink", "Spark's own sink"
     found = turns(
         bench.say,
         "copy",
@@ -223,16 +223,21 @@ def throughput(bench: Bench) -> list[Row]:
             bare: lambda: semel(()),
             stamped: lambda: semel(STAMPS),
             peer: lambda: bench.rate(lambda taken: bench.flink.start(given, taken, bounded=True)),
+            plain: lambda: bench.rate(lambda taken: bench.semel.start_plain(given, taken)),
         },
     )
     bench.broker.delete_topic(given)
     pairs = {name: list(zip(found[name], found[peer], strict=True)) for name in (bare, stamped)}
+    by_spark = list(zip(found[bare], found[plain], strict=True))[1:]
     return [
         compared("copy, no headers; peer: Flink exactly-once", pairs[bare][1:], "rec/s"),
         compared(
             "copy, semel's four headers; peer: Flink exactly-once, none",
             pairs[stamped][1:],
             "rec/s",
+        ),
+        compared(
+            "copy, no headers; peer: Spark's own Kafka sink, at-least-once", by_spark, "rec/s"
         ),
         compared("copy, no headers, the first of both JVMs (one pair)", pairs[bare][:1], "rec/s"),
     ]

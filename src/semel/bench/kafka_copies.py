@@ -55,15 +55,7 @@ class WithSemel:
 
     def start(self, given: str, taken: str, *, stamps: tuple[str, ...], bounded: bool) -> Copy:
         """Start a copy; with semel's headers, or fewer."""
-        self._number += 1
-        frame = (
-            self.spark.readStream.format("kafka")
-            .option("kafka.bootstrap.servers", self.servers)
-            .option("subscribe", given)
-            .option("startingOffsets", "earliest")
-            .load()
-            .select("topic", "partition", "offset", "key", "value")
-        )
+        frame = self._given(given).select("topic", "partition", "offset", "key", "value")
         sink = Kafka(
             name="taken",
             servers=self.servers,
@@ -78,7 +70,35 @@ class WithSemel:
             name=f"bench-{self._number}",
             identity="position",
             ledger=f"sqlite:///{self.folder}/ledger-{self._number}.db",
-        ).option("checkpointLocation", str(self.folder / f"checkpoint-{self._number}"))
+        )
+        return self._started(writer, bounded=bounded)
+
+    def start_plain(self, given: str, taken: str) -> Copy:
+        """Start a bounded copy by Spark's own sink, which promises at-least-once."""
+        frame = self._given(given).select("key", "value")
+        writer = (
+            frame.writeStream.format("kafka")
+            .option("kafka.bootstrap.servers", self.servers)
+            .option("kafka.linger.ms", 5)
+            .option("kafka.batch.size", 1_000_000)
+            .option("topic", taken)
+        )
+        return self._started(writer, bounded=True)
+
+    def _given(self, topic: str) -> Any:
+        self._number += 1
+        return (
+            self.spark.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", self.servers)
+            .option("subscribe", topic)
+            .option("startingOffsets", "earliest")
+            .load()
+        )
+
+    def _started(self, writer: Any, *, bounded: bool) -> Copy:
+        writer = writer.option(
+            "checkpointLocation", str(self.folder / f"checkpoint-{self._number}")
+        )
         if bounded:
             writer = writer.trigger(availableNow=True)
         query = writer.start()
