@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,12 @@ Out = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
+def began() -> float:
+    """The time before the pipeline is made, where it is asked for first."""
+    return time.time()
+
+
+@pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     made = pipeline_at(tmp_path / "ledger.db")
     monkeypatch.setenv("SEMEL_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
@@ -37,7 +44,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 # -- status
 
 
-def test_status_tells_who_runs_what_is_open_and_what_is_parked(world: World, capsys: Out) -> None:
+def test_status_tells_who_runs_what_is_open_and_what_is_parked(
+    began: float, world: World, capsys: Out
+) -> None:
     world.out.plan(lost)
     world.minibatch(0, "a1 b2 a3")
     world.open(1)
@@ -66,7 +75,9 @@ def test_status_tells_who_runs_what_is_open_and_what_is_parked(world: World, cap
     ]
     status, out, _ = semel(capsys, "status")
     assert status == 0
-    assert re.search(r"beating, \d+ s ago", out)
+    beat = re.search(r"beating, (\d+) s ago", out)
+    assert beat is not None
+    assert int(beat[1]) <= round(time.time() - began)
     for words in ("1 on host", "1.1 open", "given: c, id", "semel parked ls"):
         assert words in out
     assert [each["pipeline"] for each in read_json(capsys, "status")] == ["pay"]

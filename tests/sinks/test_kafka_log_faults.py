@@ -293,7 +293,7 @@ def test_a_resend_whose_answer_was_lost_is_not_made_again_when_nobody_can_be_ask
     pipeline, topic = with_one_to_resend(kafka, tmp_path)
     opening = pipeline.open(1)
     more = chunk(5, 6, body=["f"]).rows.batch
-    hasty: Any = {"deadline_s": 1.5, "retry": Retry(0.1, 0.2, 0.5)}
+    hasty: Any = {"deadline_s": 1.5, "retry": Retry(0.1, 0.2, 2.0)}
     far = bodies_to(kafka, topic, kafka.far, config=pipeline.sink.config, **hasty)  # type: ignore[attr-defined]
     with proxied(kafka) as proxy:
         proxy.cut_once("end", "after", stay_down=True)
