@@ -9,13 +9,29 @@ from collections.abc import Iterator
 
 import pytest
 
-from kafka_fixture import kafka
+import rows_plugin
+from kafka_fixture import ONE_OF_A_RUN, kafka, kafka_to_restart
 from redis_fixture import cut, redis, redis_of_the_run
 from semel.bench.servers import PostgresServer
+from skips import pytest_make_collect_report, pytest_runtest_makereport
 
-__all__ = ["cut", "kafka", "redis", "redis_of_the_run"]
+__all__ = [
+    "cut",
+    "kafka",
+    "kafka_to_restart",
+    "pytest_make_collect_report",
+    "pytest_runtest_makereport",
+    "redis",
+    "redis_of_the_run",
+]
 
-ONE_OF_A_RUN = ("kafka", "redis_of_the_run")
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    rows_plugin.add_option(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(rows_plugin.Rows(config), "rows")
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the marks

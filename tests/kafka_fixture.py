@@ -1,4 +1,4 @@
-"""A real Kafka broker for tests, one for all of them.
+"""A real Kafka broker for tests, one for all of them; those that restart it share another.
 
 Where its jars cannot be had the tests are skipped with the reason; with `CI=true` they fail.
 """
@@ -13,12 +13,26 @@ import pytest
 from semel.bench.kafka_broker import KafkaBroker, fetched
 from semel.errors import ConfigurationError
 
+ONE_OF_A_RUN = ("kafka", "kafka_to_restart", "redis_of_the_run")
+"""The fixtures of servers that one process of a run has, for all tests that use them."""
+
 
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[KafkaBroker]:
     """A running broker; `create_topic()` gives a topic of one's own."""
     jars_or_skip("broker")
     broker = KafkaBroker(quick=True)
+    try:
+        yield broker
+    finally:
+        broker.close()
+
+
+@pytest.fixture(scope="session")
+def kafka_to_restart() -> Iterator[KafkaBroker]:
+    """A running broker that tests may kill and start again."""
+    jars_or_skip("broker")
+    broker = KafkaBroker(quick=True, restarts=True)
     try:
         yield broker
     finally:

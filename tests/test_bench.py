@@ -1,16 +1,27 @@
-"""A benchmark leaves nothing behind, however it ends."""
+"""A benchmark says how long it takes and who failed, and leaves nothing behind but that."""
 
 from __future__ import annotations
 
+import json
+import re
 import signal
 import subprocess
 import sys
+import tempfile
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
 
+from cli.running import semel
+from semel.bench import kafka_broker, redis
+from semel.bench.progress import Progress
 from semel.bench.turns import folder
+from semel.bench.writes import counted_writes
 from semel.ledger.clock import SystemClock
+from semel.ledger.store import Key, Put
+from semel.ledger.stores import open_store
 
 CLOCK = SystemClock()
 PATIENCE_S = 20.0
@@ -46,3 +57,100 @@ def test_the_folder_of_a_benchmark_is_gone_when_its_process_is_ended(how: signal
     while place.exists() and CLOCK.monotonic() < ends:
         CLOCK.sleep(0.05)
     assert not place.exists()
+
+
+def test_the_commits_of_a_ledger_that_is_new_are_counted(postgres_url: str) -> None:
+    with counted_writes(postgres_url) as count:
+        store = open_store(postgres_url)
+        for number in range(4):
+            store.commit([], [Put(Key("open", "pay"), f'{{"n":{number}}}')])
+        store.close()
+        assert count() == (4, 2)
+
+
+def test_a_benchmark_says_how_long_it_takes_and_how_far_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis, "measure", partial(redis.measure, rows=2_000))
+    status, out, err = semel(capsys, "bench", "redis", "--json")
+    assert (status, len(json.loads(out)["rows"])) == (0, 2)
+    lines = err.splitlines()
+    assert lines[0] == "semel bench redis: about 2 minutes on 2 quiet cores: 16 turns"
+    assert re.fullmatch(r"counters, turn 0 of 3: semel \(\d+ min so far\)", lines[1])
+    last = r"counters, turn 3 of 3: pipelined \(\d+ min so far, about \d+ min left\)"
+    assert re.fullmatch(last, lines[16])
+
+
+@pytest.mark.parametrize("whose", ["semel", "pipelined"])
+def test_a_benchmark_that_fails_says_which_side_did_and_keeps_what_it_measured(
+    whose: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    method, turns = ("peer", count()) if whose == "pipelined" else ("semel", count())
+    works = getattr(redis.Bench, method)
+
+    def fails(bench: redis.Bench) -> float:
+        if bench.rows == 2_000 and next(turns) == 1:
+            raise RuntimeError("the line is cut\nand much more")
+        return float(works(bench))
+
+    monkeypatch.setattr(redis.Bench, method, fails)
+    monkeypatch.setattr(redis, "measure", partial(redis.measure, rows=2_000))
+    status, out, err = semel(capsys, "bench", "redis", "--json")
+    assert status == 1
+    assert "Traceback" not in err
+    where = f"in the turn of counters, turn 1 of 3: {whose}"
+    assert f"semel bench redis failed {where}: RuntimeError: the line is cut\n" in err
+    told = json.loads(out)
+    assert told["failed"]["where"] == where
+    before = 8 + 2 + (whose == "pipelined")
+    assert len(told["measured"]) == before
+    assert err.count(" events/s\n") == before
+    [folder] = tmp_path.glob("semel-bench-redis-failed-*")
+    assert told["failed"]["folder"] == str(folder)
+    assert "raise RuntimeError" in (folder / "error.txt").read_text()
+    assert len(json.loads((folder / "measured.json").read_text())) == before
+
+
+def test_logs_are_kept_where_a_turn_fails_and_only_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    log = tmp_path / "log"
+    log.write_text("the broker said this")
+    progress = Progress()
+
+    def fails() -> float:
+        raise ConnectionError
+
+    def run() -> None:
+        try:
+            with progress.leaves({"broker.log": log.read_text, "no.log": (log / "no").read_text}):
+                progress.turn("copy", 0, 3, "semel", "rec/s", lambda: 5.0)
+                progress.turn("copy", 0, 3, "Flink", "rec/s", fails)
+        finally:
+            log.unlink()  # as a server that goes takes its log with it
+
+    with pytest.raises(ConnectionError) as raised:
+        run()
+    failure = progress.failed("kafka", raised.value)
+    assert failure.told().splitlines() == [
+        "semel bench kafka failed in the turn of copy, turn 0 of 3: Flink: ConnectionError",
+        (
+            f"the error and the logs are kept in {failure.folder}: "
+            "error.txt, measured.json, broker.log, no.log"
+        ),
+        "measured so far:",
+        "  copy, turn 0: semel: 5 rec/s",
+    ]
+    assert (failure.folder / "broker.log").read_text() == "the broker said this"
+    assert "could not be read" in (failure.folder / "no.log").read_text()
+
+
+def test_a_benchmark_that_cannot_start_says_what_is_missing_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(kafka_broker, "FETCH", tmp_path / "nowhere")
+    status, _, err = semel(capsys, "bench", "kafka")
+    assert status == 2
+    assert err.splitlines()[-1] == "semel: a Kafka broker can only be had in a checkout of semel"

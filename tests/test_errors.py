@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from semel import errors
-from semel.errors import NotDelivered, SemelError
+from semel.errors import NotDelivered, SemelError, plain_text
 from semel.ledger.keys import key
 from semel.ledger.parked import HeadMoved
 from semel.ledger.store import Conflict
@@ -82,3 +82,36 @@ def test_what_never_leaves_its_room_survives_pickling_too() -> None:
     assert conflict.key == key("open", "pay")
     assert "open:pay" in str(conflict)
     assert type(pickle.loads(pickle.dumps(HeadMoved()))) is HeadMoved
+
+
+@pytest.mark.parametrize(
+    ("foreign", "shown"),
+    [
+        ("card declined", "card declined"),
+        ("Zürich, 東京", "Zürich, 東京"),
+        ("one\r\ntwo\tthree", "one\\r\\ntwo\\tthree"),
+        ("\x1b[31mred\x00\x7f\x9b", "\\x1b[31mred\\x00\\x7f\\x9b"),
+        ("a\u2028b\u202ec\ud800d", "a\\u2028b\\u202ec\\ud800d"),
+        (b"caf\xc3\xa9 \xff\n", "café \\xff\\n"),
+        (ValueError("one\ntwo"), "one\\ntwo"),
+    ],
+)
+def test_foreign_text_stands_in_an_error_on_one_line_and_escaped(
+    foreign: object, shown: str
+) -> None:
+    assert plain_text(foreign) == shown
+
+
+@pytest.mark.parametrize("foreign", ["x" * 10_000, b"x" * 10_000, "\n" * 10_000, "é" * 10_000])
+@pytest.mark.parametrize("limit", [0, 2, 3, 4, 100])
+def test_foreign_text_is_cut_to_the_limit_after_it_was_escaped(
+    foreign: str | bytes, limit: int
+) -> None:
+    shown = plain_text(foreign, limit)
+    assert len(shown) == limit
+    assert shown.endswith("..."[:limit])
+
+
+def test_foreign_text_that_fits_exactly_is_not_cut() -> None:
+    assert plain_text("x" * 100, 100) == "x" * 100
+    assert plain_text("x" * 101, 100) == "x" * 97 + "..."

@@ -106,6 +106,15 @@ def test_every_relative_link_leads_somewhere(paper: Path) -> None:
     assert broken_links(paper, paper.read_text()) == []
 
 
+def test_every_decision_is_in_the_index() -> None:
+    index = ROOT / "docs/decisions/README.md"
+    listed = re.findall(r"^- (\d+): \[(.*)\]\((.*)\)$", index.read_text(), re.MULTILINE)
+    pages = sorted(each for each in index.parent.glob("*.md") if each != index)
+    titles = [each.read_text().partition("\n")[0] for each in pages]
+    assert [f"# {number}. {title}" for number, title, _ in listed] == titles
+    assert [page for _, _, page in listed] == [each.name for each in pages]
+
+
 def test_what_is_not_there_is_found() -> None:
     text = "```\nsemel parked fly\n```\nor `semel fly` or `make fly`, see [it](docs/fly.md)"
     text += " and [that](README.md#fly)\n"

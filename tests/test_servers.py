@@ -10,7 +10,7 @@ TESTS = Path(__file__).parent
 TELLS = """
 def pytest_collection_finish(session):
     for item in session.items:
-        for server in {"kafka", "redis_of_the_run"} & set(item.fixturenames):
+        for server in {"kafka", "kafka_to_restart", "redis_of_the_run"} & set(item.fixturenames):
             homes = {fixture.baseid for fixture in item._fixtureinfo.name2fixturedefs[server]}
             groups = [mark.args[0] for mark in item.iter_markers("xdist_group")]
             print("TOLD", server, sorted(homes), groups)
@@ -32,5 +32,6 @@ def test_all_tests_that_use_a_server_of_the_run_share_it_and_their_process(tmp_p
     told = [line for line in done.stdout.splitlines() if line.startswith("TOLD")]
     assert set(told) == {
         "TOLD kafka ['tests'] ['kafka']",
+        "TOLD kafka_to_restart ['tests'] ['kafka_to_restart']",
         "TOLD redis_of_the_run ['tests'] ['redis_of_the_run']",
     }

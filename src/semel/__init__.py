@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         ConfigurationError,
         DeliveryError,
         Diverged,
+        EventsParked,
         Fenced,
         HeldInDoubt,
         LedgerError,
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
         OutcomeUnknown,
         Rejected,
         SemelError,
+        SinkBroken,
     )
     from semel.events import Event
+    from semel.events.routing import by_directory, by_range
     from semel.ledger import Ledger
     from semel.sinks import sink
     from semel.spark.deliver import deliver, deliver_batch
@@ -35,6 +38,7 @@ __all__ = [
     "DeliveryError",
     "Diverged",
     "Event",
+    "EventsParked",
     "Fenced",
     "HeldInDoubt",
     "Ledger",
@@ -45,6 +49,9 @@ __all__ = [
     "OutcomeUnknown",
     "Rejected",
     "SemelError",
+    "SinkBroken",
+    "by_directory",
+    "by_range",
     "deliver",
     "deliver_batch",
     "errors",
@@ -55,6 +62,8 @@ __all__ = [
 
 _HOMES = {
     "Event": "semel.events",
+    "by_directory": "semel.events.routing",
+    "by_range": "semel.events.routing",
     "Ledger": "semel.ledger",
     "deliver": "semel.spark",
     "deliver_batch": "semel.spark",

@@ -12,13 +12,21 @@ SemelError
 │   ├── LedgerUnavailable     the store cannot be reached, or its reply was lost
 │   ├── Fenced                a later attempt or run has it
 │   └── Diverged              a replay produced other content under a recorded identity
-└── HeldInDoubt               a person has to say what happened first (policy `stop`)
+├── HeldInDoubt               a person has to say what happened first (policy `stop`)
+├── SinkBroken                a sink's own code fails (NameError, ...) and never succeeded before
+└── EventsParked              a batch job is finished, and events of it are parked
 ```
 
-Every error survives pickling, because it travels from an executor to the driver.
+Every error survives pickling, because it travels from an executor to the driver. Text that comes
+from outside enters a message through `plain_text`: on one line, escaped and cut.
 """
 
 from __future__ import annotations
+
+SHOWN_MAX = 500
+"""How many characters of a foreign text an error shows, where nothing else is said."""
+
+_CUT = "..."
 
 
 class SemelError(Exception):
@@ -75,3 +83,33 @@ class Diverged(LedgerError):
 
 class HeldInDoubt(SemelError):
     """A person has to say what happened first."""
+
+
+class SinkBroken(SemelError):
+    """A sink's own code fails with a programming error, and has not delivered anything before."""
+
+
+class EventsParked(SemelError):
+    """A batch job is finished, and events of it are parked: not all of it was delivered.
+
+    `result` is what `deliver_batch` would have returned.
+    """
+
+    result: object = None
+
+
+def plain_text(text: object, limit: int = SHOWN_MAX) -> str:
+    """Give foreign text as it may stand in an error: printable, on one line, `limit` characters.
+
+    What does not print (line breaks, ESC, marks that turn the direction of writing, lone
+    surrogates) is escaped as in Python; bytes are read as UTF-8. Text that was cut ends in `...`.
+    """
+    if isinstance(text, bytes):
+        text = text[: 4 * limit + 4].decode(errors="backslashreplace")
+    told = str(text)
+    shown = "".join(each if each.isprintable() else _escaped(each) for each in told[: limit + 1])
+    return shown if len(shown) <= limit else shown[: max(limit - len(_CUT), 0)] + _CUT[:limit]
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape", "backslashreplace").decode("ascii")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,11 @@ import pytest
 from delivery.witnesses import Destination, Post
 from delivery.world import GIVEN, World
 from semel.cli import main as cli
+from semel.delivery import looking
 from semel.events import Identity
-from semel.ledger import open_store
+from semel.ledger import Scribe, open_store
+from semel.ledger.clock import SystemClock
+from semel.ledger.owners import Owners
 
 
 def semel(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -26,6 +32,7 @@ def semel(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
             cli.main()
     finally:
         sys.argv = before
+        looking._looking.clear()  # this process lives on, and others start pipelines in it
     told = capsys.readouterr()
     code = ended.value.code
     return (0 if code is None else int(code)), told.out, told.err
@@ -46,6 +53,38 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert err.startswith("semel: ")
     assert "Traceback" not in err
     return err
+
+
+class AwayClock(SystemClock):
+    """The clock of a machine whose date is wrong."""
+
+    def __init__(self, away_s: float) -> None:
+        self._away_s = away_s
+
+    def wall(self) -> float:
+        return super().wall() + self._away_s
+
+
+@contextmanager
+def beats(url: Path | str, run: int = 1, away_s: float = 0.0) -> Iterator[None]:
+    """A thread that keeps the heartbeat of a run of `pay`, as a driver does; the clock of its
+    machine may be `away_s` from ours.
+    """
+    store = open_store(url if isinstance(url, str) else f"sqlite:///{url}")
+    stopped = threading.Event()
+
+    def beat() -> None:
+        while not stopped.wait(0.05):
+            Owners(Scribe(store, "pay", AwayClock(away_s))).beat(run, f"nonce-{run}")
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+        store.close()
 
 
 def pipeline_at(

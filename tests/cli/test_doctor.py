@@ -6,15 +6,25 @@ import os
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cli.running import pipeline_at, read_json, refused, semel
+from contract.pooling import Pool
 from semel.bench.servers import PostgresServer
 from semel.cli import checks, doctor
-from semel.cli.checks import Health, check_clock, check_disk, check_file_system, compare_clocks
+from semel.cli.checks import (
+    Check,
+    Health,
+    check_clock,
+    check_disk,
+    check_file_system,
+    compare_clocks,
+)
+from semel.spark import versions
 
 Out = pytest.CaptureFixture[str]
 
@@ -103,17 +113,38 @@ def test_packages_are_missing_too_old_or_too_new(monkeypatch: pytest.MonkeyPatch
         return [each.health.value for each in doctor.check_packages()]
 
     assert states() == ["missing", "missing", "ok"]
-    installed.update({"pandas": "3.0.1", "pyspark": "4.1.9"})
+    installed.update({"pandas": "3.0.1", "pyspark": "3.4.9"})
     assert states() == ["missing", "warning", "ok"]
-    installed.update({"pandas": "2.2.0", "pyspark": "4.2.0.dev1", "pyarrow": "17.0"})
+    installed.update({"pandas": "2.2.0", "pyspark": "3.5.0.dev1", "pyarrow": "17.0"})
     assert states() == ["ok", "ok", "missing"]
     extras = {each.what: each for each in doctor.check_extras("sqlite:///x.db")}
     assert {each.health for each in extras.values()} == {Health.WARNING}
-    assert list(extras) == ["psycopg", "uvloop", "redis", "confluent-kafka"]
+    assert list(extras) == ["psycopg", "uvloop", "httptools", "redis", "confluent-kafka"]
     assert "unless a sink is Http: pip install 'semel[http]'" in extras["uvloop"].do
     assert next(iter(doctor.check_extras("postgresql://x/y"))).health is Health.MISSING
     assert doctor.check_connect().health is Health.WARNING
     assert "semel[connect]" in doctor.check_connect().do
+
+
+def test_what_a_version_of_pyspark_has_not_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed: dict[str, str] = {}
+    monkeypatch.setattr(doctor, "_version", installed.get)
+
+    def spark(version: str) -> Check:
+        installed["pyspark"] = version
+        return next(iter(doctor.check_packages()))
+
+    assert "Spark Connect, text with a collation" in spark("3.5.9").found
+    assert "Spark Connect" not in spark("4.0.5").found
+    assert "columns of type TIME" in spark("4.0.5").found
+    assert spark("4.3.0") == Check("PySpark", "4.3.0")
+    newer = spark("4.10.0")
+    assert newer.health is Health.WARNING
+    assert "tested up to PySpark 4.3" in newer.do
+    monkeypatch.setattr(versions, "find_spec", lambda _: None)
+    assert spark("3.5.9").health is Health.MISSING
+    assert "pip install setuptools" in spark("3.5.9").do
+    assert spark("4.0.0").health is Health.OK
 
 
 def test_assertions_that_are_left_out_are_a_warning() -> None:
@@ -152,6 +183,14 @@ def test_a_sqlite_ledger_is_looked_at_and_nothing_is_written(tmp_path: Path, cap
     assert looked(capsys, "--ledger", "mysql://x")["ledger"]["state"] == "missing"
 
 
+def test_a_ledger_that_others_may_read_is_a_warning(tmp_path: Path, capsys: Out) -> None:
+    pipeline_at(tmp_path / "ledger.db").store.memory.close()
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    assert "ledger's mode" not in looked(capsys, "--ledger", url)
+    (tmp_path / "ledger.db").chmod(0o644)
+    assert looked(capsys, "--ledger", url)["ledger's mode"]["state"] == "warning"
+
+
 def test_a_postgresql_ledger_is_asked_how_it_keeps_its_word(
     postgres: PostgresServer, postgres_url: str, capsys: Out
 ) -> None:
@@ -165,6 +204,26 @@ def test_a_postgresql_ledger_is_asked_how_it_keeps_its_word(
     found = looked(capsys, "--ledger", postgres_url)
     assert found["ledger"]["state"] == "ok"
     assert "ledger's synchronous_commit" in found
+
+
+def test_a_pool_before_the_ledger_is_named(
+    postgres: PostgresServer, postgres_url: str, capsys: Out
+) -> None:
+    assert "ledger's connections" not in looked(capsys, "--ledger", postgres_url)
+    with closing(Pool(postgres_url)) as pool:
+        pooled = postgres_url.replace(f":{postgres.port}/", f":{pool.port}/")
+        found = looked(capsys, "--ledger", pooled)
+    assert found["ledger's connections"]["found"].startswith("through a pool")
+    assert found["ledger's connections"]["state"] == "ok"
+
+
+def test_a_foreign_table_of_the_ledgers_name_is_not_called_a_ledger(
+    postgres: PostgresServer, postgres_url: str, capsys: Out
+) -> None:
+    postgres.execute("create table semel_ledger (id bigint)", postgres_url.rpartition("/")[2])
+    found = looked(capsys, "--ledger", postgres_url)["ledger"]
+    assert found["state"] == "missing"
+    assert "does not have the columns of a ledger" in found["found"]
 
 
 def test_a_server_that_does_not_answer_is_missing_and_its_password_is_not_shown(

@@ -15,6 +15,7 @@ from cli.running import read_json, refused, semel
 from delivery.witnesses import Absorber, Database, Destination, Logs, Post, Register
 from semel.delivery import Agreement
 from semel.delivery.calls import forgets
+from semel.delivery.costs import cost
 from semel.delivery.guarantees import (
     AFTER_A_CRASH,
     AFTER_A_ZOMBIE,
@@ -246,6 +247,43 @@ def test_what_cannot_be_imported_found_or_explained_gets_one_line(
     assert "nothing to explain" in refused(capsys, "explain", f"{module}:semel")
 
 
+RUNS = """
+import semel
+
+charge = semel.sinks.Http(name="charge", url="http://127.0.0.1:1")
+
+
+def run():
+    semel.deliver_batch(None, to=charge, name="charges", batch="1", ledger="sqlite:///pay.db")
+
+
+GUARD:
+    run()
+"""
+
+
+@pytest.mark.parametrize("command", ["explain", "verify-sink"])
+def test_a_module_that_delivers_when_it_is_imported_is_told_to_guard_it(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Out
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    module = f"runs_{command[:6]}"
+    (tmp_path / f"{module}.py").write_text(RUNS.replace("GUARD", "if True"))
+    options = ["--arrived", f"{module}:run"] if command == "verify-sink" else []
+    said = refused(capsys, command, f"{module}:charge", *options)
+    assert f"semel.deliver_batch(...) is refused while `semel` imports '{module}'" in said
+    assert 'Put what starts it under `if __name__ == "__main__":`' in said
+    (tmp_path / f"guarded_{module}.py").write_text(
+        RUNS.replace("GUARD", 'if __name__ == "__main__"')
+    )
+    if command == "explain":
+        status, out, _ = semel(capsys, command, f"guarded_{module}:charge")
+        assert (status, out[:23]) == (0, "Sink 'charge' is OPAQUE")
+        said = refused(capsys, command, f"guarded_{module}:run")
+        assert f"is refused while `semel` looks at 'guarded_{module}:run'" in said
+
+
 def test_each_sink_says_what_holds_at_its_destination() -> None:
     files = package.sinks.Files(name="lake", url="file:///lake")
     postgres = package.sinks.Postgres(
@@ -274,3 +312,43 @@ def test_each_sink_says_what_holds_at_its_destination() -> None:
     for text, word in zip(told, words, strict=True):
         assert word in text
         assert "secret" not in text
+
+
+@pytest.mark.rows("N12")
+def test_what_the_readmes_configuration_costs_is_printed_with_what_to_change() -> None:
+    charge = package.sink(window=1, on_doubt="hold", name="charge")(lambda _: None)
+    agreement = Agreement("charges", (charge,), GIVEN)
+    [promise] = package.explain(agreement).sinks
+    assert promise.cost == cost(charge, agreement)
+    each, day = promise.cost.bytes_each, promise.cost.bytes_per_day
+    assert day == each * 10 * 86_400
+    remembers = (
+        f"Remembers each id for 7 days: about {each:.0f} bytes per event, {day / 1e6:.3g} MB per "
+        f"day and {7 * day / 1e6:.3g} MB in all at 10 events/s in micro-batches of 1 s."
+    )
+    for part in (
+        "Costs: 1 ledger commit per event, besides 2 per minibatch and 1 per partition of it.",
+        "window=100 costs 1 per 100 events",
+        remembers,
+        "increasing=True, where the ids of an entity only rise, remembers one id per entity",
+    ):
+        assert part in told(agreement)
+
+
+def test_what_costs_less_says_so() -> None:
+    risen = Agreement("p", (sink_of(Capability.TRANSACTIONAL),), replace(GIVEN, increasing=True))
+    assert "Costs: no ledger commit per event, 2 per minibatch" in told(risen)
+    assert "Remembers the last id of each entity" in told(risen)
+    placed = Agreement("p", (sink_of(Capability.REPEATABLE, chunk_rows=50),), Position())
+    assert "Costs: 1 ledger commit per 400 events, besides" in told(placed)
+    assert "Remembers nothing per event." in told(placed)
+    assert "emember" not in package.explain(sink_of(Capability.OPAQUE)).sinks[0].costs
+
+
+def test_a_plain_function_with_an_argument_is_said_to_be_taken_for_a_sink() -> None:
+    def start(payments: object) -> object:
+        return payments
+
+    words = told(start)
+    assert "'start' is a plain function with an argument, so it is explained as a sink" in words
+    assert "is a plain function" not in told(package.sink(start))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cli.running import pipeline_at, read_json, refused, semel
+from cli.running import beats, pipeline_at, read_json, refused, semel
 from delivery.witnesses import Database, lost
 from delivery.world import ORDERED_POSITION, World
 from semel.errors import Diverged, OutcomeUnknown
@@ -59,6 +60,16 @@ def test_an_event_is_shown_with_its_payload_by_either_name(world: World, capsys:
     assert "  v: 9" in out
 
 
+def test_the_traceback_of_the_first_call_that_failed_is_shown(world: World, capsys: Out) -> None:
+    status, out, _ = semel(capsys, "parked", "show", "a/1")
+    assert status == 0
+    assert "traceback of the call, the first that failed so:" in out
+    assert "TimeoutError: no reply" in out.partition("traceback")[2].partition("payload:")[0]
+    assert "in lost" in out
+    assert "in lost" in read_json(capsys, "parked", "show", "a/1")["row"]["trace"]
+    assert "traceback" not in semel(capsys, "parked", "show", "b/2")[1]
+
+
 @pytest.mark.parametrize(
     ("decision", "state", "left"),
     [("delivered", "delivered", 3), ("resend", "resend", 4), ("discard", "discarded", 3)],
@@ -79,7 +90,8 @@ def test_a_person_resolves_an_event_and_may_say_it_twice(
 def test_after_resend_the_running_pipeline_sends_it_and_what_waits(
     world: World, capsys: Out
 ) -> None:
-    told = read_json(capsys, "resolve", "a/1", "resend", "--reason", "not there")
+    with beats(os.environ["SEMEL_LEDGER"]):
+        told = read_json(capsys, "resolve", "a/1", "resend", "--reason", "not there")
     assert "@" in told["by"]
     assert "run 1 of pay is beating" in told["next"]
     assert "it is sent, and the 2 behind it follow, before the next minibatch" in told["next"]
@@ -191,7 +203,8 @@ def test_or_it_is_delivered_anew_as_replayed(diverged: World, capsys: Out) -> No
 
 def test_a_minibatch_is_not_judged_under_a_running_query(diverged: World, capsys: Out) -> None:
     said = ("as-replayed", "--reason", "x")
-    assert "run 2 of pipeline 'pay' is beating" in refused(capsys, "resolve", "pay/1.0", *said)
+    with beats(os.environ["SEMEL_LEDGER"], run=2):
+        assert "run 2 of pipeline 'pay' is beating" in refused(capsys, "resolve", "pay/1.0", *said)
     end(diverged)
     assert "stands at" in refused(capsys, "resolve", "pay/1.7", *said)
     assert "no pipeline 'nobody'" in refused(capsys, "resolve", "nobody/1.0", *said)

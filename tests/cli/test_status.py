@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
 import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cli.running import pipeline_at, read_json, refused, semel
+from cli.running import beats, pipeline_at, read_json, refused, semel
 from delivery.witnesses import Crash, Database, Destination, Post, crash, lost
 from delivery.world import COUNTER, GIVEN, INCREASING, ORDERED_POSITION, POSITION, World, events
 from semel.bench.servers import PostgresServer
 from semel.events import Given, Identity
-from semel.ledger import Scribe, open_store
+from semel.ledger import Scribe, open_store, payloads
+from semel.ledger.keys import key
 from semel.ledger.owners import Owners
 from semel.ledger.processes import Process
+from semel.ledger.store import Put
 from semel.protocol import ParkedState
 
 Out = pytest.CaptureFixture[str]
@@ -50,7 +55,9 @@ def test_status_tells_who_runs_what_is_open_and_what_is_parked(
     world.out.plan(lost)
     world.minibatch(0, "a1 b2 a3")
     world.open(1)
-    told = read_json(capsys, "status", "pay")
+    with beats(os.environ["SEMEL_LEDGER"]):
+        told = read_json(capsys, "status", "pay")
+        status, out, _ = semel(capsys, "status")
     assert {name: told[name] for name in ("run", "state", "host", "process", "minibatch")} == {
         "run": 1,
         "state": "beating",
@@ -66,14 +73,15 @@ def test_status_tells_who_runs_what_is_open_and_what_is_parked(
             "sink": "out",
             "capability": "opaque",
             "last_osn": 3,
+            "transmitted": 2,
             "pending_partitions": 0,
             "in_doubt": 1,
             "rejected": 0,
             "waiting": 1,
             "blocked_entities": 1,
+            "resends": {"asked": 0, "sending": 0, "last": None},
         }
     ]
-    status, out, _ = semel(capsys, "status")
     assert status == 0
     beat = re.search(r"beating, (\d+) s ago", out)
     assert beat is not None
@@ -99,9 +107,8 @@ def test_a_run_is_beating_silent_ended_or_gone(world: World, capsys: Out) -> Non
         told = read_json(capsys, "status", "pay")
         return told["run"], told["state"]
 
-    assert state() == (1, "beating")
-    world.clock.now -= 3_600
-    Owners(world.scribe).beat(1, "nonce-1")
+    with beats(os.environ["SEMEL_LEDGER"]):
+        assert state() == (1, "beating")
     assert state() == (1, "silent")
     Owners(world.scribe).beat(1, "nonce-1", ended=True)
     assert state() == (1, "ended")
@@ -113,6 +120,57 @@ def test_a_run_is_beating_silent_ended_or_gone(world: World, capsys: Out) -> Non
     os.kill(killed.pid, signal.SIGKILL)
     killed.wait()
     assert state() == (2, "gone")
+
+
+@pytest.mark.parametrize("away_s", [-3_600.0, 3_600.0])
+def test_the_clock_of_the_machine_that_runs_it_does_not_matter(
+    world: World, capsys: Out, tmp_path: Path, away_s: float
+) -> None:
+    with beats(tmp_path / "ledger.db", away_s=away_s):
+        assert read_json(capsys, "status", "pay")["state"] == "beating"
+    assert read_json(capsys, "status", "pay")["state"] == "silent"
+
+
+def as_another(act: Callable[[], Any]) -> Any:
+    """Do it in a child that is another user; give what it gives."""
+    ours, its = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            number = pwd.getpwnam("nobody").pw_uid
+            os.setgroups([])
+            os.setgid(number)
+            os.setuid(number)
+            os.write(its, json.dumps(act()).encode())
+        except BaseException as error:
+            os.write(its, json.dumps(repr(error)).encode())
+        finally:
+            os._exit(0)
+    os.close(its)
+    os.waitpid(pid, 0)
+    with os.fdopen(ours) as told:
+        return json.load(told)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may become another user")
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_user_who_may_only_read_the_ledger_gets_its_status(is_open: bool, capsys: Out) -> None:
+    with tempfile.TemporaryDirectory(prefix="semel-") as name:
+        folder = Path(name)
+        world = pipeline_at(folder / "ledger.db")
+        world.minibatch(0, "a1 b2")
+        world.driver.beat(ended=True)
+        if not is_open:
+            world.store.memory.close()
+        for each in folder.iterdir():
+            each.chmod(0o644)
+        folder.chmod(0o755)
+        url = f"sqlite:///{folder}/ledger.db"
+        semel(capsys, "status", "--ledger", url)  # imports all of it: another user may not
+        [told] = as_another(lambda: read_json(capsys, "status", "--ledger", url))
+        assert (told["state"], told["minibatch"]) == ("ended", "1.0")
+        world.store.memory.close()
+        assert [each.name for each in folder.iterdir()] == ["ledger.db"]
 
 
 # -- ledger ls
@@ -224,6 +282,63 @@ def test_digits_may_be_a_text_and_an_id_may_have_several_columns(
     assert semel(capsys, "ledger", "find", "--event", "2", *at)[0] == 1
 
 
+MOMENT = 1_763_287_200_250_000  # 2025-11-16 10:00:00.25 UTC
+DAY = 20_408  # 2025-11-16
+
+
+@pytest.mark.parametrize(
+    ("form", "number", "typed"),
+    [
+        ("timestamp", MOMENT, "2025-11-16T10:00:00.250000Z"),
+        ("timestamp", MOMENT, "2025-11-16 10:00:00.25"),
+        ("timestamp", MOMENT, "2025-11-16T11:00:00.25+01:00"),
+        ("timestamp", MOMENT, "2025-11-16 11:00:00.250+0100"),
+        ("timestamp", MOMENT, "2025-11-16 10:00:00.25 UTC"),
+        ("timestamp", MOMENT, str(MOMENT)),
+        ("timestamp", MOMENT - 250_000, "2025-11-16T10:00:00"),
+        ("timestamp", MOMENT - 250_000, "2025-11-16T10:00Z"),
+        ("timestamp", DAY * 86_400_000_000, "2025-11-16"),
+        ("timestamp without zone", MOMENT, "2025-11-16 10:00:00.25"),
+        ("timestamp without zone", MOMENT, "2025-11-16T10:00:00.250000"),
+        ("date", DAY, "2025-11-16"),
+        ("date", DAY, "2025-11-16T00:00:00"),
+        ("date", DAY, str(DAY)),
+    ],
+)
+def test_an_id_that_is_a_date_or_a_timestamp_is_found_in_any_readable_form(
+    tmp_path: Path, capsys: Out, form: str, number: int, typed: str
+) -> None:
+    made = pipeline_at(tmp_path / "ledger.db")
+    made.minibatch(0, f"a{number}")
+    at = key("pipelines", "pay")
+    [text] = made.store.read([at]).values()
+    known = json.loads(text)
+    with_form = payloads.dump({**known, "forms": {known["identity"]["event"][0]: form}})
+    made.store.commit([], [Put(at, with_form)])
+    where = ("--entity", "a", "--ledger", f"sqlite:///{tmp_path}/ledger.db")
+    [told] = read_json(capsys, "ledger", "find", "--event", typed, *where)
+    assert told["state"] == "delivered"
+    assert semel(capsys, "ledger", "find", "--event", "2025-11-17", *where)[0] == 1
+
+
+def test_a_text_that_looks_like_a_date_is_no_number(tmp_path: Path, capsys: Out) -> None:
+    made = pipeline_at(tmp_path / "ledger.db")
+    made.minibatch(0, f"a{DAY}")
+    where = ("--entity", "a", "--ledger", f"sqlite:///{tmp_path}/ledger.db")
+    assert semel(capsys, "ledger", "find", "--event", "2025-11-16", *where)[0] == 1
+
+
+def test_an_event_of_a_finished_batch_is_answered_for(tmp_path: Path, capsys: Out) -> None:
+    made = pipeline_at(tmp_path / "ledger.db")
+    opening = made.open(0)
+    made.driver.end(opening, made.task(opening, "a1 b2"))
+    made.driver.finish(opening)
+    at = ("--ledger", f"sqlite:///{tmp_path}/ledger.db")
+    [told] = read_json(capsys, "ledger", "find", "--entity", "a", "--event", "1", *at)
+    assert told["state"] == "handled"
+    assert "finished with 2 events, and each of them was delivered or is parked" in told["why"]
+
+
 def test_without_an_event_it_tells_what_is_known_of_the_entity(tmp_path: Path, capsys: Out) -> None:
     made = pipeline_at(tmp_path / "ledger.db", identity=INCREASING)
     made.out.plan(lost)
@@ -295,7 +410,7 @@ def test_looking_makes_no_ledger_of_another_database(
 def test_an_empty_ledger_has_no_pipelines(tmp_path: Path, capsys: Out) -> None:
     url = f"sqlite:///{tmp_path}/empty.db"
     store = open_store(url)
-    store.read([])
+    store.commit([], [])
     store.close()
     assert "no pipeline" in semel(capsys, "status", "--ledger", url)[1]
     assert "no pipeline" in refused(capsys, "ledger", "find", "--entity", "a", "--ledger", url)

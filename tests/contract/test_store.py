@@ -28,7 +28,8 @@ from semel.ledger.store import (
     Sweep,
     Update,
 )
-from semel.ledger.stores import PAGE_ROWS, arrange, beyond, open_store, redact
+from semel.ledger.stores import PAGE_ROWS, arrange, beyond, open_store
+from semel.urls import redact
 
 A, B, C = key("t", "a"), key("t", "b"), key("t", "c")
 ONE, TWO = payloads.dump({"n": 1}), payloads.dump({"n": 2})
@@ -418,6 +419,28 @@ def test_two_who_open_an_empty_ledger_at_once_both_can(url: str) -> None:
         store.close()
 
 
+def test_looking_where_there_is_no_ledger_finds_nothing_and_creates_nothing(
+    url: str, tmp_path: Path
+) -> None:
+    store = open_store(url)
+    assert store.read([A]) == {}
+    assert rows(store) == {}
+    store.close()
+    if url.startswith("sqlite"):
+        assert list(tmp_path.iterdir()) == []
+    else:
+        import psycopg
+
+        with psycopg.connect(url) as connection:
+            made = "select count(*) from pg_class where relname like 'semel%'"
+            assert connection.execute(made).fetchall() == [(0,)]
+            made = "select count(*) from pg_proc where proname like 'semel%'"
+            assert connection.execute(made).fetchall() == [(0,)]
+    store.commit([Absent(A)], [Put(A, ONE)])
+    assert store.read([A]) == {A: ONE}
+    store.close()
+
+
 def test_a_closed_store_opens_itself_again(store: Store) -> None:
     store.close()
     store.commit([], [Put(A, ONE)])
@@ -447,9 +470,18 @@ def test_a_url_that_means_no_store_is_told_which_would(bad: str) -> None:
     ("url", "shown"),
     [
         ("postgresql://u:secret@h:1/d", "postgresql://u:***@h:1/d"),
-        ("postgresql://u:se/cr@et@h/d", "postgresql://u:***@h/d"),
-        ("postgresql://u@h/d?password=secret&x=1", "postgresql://u@h/d?password=***&x=1"),
-        ("postgresql://h/d?sslpassword=secret", "postgresql://h/d?sslpassword=***"),
+        ("postgresql://u:se/cr@et@h/d", "postgresql://***"),
+        ("postgresql://u:se?cr#et@h/d", "postgresql://***"),
+        ("postgresql://u@h/d?password=secret&x=1", "postgresql://u@h/d?***"),
+        (
+            "postgresql://u@h/d?sslmode=require&p%61ssword=secret",
+            "postgresql://u@h/d?sslmode=require&***",
+        ),
+        ("postgresql://h/d?sslpassword=secret", "postgresql://h/d?***"),
+        ("postgresql://h/d?application_name=pay", "postgresql://h/d?application_name=pay"),
+        ("https://token@h/x", "https://***@h/x"),
+        ("host=h password=secret", "***"),
+        ("user:secret@postgresql://h/d", "***"),
         ("postgresql://:secret@h", "postgresql://:***@h"),
         ("postgresql://u@h:5432/d", "postgresql://u@h:5432/d"),
         ("sqlite:////a/b:c", "sqlite:////a/b:c"),

@@ -326,7 +326,7 @@ def test_a_user_who_may_not_create_the_table_is_told_so(
     postgres.execute("create role poor login password 'poor'")
     url = postgres.url(database).replace(postgres.url().split("@")[0], "postgresql://poor:poor")
     with pytest.raises(ConfigurationError, match="grant"):
-        open_store(url).read([A])
+        open_store(url).commit([], [Put(A, ONE)])
     postgres.execute("drop role poor")
 
 

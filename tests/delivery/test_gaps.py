@@ -99,6 +99,38 @@ def test_a_partition_without_a_watermark_is_left_to_its_task() -> None:
         world.task(opening, "a9")
 
 
+@pytest.mark.parametrize("start", [0, 1, 2])
+def test_what_spark_filtered_out_is_no_gap_where_a_partition_is_left_to_its_task(
+    start: int,
+) -> None:
+    world = world_of(Post(), POSITION)
+    opening = world.open(0)
+    world.out.plan(fine, crash_after)
+    with pytest.raises(Crash):
+        world.task(opening, "a1 b2 c3 d4")
+    world.start()
+    opening = world.driver.begin("q2", 0, {"t/0": start})
+    world.driver.end(opening, world.task(opening, "a9"))  # the query filters what is before it now
+    assert world.out.seen.split()[-1] == "a9"
+    assert world.opened().minibatch.generation == 2
+
+
+def test_a_partition_that_is_silent_until_a_later_start_is_compared_with_where_spark_began() -> (
+    None
+):
+    world = world_of(Post(), POSITION)
+    opening = world.open(0)
+    world.out.plan(fine, crash_after)
+    with pytest.raises(Crash):
+        world.task(opening, "a1 b2 c3 d4")
+    world.start()
+    starts = {"t/0": 1}
+    world.driver.end(world.driver.begin("q2", 0, starts), [])
+    opening = world.driver.begin("q2", 1, starts)
+    world.driver.end(opening, world.task(opening, "a9"))
+    assert world.out.seen.split()[-1] == "a9"
+
+
 def test_a_first_event_in_doubt_tells_where_the_ledger_stands() -> None:
     world = world_of(Post(), POSITION)
     opening = world.open(0)

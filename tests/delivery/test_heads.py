@@ -86,7 +86,7 @@ def held(kind: str = "opaque", identity: Identity = GIVEN) -> World:
     return world
 
 
-@pytest.mark.rows("S21")
+@pytest.mark.rows("S21", "N3")
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "batches" not in kind])
 @pytest.mark.parametrize(
     ("decision", "sent"),
@@ -221,7 +221,7 @@ def test_open_tells_new_partitions_whether_there_are_heads_to_read() -> None:
     assert opening.row.blocked == ("out",)
 
 
-@pytest.mark.rows("S21")
+@pytest.mark.rows("S21", "N3")
 @pytest.mark.parametrize(
     ("policy", "seen", "parked"),
     [

@@ -25,7 +25,7 @@ from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events import Identity, Minibatch
 from semel.ledger.judging import judge
 from semel.ledger.scribe import Scribe
-from semel.protocol import Judgement, OnDoubt
+from semel.protocol import Judgement, OnDoubt, OnReject
 
 IDENTITIES: dict[str, Identity] = {
     "position": POSITION,
@@ -347,6 +347,27 @@ def test_as_replayed_what_was_parked_of_it_is_discarded_and_blocks_nobody() -> N
     world.start()
     world.minibatch(0, "a1 b2=9 b3 c4")
     assert seen(world) == {"a1": 2, "b2": 2, "b3": 1, "c4": 2}
+    assert world.parked() == ["b2 discarded", "b3 discarded"]
+    assert world.heads() == []
+
+
+@pytest.mark.parametrize("decision", ["resend", "discarded"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "repeatable"])
+def test_as_replayed_what_a_person_had_released_is_not_sent_besides(
+    kind: str, decision: str
+) -> None:
+    world = world_like(kind, chunk_rows=1, on_reject=OnReject.BLOCK)
+    world.out.refuses.add("b2")
+    opening = world.open(0)
+    world.task(opening, "a1 b2 b3")
+    assert world.parked() == ["b2 rejected", "b3 waiting"]
+    world.out.refuses.clear()
+    world.resolve("b2", decision)
+    say(world, Judgement.AS_REPLAYED)
+    world.start()
+    world.driver.drain()
+    world.minibatch(0, "a1 b2=9 b3")
+    assert seen(world) == {"a1": 2, "b2": 1, "b3": 1}
     assert world.parked() == ["b2 discarded", "b3 discarded"]
     assert world.heads() == []
 

@@ -68,7 +68,7 @@ def words(acknowledged: int, has: str) -> str:
 # -- noticed
 
 
-@pytest.mark.rows("S17")
+@pytest.mark.rows("O11")
 @pytest.mark.parametrize("kind", KEEPING)
 @pytest.mark.parametrize("identity", IDENTITIES)
 def test_a_destination_that_lost_all_is_noticed_before_a_further_event(

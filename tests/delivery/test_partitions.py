@@ -24,7 +24,7 @@ from delivery.world import (
     world_of,
 )
 from semel.errors import ConfigurationError, DeliveryError, Diverged, HeldInDoubt, NotDelivered
-from semel.events import Identity
+from semel.events import Attempt, Identity
 from semel.ledger.keys import prefix
 from semel.protocol import OnDoubt
 from semel.sinks import Retry
@@ -247,6 +247,20 @@ def test_a_record_is_skipped_if_and_only_if_it_is_in_its_set() -> None:
     assert world.out.seen == "a1 b2 c3 e5 f6"
     assert world.parked() == ["c3 held", "d4 held"]
     assert (report.delivered, report.parked) == (2, 2)
+
+
+@pytest.mark.rows("S6")
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_row_in_streams_is_durable_before_the_first_effect(kind: str) -> None:
+    world = world_like(kind, chunk_rows=2, span_chunks=2)
+    opening = world.open(0)
+    assert world.streams() == []
+    world.out.plan(crash)
+    with pytest.raises(Crash):
+        world.task(opening, INPUT, number=5)
+    [row] = world.streams()
+    assert (row.partition, row.state.value, row.attempt) == ("0", "pending", Attempt(1, 5))
+    assert world.out.seen == ""
 
 
 @pytest.mark.rows("A4", "A19")

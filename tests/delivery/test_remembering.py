@@ -13,6 +13,7 @@ from delivery.world import World, world_of
 from semel.delivery.resending import Resending
 from semel.errors import NotDelivered, OutcomeUnknown, SemelError
 from semel.protocol import OnDoubt, OnReject
+from semel.sinks import Retry
 
 REMEMBERS_S = 120.0  # as NATS JetStream has it by default; SQS has five minutes
 
@@ -20,6 +21,9 @@ REMEMBERS_S = 120.0  # as NATS JetStream has it by default; SQS has five minutes
 def short_memory(**settings: Any) -> World:
     absorber = Absorber(remembers_s=REMEMBERS_S)
     return world_of(absorber, remembers_s=REMEMBERS_S, chunk_rows=1, **settings)
+
+
+PATIENT = Retry(for_s=100 * REMEMBERS_S)
 
 
 def taken_and_lost(world: World, seconds: float) -> Reply:
@@ -48,7 +52,7 @@ def resend(world: World, name: str) -> int:
 
 
 def test_a_chunk_is_not_repeated_for_longer_than_its_key_is_remembered() -> None:
-    world = short_memory()
+    world = short_memory(retry=PATIENT)
     world.out.plan(*[taken_and_lost(world, world.sinks[0].deadline_s)] * 6)
     world.minibatch(0, "a1")
     assert world.out.seen == "a1"
@@ -65,7 +69,7 @@ def test_a_chunk_whose_sender_slept_for_longer_than_its_key_is_remembered_is_not
 
 
 def test_a_repeat_that_waits_for_a_busy_destination_looks_at_the_clock_again() -> None:
-    world = short_memory()
+    world = short_memory(retry=PATIENT)
     world.out.plan(lost, busy_for(world, REMEMBERS_S))
     world.minibatch(0, "a1")
     assert world.out.seen == "a1"
@@ -73,7 +77,7 @@ def test_a_repeat_that_waits_for_a_busy_destination_looks_at_the_clock_again() -
 
 
 def test_what_was_never_sent_may_be_sent_at_any_age() -> None:
-    world = short_memory()
+    world = short_memory(retry=PATIENT)
     world.out.plan(busy_for(world, REMEMBERS_S), away)
     world.minibatch(0, "a1")
     assert world.out.seen == "a1"

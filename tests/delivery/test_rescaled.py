@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
-from delivery.witnesses import Database
+from delivery.witnesses import Crash, Database, crash
 from delivery.world import COUNTER, GIVEN, INCREASING, World, once
-from semel.errors import ConfigurationError, HeldInDoubt
+from semel.errors import ConfigurationError, Fenced, HeldInDoubt
 from semel.events import Identity, bucket, bucket_name
 from semel.ledger.judging import judge
 from semel.ledger.pruning import REMEMBER_S, Pruning
@@ -160,3 +163,76 @@ def test_counted_ids_go_on_where_they_stood_when_a_minibatch_is_judged_after_a_r
     world.start()
     world.minibatch(1, "a3=9 a4")
     assert [effect.event for effect in world.out.effects] == [1, 2, 3, 3, 4]
+
+
+def there_and_back(world: World) -> None:
+    rescale(world.scribe, 2)
+    rescale(world.scribe, 1)
+    world.start()
+
+
+@pytest.mark.parametrize("identity", [GIVEN, INCREASING, COUNTER], ids=["given", "rising", "count"])
+def test_an_older_checkpoint_and_then_a_rescaling_there_and_back_replays_what_is_complete(
+    identity: Identity,
+) -> None:
+    world = made(identity)
+    world.minibatch(0, "a1 b2")
+    world.minibatch(1, "a3 b4")
+    world.minibatch(2, "a5 b6")
+    world.start()
+    world.minibatch(1, "a3 b4")  # of a copy of the checkpoint that is one batch older
+    there_and_back(world)
+    for _ in range(2):  # at every start
+        world.start()
+        world.minibatch(2, "a5 b6")
+    world.minibatch(3, "a7 b8")
+    assert world.out.seen == "a1 b2 a3 b4 a5 b6 a7 b8"
+    if identity is COUNTER:
+        assert [each.event for each in world.out.effects][-2:] == [4, 4]
+
+
+@pytest.mark.parametrize("identity", [GIVEN, INCREASING], ids=["given", "rising"])
+def test_a_rescaling_there_and_back_and_then_an_older_checkpoint_replays_what_is_complete(
+    identity: Identity,
+) -> None:
+    world = made(identity)
+    world.minibatch(0, "a1 b2")
+    world.start()
+    world.minibatch(0, "a1 b2 a3", "q2")  # the checkpoint was lost: a1 and b2 are skipped
+    world.minibatch(1, "b4", "q2")
+    there_and_back(world)
+    world.minibatch(0, "a1 b2 a3", "q2")
+    world.minibatch(1, "b4", "q2")
+    world.minibatch(2, "a5", "q2")
+    assert world.out.seen == "a1 b2 a3 b4 a5"
+
+
+def test_a_rescaling_waits_for_the_newest_minibatch_also_where_an_older_one_was_run_again() -> None:
+    world = made(COUNTER)
+    world.minibatch(0, "a1 b2")
+    opening = world.open(1)
+    world.out.plan(crash)
+    with pytest.raises(Crash):
+        world.task(opening, "a3 b4")
+    world.start()
+    world.minibatch(0, "a1 b2")  # of a copy of the checkpoint that is one batch older
+    with pytest.raises(ConfigurationError, match=r"the minibatch after 1\.0 is not complete"):
+        rescale(world.scribe, 2)
+
+
+def test_two_rescalings_at_once_do_not_mix() -> None:
+    world = made(GIVEN)
+    world.minibatch(0, "a1 b2")
+
+    def other(act: Callable[[], Any]) -> Any:
+        world.store.script.clear()
+        rescale(world.scribe, 3)
+        return act()
+
+    world.store.script.append(other)
+    with pytest.raises(Fenced, match="went on while it was rescaled"):
+        rescale(world.scribe, 2)
+    world.partitions = 3
+    world.start()
+    deliver(world, 0, ["a1", "b2", "a3"], "q2")
+    assert once(world.out.seen) == "a1 b2 a3"

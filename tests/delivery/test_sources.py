@@ -94,3 +94,17 @@ def test_a_topic_that_is_not_read_any_more_is_not_asked_for_but_stays_known() ->
     assert world.opened().sources == {"s": "first", "t": "old"}
     with pytest.raises(Diverged, match="'s' was made anew"):
         begin(world, 1, "q2", Sources({"s": "second", "t": "old"}, ""))
+
+
+def test_a_topic_that_first_comes_in_a_runs_last_minibatch_is_known_when_that_is_complete() -> None:
+    world = world_like("transactional", POSITION)
+    opening = begin(world, 0, sources=UNKNOWN)
+    reports = world.task(opening, "a1 b2")
+    world.driver.end(opening, reports, OLD.ids)
+    assert world.opened().sources == {"t": "old"}
+    world.driver.end(opening, reports, OLD.ids)  # as after a reply that was lost
+    world.start()
+    with pytest.raises(Diverged, match="'t' was made anew"):
+        begin(world, 0, "q2", NEW)
+    minibatch(world, 1, "c3")
+    assert world.opened().sources == {"t": "old"}

@@ -7,9 +7,16 @@ from typing import Any
 
 import pytest
 
-from delivery.witnesses import Crash, crash_after, fine, lost
+from delivery.witnesses import Crash, DatabaseLine, LogLine, crash_after, fine, lost
 from delivery.world import World, once, world_like
-from semel.errors import NotDelivered, OutcomeUnknown
+from semel.errors import (
+    ConfigurationError,
+    Diverged,
+    Fenced,
+    HeldInDoubt,
+    NotDelivered,
+    OutcomeUnknown,
+)
 from semel.protocol import OnDoubt
 
 ABLE = ["probing", "transactional", "transactional script", "repeatable"]
@@ -103,3 +110,64 @@ def test_what_the_policy_sends_again_says_so_also_when_it_goes_only_later() -> N
     assert world.out.seen.split().count("b2") == 2, "the policy wants that"
     [told] = [row.doubted for _, row in world.parked_rows() if row.event == 2]
     assert told, "it may have arrived twice"
+
+
+FINAL = [Diverged, HeldInDoubt, ConfigurationError, Fenced]
+
+
+@pytest.mark.parametrize("error", FINAL)
+@pytest.mark.parametrize("kind", ["transactional", "sequenced", "probing"])
+def test_what_a_session_says_for_good_when_it_is_asked_is_not_asked_for_again(
+    kind: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world_like(kind, chunk_rows=1)
+    opening = world.open(0)
+    world.out.plan(fine, crash_after)
+    with pytest.raises(Crash):
+        world.task(opening, "a1 b2")
+    asked: list[object] = []
+
+    def says(*_: object) -> Any:
+        asked.append(1)
+        raise error("the table is another one than before")
+
+    question = {
+        "transactional": "DatabaseLine.take_over",
+        "sequenced": "LogLine.take_over",
+        "probing": "RegisterLine.arrived",
+    }[kind]
+    world.clock.slept.clear()
+    with monkeypatch.context() as broken:
+        broken.setattr(f"delivery.witnesses.{question}", says)
+        with pytest.raises(error, match="another one than before"):
+            world.task(opening, "a1 b2")
+    assert len(asked) == 1
+    assert sum(world.clock.slept) <= world.sinks[0].lease_s + world.sinks[0].deadline_s
+    world.driver.end(opening, world.task(opening, "a1 b2"))
+    assert world.out.seen == "a1 b2"
+
+
+@pytest.mark.parametrize("error", [NotDelivered, OutcomeUnknown, OSError])
+@pytest.mark.parametrize("kind", ["transactional", "sequenced"])
+def test_what_a_session_cannot_say_just_now_is_asked_for_again(
+    kind: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world_like(kind, chunk_rows=1)
+    opening = world.open(0)
+    world.out.plan(crash_after)
+    with pytest.raises(Crash):
+        world.task(opening, "a1 b2")
+    line: Any = {"transactional": DatabaseLine, "sequenced": LogLine}[kind]
+    asked: list[object] = []
+    answers = line.take_over
+
+    def at_last(self: Any) -> Any:
+        asked.append(1)
+        if len(asked) < 3:
+            raise error("not now")
+        return answers(self)
+
+    monkeypatch.setattr(line, "take_over", at_last)
+    world.driver.end(opening, world.task(opening, "a1 b2"))
+    assert len(asked) == 3
+    assert world.out.seen == "a1 b2"

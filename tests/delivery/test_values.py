@@ -141,7 +141,7 @@ def test_an_event_with_a_value_python_cannot_hold_is_parked_as_it_was(name: str)
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
-        ("a moment in the year 290000", f"{2**63 - 1} us since 1970-01-01 UTC"),
+        ("a moment in the year 290000", "294247-01-10 04:00:54.775807"),
         ("a duration of 290000 million years", str(2**63 - 1)),
         ("nanoseconds", "1970-01-01 00:00:01.000000001"),
         ("a date after the year 9999", "12921-08-"),

@@ -254,3 +254,24 @@ def test_without_asking_first_a_late_append_of_an_older_attempt_would_be_repeate
     first = next(each for each in world.wire.log if each != "commit streams")
     assert first == "take the epoch"  # before it looks at how far the log is
     assert world.out.seen == INPUT
+
+
+@pytest.mark.parametrize(
+    ("policy", "seen", "parked"),
+    [
+        # The limit of `skip`: its entity goes on at once, and the call in flight may come after.
+        (OnDoubt.SKIP, "a2 a3 a1", ["a1 skipped"]),
+        (OnDoubt.HOLD, "a1", ["a1 held", "a2 waiting", "a3 waiting"]),
+    ],
+)
+def test_an_event_that_is_skipped_may_arrive_after_later_ones_of_its_entity_and_a_held_one_not(
+    policy: OnDoubt, seen: str, parked: list[str]
+) -> None:
+    world = world_like("opaque", on_doubt=policy)
+    opening = world.open(0)
+    reports: list[Any] = []
+    world.out.plan(after(lambda: reports.extend(world.task(opening, "a1 a2 a3", number=20))))
+    with pytest.raises(Fenced):
+        world.task(opening, "a1 a2 a3", number=10)
+    world.driver.end(opening, reports)
+    assert (world.out.seen, world.parked()) == (seen, parked)

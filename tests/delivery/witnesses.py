@@ -121,7 +121,7 @@ class Effect:
 
 def name_of(value: dict[str, Any]) -> str:
     """The name by which tests call an event."""
-    return f"{value['c']}{value['id']}"
+    return f"{value['c']}{value['id']}" if "c" in value else str(value["minibatch"])
 
 
 @dataclass(eq=False)

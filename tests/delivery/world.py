@@ -189,12 +189,14 @@ class World:
     gone: set[Process] = field(default_factory=set)
     destinations: dict[str, Any] = field(default_factory=dict)
     partitions: int | None = None
+    name: str = "pay"
+    routing: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if not self.partition:
             self.partition = "t/0" if isinstance(self.identity, Position) else "0"
         self.store = Store(self.wire)
-        self.scribe = Scribe(self.store, "pay", self.clock)
+        self.scribe = Scribe(self.store, self.name, self.clock)
         self.around = Surroundings(self.clock, Random(7), self.gone.__contains__)
         self._tasks = 0
         self._starts = 0
@@ -228,6 +230,7 @@ class World:
             f"nonce-{self._starts}",
             self.around,
             self.partitions,
+            routing=self.routing,
         )
         self.driver.start()
         return self.driver
@@ -254,7 +257,7 @@ class World:
         self._tasks += 1
         task = self._tasks if number is None else number
         assignment = Assignment(
-            "pay",
+            self.name,
             opening,
             self.identity,
             others.pop("partition", self.partition),
@@ -264,7 +267,7 @@ class World:
             **others,
         )
         clock = clock or self.clock
-        scribe = Scribe(self.store, "pay", clock)
+        scribe = Scribe(self.store, self.name, clock)
         delivery = PartitionDelivery(
             assignment,
             self.sinks if sinks is None else sinks,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -31,9 +32,10 @@ class Till:
         self.got: Ids = defaultdict(list)
 
     def sink(self, window: int = 100) -> Function:
-        return sink(window=window, name="till")(
-            lambda event: self.got[event.entity].append(event.id)
-        )
+        def keep(event: Any) -> None:
+            self.got[event.entity].append(event.id)
+
+        return sink(window=window, name="till")(keep)
 
 
 @pytest.mark.rows("S2", "S3")
@@ -106,7 +108,7 @@ def test_counted_ids_refuse_a_lost_checkpoint(world: World) -> None:
         driver.open(0, query="another checkpoint")
 
 
-@pytest.mark.rows("S2", "S3", "S10")
+@pytest.mark.rows("S2", "S3")
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_fails_the_ids_of_an_entity_are_given_once_and_without_a_gap(
     tmp_path: Path, seed: int

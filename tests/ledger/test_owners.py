@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from ledger.doubles import DESCRIPTION, ELSEWHERE, SINK, World
 from semel.errors import ConfigurationError, Fenced
 from semel.ledger import payloads
 from semel.ledger.keys import key
-from semel.ledger.owners import OwnerRow
+from semel.ledger.owners import OwnerRow, enter, leave, starting
 from semel.ledger.processes import Process
 
 LEASE_S = 10.0
@@ -67,10 +68,10 @@ def test_of_two_registrations_at_once_each_gets_its_own_number(world: World) -> 
 
 
 CHANGES = [
-    (changed(identity={"kind": "position"}), r"identity was .*given.* and is .*position"),
+    (changed(identity={"kind": "position"}), r"identity: kind was 'given' and is 'position'"),
     (
         changed(sinks={SINK: {"capability": "transactional"}}),
-        r"sink 'charge' was .*opaque.*transac",
+        r"sink 'charge': capability was 'opaque' and is 'transactional'",
     ),
     ({"sinks": DESCRIPTION["sinks"]}, r"identity was .*given.* and is None"),
 ]
@@ -180,6 +181,53 @@ def test_nobody_waits_for_a_name_that_is_free(world: World) -> None:
     world.owners.register(DESCRIPTION, me, "n2")
     assert not world.owners.alive(me, LEASE_S)
     assert not world.clock.slept
+
+
+def test_a_start_of_the_own_process_is_alive_as_long_as_it_is_active(world: World) -> None:
+    me, active = Process.here(), [True]
+    world.owners.register(DESCRIPTION, me, "n1")
+    enter("n1", lambda: bool(active))
+    try:
+        assert world.owners.alive(me, LEASE_S)
+        active.clear()
+        assert not world.owners.alive(me, LEASE_S)
+        active.append(True)
+        assert world.owners.alive(me, LEASE_S)
+    finally:
+        leave("n1")
+    assert not world.owners.alive(me, LEASE_S)
+    assert not world.clock.slept, "of the own process it is known at once"
+
+
+def test_a_start_of_the_own_process_that_ended_or_was_replaced_is_not_alive(world: World) -> None:
+    me = Process.here()
+    run = world.owners.register(DESCRIPTION, me, "n1")
+    enter("n1", lambda: True)
+    try:
+        world.owners.beat(run, "n1", ended=True)
+        assert not world.owners.alive(me, LEASE_S)
+        world.owners.register(DESCRIPTION, me, "n2")
+        assert not world.owners.alive(me, LEASE_S)
+    finally:
+        leave("n1")
+
+
+def test_threads_start_a_pipeline_one_by_one_and_other_pipelines_at_once(world: World) -> None:
+    began, went_on = threading.Event(), threading.Event()
+
+    def start() -> None:
+        began.set()
+        with starting("ledger", "pay"):
+            went_on.set()
+
+    with starting("ledger", "pay"):
+        thread = threading.Thread(target=start)
+        thread.start()
+        assert began.wait(5)
+        with starting("ledger", "other"), starting("another ledger", "pay"):
+            assert not went_on.wait(0.2)
+    assert went_on.wait(5)
+    thread.join()
 
 
 @pytest.mark.rows("A18")

@@ -272,14 +272,14 @@ def test_a_resend_is_taken_back_until_somebody_has_begun_it(
     assert sender.claim(at, asked, asked.dump()) is None, "who saw the resend comes too late"
 
 
-def test_an_event_whose_payload_has_not_come_again_cannot_be_sent_yet(
+def test_an_event_whose_payload_has_not_come_again_may_be_released_and_taken_back(
     world: World, hand: Holding
 ) -> None:
     row = replace(parked(1), value=None)
     park(hand, row)
     at = parked_key("pay", SINK, row)
-    with pytest.raises(ConfigurationError, match="has not come again yet"):
-        resolve(world.scribe, SINK, at, ParkedState.RESEND, "ann", "x")
+    released = resolve(world.scribe, SINK, at, ParkedState.RESEND, "ann", "x")
+    assert (released.state, released.blocks) == (ParkedState.RESEND, True)
     assert resolve(world.scribe, SINK, at, ParkedState.DISCARDED, "ann", "x").state.final
 
 

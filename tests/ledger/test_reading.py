@@ -68,7 +68,7 @@ def test_a_scheme_that_is_nearly_right_is_told_the_right_one() -> None:
     "url",
     [
         "postgresql://u:p:x@h:5432/d",
-        "postgresql://u:se/cr:x@h/d",
+        "postgresql://u:se%2Fcr:x@h/d",
         "postgresql://h1:1,h2:2/d?application_name=a:b",
         "postgresql://[::1]:5432/d",
         "postgresql://[::1]/d",

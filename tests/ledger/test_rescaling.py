@@ -18,6 +18,7 @@ from semel.events import (
     bucket_name,
     sort,
 )
+from semel.ledger.checking import check_ledger
 from semel.ledger.journal import Journal
 from semel.ledger.processes import Process
 from semel.ledger.rescaling import rescale
@@ -158,3 +159,21 @@ def test_ids_that_are_remembered_packed_follow_their_entities(store: Store) -> N
     second = Pipeline(store, 3, identity)
     second.deliver("another query, because the checkpoint was lost", 0, payments)
     assert second.given == []
+
+
+@pytest.mark.parametrize("identity", [COUNTER, Given("customer", ("minibatch",))])
+@pytest.mark.parametrize("back", [False, True])
+def test_nothing_is_wrong_with_a_ledger_that_was_rescaled(
+    store: Store, identity: Identity, back: bool
+) -> None:
+    first = Pipeline(store, 4, identity)
+    for number in range(3):
+        first.minibatch(number)
+    partitions = [4, 3, 4] if back else [4, 3]
+    for each in partitions[1:]:
+        rescale(first.scribe, each)
+        assert check_ledger(store)[1] == []
+    again = Pipeline(store, partitions[-1], identity)
+    for number in range(3, 7):
+        again.minibatch(number)
+        assert check_ledger(store)[1] == []

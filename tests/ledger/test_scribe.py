@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,54 @@ def test_patience_ends_and_names_what_to_do(world: World) -> None:
         world.scribe.commit([Absent(A)], [Put(A, ONE)])
     assert 30 <= sum(world.clock.slept) < 36
     assert max(world.clock.slept) <= 2.0
+
+
+class Slow:
+    """A store that is away, and takes its time to say so."""
+
+    def __init__(self, clock: StillClock, takes_s: float, why: str = "its disk is full") -> None:
+        self._clock = clock
+        self._takes_s = takes_s
+        self._why = why
+        self.tries = 0
+
+    def _fail(self, *_: object, **__: object) -> None:
+        self.tries += 1
+        self._clock.slept.append(self._takes_s)
+        raise LedgerUnavailable(self._why)
+
+    read = scan = commit = _fail
+
+
+ACTS: tuple[Callable[[Scribe], object], ...] = (
+    lambda scribe: scribe.commit([Absent(A)], [Put(A, ONE)]),
+    lambda scribe: scribe.read_one(A),
+    lambda scribe: scribe.scan("open", ""),
+)
+
+
+@pytest.mark.parametrize(("takes_s", "tries"), [(8.0, 4), (23.0, 2), (100.0, 2)])
+def test_the_time_that_tries_take_counts_as_waiting(takes_s: float, tries: int) -> None:
+    for act in ACTS:
+        clock = StillClock()
+        store = Slow(clock, takes_s)
+        with pytest.raises(LedgerUnavailable) as error:
+            act(Scribe(store, "pay", clock))  # type: ignore[arg-type]
+        assert store.tries == tries
+        assert f"for {sum(clock.slept):.0f} s, in {tries} tries" in str(error.value)
+
+
+def test_the_last_error_is_the_cause_and_is_in_the_text(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for act in ACTS:
+        clock = StillClock()
+        scribe = Scribe(Slow(clock, 1.0), "pay", clock)  # type: ignore[arg-type]
+        caplog.clear()
+        with pytest.raises(LedgerUnavailable, match=r"'pay'.*its disk is full.*restart") as error:
+            act(scribe)
+        assert str(error.value.__cause__) == "its disk is full"
+        assert 4 <= caplog.text.count("its disk is full") <= 6, "the log says it while it waits"
 
 
 def test_a_look_is_repeated_until_the_store_answers(tmp_path: Path) -> None:

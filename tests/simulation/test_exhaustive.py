@@ -147,6 +147,21 @@ def test_a_rejected_event_is_parked_before_anything_passes_it(
     shown(explorer.explored)
 
 
+@pytest.mark.rows("S21")
+@pytest.mark.parametrize("shut_s", [3.0, 900.0])
+@pytest.mark.parametrize("variant", [Variant.REPEATABLE, Variant.REPEATABLE_CHUNKS])
+def test_what_a_gateway_refuses_after_a_lost_reply_is_held_and_never_sent_under_another_key(
+    variant: Variant, shut_s: float
+) -> None:
+    """Every lost reply and every crash, and then the gateway refuses what is repeated."""
+    explorer = Explorer(Case(variant, identities=Identities.GIVEN), shut_s=shut_s)
+    explorer.others()
+    at = 0
+    while explorer.play(Script(((at, Fault.CRASH),))).struck:
+        at += 1
+    assert shown(explorer.explored).doubted_most > 0
+
+
 @pytest.mark.rows("A12")
 def test_a_place_holds_one_success_whatever_was_left_there() -> None:
     explorer = Explorer(Case(Variant.PLACES, identities=Identities.INCREASING))

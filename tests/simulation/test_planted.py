@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,10 +20,40 @@ import pytest
 from delivery import test_generations, test_heads, test_leases, test_partitions
 from ledger import test_complete, test_journal
 from ledger.doubles import World as LedgerWorld
-from semel.delivery import again, calls, closing, doubts, fenced, intents, lane, parks, resending
-from semel.errors import Fenced, NotDelivered, OutcomeUnknown, SemelError
-from semel.ledger import generations, journal, minibatches, parked, partitions, sequences
-from semel.ledger.keys import EVENTS, STREAMS, prefix
+from semel.delivery import (
+    again,
+    calls,
+    closing,
+    doubts,
+    fenced,
+    intents,
+    lane,
+    parks,
+    repeating,
+    resending,
+)
+from semel.errors import (
+    ConfigurationError,
+    DeliveryError,
+    Diverged,
+    Fenced,
+    NotDelivered,
+    OutcomeUnknown,
+    Rejected,
+    SemelError,
+)
+from semel.ledger import (
+    generations,
+    journal,
+    minibatches,
+    owners,
+    parked,
+    partitions,
+    refusals,
+    sequences,
+)
+from semel.ledger.keys import EVENTS, STREAMS, key, prefix
+from semel.ledger.owners import PIPELINES
 from semel.ledger.reports import Report
 from semel.ledger.rows import SpanRow, StreamRow
 from semel.ledger.store import Equals, Put, Sweep
@@ -42,7 +72,7 @@ from semel.sinks import DELIVERED
 from semel.verify import keepers
 from semel.verify.cases import Case, Variant
 from semel.verify.checker import Verdict
-from semel.verify.explore import explore
+from semel.verify.explore import TASKS, Enough, Explorer, explore
 from semel.verify.inputs import Identities
 from semel.verify.worlds import World, run_world
 
@@ -56,9 +86,23 @@ Plant = Callable[[], Any]
 # -- hunting
 
 
-def every_crash(case: Case, refused: frozenset[int] = frozenset()) -> Hunt:
+def every_crash(
+    case: Case, refused: frozenset[int] = frozenset(), shut_s: float | None = None
+) -> Hunt:
     """Hunt with the explorer, until its first violation."""
-    return lambda: bool(explore(case, quick=True, refused=refused).violations)
+    return lambda: bool(explore(case, quick=True, refused=refused, shut_s=shut_s).violations)
+
+
+def every_zombie(case: Case) -> Hunt:
+    """Hunt with attempts that are paused and replaced, until the first violation."""
+
+    def hunt() -> bool:
+        explorer = Explorer(case, quick=True)
+        with suppress(Enough):
+            explorer.zombies(TASKS)
+        return bool(explorer.explored.violations)
+
+    return hunt
 
 
 def random_worlds(fits: Callable[[World], bool] = lambda _: True, seed: int = 11) -> Hunt:
@@ -365,9 +409,79 @@ def asks_nobody(self: Any, claimed: Any) -> Any:
 def resenders_do_not_ask() -> Iterator[None]:
     with (
         replaced(resending.Resending, "_given_up", any_sender_may),
-        replaced(again.Again, "_ask", asks_nobody),
+        replaced(again.Again, "ask", asks_nobody),
     ):
         yield
+
+
+right_note = repeating.Repeating._note
+
+
+def a_refusal_is_always_believed(
+    self: repeating.Repeating, place: int, why: DeliveryError | None
+) -> None:
+    """Takes a refusal for what became of the event, whatever an earlier call did."""
+    if isinstance(why, Rejected):
+        self.unsure.clear()
+    right_note(self, place, why)
+
+
+def nothing_is_doubtful(self: repeating.Repeating, places: Any) -> bool:
+    return False
+
+
+@contextmanager
+def refusals_are_believed() -> Iterator[None]:
+    with (
+        replaced(repeating.Repeating, "_note", a_refusal_is_always_believed),
+        replaced(repeating.Repeating, "_doubtful", nothing_is_doubtful),
+    ):
+        yield
+
+
+def only_pending_is_open(
+    scribe_: Any, recorded: str | None, before: Any, wish: minibatches.Wish
+) -> None:
+    """Looks for half-delivered partitions, and not for what is not concluded."""
+    at = key(PIPELINES, scribe_.pipeline)
+    known = {} if recorded is None else owners.described(recorded, at).get("sinks", {})
+    for sink in set(known) - set(wish.sinks):
+        for row_key, text in scribe_.scan(STREAMS, prefix(scribe_.pipeline, sink)):
+            if StreamRow.load(text, row_key).state is PartitionState.PENDING:
+                raise ConfigurationError(f"sink {sink!r} is left out, and half delivered")
+
+
+def nobody_joined(self: minibatches.Minibatches, *_: Any) -> frozenset[str]:
+    return frozenset()
+
+
+class StopsTheStream(again.Unsendable):
+    """Lets what is wrong with one parked event stop everything."""
+
+    def __init__(self, why: str) -> None:
+        raise Diverged(why)
+
+
+def never_in_vain(self: again.Again, claimed: Any) -> bool:
+    return False
+
+
+def a_second_sink(variant: Variant) -> Callable[[World], bool]:
+    return lambda world: len(world.cases) > 1 and world.cases[1].variant is variant
+
+
+def poisoned(capability: Capability) -> Callable[[World], bool]:
+    """Worlds in which two refused events break whoever sends them again."""
+    return lambda world: (
+        world.case.capability is capability and len(world.cluster.destination.poison) > 1
+    )
+
+
+def turned_away(variant: Variant) -> Callable[[World], bool]:
+    """Worlds with a gateway that may refuse the repeat of what got no answer."""
+    return lambda world: (
+        world.case.variant is variant and world.cluster.destination.gateway is not None
+    )
 
 
 HOLD = Case(Variant.OPAQUE)
@@ -434,7 +548,7 @@ BUGS = [
     Bug(
         "a fenced attempt goes on",
         partial(replaced, partitions.Holding, "write", swallows_the_fence),
-        every_crash(HOLD),
+        every_zombie(HOLD),
     ),
     Bug("open is not required", open_not_required, random_worlds()),
     Bug(
@@ -546,6 +660,41 @@ BUGS = [
         this_test(
             test_partitions.test_other_content_under_an_opaque_span_is_diverged_before_it_is_judged
         ),
+    ),
+    Bug(
+        "a refusal after a lost reply is believed, and the halves go out under new keys",
+        refusals_are_believed,
+        every_crash(CHUNKS, shut_s=3.0),
+    ),
+    Bug(
+        "a refusal after a lost reply is believed, by chunk",
+        refusals_are_believed,
+        random_worlds(turned_away(Variant.REPEATABLE_CHUNKS)),
+    ),
+    Bug(
+        "a refusal after a lost reply is believed, by event",
+        refusals_are_believed,
+        random_worlds(turned_away(Variant.REPEATABLE)),
+    ),
+    Bug(
+        "a sink that is not concluded is left out",
+        partial(replaced, refusals, "left_out", only_pending_is_open),
+        random_worlds(a_second_sink(Variant.PLACES)),
+    ),
+    Bug(
+        "a sink that is added while a complete minibatch is replayed is taken for a divergence",
+        partial(replaced, minibatches.Minibatches, "_joined", nobody_joined),
+        random_worlds(lambda world: world.changes.joins is not None),
+    ),
+    Bug(
+        "a parked event that cannot be sent any more stops the stream",
+        partial(replaced, again, "Unsendable", StopsTheStream),
+        random_worlds(lambda world: world.changes.releases and bool(world.refused)),
+    ),
+    Bug(
+        "a resend that nobody answers for keeps its place for ever",
+        partial(replaced, again.Again, "in_vain", never_in_vain),
+        random_worlds(poisoned(Capability.TRANSACTIONAL)),
     ),
     Bug(
         "a resender does not ask what became of the one before",

@@ -50,6 +50,23 @@ def test_the_worlds_are_not_idle(summary: Summary) -> None:
     }
 
 
+def test_the_worlds_have_what_no_crash_is_needed_for() -> None:
+    worlds = [World(world_seed(SEED, at)) for at in range(WORLDS)]
+    second = [world for world in worlds if len(world.cases) > 1]
+    destinations = [each for world in worlds for each in world.cluster.destinations.values()]
+    found = {
+        "several sinks": len(second),
+        "a sink joins": sum(world.changes.joins is not None for world in worlds),
+        "a sink leaves": sum(world.changes.leaves is not None for world in worlds),
+        "a column more": sum(world.changes.releases for world in worlds),
+        "rescaled": sum(world.changes.rescales > 0 for world in worlds),
+        "refusals after unknown outcomes": sum(each.gateway is not None for each in destinations),
+        "resends that fail for one event": sum(bool(each.poison) for each in destinations),
+        "an event that is never answered": sum(bool(each.broken) for each in destinations),
+    }
+    assert min(found.values()) >= 10, found
+
+
 def test_most_worlds_can_be_judged_to_their_end(summary: Summary) -> None:
     assert summary.total.unknown < WORLDS / 4
 

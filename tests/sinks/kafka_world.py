@@ -6,6 +6,7 @@ import json
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -227,7 +228,7 @@ APIS = {"produce": 0, "fetch": 1, "offsets": 2, "init": 22, "add": 24, "end": 26
 
 class Proxy:
     """Passes Kafka's requests on, and cuts connections at a chosen one, before or after it; or
-    answers nothing from then on, with every connection open.
+    answers nothing from then on, with every connection open. `delays_s` keeps requests of a kind.
     """
 
     def __init__(self, kafka: KafkaBroker) -> None:
@@ -238,6 +239,7 @@ class Proxy:
         self.cut: Callable[[int], str | None] = lambda _: None
         self.down = False
         self.silent = False
+        self.delays_s: dict[int, float] = {}
         self.seen: list[int] = []
         self._thread = threading.Thread(target=self._accept, daemon=True)
         self._thread.start()
@@ -321,6 +323,7 @@ class Proxy:
                     continue
                 if cut == "after":
                     swallow.set()
+                time.sleep(self.delays_s.get(api, 0.0))
                 far.sendall(head + body)
         if not swallow.is_set():
             _end(near, far)

@@ -109,7 +109,7 @@ class Desk:
             attempt = Attempt(driver.run, number + 1)
             assignment = Assignment("pay", opening, identity, "0", attempt, me, 0)
             delivery = PartitionDelivery(assignment, [sink], scribe, Journal(scribe))
-            driver.end(opening, delivery.run(list(rows)))
+            driver.end(opening, delivery.run(rows))
         finally:
             store.close()
 

@@ -176,9 +176,10 @@ def test_of_two_drivers_the_faster_ones_manifest_stays(
 def test_the_name_of_a_file_says_its_attempt_only_there(tmp_path: Path) -> None:
     at = target(7, partition="t/3", run=2)
     names = {
-        url: Files(url=url).part_name(at)
+        url: Files(url=url).part_name(at, "7-9")
         for url in ("hdfs://host:1/lake", "viewfs://here/lake", "s3://bucket/lake", "/lake")
     }
-    own, common = "part-0001-0000000000-t~2F3-2.7.parquet", "part-0001-0000000000-t~2F3.parquet"
+    own = "part-0001-0000000000-t~2F3-7-9-2.7.parquet"
+    common = "part-0001-0000000000-t~2F3-7-9.parquet"
     assert list(names.values()) == [own, own, common, common]
-    assert files_at(tmp_path).part_name(at) == own
+    assert files_at(tmp_path).part_name(at, "7-9") == own

@@ -191,7 +191,6 @@ def test_a_user_who_may_not_create_tables_loads_where_they_are(
 def test_a_password_that_is_no_part_of_a_url_is_shown_nowhere(
     tmp_path: Path, password: str
 ) -> None:
-    load = loader(f"postgresql://app:{password}@127.0.0.1:1/dw")
     with pytest.raises(ConfigurationError, match="is not a URL") as caught:
-        load.load(manifest_in(tmp_path))
+        loader(f"postgresql://app:{password}@127.0.0.1:1/dw").load(manifest_in(tmp_path))
     assert "s3cr" not in str(caught.value)

@@ -6,6 +6,7 @@ import pickle
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ import pytest
 
 from semel.errors import ConfigurationError, NotDelivered, OutcomeUnknown, Rejected
 from semel.events import Attempt, Chunk, Event, Given, Minibatch
-from semel.protocol import Capability, OnDoubt, OnReject
+from semel.protocol import Capability, DoubtWord, OnDoubt, OnReject
 from semel.sinks import DELIVERED, Function, Receipt, Session, Target, sink
+from semel.sinks.files import Files
 
 TARGET = Target("pay", "charge", Minibatch(1, 0), "0", Attempt(1, 1))
 
@@ -58,7 +60,7 @@ def test_a_decorator_takes_settings() -> None:
 
 def test_a_decorated_function_can_still_be_called() -> None:
     @sink(window=2)
-    def add(left: int, right: int = 1) -> int:
+    def add(left: Any, right: int = 1) -> object:
         return left + right
 
     assert add(2) == 3
@@ -79,9 +81,9 @@ def test_a_function_as_on_doubt_is_the_probe() -> None:
 
 @pytest.mark.parametrize("policy", ["hold", "resend", "skip", "stop"])
 @pytest.mark.rows("S21")
-def test_every_policy_has_its_word(policy: str) -> None:
+def test_every_policy_has_its_word(policy: DoubtWord) -> None:
     made = sink(on_doubt=policy)(print)
-    assert made.on_doubt.value == policy
+    assert made.on_doubt is OnDoubt(policy)
     assert made.name == "print"
 
 
@@ -105,8 +107,9 @@ def test_a_setting_that_cannot_be_is_refused_with_a_clear_message(
 ) -> None:
     def charge(event: Event) -> None: ...
 
+    decorate: Any = sink(**settings)
     with pytest.raises(ConfigurationError, match=said) as refused:
-        sink(**settings)(charge)
+        decorate(charge)
     assert "sink 'charge'" in str(refused.value)
 
 
@@ -292,3 +295,35 @@ def test_what_is_left_to_run_when_a_function_returns_may_not_have_arrived(batche
         failure = error
     assert isinstance(failure, OutcomeUnknown)
     assert "gave a coroutine" in str(failure)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda given, _: sink(name="out")(given),
+        lambda given, _: sink(name="out", on_doubt=given)(print),
+        lambda given, folder: Files(url=folder, then=given),
+    ],
+)
+def test_what_a_function_was_given_is_in_no_repr_of_its_sink(
+    made: Callable[[Any, Path], Any], tmp_path: Path
+) -> None:
+    described = made(partial(charge_with, token="t0p-s3cret"), tmp_path)
+    assert "s3cret" not in f"{described!r} {described}"
+
+
+def test_what_a_function_was_given_is_in_no_refusal_of_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="async def") as told:
+        Files(url=tmp_path, then=partial(later_with, token="t0p-s3cret"))
+    assert "s3cret" not in str(told.value)
+    with pytest.raises(ConfigurationError, match="neither a loader nor a sink nor") as told:
+        Files(url=tmp_path, then="t0p-s3cret")  # type: ignore[arg-type]
+    assert "s3cret" not in str(told.value)
+
+
+def charge_with(event: object, token: str = "") -> None:
+    del event, token
+
+
+async def later_with(event: object, token: str = "") -> None:
+    del event, token

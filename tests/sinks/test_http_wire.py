@@ -19,7 +19,8 @@ from semel.errors import NotDelivered, OutcomeUnknown, Rejected
 from semel.sinks import Receipt, Retry, Session
 from semel.sinks.http import Http
 from semel.sinks.http import connections as lines
-from semel.sinks.http.connections import Broken, Response
+from semel.sinks.http.connections import Broken
+from semel.sinks.http.responses import Response
 from sinks.http_wires import OK, TARGET, Conversation, Script, Wire, chunk_of, serve
 
 HASTY: dict[str, Any] = {

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,22 @@ def test_a_broker_ends_with_the_process_that_started_it() -> None:
         time.sleep(0.05)
     assert not Path(home).exists()
     assert not runs(int(pid))
+
+
+def test_a_broker_that_is_late_with_its_heartbeats_leads_on() -> None:
+    """As on a machine that has no time for it."""
+    jars_or_skip("broker")
+    late = {"broker.heartbeat.interval.ms": 5_000}
+    with closing(kafka_broker.KafkaBroker(quick=True, settings=late)) as broker:
+        topic, admin, leaders = broker.create_topic(), broker.admin(), set()
+        ends = time.monotonic() + 5.5
+        while time.monotonic() < ends:
+            parts = admin.list_topics(topic, timeout=30).topics[topic].partitions.values()
+            leaders |= {part.leader for part in parts}
+            time.sleep(0.05)
+        assert leaders == {1}
+        with pytest.raises(ValueError, match="restarts=True"):
+            broker.restart()
 
 
 def runs(pid: int) -> bool:

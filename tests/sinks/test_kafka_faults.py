@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,15 +23,28 @@ from semel.errors import (
 )
 from semel.events import EntityIds, IdSet
 from semel.sinks import Progress, Retry
+from semel.sinks.kafka.outlet import Outlet
 from semel.sinks.kafka.progress import ProgressSession
-from semel.sinks.kafka.writer import Writer
+from semel.sinks.kafka.writer import (
+    AT_FAULT,
+    FENCED,
+    PARTITION_AT_FAULT,
+    PURGED,
+    RIGHTS,
+    TOPIC_AT_FAULT,
+    WRONG,
+    Writer,
+)
 from sinks.kafka_world import (
+    APIS,
     Pipeline,
     Proxy,
+    alter,
     chunk,
     consumed,
     ids_in,
     progress,
+    proxied,
     sink_to,
     target,
 )
@@ -49,7 +62,6 @@ def opened(sink: Any, place: str, task: int = 1) -> ProgressSession:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.rows("N3")
 def test_a_commit_without_an_answer_is_unknown_and_kafka_is_asked(
     kafka: KafkaBroker, topic: str, place: str, proxy: Proxy, when: str
 ) -> None:
@@ -226,6 +238,101 @@ def test_what_the_user_may_not_do_is_told_and_mended_by_a_right(
     allow(kafka, "TOPIC", topic, "WRITE")
     session.deliver_with(chunk(0, 3), progress(0, 3))
     assert sorted(ids_in(consumed(kafka, topic))) == [0, 1, 2]
+
+
+def test_a_right_that_is_missing_for_a_topic_by_column_is_no_fault_of_an_event(
+    kafka: KafkaBroker, topic: str, place: str
+) -> None:
+    secret = {**SECRET, "sasl.username": kafka.user, "sasl.password": kafka.password}
+    own = kafka.create_topic(partitions=4, cleanup_policy="compact")
+    words: dict[str, Any] = {"servers": kafka.guarded, "config": secret, "progress_topic": own}
+    allow(kafka, "TOPIC", topic, "DESCRIBE")
+    allow(kafka, "TOPIC", own, "DESCRIBE", "READ", "WRITE")
+    allow(kafka, "TRANSACTIONAL_ID", f"semel/{place}/out/0", "DESCRIBE", "WRITE")
+    session = opened(sink_to(kafka, None, topic_column="t", **words), place)
+    session.take_over()
+    with pytest.raises(ConfigurationError, match="TOPIC_AUTHORIZATION_FAILED"):
+        session.deliver_with(chunk(0, 3, t=[topic] * 3), progress(0, 3))
+    allow(kafka, "TOPIC", topic, "WRITE")
+    session.deliver_with(chunk(0, 3, t=[topic] * 3), progress(0, 3))
+    assert sorted(ids_in(consumed(kafka, topic))) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("sequenced", [False, True])
+def test_a_time_that_the_broker_refuses_is_no_fault_of_an_event(
+    kafka: KafkaBroker, tmp_path: Path, sequenced: bool
+) -> None:
+    # Records that travel for longer than the topic takes: a limit of 1 ms would refuse the broker's
+    # own markers too, and the transaction would stay open.
+    topic = kafka.create_topic(message_timestamp_before_max_ms=200)
+    with proxied(kafka) as proxy:
+        proxy.delays_s[APIS["produce"]] = 0.4
+        pipeline = Pipeline(tmp_path, sink_to(kafka, topic, servers=kafka.far, sequenced=sequenced))
+        with pytest.raises(ConfigurationError, match=r"INVALID_TIMESTAMP.*message\.timestamp\."):
+            pipeline.minibatch(0, chunk(0, 5).rows.batch)
+        assert pipeline.parked() == []
+        assert consumed(kafka, topic) == []
+        alter(kafka, topic, "message.timestamp.before.max.ms", "86400000")
+        pipeline.start()
+        pipeline.minibatch(0, chunk(0, 5).rows.batch)
+        assert sorted(ids_in(consumed(kafka, topic))) == [0, 1, 2, 3, 4]
+        pipeline.close()
+
+
+def test_a_partition_that_is_not_there_is_an_events_fault_only_where_the_event_chose_it(
+    kafka: KafkaBroker, topic: str, place: str
+) -> None:
+    writer = Outlet(sink_to(kafka, topic), target(pipeline=place))
+    writer.look()
+    made = writer.writer()
+    with pytest.raises(ConfigurationError, match="_UNKNOWN_PARTITION"):
+        made.transact(lambda each: each.put(topic, b"x", b"k", 7))
+    with pytest.raises(Rejected, match="partition"):
+        made.transact(lambda each: each.put(topic, b"x", b"k", 7), chosen=PARTITION_AT_FAULT)
+    made.close()
+
+
+ABOUT_THE_CLUSTER = [
+    "INVALID_TIMESTAMP",
+    "INVALID_MSG",
+    "INVALID_MSG_SIZE",
+    "NOT_ENOUGH_REPLICAS",
+    "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+    "INVALID_REQUIRED_ACKS",
+    "TOPIC_AUTHORIZATION_FAILED",
+    "CLUSTER_AUTHORIZATION_FAILED",
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+    "UNKNOWN_TOPIC_OR_PART",
+    "_UNKNOWN_TOPIC",
+    "_UNKNOWN_PARTITION",
+    "UNSUPPORTED_FOR_MESSAGE_FORMAT",
+    "UNSUPPORTED_COMPRESSION_TYPE",
+    "KAFKA_STORAGE_ERROR",
+    "POLICY_VIOLATION",
+    "THROTTLING_QUOTA_EXCEEDED",
+    "INVALID_TXN_STATE",
+    "UNKNOWN_SERVER_ERROR",
+    "UNKNOWN",
+]
+
+
+def test_no_error_about_topic_cluster_or_rights_makes_a_dead_letter(
+    kafka: KafkaBroker, topic: str, place: str
+) -> None:
+    from confluent_kafka import KafkaError
+
+    outlet = Outlet(sink_to(kafka, topic), target(pipeline=place))
+    outlet.look()
+    writer = outlet.writer()
+    codes: Mapping[str, Any] = vars(KafkaError)
+    for name in ABOUT_THE_CLUSTER:
+        if name in codes:
+            found = writer._before_commit(KafkaError(codes[name]), frozenset())
+            assert isinstance(found, ConfigurationError | NotDelivered), name
+    assert sum(name in codes for name in ABOUT_THE_CLUSTER) > 15
+    tables = AT_FAULT | TOPIC_AT_FAULT | PARTITION_AT_FAULT | RIGHTS | WRONG | FENCED | PURGED
+    assert {name for name in tables if name not in codes} <= {"PRODUCER_FENCED"}
+    writer.close()
 
 
 def allow(kafka: KafkaBroker, kind: str, name: str, *operations: str) -> None:

@@ -54,7 +54,6 @@ def test_the_log_tells_the_number_and_the_progress_of_its_last_chunk(
     assert [int(headers["semel-osn"]) for _, _, headers in consumed(kafka, topic)] == [*range(1, 8)]
 
 
-@pytest.mark.rows("N3")
 def test_a_replaced_writer_is_refused_by_the_log(
     kafka: KafkaBroker, topic: str, place: str
 ) -> None:
@@ -136,7 +135,7 @@ def test_a_partition_without_a_log_of_its_own_is_refused(
 # -- through the engine
 
 
-@pytest.mark.rows("O6", "O10", "O11", "O23", "N3")
+@pytest.mark.rows("O6", "O10", "O11", "O23")
 def test_a_replay_sends_exactly_what_is_beyond_the_tail(
     kafka: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:

@@ -21,7 +21,10 @@ from semel.protocol import OnReject, ParkedState
 from semel.sinks import Retry, Tail
 from semel.sinks.kafka import Kafka
 from semel.sinks.kafka.log import TAIL, LogSession
+from semel.sinks.kafka.outlet import place_of
+from semel.sinks.kafka.progress import progress_partition
 from sinks.kafka_world import (
+    PROGRESS,
     Pipeline,
     alter,
     chunk,
@@ -337,3 +340,38 @@ def test_a_zombie_that_fences_again_for_its_resend_appends_nothing_of_its_own(
     pipeline.driver.end(later, pipeline.task(later, more))
     assert first_letters(kafka, topic) == "acdbefg"
     pipeline.close()
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"7", b'{"parts": 1}', b"\xff"])
+def test_progress_that_cannot_be_read_is_an_error_that_names_its_topic(
+    kafka: KafkaBroker, topic: str, place: str, damage: bytes
+) -> None:
+    sink = sink_to(kafka, topic)
+    session = sink.open(target(pipeline=place))
+    session.take_over()
+    session.deliver_with(chunk(0, 5), progress(0, 5))
+    session.close()
+    at = progress_partition(target(pipeline=place), 4)
+    write(kafka, PROGRESS, at, damage, key=place_of(target(pipeline=place)))
+    with pytest.raises(ConfigurationError, match=f"{PROGRESS}.*cannot be read"):
+        sink.open(target(2, pipeline=place)).take_over()
+
+
+@pytest.mark.parametrize("damage", [b"{", b"[]", b"7", b'{"osn": 1}', b"\xff"])
+def test_a_tail_that_cannot_be_read_is_an_error_that_names_its_topic(
+    kafka: KafkaBroker, topic: str, place: str, damage: bytes
+) -> None:
+    sink = sink_to(kafka, topic, sequenced=True)
+    log = json.dumps([place_of(target(pipeline=place)), [1, 0]]).encode()
+    write(kafka, topic, 0, b"x", headers=[("semel-log", log), ("semel-tail", damage)])
+    with pytest.raises(ConfigurationError, match=f"{topic}.*cannot be read"):
+        sink.open(target(pipeline=place)).take_over()
+
+
+def write(kafka: KafkaBroker, topic: str, partition: int, value: bytes, **others: Any) -> None:
+    """Somebody else writes a record."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": kafka.servers})
+    producer.produce(topic, value, partition=partition, **others)
+    assert producer.flush(30) == 0

@@ -177,7 +177,6 @@ def test_a_key_goes_to_the_partition_where_java_would_send_it(
     pipeline.close()
 
 
-@pytest.mark.rows("N3")
 def test_ten_thousand_strange_records_are_delivered_or_parked_and_order_is_kept(
     kafka: KafkaBroker, tmp_path: Path
 ) -> None:

@@ -6,15 +6,18 @@ Redis has the same in `test_redis_faults`, with a server that is killed.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 
 from semel.bench.kafka_broker import KafkaBroker
 from semel.bench.servers import PostgresServer
-from semel.errors import Diverged
+from semel.errors import Diverged, SemelError
+from semel.sinks.kafka import outlet, topics
 from semel.sinks.kafka import progress as rows
 from sinks import kafka_world
 from sinks.kafka_world import Pipeline, consumed, ids_in, sink_to
@@ -36,7 +39,7 @@ def ids_of(desk: Desk) -> list[int]:
 # -- PostgreSQL
 
 
-@pytest.mark.rows("S17")
+@pytest.mark.rows("O11")
 def test_a_database_restored_from_an_older_copy_is_noticed(
     desk: Desk, postgres: PostgresServer
 ) -> None:
@@ -126,3 +129,150 @@ def test_a_session_refuses_a_row_that_stands_below_what_was_acknowledged(
     session.deliver_with(kafka_world.chunk(2, 3), replace(further, after=2))
     session.close()
     assert ids_in(consumed(kafka, topic)) == [0, 1, 2]
+
+
+def recreate(kafka: KafkaBroker, topic: str, **settings: object) -> None:
+    kafka.delete_topic(topic)
+    kafka.create_topic(topic, partitions=4, **settings)
+
+
+@pytest.mark.rows("S17")
+@pytest.mark.parametrize("going_on", ["another process", "this process"])
+def test_a_topic_that_was_deleted_and_recreated_is_noticed(
+    kafka: KafkaBroker, tmp_path: Path, going_on: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = kafka.create_topic(partitions=4)
+    pipeline = Pipeline(tmp_path, sink_to(kafka, topic))
+    try:
+        pipeline.minibatch(0, kafka_world.chunk(0, 3).rows.batch)
+        recreate(kafka, topic)
+        if going_on == "another process":
+            rows._kept.clear()
+            outlet._known.clear()
+        else:
+            monkeypatch.setattr(outlet, "KNOWN_S", 0.0)  # a minute later
+        for _ in range(2):
+            opening = pipeline.open(1)
+            with pytest.raises(Diverged, match=rf"topic '{topic}' was deleted and recreated"):
+                pipeline.task(opening, kafka_world.chunk(3, 4).rows.batch)
+        assert consumed(kafka, topic) == []
+    finally:
+        pipeline.close()
+
+
+@pytest.mark.rows("S17")
+def test_a_topic_recreated_between_two_chunks_is_noticed_with_the_next_look(
+    kafka: KafkaBroker, tmp_path: Path
+) -> None:
+    for sequenced in (False, True):
+        topic = kafka.create_topic(partitions=4)
+        sink = sink_to(kafka, topic, sequenced=sequenced, chunk_rows=3)
+        pipeline = Pipeline(tmp_path, sink)
+        pipeline.minibatch(0, kafka_world.chunk(0, 3).rows.batch)
+        events = kafka_world.chunk(3, 9).rows.batch
+
+        def halves(batch: pa.RecordBatch = events, name: str = topic) -> Iterator[pa.RecordBatch]:
+            yield batch.slice(0, 3)
+            recreate(kafka, name)
+            yield batch.slice(3)
+
+        opening = pipeline.open(1)
+        with suppress(SemelError):
+            pipeline.driver.end(opening, pipeline.task(opening, halves()))
+        rows._kept.clear()
+        outlet._known.clear()
+        pipeline.start()
+        with suppress(Diverged):
+            pipeline.minibatch(1, events)
+        with pytest.raises(Diverged, match=r"recreated|events are gone from it"):
+            pipeline.minibatch(2, kafka_world.chunk(9, 12).rows.batch)
+        pipeline.close()
+
+
+def test_another_topic_that_the_sink_names_now_is_no_loss(
+    kafka: KafkaBroker, tmp_path: Path
+) -> None:
+    first, second = kafka.create_topic(), kafka.create_topic()
+    pipeline = Pipeline(tmp_path, sink_to(kafka, first))
+    pipeline.minibatch(0, kafka_world.chunk(0, 3).rows.batch)
+    pipeline.sink = sink_to(kafka, second)
+    pipeline.start()
+    pipeline.minibatch(1, kafka_world.chunk(3, 5).rows.batch)
+    assert ids_in(consumed(kafka, second)) == [3, 4]
+    pipeline.close()
+
+
+@pytest.mark.parametrize("sequenced", [False, True])
+def test_a_row_or_tail_of_before_without_a_topics_id_is_continued(
+    kafka: KafkaBroker, tmp_path: Path, sequenced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = kafka.create_topic()
+    pipeline = Pipeline(tmp_path, sink_to(kafka, topic, sequenced=sequenced))
+    with monkeypatch.context() as older:
+        older.setattr(topics.Topic, "identity", None)
+        pipeline.minibatch(0, kafka_world.chunk(0, 3).rows.batch)
+    rows._kept.clear()
+    pipeline.minibatch(1, kafka_world.chunk(3, 5).rows.batch)
+    rows._kept.clear()
+    pipeline.minibatch(2, kafka_world.chunk(5, 6).rows.batch)
+    assert ids_in(consumed(kafka, topic)) == [0, 1, 2, 3, 4, 5]
+    pipeline.close()
+
+
+def test_ids_of_another_cluster_are_not_compared() -> None:
+    here = topics.Topic("t", 1, "id-a", cluster="one")
+    assert here.is_another(["one", "t", "id-b"])
+    assert not here.is_another(["one", "t", "id-a"])
+    assert not here.is_another(["two", "t", "id-b"])  # mirrored
+    assert not here.is_another(["one", "u", "id-b"])
+    assert not here.is_another(None)
+    assert topics.Topic("t", 1, topics.NO_ID, cluster="one").identity is None
+    assert topics.Topic("t", 1, "id-a").identity is None
+
+
+@pytest.mark.rows("S17")
+def test_a_kept_fence_notices_a_progress_topic_that_was_recreated(
+    kafka: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, progress = kafka.create_topic(), f"progress-{uuid4().hex}"
+    pipeline = Pipeline(tmp_path, sink_to(kafka, topic, progress_topic=progress))
+    pipeline.minibatch(0, kafka_world.chunk(0, 3).rows.batch)
+    assert rows._kept
+    recreate(kafka, progress, cleanup_policy="compact")
+    monkeypatch.setattr(outlet, "KNOWN_S", 0.0)  # a minute later
+    opening = pipeline.open(1)
+    with pytest.raises(Diverged, match=r"3 is the last output .* it has nothing"):
+        pipeline.task(opening, kafka_world.chunk(3, 4).rows.batch)
+    assert ids_in(consumed(kafka, topic)) == [0, 1, 2]
+    pipeline.close()
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_kept_fence_writes_a_lost_row_again_and_any_other_notices_it(
+    kafka: KafkaBroker, tmp_path: Path, kept: bool
+) -> None:
+    """The limit of docs/protocol.md: a kept fence does not ask for the row that it wrote itself."""
+    topic, progress = kafka.create_topic(), f"progress-{uuid4().hex}"
+    pipeline = Pipeline(tmp_path, sink_to(kafka, topic, progress_topic=progress))
+    pipeline.minibatch(0, kafka_world.chunk(0, 3).rows.batch)
+    at = rows.progress_partition(kafka_world.target(pipeline=pipeline.name), 4)
+    lose(kafka, progress, at, f"{pipeline.name}/out/0")
+    if not kept:
+        rows._kept.clear()
+        with pytest.raises(Diverged, match=r"3 is the last output .* it has nothing"):
+            pipeline.minibatch(1, kafka_world.chunk(3, 5).rows.batch)
+    else:
+        pipeline.minibatch(1, kafka_world.chunk(3, 5).rows.batch)
+        rows._kept.clear()
+        pipeline.minibatch(2, kafka_world.chunk(5, 6).rows.batch)  # the row is there again
+        assert ids_in(consumed(kafka, topic)) == [0, 1, 2, 3, 4, 5]
+    pipeline.close()
+
+
+def lose(kafka: KafkaBroker, topic: str, partition: int, key: str) -> None:
+    """Let a compacted topic forget a key."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": kafka.servers})
+    producer.produce(topic, None, key, partition)
+    assert producer.flush(10) == 0

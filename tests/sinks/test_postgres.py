@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from semel.bench.servers import PostgresServer
@@ -407,7 +408,20 @@ def test_a_destination_that_does_not_fit_stops_the_pipeline_and_parks_nothing(
 # -- through the engine
 
 
-@pytest.mark.rows("S17", "O23", "N3")
+@pytest.mark.rows("N8")
+def test_a_chunk_is_visible_to_others_while_the_minibatch_is_still_delivered(desk: Desk) -> None:
+    visible: list[list[int]] = []
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for start in (0, 2, 4):
+            visible.append(ids_in(desk))
+            yield batch(range(start, start + 2))
+
+    desk.minibatch(desk.sink(table="payments", chunk_rows=2), rows())
+    assert visible == [[], [0, 1], [0, 1, 2, 3]]
+
+
+@pytest.mark.rows("S17", "O23")
 @pytest.mark.parametrize("way", WAYS)
 def test_minibatches_run_again_by_another_run_deliver_nothing_twice(
     desk: Desk, way: dict[str, str]
@@ -422,7 +436,6 @@ def test_minibatches_run_again_by_another_run_deliver_nothing_twice(
         assert sum(balances_in(desk).values()) == sum(range(60)) * 10
 
 
-@pytest.mark.rows("N3")
 def test_the_ledger_may_be_in_the_same_database(desk: Desk) -> None:
     sink = desk.sink(table="payments", chunk_rows=7)
     for _ in range(2):
@@ -465,7 +478,6 @@ def test_the_entity_of_a_bad_event_waits_where_it_is_told_to(desk: Desk, policy:
     assert ids_in(desk) == [each for each in range(9) if each not in (2, *waiting)]
 
 
-@pytest.mark.rows("N3")
 def test_a_lost_checkpoint_delivers_nothing_of_a_half_done_minibatch_again(desk: Desk) -> None:
     sink = desk.sink(table="payments", chunk_rows=5)
     desk.execute("create function stop() returns trigger language plpgsql as"

@@ -87,7 +87,7 @@ def test_a_reply_to_commit_that_is_lost_is_unknown_and_the_row_tells(
     assert stood.done == 2
 
 
-@pytest.mark.rows("S17", "O23", "N3")
+@pytest.mark.rows("S17", "O23")
 @pytest.mark.parametrize("what", ["cut", "lose"])
 @pytest.mark.parametrize("word", [b"copy ", COMMIT])
 def test_the_engine_delivers_once_whatever_the_wire_does(
@@ -101,7 +101,6 @@ def test_the_engine_delivers_once_whatever_the_wire_does(
     assert desk.parked() == []
 
 
-@pytest.mark.rows("N3")
 def test_a_server_that_restarts_half_way_is_waited_for(
     desk: Desk, postgres: PostgresServer
 ) -> None:
@@ -166,7 +165,7 @@ def test_a_staging_table_that_went_with_its_connection_is_made_again(desk: Desk)
         (lambda url: url + "_not", "does not exist"),
         (lambda url: url.replace("semel:", "nobody:"), "authentication failed"),
         (lambda url: url + "?sslmode=strange", "sslmode"),
-        (lambda url: url.replace("p%2Fw", "%zzgeheim"), "is not a URL that PostgreSQL"),
+        (lambda url: url.replace("p%2Fw", "%zzgeheim"), "is not a URL that can be read"),
     ],
 )
 def test_a_wrong_address_is_told_without_the_password(
@@ -211,7 +210,6 @@ def test_a_lock_that_is_not_given_in_time_is_not_delivered(desk: Desk) -> None:
     assert ids_in(desk) == [1]
 
 
-@pytest.mark.rows("N3")
 @pytest.mark.parametrize("word", [b"copy ", COMMIT])
 def test_a_frozen_zombie_cannot_hold_the_row(desk: Desk, wire: Wire, word: bytes) -> None:
     """No timeout of PostgreSQL ends a COPY whose client says nothing more."""

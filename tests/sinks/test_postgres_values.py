@@ -142,6 +142,51 @@ def test_values_with_parts_arrive_as_json(desk: Desk, way: str) -> None:
     assert found == list(zip(*(wanted for _, wanted in PARTS.values()), strict=True))
 
 
+@pytest.mark.parametrize(
+    ("keys", "names"),
+    [
+        (pa.array([date(2026, 1, 1)]), ["2026-01-01"]),
+        (pa.array([Decimal("1.50")]), ["1.50"]),
+        (pa.array([datetime(2026, 1, 1, tzinfo=UTC)]), ["2026-01-01T00:00:00+00:00"]),
+        (pa.array([b"ab"]), ["YWI="]),
+        (pa.array([True, False]), ["true", "false"]),
+        (pa.array([7]), ["7"]),
+        (pa.array(['"q"']), ['"q"']),
+        (pa.array([{"a": 1, "at": date(2026, 1, 1)}]), ['{"a": 1, "at": "2026-01-01"}']),
+    ],
+)
+def test_the_keys_of_a_map_are_the_names_of_an_object_without_quotes_of_their_own(
+    desk: Desk, keys: pa.Array, names: list[str]
+) -> None:
+    desk.execute("create table things (odd jsonb)")
+    of = pa.map_(keys.type, pa.int64())
+    odd = pa.array([[(key, 1) for key in keys.to_pylist()]], of)
+    session = desk.open(desk.sink(table="things", columns=["odd"]))
+    desk.deliver(session, chunk_of(batch([1], odd=odd)))
+    assert shown(desk, "select odd from things") == [(dict.fromkeys(names, 1),)]
+
+
+@pytest.mark.parametrize(
+    ("took", "text"),
+    [
+        (timedelta(days=200_000, microseconds=1), "17280000000.000001"),
+        (-timedelta(days=200_000, microseconds=1), "-17280000000.000001"),
+        (timedelta(microseconds=-5), "-0.000005"),
+        (timedelta(seconds=90, milliseconds=500), "90.5"),
+        (timedelta(), "0.0"),
+    ],
+)
+def test_an_interval_inside_of_a_value_keeps_its_microseconds(
+    desk: Desk, took: timedelta, text: str
+) -> None:
+    desk.execute("create table things (odd jsonb, several interval[])")
+    odd = pa.array([{"took": took}], pa.struct([("took", pa.duration("us"))]))
+    several = pa.array([[took]], pa.list_(pa.duration("us")))
+    session = desk.open(desk.sink(table="things", columns=["odd", "several"]))
+    desk.deliver(session, chunk_of(batch([1], odd=odd, several=several)))
+    assert shown(desk, "select odd, several from things") == [({"took": text}, [took])]
+
+
 def test_a_list_goes_into_an_array_where_the_table_has_one(desk: Desk) -> None:
     desk.execute(
         "create table things (id bigint, tags text[], grid int[], days date[], raws bytea[])"
@@ -174,6 +219,11 @@ def test_a_list_goes_into_an_array_where_the_table_has_one(desk: Desk) -> None:
         (pa.array([{"a": 1}]), "int", "make that jsonb"),
         (pa.array([[1]]), "int", "or an array"),
         (pa.array([(1, 2, 3)], pa.month_day_nano_interval()), "text", "has no type for"),
+        (
+            pa.array([[(1, 2, 3)]], pa.list_(pa.month_day_nano_interval())),
+            "jsonb",
+            "has no type for",
+        ),
     ],
 )
 def test_a_column_that_does_not_go_where_it_is_to_go_stops_the_pipeline(
@@ -197,7 +247,7 @@ def test_a_column_that_does_not_go_where_it_is_to_go_stops_the_pipeline(
         (pa.array([["a\0"]]), "jsonb", "NUL|Unicode escape"),
         (pa.array([-(2**40)], pa.int64()).cast(pa.timestamp("s")), "timestamp", "before the year"),
         (pa.array([-800_000], pa.int32()).cast(pa.date32()), "date", "before the year 1"),
-        (pa.array([2**30], pa.int32()).cast(pa.date32()), "date", "out of range"),
+        (pa.array([2**31 - 1], pa.int32()).cast(pa.date32()), "date", "out of range"),
         (pa.array([1], pa.duration("ns")), "interval", "would lose data"),
         (pa.array(["x" * 3_000_000]), "text unique", "index row"),
         (pa.array([b"\xff\xfe"]).view(pa.string()), "text", "encoding|UTF"),
@@ -301,7 +351,7 @@ def malformed(count: int) -> pa.RecordBatch:
     return batch(range(count), number=pa.array(words), note=pa.array(notes))
 
 
-@pytest.mark.rows("S17", "N3")
+@pytest.mark.rows("S17")
 @pytest.mark.parametrize("way", ["append", "apply", "each"])
 def test_ten_thousand_malformed_events_are_delivered_or_parked_with_a_reason(
     desk: Desk, way: str

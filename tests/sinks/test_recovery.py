@@ -182,7 +182,9 @@ class Webhook:
             if number == self.kill_at:
                 raise Killed
 
-        return sink(name="w", **settings)(call)
+        decorate: Any = sink(name="w", **settings)
+        made: Function = decorate(call)
+        return made
 
 
 ORDERED_BY = {at: f"e{at % 3}" for at in range(47)}

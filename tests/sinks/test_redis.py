@@ -79,7 +79,7 @@ def test_the_table_above_names_every_command() -> None:
     assert {case[0] for case in mark.args[1]} == set(ARGUMENTS)
 
 
-@pytest.mark.rows("S17", "N3")
+@pytest.mark.rows("S17")
 def test_a_script_of_ones_own_moves_money_between_two_keys_or_refuses(redis: RedisServer) -> None:
     transfer = """
         local has = tonumber(redis.call('GET', KEYS[1]) or '0')
@@ -151,7 +151,6 @@ def test_values_of_every_kind_arrive_as_redis_writes_them(redis: RedisServer) ->
     ]
 
 
-@pytest.mark.rows("N3")
 def test_nothing_in_a_value_becomes_a_command_or_lua_or_another_argument(
     redis: RedisServer,
 ) -> None:
@@ -171,7 +170,6 @@ def test_nothing_in_a_value_becomes_a_command_or_lua_or_another_argument(
         assert redis.execute("GET", f"k:{each}") == each.encode()
 
 
-@pytest.mark.rows("N3")
 def test_no_event_can_write_over_a_progress_row(redis: RedisServer) -> None:
     batch = rows(k=["semel:pay/out/0", "mine", "semel:other/out/0/ids"])
     failures = delivered(redis, batch, key="{k}", command="SET", arguments=("x",))
@@ -182,7 +180,6 @@ def test_no_event_can_write_over_a_progress_row(redis: RedisServer) -> None:
         lists(redis, key="semel:{c}")
 
 
-@pytest.mark.rows("N3")
 def test_a_null_is_refused_with_the_column_and_its_neighbours_arrive(redis: RedisServer) -> None:
     batch = rows(v=[1, None, 3], k=["x", "x", None])
     failures = delivered(redis, batch, key="n:{k}", command="INCRBY", arguments=("{v}",))
@@ -215,7 +212,6 @@ def test_a_column_that_is_no_single_value_or_is_not_there_stops_the_pipeline(
 # -- single events that Redis refuses
 
 
-@pytest.mark.rows("N3")
 def test_a_refused_event_is_named_with_the_reason_and_all_others_are_applied(
     redis: RedisServer,
 ) -> None:

@@ -61,7 +61,7 @@ def deliver_one(sink: Redis) -> object:
 # -- the line is cut
 
 
-@pytest.mark.rows("S11", "S17", "N3")
+@pytest.mark.rows("S11", "S17")
 @pytest.mark.parametrize("identity", [GIVEN, INCREASING, POSITION])
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_line_that_is_cut_at_any_script_loses_nothing_and_repeats_nothing(

@@ -42,7 +42,7 @@ def record(number: int, random: Random) -> dict[str, object]:
     return {**good, "kind": "bad", **chosen}
 
 
-@pytest.mark.rows("N3", "S17")
+@pytest.mark.rows("S17")
 def test_ten_thousand_malformed_records_are_each_delivered_or_parked_in_order(
     redis: RedisServer,
 ) -> None:

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 import semel
+from semel.delivery.agreement import Agreement
 from semel.errors import ConfigurationError
+from semel.events import Given
 from semel.protocol import OnDoubt, OnReject
 from semel.sinks import Files, Function, Http, Kafka, Postgres, Redis, Retry, Sink
 
@@ -83,6 +85,40 @@ def test_a_sink_that_was_made_can_be_changed_copied_and_sent(kind: str) -> None:
     assert {"name", "on_doubt", "retry"} <= set(inspect.signature(MADE[kind][0]).parameters)
 
 
+@every_sink
+def test_what_is_parked_at_once_fits_into_the_default_limit(kind: str) -> None:
+    sink = made(kind)
+    assert sink.park_limit >= max(10_000, sink.parked_at_once)
+    Agreement("p", (sink,), Given("c", ("id",)))
+
+
+def test_a_limit_follows_from_the_window_or_the_chunk_unless_it_is_given() -> None:
+    assert semel.sink(window=50_000)(print).park_limit == 50_000
+    assert made("Http", idempotency=True, chunk_rows=70_000).park_limit == 70_000
+    assert made("Kafka").park_limit == 20_000
+    assert made("Postgres", park_limit=12_000).park_limit == 12_000
+
+
+@pytest.mark.parametrize(
+    ("sink", "least"),
+    [
+        (semel.sink(window=20, park_limit=19)(print), 20),
+        (made("Http", idempotency=True, park_limit=5_000), 20_000),
+        (made("Postgres", park_limit=9_999), 10_000),
+        (replace(made("Kafka"), chunk_rows=30_000), 30_000),
+    ],
+)
+def test_a_limit_below_what_is_parked_at_once_is_refused_before_anything_starts(
+    sink: Sink, least: int
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"park_limit of {least} or more"):
+        Agreement("p", (sink,), Given("c", ("id",)))
+
+
+def test_a_limit_of_nothing_is_a_wish_and_not_a_mistake() -> None:
+    Agreement("p", (semel.sink(park_limit=0)(print),), Given("c", ("id",)))
+
+
 def test_settings_are_written_with_their_names() -> None:
     with pytest.raises(ConfigurationError, match="write every setting as name=value"):
         Postgres("postgresql://h/d", name="out", url="postgresql://h/d")  # type: ignore[misc]
@@ -90,14 +126,14 @@ def test_settings_are_written_with_their_names() -> None:
 
 def test_a_function_that_takes_no_event_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="called with an event and nothing else"):
-        semel.sink(lambda: None)
+        semel.sink(lambda: None)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="called with an Arrow batch and nothing else"):
-        semel.sink(batches=True)(lambda _, __: None)
+        semel.sink(batches=True)(lambda _, __: None)  # type: ignore[arg-type, misc]
 
 
 def test_what_follows_from_the_window_is_no_setting_of_a_function() -> None:
     with pytest.raises(ConfigurationError, match="no setting 'chunk_rows'"):
-        semel.sink(chunk_rows=5)(print)
+        semel.sink(chunk_rows=5)(print)  # type: ignore[call-overload]
 
 
 def test_a_probe_is_said_once() -> None:

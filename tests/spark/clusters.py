@@ -37,6 +37,22 @@ BOTH = {
 }
 """A session that waits for both executors, and gives a task to whichever is free."""
 
+ADAPTIVE = {
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.adaptive.forceApply": "true",
+    "spark.sql.adaptive.coalescePartitions.enabled": "true",
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+    "spark.sql.adaptive.coalescePartitions.minPartitionSize": "1b",
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "1kb",
+    "spark.sql.adaptive.optimizeSkewsInRebalancePartitions.enabled": "true",
+    "spark.sql.adaptive.skewJoin.enabled": "true",
+    "spark.sql.adaptive.skewJoin.skewedPartitionFactor": "1.1",
+    "spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes": "1kb",
+    "spark.sql.adaptive.localShuffleReader.enabled": "true",
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+}
+"""Adaptive execution that joins and splits tasks wherever it may."""
+
 SPECULATING = {
     **BOTH,
     "spark.speculation": "true",

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from kafka_fixture import ONE_OF_A_RUN
 from semel.verify.counting_house import CountingHouse
 from semel.verify.households import Household
 from semel.verify.standalone import ConnectServer, StandaloneCluster
 from spark.classes import archive
 from spark.driving import TESTS, Bed
+from spark.needs import has, not_skipped, reason
 from spark.sessions import Desk, own_session, without_jvm
+
+OLD_WARNINGS = (
+    "ignore:distutils Version classes are deprecated:DeprecationWarning",
+    "ignore:The distutils package is deprecated:DeprecationWarning",
+    "ignore:unclosed <socket:ResourceWarning",
+)
+"""What an older PySpark itself gives cause for: 3.5 compares versions by distutils, and 3.5 and 4.0
+leave the sockets of `collect` to the garbage collector.
+"""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not has("quiet"):
+        for each in OLD_WARNINGS:
+            config.addinivalue_line("filterwarnings", each)
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
@@ -24,10 +41,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     for item in items:
         used = set(getattr(item, "fixturenames", ()))
+        needed = [name for mark in item.iter_markers("needs") for name in mark.args]
+        absent = [name for name in (*needed, *({"connect"} & used)) if not has(name)]
+        if absent:
+            item.add_marker(pytest.mark.skip(reason=reason(absent[0])))
+            item.own_markers = [mark for mark in item.own_markers if mark.name != "smoke"]
         if {"cluster", "connect"} & used:
             item.add_marker(pytest.mark.xdist_group("clusters"))
-        elif "spark" in used:
+        elif "spark" in used and not {*ONE_OF_A_RUN} & used:  # those have a process already
             item.add_marker(pytest.mark.xdist_group("sessions"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A smoke test is run: one that is skipped, for whatever reason, has failed."""
+    report = yield
+    return not_skipped(report) if item.get_closest_marker("smoke") else report
 
 
 @pytest.fixture

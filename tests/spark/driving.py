@@ -21,8 +21,9 @@ from semel.events.ids import EventID
 from semel.verify.counting_house import Charge, CountingHouse
 from semel.verify.households import Household, command_of, descendants
 from semel.verify.standalone import python_workers, spark_environment
-from spark.positions import write_table
+from spark.needs import require
 from spark.settings import Settings
+from spark.tables import write_table
 
 TESTS = Path(__file__).parents[1]
 PATIENCE_S = 120.0
@@ -124,6 +125,8 @@ class Bed:
 
     def settings(self, **changes: Any) -> Settings:
         """Say what a driver is told; whatever is not named is as in most tests."""
+        if changes.get("source") == "positions":
+            require("positions")
         usual: dict[str, Any] = {
             "house": self.house.url,
             "input": str(self.table if changes.get("source") == "positions" else self.input),
@@ -132,11 +135,14 @@ class Bed:
         }
         return Settings(**{**usual, **changes})
 
-    def start(self, *settings: Settings, script: str = "spark.job") -> Run:
-        """Start a driver and go on; some scripts run several queries."""
+    def start(self, *settings: Settings | str, script: str = "spark.job") -> Run:
+        """Start a driver and go on; some scripts run several queries, or take other words too."""
         self.starts += 1
         told = []
         for number, each in enumerate(settings):
+            if isinstance(each, str):
+                told.append(each)
+                continue
             told.append(str(self.folder / f"settings-{self.starts}-{number}.json"))
             each.save(Path(told[-1]))
         log = self.folder / f"driver-{self.starts}.log"

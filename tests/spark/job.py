@@ -24,7 +24,6 @@ from semel.verify.counting_house import clerk
 from semel.verify.standalone import SMALL_CONF, SMALL_JVM
 from spark import classes, faults
 from spark.destinations import make_sink
-from spark.positions import Positions
 from spark.settings import Settings
 
 PAYMENTS = "customer string, payment_id bigint, amount bigint"
@@ -83,6 +82,8 @@ def session(settings: Settings) -> SparkSession:
 
 def source(settings: Settings, spark: SparkSession) -> DataFrame:
     if settings.source == "positions":
+        from spark.positions import Positions  # not every Spark has sources in Python
+
         spark.dataSource.register(Positions)
         reader = spark.readStream.format("positions").option("table", settings.input)
         return reader.option("limit", settings.max_files).load()

@@ -7,24 +7,14 @@ writes it, lets it grow, and leaves gaps in it. Offsets in the checkpoint look a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
-SCHEMA = "topic string, partition int, offset bigint, key string, value bigint"
-
-Row = tuple[int, str, int]
-
-
-def write_table(path: Path, partitions: Mapping[int, Sequence[Row]], topic: str = "t") -> None:
-    """Write the table as a whole: whoever reads sees the old one or the new one."""
-    rows = {str(number): list(each) for number, each in partitions.items()}
-    fresh = path.with_suffix(".new")
-    fresh.write_text(json.dumps({"topic": topic, "partitions": rows}))
-    fresh.replace(path)
+from spark.tables import SCHEMA
 
 
 class Stretch(InputPartition):

@@ -78,6 +78,53 @@ def both(frame: DataFrame) -> DataFrame:
     return frame.union(second.withColumn("payment_id", sql.col("payment_id") + 10_000))
 
 
+def paired(frame: DataFrame) -> DataFrame:
+    """A join of two streams: each payment with the same one of the second folder, when both came
+    within a minute.
+    """
+    spark = frame.sparkSession
+    where = spark.conf.get("spark.semel.second")
+    other = spark.readStream.schema(PAYMENTS).option("maxFilesPerTrigger", 1).json(str(where))
+    names = {"customer": "other_customer", "payment_id": "other_id", "amount": "other_amount"}
+    second = timed(other).withColumnsRenamed({**names, "at": "other_at"})
+    within = sql.expr(
+        "payment_id = other_id and other_at between at - interval 1 minute and at + interval 1 "
+        "minute"
+    )
+    found = timed(frame).join(second, within)
+    return found.select(
+        "customer", "payment_id", (sql.col("amount") + sql.col("other_amount")).alias("amount")
+    )
+
+
+def risen(frame: DataFrame) -> DataFrame:
+    """A pattern over single events: a payment that is greater than the one before it."""
+
+    def find(key: Any, frames: Any, state: Any) -> Any:
+        import pandas as pd  # type: ignore[import-untyped]
+
+        last = state.get[0] if state.exists else None
+        found = []
+        rows = pd.concat(list(frames)).sort_values("payment_id")
+        for number, amount in zip(rows["payment_id"], rows["amount"], strict=True):
+            if last is not None and amount > last:
+                found.append((key[0], int(number), int(amount)))
+            last = int(amount)
+        state.update((last,))
+        yield pd.DataFrame(found, columns=["customer", "payment_id", "amount"])
+
+    schema = "customer string, payment_id bigint, amount bigint"
+    uneven = sql.expr("payment_id * 7 % 13").alias("amount")
+    grouped = frame.select("customer", "payment_id", uneven).groupBy("customer")
+    return grouped.applyInPandasWithState(find, schema, "last bigint", "append", "NoTimeout")
+
+
+def stamped(frame: DataFrame) -> DataFrame:
+    """Each payment with the time of its micro-batch, which is the same whenever it is run again."""
+    now = sql.unix_micros(sql.current_timestamp())
+    return frame.withColumn("amount", now)
+
+
 GIVEN: Words = {"entity": "customer", "event": "payment_id"}
 
 QUERIES: dict[str, Continuous] = {
@@ -96,6 +143,12 @@ QUERIES: dict[str, Continuous] = {
     "both": Continuous(both, GIVEN),
 }
 
+PATTERNS: dict[str, Continuous] = {
+    "paired": Continuous(paired, GIVEN),
+    "risen": Continuous(risen, GIVEN),
+    "stamped": Continuous(stamped, GIVEN),
+}
+
 
 def main() -> None:
     settings, chosen = Settings.load(Path(sys.argv[1])), sys.argv[2:]
@@ -111,7 +164,7 @@ def main() -> None:
 
 
 def start(spark: SparkSession, settings: Settings, name: str) -> Any:
-    asked = QUERIES[name]
+    asked = {**QUERIES, **PATTERNS}[name]
     apart = spark.newSession()
     for key, value in {"spark.sql.shuffle.partitions": "2", **asked.conf}.items():
         apart.conf.set(key, value)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from semel import Event, Ledger, sink
-from semel.errors import Diverged, SemelError
+from semel.errors import Diverged, EventsParked, SemelError
 from semel.ledger.parked import read_parked, resolve
 from semel.ledger.scribe import Scribe
 from semel.ledger.stores import open_store
@@ -20,10 +20,10 @@ from semel.spark.deliver import deliver_batch
 from semel.verify.standalone import spark_environment
 from spark.destinations import make_sink
 from spark.driving import TESTS, Bed, Run, assert_once, assert_ordered, wait_for
-from spark.positions import SCHEMA as POSITIONS
 from spark.queries import run_batch
 from spark.sessions import Desk
 from spark.settings import Settings
+from spark.tables import SCHEMA as POSITIONS
 
 COUNTER = {"identity": "counter", "entity": "customer"}
 
@@ -134,7 +134,8 @@ def test_a_batch_whose_workers_die_goes_on(desk: Desk, sink: str, identity: str)
 
     def run() -> Any:
         to = make_sink(sink, desk.house.url, steps=steps, **given)
-        return deliver_batch(frame, to=to, name=desk.name, batch="b", ledger=ledger, **words)
+        named: dict[str, Any] = {"name": desk.name, "batch": "b", "ledger": ledger}
+        return deliver_batch(frame, to=to, fail_on_parked=False, **named, **words)
 
     desk.house.arm("effect.after", after=3, times=4)
     with pytest.raises(Exception, match=r".") as ended:
@@ -160,8 +161,8 @@ def positions(desk: Desk) -> Any:
 
 
 @pytest.mark.rows("S21")
-def test_what_a_person_released_of_a_finished_batch_goes_with_its_next_run(
-    desk: Desk, tmp_path: Path
+def test_a_batch_with_parked_events_fails_until_a_person_has_resolved_them(
+    desk: Desk, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen, ledger = tmp_path / "seen", f"sqlite:///{tmp_path}/batch.db"
 
@@ -174,8 +175,19 @@ def test_what_a_person_released_of_a_finished_batch_goes_with_its_next_run(
     frame = desk.spark.createDataFrame([("a", 1), ("a", 2), ("b", 3)], "c string, id bigint")
     words: dict[str, Any] = {"entity": "c", "event": "id", "ledger": ledger, "partitions": 1}
     words |= {"to": sink(name="out")(out), "name": "mail", "batch": "d"}
-    assert deliver_batch(frame, **words).parked == {"out": 2}, "one is held, one waits behind it"
-    assert deliver_batch(frame, **words).parked == {"out": 2}
+    for before in False, True:  # a job that is run again says so again, and repeats nothing
+        caplog.clear()
+        with pytest.raises(EventsParked) as failed:
+            deliver_batch(frame, **words)
+        said = str(failed.value)
+        assert "sink 'out': 2 of 3 (1 held, 1 waiting)" in said
+        assert "`semel parked ls mail@d`" in said
+        assert "parked" in caplog.text
+        result: Any = failed.value.result
+        assert (result.parked, result.again) == ({"out": 2}, before)
+        assert (result.delivered, result.suppressed) == ({"out": 1 - before}, {"out": int(before)})
+    assert deliver_batch(frame, fail_on_parked=False, **words).parked == {"out": 2}
+    assert sorted(seen.read_text().split()) == ["a1", "b3"]
     scribe = Scribe(open_store(ledger), "mail@d")
     [held] = [at for at, row, _ in read_parked(scribe, "out") if row.state is ParkedState.HELD]
     resolve(scribe, "out", held, ParkedState.DELIVERED, "ann", "seen in the mailbox")

@@ -15,9 +15,9 @@ from semel import Ledger
 from semel.errors import ConfigurationError
 from semel.spark import checkpoints
 from spark.driving import Bed, assert_once, assert_ordered, names
-from spark.positions import write_table
 from spark.sessions import Desk
 from spark.settings import Settings
+from spark.tables import write_table
 
 POSITION = {"identity": "position"}
 GIVEN = {"entity": "customer", "event": "payment_id"}
@@ -45,7 +45,7 @@ def grow(desk: Bed, identity: str, rounds: int) -> None:
         desk.payments(files=2, rows=10)
 
 
-@pytest.mark.rows("A1", "A10", "O8", "N4")
+@pytest.mark.rows("A1", "A10", "N4")
 @pytest.mark.parametrize("identity", IDENTITIES)
 def test_a_checkpoint_lost_again_and_again_repeats_nothing(
     desk: Desk, caplog: pytest.LogCaptureFixture, identity: str
@@ -83,6 +83,19 @@ def test_a_counted_id_does_not_survive_a_lost_checkpoint_and_the_choice_is_named
     assert told.startswith(f"ConfigurationError: pipeline {desk.name!r}: the checkpoint was lost")
     assert "Restore the checkpoint, or start under a new name" in told
     assert desk.charges() == before
+
+
+def test_a_start_that_is_refused_leaves_no_pipeline_in_the_ledger(desk: Desk) -> None:
+    desk.payments(files=1, rows=4)
+    desk.deliver(desk.settings())
+    desk.payments(files=1, rows=4)
+    other = f"sqlite:///{desk.folder / 'other.db'}"
+    told = desk.refused(desk.settings(ledger=other))
+    assert "the ledger knows nothing of this pipeline" in told
+    with Ledger(other) as ledger:
+        assert ledger.pipelines() == []
+    desk.deliver(desk.settings())
+    assert_once(desk.charges(), desk.expected)
 
 
 def test_a_gap_stops_the_query_and_names_where_to_start(desk: Desk) -> None:
@@ -198,7 +211,7 @@ CRASHED = [
 ]
 
 
-@pytest.mark.rows("A9", "O8", "N4", "N11")
+@pytest.mark.rows("A9", "N4", "N11")
 @pytest.mark.parametrize(("sink", "identity"), CRASHED)
 def test_a_checkpoint_lost_after_a_crash_repeats_nothing(
     desk: Desk, sink: str, identity: str
@@ -223,8 +236,9 @@ def test_a_checkpoint_lost_after_a_crash_repeats_nothing(
     with Ledger(again.ledger) as ledger:
         for entity, event in desk.expected:
             (trace,) = ledger.find(desk.name, entity, event)
-            sure = "delivered" if (entity, event) in charged else "parked"
-            assert trace.state in (sure, "in doubt"), f"{entity}/{event}: {trace}"
+            # What was swept with its generation is known by its watermark only.
+            sure = {"delivered", "handled"} if (entity, event) in charged else {"parked"}
+            assert trace.state in {*sure, "in doubt"}, f"{entity}/{event}: {trace}"
             assert trace.state != "in doubt" or sink == "opaque"
 
 

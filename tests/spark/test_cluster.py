@@ -11,6 +11,7 @@ from semel.verify.counting_house import Charge
 from semel.verify.standalone import StandaloneCluster
 from spark.accounts import FIVE, Account, judge_held
 from spark.clusters import (
+    ADAPTIVE,
     BOTH,
     LONG_S,
     completed,
@@ -40,7 +41,32 @@ def number(name: Name) -> int:
     return name[1]
 
 
-@pytest.mark.rows("S5", "S10", "S14", "S15", "S20", "O21", "N1")
+@pytest.mark.rows("S5", "A11")
+def test_one_bucket_is_one_task_on_two_executors_under_adaptive_execution_and_skew(
+    bed: Bed, cluster: StandaloneCluster
+) -> None:
+    bed.payments(files=1, rows=400, customers=20)
+    settings = bed.settings(
+        master=cluster.url,
+        sink="transactional",
+        sink_settings={"chunk_rows": 50},
+        where="payment_id % 20 = 7 or payment_id < 40",  # c7 has ten times as much as the others
+        conf={**BOTH, **ADAPTIVE},
+    )
+    bed.expected = [name for name in bed.expected if name[0] == "c7" or number(name) < 40]
+    run = bed.start(settings, "batch", "b", script="spark.queries")
+    run.finished(LONG_S)
+    charges = bed.house.charges()
+    assert_once(charges, bed.expected)
+    assert_ordered(charges)
+    tasks = {(charge.partition, charge.attempt) for charge in charges}
+    assert len(tasks) == len({place for place, _ in tasks}) == len({task for _, task in tasks}) == 2
+    assert len({charge.pid for charge in charges}) == 2
+    for charge in charges:
+        assert charge.partition == partition_of(charge.entity)
+
+
+@pytest.mark.rows("S5", "S10", "S14", "S15", "S20", "O8", "O21", "N1")
 def test_executors_are_killed_in_the_middle_of_partitions_twice_in_a_row(
     bed: Bed, cluster: StandaloneCluster
 ) -> None:

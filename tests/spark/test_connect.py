@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -81,7 +82,6 @@ def test_an_opaque_sink_whose_worker_is_killed_holds_at_most_its_window_through_
     assert missing(charges, bed.expected) == waiting
 
 
-@pytest.mark.rows("O8")
 @pytest.mark.parametrize("step", ["open.after", "complete.before", "complete.after"])
 def test_the_drivers_part_is_killed_beside_the_server_and_started_again(
     bed: Bed, connect: ConnectServer, step: str
@@ -96,6 +96,7 @@ def test_the_drivers_part_is_killed_beside_the_server_and_started_again(
     assert_ordered(bed.house.charges())
 
 
+@pytest.mark.smoke
 @pytest.mark.rows("N4")
 def test_a_lost_checkpoint_repeats_nothing_through_connect(
     bed: Bed, connect: ConnectServer
@@ -131,3 +132,15 @@ def test_the_ledger_beside_the_checkpoint_is_made_where_the_drivers_part_runs(
     run.finished()
     assert Path(told.checkpoint + ".semel.db").exists()
     assert_once(bed.house.charges(), bed.expected)
+
+
+def test_the_kind_of_a_tasks_error_reaches_the_drivers_part_beside_the_server(
+    bed: Bed, connect: ConnectServer
+) -> None:
+    bed.payments(files=1, rows=4, customers=1)
+    bed.house.plan("away", event=2, times=None)
+    told = settings_of(bed, connect, sink_settings={"retry": [0.01, 0.02, 0.05]})
+    run = bed.start(told)
+    assert run.wait() == 1
+    assert re.search(r"^semel\.errors\.NotDelivered: .*away", run.said(), re.MULTILINE), run.said()
+    assert "semel.spark.failures.Failed" not in run.said()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from docs_blocks import blocks, shape
 from semel.verify.households import command_of
 from spark.driving import wait_for
 
@@ -70,6 +72,34 @@ def end(run: subprocess.Popen[bytes]) -> None:
     run.wait()
 
 
+SOMETIMES = ("waiting", "behind it", "delivered")
+"""What the README shows of its run, and a run with other kills may not have."""
+
+
+def unlike_the_readme(said: str, *, in_doubt: bool) -> list[str]:
+    """Give the lines of the README's run, up to its table, that this run does not have."""
+    [shown] = [each.text for each in blocks("README.md", "") if "side by side" in each.text]
+    before, doubts, after = re.split(
+        r"(?m)^(?=semel holds|plain ━)", shown.partition("\n" + " " * 20)[0]
+    )
+    expected = "\n".join([before, after, doubts if in_doubt else ""])
+    printed = {shape(line) for line in said.splitlines()}
+    return [
+        line
+        for line in expected.splitlines()
+        if line.strip(" .")
+        and not any(word in line for word in SOMETIMES)
+        and shape(line) not in printed
+    ]
+
+
+def test_another_run_than_the_readmes_is_found() -> None:
+    [shown] = [each.text for each in blocks("README.md", "") if "side by side" in each.text]
+    assert unlike_the_readme(shown, in_doubt=True) == []
+    [missing] = unlike_the_readme(shown.replace("and its JVM with", "with"), in_doubt=True)
+    assert missing.startswith("killed the driver")
+
+
 def test_plain_charges_twice_and_semel_once(place: Path) -> None:
     run = start(place, "--json", "--payments", "200")
     try:
@@ -88,6 +118,7 @@ def test_plain_charges_twice_and_semel_once(place: Path) -> None:
     assert "killed Spark's Python worker" in said(place)
     assert "killed the driver" in said(place)
     assert said(place).count("$ semel resolve @") == (in_doubt > 0)
+    assert unlike_the_readme(said(place), in_doubt=in_doubt > 0) == []
     assert list(place.iterdir()) == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -27,9 +28,10 @@ SAYS = {
         "checkpoint lost, 15 in each by now: 30 delivered",
     ],
     "counter": [
-        "page a, window 1: 2 clicks",
-        "page b, window 2: 1 clicks",
-        "page a, window 3: 1 clicks",
+        "page a, update 1: 2 clicks",
+        "page b, update 2: 2 clicks",
+        "page b, update 3: 3 clicks",
+        "page a, update 2: 3 clicks",
     ],
     "batch": [
         "delivered now {'remind': 3}, again: False",
@@ -61,6 +63,21 @@ def test_every_example_is_run() -> None:
         assert f'"{name}.py"' in Path(__file__).with_name(f"{test}.py").read_text()
 
 
+def test_every_example_and_the_first_page_run_only_as_a_script() -> None:
+    programs = {each.stem: each.read_text() for each in EXAMPLES.glob("*.py")}
+    shown = [each for each in blocks(START, "python") if "awaitTermination" in each]
+    assert len(shown) == 2
+    programs |= {f"start.md, program {number}": each for number, each in enumerate(shown)}
+    for name, program in programs.items():
+        body = ast.parse(program).body
+        runs = [each for each in body if not isinstance(each, ast.FunctionDef | ast.ClassDef)]
+        *before, last = runs
+        assert ast.unparse(last).startswith("if __name__ == '__main__':"), name
+        text = "".join(map(ast.unparse, before))
+        assert ".start()" not in text, name
+        assert "semel.deliver" not in text, name
+
+
 @pytest.mark.parametrize("name", SAYS)
 def test_an_example_runs_and_says_what_it_did(name: str, tmp_path: Path) -> None:
     with Household("examples") as household:
@@ -70,7 +87,7 @@ def test_an_example_runs_and_says_what_it_did(name: str, tmp_path: Path) -> None
 
 
 def test_what_the_first_page_says_to_paste_runs_as_it_is(tmp_path: Path) -> None:
-    [program] = [each for each in blocks(START, "python") if "awaitTermination" in each]
+    [program] = [each for each in blocks(START, "python") if '.json("payments")' in each]
     [shell] = [each for each in blocks(START, "") if "python pay.py" in each]
     with Household("examples") as household:
         (household.folder / "pay.py").write_text(program.replace("sleep(0.2)", "sleep(0)"))

@@ -18,7 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from semel.bench.servers import PostgresServer
-from semel.errors import ConfigurationError, Diverged
+from semel.errors import ConfigurationError, Diverged, EventsParked, Rejected
 from semel.sinks.files import Files, committed, read
 from semel.spark.deliver import deliver, deliver_batch
 from semel.verify.households import Household
@@ -169,6 +169,70 @@ def test_a_batch_job_leaves_its_files_once_however_often_it_is_run(
     for folder in folders:
         rows = [row["id"] for table in read(folder) for row in table.to_pylist()]
         assert sorted(rows) == list(range(30))
+
+
+class Warehouse:
+    """A loader that refuses its first manifest."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def known(self, manifest: Any) -> bool:
+        """Nothing is known."""
+        return manifest is None
+
+    def load(self, manifest: Any) -> None:
+        """Refuse the first."""
+        del manifest
+        self.calls += 1
+        if self.calls == 1:
+            raise Rejected("the warehouse is closed")
+
+
+def test_a_batch_job_whose_second_stage_refuses_a_manifest_says_which_one_it_is(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def load(manifest: Any) -> None:
+        raise Rejected("the warehouse is closed")
+
+    frame = spark.range(30).selectExpr("concat('c', id % 4) as customer", "id")
+    with pytest.raises(EventsParked, match=r"sink 'lake.then': 1 \(1 rejected\)\. Look"):
+        deliver_batch(
+            frame,
+            to=Files(name="lake", url=str(tmp_path / "lake"), then=load),
+            name="nightly",
+            batch="monday",
+            entity="customer",
+            event="id",
+            partitions=2,
+            ledger=f"sqlite:///{tmp_path}/ledger.db",
+        )
+
+
+def test_a_batch_job_is_not_finished_without_a_sink_whose_files_are_not_named_yet(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    loads = Warehouse()
+    sinks = [Files(name=name, url=str(tmp_path / name), then=loads) for name in ("old", "further")]
+    words: dict[str, Any] = {
+        "name": "nightly",
+        "batch": "monday",
+        "entity": "customer",
+        "event": "id",
+        "partitions": 2,
+        "ledger": f"sqlite:///{tmp_path}/ledger.db",
+    }
+    frame = spark.range(30).selectExpr("concat('c', id % 4) as customer", "id")
+    with pytest.raises(Rejected, match="the warehouse is closed"):
+        deliver_batch(frame, to=sinks[0], **words)
+    with pytest.raises(ConfigurationError, match=r"sink 'old' is left out.*Start once with it"):
+        deliver_batch(frame, to=sinks[1], **words)
+    done = deliver_batch(frame, to=sinks, **words)  # it joins at a batch that is complete
+    assert (done.delivered, done.again) == ({"old": 0, "further": 30}, False)
+    for sink in sinks:
+        tables = read(f"{sink.url}/nightly@monday/{sink.name}")
+        assert sorted(row["id"] for each in tables for row in each.to_pylist()) == list(range(30))
+    assert deliver_batch(frame, to=sinks[1], **words).again
 
 
 @pytest.mark.parametrize("streaming", [False, True])

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -46,7 +47,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "kafka.py"
 GIVEN = {"entity": "customer", "event": "payment_id"}
 
 
-@pytest.mark.rows("S17", "O6", "O10", "O11", "O23", "N3")
+@pytest.mark.rows("S17", "O6", "O10", "O11", "O23")
 def test_workers_are_killed_at_every_step_and_the_topic_has_each_event_once(
     bed: Bed, kafka: KafkaBroker
 ) -> None:
@@ -86,10 +87,11 @@ def test_workers_are_killed_at_every_step_and_the_topic_has_each_event_once(
         rounds[1][1].__exit__(None, None, None)
 
 
-@pytest.mark.rows("S17", "O10", "N3")
-def test_drivers_and_workers_are_killed_and_the_broker_restarts_between_two_topics(
-    bed: Bed, kafka: KafkaBroker
+@pytest.mark.rows("S17", "O10")
+def test_drivers_and_workers_are_killed_a_checkpoint_is_lost_and_the_broker_restarts(
+    bed: Bed, kafka_to_restart: KafkaBroker
 ) -> None:
+    kafka = kafka_to_restart
     luck = random.Random(seed())
     given, taken = (kafka.create_topic(partitions=2) for _ in "12")
     count = 1_500
@@ -120,10 +122,12 @@ def test_drivers_and_workers_are_killed_and_the_broker_restarts_between_two_topi
             run.kill()
             run.wait()
             bed.end_leftovers()
+            if start == 1:  # the topic is read from its beginning again
+                shutil.rmtree(settings.checkpoint)
             continue
         if not restarted:
             there = len(consumed(kafka, taken))
-            wait_for(partial(holds_more, kafka, taken, there + 60), run)
+            wait_for(partial(holds_more, kafka, taken, there + 60), run, 180)
             kafka.restart()
             restarted = len(consumed(kafka, taken)) < count
         if run.wait(240) == 0:
@@ -139,7 +143,6 @@ def test_drivers_and_workers_are_killed_and_the_broker_restarts_between_two_topi
         last[key] = number
 
 
-@pytest.mark.rows("S10")
 def test_a_topic_deleted_and_made_anew_under_its_name_stops_the_pipeline_and_loses_nothing(
     bed: Bed, kafka: KafkaBroker
 ) -> None:
@@ -166,6 +169,31 @@ def test_a_topic_deleted_and_made_anew_under_its_name_stops_the_pipeline_and_los
     afresh = replace(settings, name=f"{settings.name}-2", checkpoint=f"{settings.checkpoint}-2")
     bed.start(afresh, script="spark.kafka_job").finished(200)
     assert len(consumed(kafka, taken)) == 25
+
+
+def test_what_the_source_spreads_is_refused_and_a_topic_of_the_last_micro_batch_is_known(
+    bed: Bed, kafka: KafkaBroker
+) -> None:
+    settings = bed.settings(
+        name="sources",
+        source="kafka",
+        input=kafka.create_topic(partitions=1),
+        conf={"spark.jars": jars_or_skip("spark")},
+        sink_settings={"servers": kafka.servers, "notes": str(bed.folder / "notes")},
+    )
+    run = bed.start(settings, script="spark.kafka_sources_job")
+    run.finished(200)
+    refused = dict(re.findall(r"^refused ([^:]*): (.*)$", run.said(), re.MULTILINE))
+    for case in ("minPartitions", "behind a view", "a batch", "a batch by V2"):
+        assert "Kafka source has minpartitions=4, with which" in refused[case].replace("P", "p")
+    assert "axRecordsPerPartition=100" in refused["maxRecordsPerPartition"]
+    for case in ("two sources", "twice"):
+        assert "reads 2 streaming sources, and positions" in refused[case]
+    assert all(text.startswith("pipeline 'sources") for text in refused.values())
+    assert "given ids may be spread" in run.said()
+    assert re.findall(r"^delivered (\d+)$", run.said(), re.MULTILINE) == ["3", "8"]
+    assert f"topic '{settings.input}-second' was made anew" in run.said()
+    assert len((bed.folder / "notes").read_text().splitlines()) == 8
 
 
 def assert_payments_once(records: list[Record], bed: Bed) -> None:

@@ -17,6 +17,7 @@ from semel.protocol import ParkedState
 from semel.verify.counting_house import CountingHouse
 from spark.accounts import FIVE, Account, counted, seed
 from spark.driving import Bed, Name, Run, missing, names, repeated, wait_for
+from spark.needs import has
 from spark.settings import Settings
 
 GIVEN = {"entity": "customer", "event": "payment_id"}
@@ -25,7 +26,7 @@ POSITION = {"identity": "position"}
 
 IDENTITIES = {
     "opaque": GIVEN,
-    "repeatable": POSITION,
+    "repeatable": POSITION if has("positions") else GIVEN,
     "probing": COUNTER,
     "transactional": GIVEN,
     "sequenced": COUNTER,

@@ -13,7 +13,6 @@ import pytest
 from spark.driving import TESTS
 
 
-@pytest.mark.rows("N2", "N12")
 @pytest.mark.parametrize(
     ("rows", "identity"), [(10_000_000, "position"), (2_000_000, "increasing"), (500_000, "given")]
 )

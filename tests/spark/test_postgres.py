@@ -79,7 +79,7 @@ def start(bed: Bed, settings: Settings) -> Run:
     return bed.start(settings, script="spark.postgres_job")
 
 
-@pytest.mark.rows("S10", "S15", "S17", "A9", "A14", "O10", "O23", "N1", "N3")
+@pytest.mark.rows("S10", "S15", "S17", "A9", "A14", "O10", "O23", "N1")
 def test_workers_are_killed_at_every_step_and_at_any_time(bed: Bed, witness: Witness) -> None:
     luck = random.Random(seed())
     bed.payments(files=4, rows=40, customers=15)
@@ -98,7 +98,7 @@ def test_workers_are_killed_at_every_step_and_at_any_time(bed: Bed, witness: Wit
     witness.assert_exact(bed)
 
 
-@pytest.mark.rows("S15", "S17", "A9", "N1", "N3")
+@pytest.mark.rows("S15", "S17", "A9", "N1")
 def test_the_driver_is_killed_the_server_restarts_and_the_checkpoint_is_lost(
     bed: Bed, witness: Witness, postgres: PostgresServer
 ) -> None:

@@ -12,9 +12,10 @@ from semel import Ledger
 from semel.verify.counting_house import Charge
 from semel.verify.standalone import spark_environment
 from spark.driving import TESTS, Bed, Run, assert_once, assert_ordered
-from spark.queries import BEGAN_S, QUERIES, STEP_S, WINDOW_S
+from spark.queries import BEGAN_S, PATTERNS, QUERIES, STEP_S, WINDOW_S
 from spark.settings import Settings
 
+LONG_S = 300.0
 KILLED = ["open.after", "complete.before", "complete.after"]
 
 
@@ -44,6 +45,18 @@ def windows(bed: Bed) -> dict[tuple[str, int], int]:
     return found
 
 
+def risen(bed: Bed) -> list[tuple[str, int]]:
+    """The payments that are greater than the one before them of their customer."""
+    last: dict[str, int] = {}
+    found = []
+    for customer, number in sorted(payments_of(bed), key=lambda each: each[1]):
+        amount = number * 7 % 13
+        if customer in last and amount > last[customer]:
+            found.append((customer, number))
+        last[customer] = amount
+    return found
+
+
 def amounts(charges: list[Charge]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = defaultdict(list)
     for charge in charges:
@@ -51,7 +64,7 @@ def amounts(charges: list[Charge]) -> dict[str, list[int]]:
     return found
 
 
-@pytest.mark.rows("O4", "O22", "S4", "A1", "O21")
+@pytest.mark.rows("O4", "O7", "O22", "S4", "A1", "O21")
 def test_stateful_queries_that_are_killed_give_each_output_once(bed: Bed) -> None:
     bed.payments(files=4, rows=24)
     second = bed.folder / "second"
@@ -107,3 +120,34 @@ def test_stateful_queries_that_are_killed_give_each_output_once(bed: Bed) -> Non
     with Ledger(settings.ledger) as ledger:
         assert sorted(ledger.pipelines()) == sorted(QUERIES)
         assert all(not ledger.parked(name) for name in QUERIES)
+        for name in QUERIES:  # L, and where each input stands, whatever the identity
+            inputs = ledger.summary(name)["inputs"]
+            assert len(inputs) == (2 if name == "both" else 1), (name, inputs)
+            assert all("logOffset" in each for each in inputs), (name, inputs)
+
+
+@pytest.mark.rows("O4", "O21")
+def test_a_join_of_two_streams_a_pattern_and_times_are_the_same_after_a_kill(bed: Bed) -> None:
+    bed.payments(files=4, rows=24)
+    second = bed.folder / "second"
+    second.mkdir()
+    for file in sorted(bed.input.iterdir())[:3]:
+        shutil.copy2(file, second)
+    bed.house.arm("complete.before", after=5)
+    settings = bed.settings(
+        sink="transactional", steps=KILLED, conf={"spark.semel.second": str(second)}
+    )
+    run = start(bed, settings, *PATTERNS)
+    assert run.wait(LONG_S) == -9, run.said()
+    bed.end_leftovers()
+    start(bed, settings, *PATTERNS).finished(LONG_S)
+
+    of = {name: bed.house.charges(name) for name in PATTERNS}
+    assert_once(of["paired"], [(who, at) for who, at in bed.expected if int(str(at)) < 72])
+    assert {c.event: c.amount for c in of["paired"]} == {at: at % 100 * 2 for at in range(72)}
+    assert_once(of["risen"], [(who, at) for who, at in risen(bed)])
+    assert_once(of["stamped"], bed.expected)
+    stamps = [
+        {c.amount for c in of["stamped"] if int(str(c.event)) // 24 == file} for file in range(4)
+    ]
+    assert all(len(times) == 1 for times in stamps)  # one time for each micro-batch

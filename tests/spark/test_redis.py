@@ -70,7 +70,7 @@ def start(bed: Bed, settings: Settings) -> Run:
     return bed.start(settings, script="spark.redis_job")
 
 
-@pytest.mark.rows("S11", "S15", "S17", "N1", "N3")
+@pytest.mark.rows("S11", "S15", "S17", "N1")
 def test_workers_are_killed_at_every_step_and_at_any_time(bed: Bed, server: RedisServer) -> None:
     luck = random.Random(seed())
     bed.payments(files=4, rows=40, customers=15)
@@ -89,7 +89,7 @@ def test_workers_are_killed_at_every_step_and_at_any_time(bed: Bed, server: Redi
     assert_exact(server, bed)
 
 
-@pytest.mark.rows("S15", "S17", "N1", "N3")
+@pytest.mark.rows("S15", "S17", "N1")
 def test_the_driver_is_killed_the_server_restarts_and_the_checkpoint_is_lost(
     bed: Bed, server: RedisServer
 ) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from datetime import date
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +19,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from semel.errors import ConfigurationError
 from semel.protocol import Capability
-from semel.sinks import Files
+from semel.sinks import Files, Http
 from semel.spark import ledgers
 from semel.spark.deliver import deliver, deliver_batch
 from spark.destinations import make_sink
@@ -82,7 +84,7 @@ WORDS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no partition at all": (
         {"entity": "customer", "event": "payment_id", "partitions": 0},
-        r"partitions=0; at least one",
+        r"partitions must be a whole number of at least 1, got 0",
     ),
     "no name": (
         {"entity": "customer", "event": "payment_id", "name": ""},
@@ -91,7 +93,23 @@ WORDS: dict[str, tuple[dict[str, Any], str]] = {
     "no sink": ({"entity": "customer", "event": "payment_id", "to": []}, r"to= names no sink"),
     "a sink that is none": (
         {"entity": "customer", "event": "payment_id", "to": "kafka"},
-        r"is no sink: give one of semel.sinks",
+        r"to must be a sink or a list of sinks, got 'kafka'. Pass the sink itself, without quotes",
+    ),
+    "a list of names": (
+        {"entity": "customer", "event": "payment_id", "to": [print, "kafka"]},
+        r"to\[1\] must be a sink or a list of sinks, got 'kafka'",
+    ),
+    "a template of a column that is not there": (
+        {
+            "entity": "customer",
+            "event": "payment_id",
+            "to": Http(name="pay", url="http://127.0.0.1:1/{payment}"),
+        },
+        r"sink 'pay', url names the column 'payment'.*did you mean 'payment_id'",
+    ),
+    "a sink that cannot be pickled": (
+        {"entity": "customer", "event": "payment_id", "to": partial(print, threading.Lock())},
+        r"sink 'partial' cannot be sent to the executors: argument 0 .*is a _thread.lock",
     ),
 }
 
@@ -121,12 +139,18 @@ def test_what_is_no_frame_and_a_name_that_is_no_text_are_refused(
         verb([1], name=7, **words)
 
 
-@pytest.mark.parametrize("destination", [3, None, Files])
-def test_one_thing_that_is_no_sink_is_refused(destination: object) -> None:
-    frame: Any = SimpleNamespace(isStreaming=True)
+@pytest.mark.parametrize("destination", [3, None, Files, "redis://:secret@h", {"a": print}, b"x"])
+@pytest.mark.parametrize("verb", [deliver, deliver_batch])
+def test_one_thing_that_is_no_sink_is_refused(
+    verb: Callable[..., object], destination: object
+) -> None:
+    frame: Any = SimpleNamespace(isStreaming=verb is deliver)
     words: Any = {"to": destination, "name": "charges"}
-    with pytest.raises(ConfigurationError, match=r"'charges': to=.* is no sink: give one of"):
-        deliver(frame, **words)
+    if verb is deliver_batch:
+        words["batch"] = "2026-11-15"
+    with pytest.raises(ConfigurationError, match=r"to must be a sink or a list of sinks") as error:
+        verb(frame, **words)
+    assert "secret" not in str(error.value)
 
 
 def test_two_sinks_of_one_name_are_refused(desk: Desk, payments: DataFrame) -> None:
@@ -294,7 +318,6 @@ def test_a_sqlite_ledger_is_refused_where_executors_are_on_other_machines(
 
 OPTIMIZED = """
 import sys
-from pyspark.sql import SparkSession
 from semel.errors import ConfigurationError
 from semel.spark.refusals import refuse_optimized
 try:
@@ -344,6 +367,23 @@ def test_an_event_without_a_name_is_refused_and_nothing_of_its_partition_moves(
     assert told.startswith("ConfigurationError: pipeline 'charges', minibatch 1.0: ")
     assert f" column {column!r} is null" in told
     assert f"filter such rows out, or coalesce({column}, ...)" in told
+    assert desk.charges() == []
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        ("customer", {"entity": "customer", "event": "payment_id"}),
+        ("id", {"entity": "customer", "event": "id", "order_by": "payment_id"}),
+    ],
+)
+def test_a_name_that_is_not_utf8_is_refused_with_its_place_and_nothing_moves(
+    desk: Desk, payments: DataFrame, column: str, words: dict[str, Any]
+) -> None:
+    spoiled = sql.expr("cast(unhex(if(payment_id = 3, '636166e9', '6162')) as string)")
+    told = stopped_by(writer(desk, payments.withColumn(column, spoiled), partitions=1, **words))
+    assert told.startswith("ConfigurationError: pipeline 'charges', minibatch 1.0: ")
+    assert f" column {column!r} is a text that is not UTF-8, b'caf\\xe9' (the event at" in told
     assert desk.charges() == []
 
 

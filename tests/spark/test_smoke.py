@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from spark.accounts import FIVE
-from spark.driving import Bed, assert_once, assert_ordered
+import shutil
+import signal
+
+import pytest
+
+from spark.accounts import FIVE, Account, judge_held
+from spark.clusters import LONG_S
+from spark.driving import Bed, assert_once, assert_ordered, wait_for
 from spark.faults import DRIVER_STEPS, SINK_STEPS, STEPS
 
 
+@pytest.mark.smoke
 def test_every_capability_delivers_once_and_every_step_of_the_protocol_is_reached(bed: Bed) -> None:
     bed.payments(files=3, rows=10)
     every = list(STEPS)
@@ -21,3 +28,30 @@ def test_every_capability_delivers_once_and_every_step_of_the_protocol_is_reache
     assert {*steps, *SINK_STEPS, *DRIVER_STEPS} <= asked.keys()
     assert all(asked[f"{kind}.before"] == asked[f"{kind}.after"] for kind in kinds)
     assert asked["complete.after"] == 3
+
+
+@pytest.mark.smoke
+def test_a_driver_killed_half_way_goes_on_and_a_lost_checkpoint_repeats_nothing(bed: Bed) -> None:
+    bed.payments(files=3, rows=40)
+    words = {"chunk_rows": 4, "lease_s": 1.0, "deadline_s": 1.0}
+    settings = bed.settings(sink=FIVE, sink_settings=words, delay_s=0.02)
+    run = bed.start(settings)
+    wait_for(lambda: len(bed.house.charges("sequenced")) >= 30, run, LONG_S)
+    run.kill()
+    assert run.wait() == -signal.SIGKILL
+    bed.end_leftovers()
+    begun = len(bed.house.charges())
+    assert begun < 3 * 40 * len(FIVE)
+
+    bed.run(settings, LONG_S)
+    opaque = Account.of(bed.house, settings, "opaque")
+    opaque.assert_told(bed.expected, in_doubt_max=2)  # one event of each of the two tasks
+    judge_held(bed.house, settings, "opaque")
+    for sink in FIVE[1:]:
+        Account.of(bed.house, settings, sink).assert_exact(bed.expected)
+
+    shutil.rmtree(settings.checkpoint)
+    bed.payments(files=1, rows=40)
+    bed.run(bed.settings(sink=FIVE, sink_settings=words, max_files=4), LONG_S)
+    for sink in FIVE:
+        Account.of(bed.house, settings, sink).assert_exact(bed.expected)

@@ -6,12 +6,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from spark.needs import has, reason
+
+if not has("connect"):
+    pytest.skip(reason("connect"), allow_module_level=True)
+
 from pyspark.sql.connect.plan import DataSource, Filter, LogicalPlan, SetOperation
 from pyspark.sql.connect.plan import Range as Numbers
 
 from semel.bench.kafka_broker import KafkaBroker
 from semel.sinks.kafka.topics import Topics
-from semel.spark import sources
+from semel.spark import plans, sources
 
 
 def through_connect(plan: LogicalPlan) -> Any:
@@ -58,6 +64,45 @@ def test_another_source_or_a_second_one_makes_it_unknown_with_the_reason(plan: L
 def test_a_table_that_is_no_stream_beside_it_does_not_matter() -> None:
     plan = SetOperation(reading(SERVED), Numbers(0, 5, 1), "union")
     assert sources.find(through_connect(plan)) is not None
+
+
+HIDDEN = """== Analyzed Logical Plan ==
+offset: bigint
+Filter (offset#11L > 7)
++- SubqueryAlias spread
+   +- ~StreamingRelationV2 KafkaSourceProvider@1, kafka, KafkaTable@2, [{options}], [a#1]
+
+== Optimized Logical Plan ==
+org.apache.spark.sql.AnalysisException: Queries with streaming sources must be executed with start()
+
+== Physical Plan ==
+org.apache.spark.sql.AnalysisException: Queries with streaming sources must be executed with start()
+kafka
+"""
+"""The plan of a view as a Connect server explains it; the client knows its name alone."""
+
+
+@pytest.mark.parametrize(
+    ("options", "splitting"),
+    [
+        ("subscribe=a, minPartitions=4", ("minPartitions=4",)),
+        ("MAXRECORDSPERPARTITION=9, subscribe=a", ("MAXRECORDSPERPARTITION=9",)),
+        ("subscribe=a", ()),
+    ],
+)
+def test_through_connect_the_options_behind_a_view_are_seen(
+    options: str, splitting: tuple[str, ...]
+) -> None:
+    frame = through_connect(filtered(Numbers(0, 5, 1)))
+    frame._explain_string = lambda **_: HIDDEN.format(options=options)
+    assert plans.route(frame) == plans.Route(1, "", splitting)
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_through_connect_the_options_of_a_source_that_is_named_are_seen(streaming: bool) -> None:
+    frame = through_connect(filtered(reading({"minPartitions": "4"}, streaming=streaming)))
+    frame._explain_string = lambda **_: ""
+    assert plans.route(frame).splitting == ("minPartitions=4",)
 
 
 def test_through_connect_a_secured_broker_is_unknown_and_not_asked() -> None:

@@ -10,16 +10,18 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 from semel.bench.overhead import PARTITIONS, SETTINGS, Bench
+from semel.bench.progress import Length
 from semel.bench.rows import Row, compared
 from semel.bench.turns import folder, session, turns
 from semel.sinks.files import Files, committed
 from semel.spark.deliver import deliver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from semel.bench.progress import Progress
 
 ROWS = 500_000
 REPETITIONS = 3
+LENGTH = Length(sides=5, turn_s=10.0)
 BATCHES = 3
 GIVEN = {
     "entity": "customer",
@@ -54,7 +56,7 @@ class FilesBench(Bench):
 
 
 def measure(
-    say: Callable[[str], None] = lambda _: None,
+    say: Progress,
     repetitions: int = REPETITIONS,
     rows: int = ROWS,
 ) -> list[Row]:
@@ -77,6 +79,7 @@ def throughput(bench: FilesBench) -> list[Row]:
             "entities": lambda: bench.part_files(rows, **GIVEN),
             "Spark": lambda: bench.spark_files(rows),
         },
+        "ms",
     )
     named = {
         "position": "Parquet, position, no shuffle; peer: Spark's Parquet sink",
@@ -102,6 +105,7 @@ def latency(bench: FilesBench) -> list[Row]:
             "semel": lambda: bench.part_files(10, identity="position"),
             "Spark": lambda: bench.spark_files(10),
         },
+        "ms",
     )
     what = "a micro-batch of 10 rows as Parquet, position; peer: Spark's Parquet sink"
     return [compared(what, _pairs(found["semel"], found["Spark"]), "ms")]

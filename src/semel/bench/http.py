@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from semel.bench.environments import python_with
 from semel.bench.http_witness import HttpWitness
+from semel.bench.progress import Length
 from semel.bench.rows import Row, compared
 from semel.bench.servers import PostgresServer
 from semel.bench.turns import folder, turns
@@ -35,7 +36,7 @@ from semel.ledger.stores import open_store
 from semel.sinks.http import Http
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from semel.bench.progress import Progress
 
 CALLS = 40_000
 ENTITIES = 10_000
@@ -45,6 +46,7 @@ DBOS = "3.3.0"
 IN_FLIGHT = 1_000
 SERVICE_S = 0.1
 REPETITIONS = 3
+LENGTH = Length(sides=4, turn_s=8.0)
 BATCH = 10_000
 IDENTITY = Given(entity="customer", event=("payment_id",))
 
@@ -164,7 +166,7 @@ def _payments(count: int) -> list[pa.RecordBatch]:
 
 
 def measure(
-    say: Callable[[str], None] = lambda _: None,
+    say: Progress,
     repetitions: int = REPETITIONS,
     calls: int = CALLS,
     in_flight: int = IN_FLIGHT,
@@ -188,6 +190,7 @@ def measure(
                 plain: bench.peer,
                 durable: bench.durable,
             },
+            "calls/s",
         )
     return [
         compared(

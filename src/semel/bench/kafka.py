@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.bench.kafka_broker import KafkaBroker, fetched
 from semel.bench.kafka_copies import INTERVAL_MS, WithFlink, WithSemel
+from semel.bench.progress import Length
 from semel.bench.rows import Row, compared
 from semel.bench.turns import folder, session, turns
 from semel.ledger.clock import SystemClock
@@ -25,11 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from semel.bench.kafka_copies import Copy
+    from semel.bench.progress import Progress
 
 CLOCK = SystemClock()
 
 RECORDS = 500_000
 REPETITIONS = 3
+LENGTH = Length(sides=6, turn_s=15.0)
 PARTITIONS = 2
 VALUE_BYTES = 100
 RATE = 1_000
@@ -47,7 +50,7 @@ class Bench:
     broker: KafkaBroker
     semel: WithSemel
     flink: WithFlink
-    say: Callable[[str], None]
+    say: Progress
     repetitions: int = REPETITIONS
     records: int = RECORDS
     latency_s: float = LATENCY_S
@@ -185,7 +188,7 @@ class Bench:
 
 
 def measure(
-    say: Callable[[str], None] = lambda _: None,
+    say: Progress,
     repetitions: int = REPETITIONS,
     records: int = RECORDS,
     latency_s: float = LATENCY_S,
@@ -198,6 +201,7 @@ def measure(
         folder() as place,
         closing(KafkaBroker(heap="1g")) as broker,
         closing(WithFlink(broker.servers, place)) as flink,
+        say.leaves({"broker.log": broker.log, "flink.log": flink.log}),
         session("kafka", settings) as spark,
     ):
         semel = WithSemel(spark, broker.servers, place)
@@ -225,6 +229,7 @@ def throughput(bench: Bench) -> list[Row]:
             peer: lambda: bench.rate(lambda taken: bench.flink.start(given, taken, bounded=True)),
             plain: lambda: bench.rate(lambda taken: bench.semel.start_plain(given, taken)),
         },
+        "rec/s",
     )
     bench.broker.delete_topic(given)
     pairs = {name: list(zip(found[name], found[peer], strict=True)) for name in (bare, stamped)}
@@ -257,6 +262,7 @@ def visibility(bench: Bench) -> list[Row]:
                 lambda given, taken: bench.flink.start(given, taken, bounded=False)
             ),
         },
+        "ms",
     )
     peer = f"at {RATE:,} rec/s; peer: Flink, checkpoints every {INTERVAL_MS:,} ms"
     pairs = list(zip(found["semel"], found["Flink"], strict=True))[1:]

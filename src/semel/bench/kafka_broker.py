@@ -18,6 +18,7 @@ from semel.bench.caretakers import Caretaker
 from semel.bench.servers import free_port
 from semel.errors import ConfigurationError
 from semel.ledger.clock import SystemClock
+from semel.spark.versions import kafka_connector
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 CLOCK = SystemClock()
 
 FETCH = Path(__file__).parents[3] / ".ci" / "kafka" / "fetch"
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 _CLEAR = """
 [ ! -f "$1/pid" ] || kill -9 "$(cat "$1/pid")"
@@ -61,9 +62,16 @@ transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=4
 transaction.abort.timed.out.transaction.cleanup.interval.ms=500
 group.initial.rebalance.delay.ms=0
-broker.session.timeout.ms=3000
+broker.session.timeout.ms={session}
 broker.heartbeat.interval.ms=500
 """
+
+SESSION_MS = 60_000
+"""On a busy machine a broker is late with its heartbeats. After so long without one it loses the
+leadership of its partitions, though nothing else could have it.
+"""
+SESSION_OF_RESTARTED_MS = 5_000
+"""A broker that was killed is let in again only when the session it had before is over."""
 
 
 class KafkaBroker:
@@ -85,11 +93,13 @@ class KafkaBroker:
         settings: Mapping[str, object] | None = None,
         heap: str = "512m",
         quick: bool = False,
+        restarts: bool = False,
     ) -> None:
-        """`quick`: up sooner, and slower from then on."""
+        """`quick`: up sooner, and slower from then on; `restarts`: for who calls `restart`."""
         self._jars = fetched("broker")
         self._compiler = 1 if quick else 4
         self._heap = heap
+        self._restarts = restarts
         self.port, self.behind, self.proxy, self._sasl, controller = (free_port() for _ in "01234")
         self.servers = f"127.0.0.1:{self.port}"
         self.far = f"127.0.0.1:{self.proxy}"
@@ -102,6 +112,7 @@ class KafkaBroker:
             proxy=self.proxy,
             sasl=self._sasl,
             controller=controller,
+            session=SESSION_OF_RESTARTED_MS if restarts else SESSION_MS,
             folder=self._home,
             user=self.user,
             password=self.password,
@@ -141,6 +152,8 @@ class KafkaBroker:
 
     def restart(self) -> None:
         """Stop it and start it again."""
+        if not self._restarts:
+            raise ValueError(f"a broker to restart is made with restarts=True, not {SESSION_MS} ms")
         self.stop()
         self.start()
 
@@ -226,8 +239,8 @@ class KafkaBroker:
 
 
 def fetched(what: str) -> Path:
-    """Give the folder of the jars: of the `broker`, or of Spark's (`spark`) or Flink's (`flink`)
-    connector. One process fetches, the others wait for it.
+    """Give the folder of the jars: of the `broker`, or of Spark's (`spark`, for the version that is
+    installed) or Flink's (`flink`) connector. One process fetches, the others wait for it.
 
     Raises `ConfigurationError` where they cannot be had.
     """
@@ -238,7 +251,10 @@ def fetched(what: str) -> Path:
     with (cache / "kafka.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = subprocess.run(  # noqa: S603 - our own words
-            [str(FETCH), what], capture_output=True, text=True, check=False
+            [str(FETCH), kafka_connector() if what == "spark" else what],
+            capture_output=True,
+            text=True,
+            check=False,
         )
     if done.returncode:
         raise ConfigurationError(f"Kafka's jars could not be fetched: {done.stderr.strip()}")

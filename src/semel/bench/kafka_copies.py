@@ -159,16 +159,17 @@ class WithFlink:
             return
         self._tell("end")
         ends = CLOCK.monotonic() + ENDS_WITHIN_S
-        while self._log().count("\nended\n") < self._number and CLOCK.monotonic() < ends:
+        while self.log().count("\nended\n") < self._number and CLOCK.monotonic() < ends:
             if self._process.poll() is not None:
                 return
             CLOCK.sleep(0.05)
 
-    def _log(self) -> str:
+    def log(self) -> str:
+        """Give what it has written."""
         return "\n" + self._said.read_text(errors="replace")
 
     def _trouble(self) -> str | None:
-        return self._log()[-2000:] if self._process.poll() is not None else None
+        return self.log()[-2000:] if self._process.poll() is not None else None
 
 
 def _without_spark() -> dict[str, str]:

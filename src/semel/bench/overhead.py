@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
+from semel.bench.progress import Length
 from semel.bench.rows import Row, compared
 from semel.bench.servers import PostgresServer
-from semel.bench.turns import folder, session
+from semel.bench.turns import folder, session, turns
 from semel.bench.writes import counted_writes
 from semel.events import Given
 from semel.ledger.clock import SystemClock
@@ -30,9 +31,12 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from semel.bench.progress import Progress
+
 ROWS = 1_000_000
 BATCHES = 4
 REPETITIONS = 5
+LENGTH = Length(sides=10, turn_s=9.0)
 WINDOW = 50_000
 PARTITIONS = 2
 SETTINGS = {"spark.driver.memory": "2g", "spark.sql.streaming.numRecentProgressUpdates": "1000"}
@@ -62,7 +66,7 @@ class Bench:
 
     spark: Any
     folder: Path
-    say: Callable[[str], None]
+    say: Progress
     repetitions: int = REPETITIONS
     rows: int = ROWS
     batches: int = BATCHES
@@ -117,11 +121,9 @@ class Bench:
         self, what: str, ours: Callable[[], float], theirs: Callable[[], float]
     ) -> list[tuple[float, float]]:
         """Let both sides take turns; the first pair warms up and does not count."""
-        pairs = []
-        for turn in range(self.repetitions + 1):
-            self.say(f"{what}: {turn} of {self.repetitions}")
-            pairs.append((ours(), theirs()))
-        return pairs[1:]
+        sides = {"semel": ours, "a plain foreachBatch": theirs}
+        found = turns(self.say, what, self.repetitions, sides, "ms")
+        return list(zip(*found.values(), strict=True))[1:]
 
 
 def _durations(query: Any, batches: int) -> list[float]:
@@ -139,7 +141,7 @@ def _durations(query: Any, batches: int) -> list[float]:
 
 
 def measure(
-    say: Callable[[str], None] = lambda _: None,
+    say: Progress,
     repetitions: int = REPETITIONS,
     rows: int = ROWS,
 ) -> list[Row]:
@@ -195,6 +197,7 @@ def latency(bench: Bench) -> list[Row]:
 
 def writes(bench: Bench) -> list[Row]:
     """Count the commits that change the ledger, as PostgreSQL itself saw them."""
+    bench.say("the ledger's commits are counted")
     server = PostgresServer(durable=False)
     try:
         url = server.url()

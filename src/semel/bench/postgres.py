@@ -19,6 +19,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from semel.bench import overhead
+from semel.bench.progress import Length
 from semel.bench.rows import Row, compared
 from semel.bench.servers import PostgresServer
 from semel.bench.turns import folder, session, turns
@@ -30,11 +31,14 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from semel.bench.progress import Progress
+
 ROWS = 400_000
 BOOKED_PART = 8
 """A statement per row is slow: bookings are measured on this part of the rows."""
 
 REPETITIONS = 3
+LENGTH = Length(sides=9, turn_s=8.0)
 BATCHES = 3
 WAL = "8GB"
 """So much is written before a checkpoint is due, so that none falls into somebody's turn."""
@@ -258,9 +262,7 @@ def _copy(url: str, table: str, text: bytes) -> None:
 # -- everything
 
 
-def measure(
-    say: Callable[[str], None] = lambda _: None, repetitions: int = REPETITIONS, rows: int = ROWS
-) -> list[Row]:
+def measure(say: Progress, repetitions: int = REPETITIONS, rows: int = ROWS) -> list[Row]:
     """Run everything; give the rows of the table. Without JDBC's driver its rows are left out."""
     say("fetching PostgreSQL's JDBC driver, and starting")
     jar = jdbc_driver()
@@ -314,7 +316,7 @@ def _compared(
     peers: dict[str, Callable[[], float]],
 ) -> list[Row]:
     """Let semel and all its peers take turns, and compare each peer with it."""
-    found = turns(bench.say, what, bench.repetitions, {"semel": ours, **peers})
+    found = turns(bench.say, what, bench.repetitions, {"semel": ours, **peers}, "ms")
     rates = {name: [rows * 1000 / each for each in took[1:]] for name, took in found.items()}
     return [
         compared(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from semel.bench.progress import Length
 from semel.bench.redis_server import RedisServer
 from semel.bench.rows import Row, compared
 from semel.bench.turns import folder, turns
@@ -27,11 +28,13 @@ from semel.ledger.stores import open_store
 from semel.sinks.redis import Redis
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
+
+    from semel.bench.progress import Progress
 
 ROWS = 200_000
 REPETITIONS = 3
+LENGTH = Length(sides=4, turn_s=4.0)
 SINGLE_PART = 10
 """A round trip per record is slow: it is measured on this part of the events."""
 
@@ -130,9 +133,7 @@ class Bench:
         self.server.empty()
 
 
-def measure(
-    say: Callable[[str], None] = lambda _: None, repetitions: int = REPETITIONS, rows: int = ROWS
-) -> list[Row]:
+def measure(say: Progress, repetitions: int = REPETITIONS, rows: int = ROWS) -> list[Row]:
     """Run everything; give the rows of the table."""
     with folder() as place, closing(RedisServer()) as server:
         bench = Bench(server, place, rows)
@@ -143,8 +144,10 @@ def measure(
             "counters",
             repetitions,
             {"semel": few.semel, "a record at a time": few.peer_by_record},
+            "events/s",
         )
-        piped = turns(say, "counters", repetitions, {"semel": bench.semel, "pipelined": bench.peer})
+        sides = {"semel": bench.semel, "pipelined": bench.peer}
+        piped = turns(say, "counters", repetitions, sides, "events/s")
     rows_of = {
         "a record at a time": (by_record, "SETNX, then INCRBY, record by record"),
         "pipelined": (piped, f"SET NX and INCRBY in pipelines of {CHUNK:,}"),

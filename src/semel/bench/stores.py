@@ -13,7 +13,8 @@ from uuid import uuid4
 from semel.ledger.keys import key, prefix
 from semel.ledger.payloads import dump
 from semel.ledger.store import Absent, Equals, Put, Sweep
-from semel.ledger.stores import open_store, redact
+from semel.ledger.stores import open_store
+from semel.urls import redact
 
 
 def measure(url: str, seconds: float = 3, threads: int = 16) -> dict[str, Any]:

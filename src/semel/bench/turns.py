@@ -13,6 +13,7 @@ from semel.spark.session import make_session
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from semel.bench.progress import Progress
 
 T = TypeVar("T")
 
@@ -21,16 +22,19 @@ _CLEAR = 'for _ in 1 2 3 4 5; do rm -rf "$1"; sleep 0.5; [ -e "$1" ] || exit 0; 
 
 
 def turns(
-    say: Callable[[str], None], what: str, repetitions: int, sides: Mapping[str, Callable[[], T]]
+    say: Progress,
+    what: str,
+    repetitions: int,
+    sides: Mapping[str, Callable[[], T]],
+    unit: str,
 ) -> dict[str, list[T]]:
     """Let the sides take turns and give what each measured. The first turn warms all of them up: it
-    is measured too, and comes first.
+    is measured too, and comes first. `unit` is that of what a side measures.
     """
     found: dict[str, list[T]] = {name: [] for name in sides}
     for turn in range(repetitions + 1):
         for name, side in sides.items():
-            say(f"{what}, turn {turn} of {repetitions}: {name}")
-            found[name].append(side())
+            found[name].append(say.turn(what, turn, repetitions, name, unit, side))
     return found
 
 

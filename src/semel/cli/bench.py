@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
+from functools import partial
 from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from semel.bench.progress import Progress
 from semel.bench.rows import table
 from semel.cli.showing import JsonOption
+from semel.errors import SemelError
 
 app = typer.Typer(
     help="Measure semel against a peer, in turns, on this machine. Needs semel[spark].",
@@ -74,13 +78,26 @@ def files(repetitions: Repetitions = 3, as_json: JsonOption = False) -> None:
     _measure("files", "Files", as_json, repetitions)
 
 
-def _measure(name: str, title: str, as_json: bool, *sizes: Any) -> None:
-    """Run a benchmark with progress; print its rows."""
+def _measure(name: str, title: str, as_json: bool, repetitions: int, *sizes: Any) -> None:
+    """Run a benchmark with progress; print its rows, or what it measured before it failed."""
     measuring = import_module(f"semel.bench.{name}")
-    progress = Console(stderr=True)
-    with progress.status("starting") as status:
-        say = status.update if progress.is_terminal else progress.print
-        found = measuring.measure(say, *sizes)
+    console = Console(stderr=True)
+    with console.status("starting") as status:
+        show = status.update if console.is_terminal else partial(console.print, soft_wrap=True)
+        progress = Progress(show, measuring.LENGTH, repetitions)
+        found, failure = [], None
+        console.print(f"semel bench {name}: {progress.estimate()}", soft_wrap=True)
+        try:
+            found = measuring.measure(progress, repetitions, *sizes)
+        except (Exception, KeyboardInterrupt) as error:
+            if isinstance(error, SemelError) and not progress.measured and not progress.under_way:
+                raise  # it could not even start; what is missing is all there is to say
+            failure = progress.failed(name, error)
+    if failure is not None:
+        print(failure.told(), file=sys.stderr)
+        if as_json:
+            print(json.dumps(failure.to_json(), indent=2))
+        raise typer.Exit(1)
     if as_json:
         print(json.dumps({"rows": [row.to_json() for row in found]}, indent=2))
     else:

@@ -18,6 +18,7 @@ from semel.cli.checks import Check, Health, check_clock, check_disk
 from semel.cli.ledger_checks import check_ledger
 from semel.cli.ledgers import LedgerOption
 from semel.cli.showing import JsonOption, show_json, show_table
+from semel.spark import versions
 
 EPILOG = (
     "Example: semel doctor --ledger sqlite:///charges.db. "
@@ -25,12 +26,12 @@ EPILOG = (
 )
 JAVA = 17
 PYTHON = (3, 11)
-PYSPARK = (4, 2)
 PYARROW = (18,)
 PANDAS, PANDAS_BELOW = (2, 2), (3,)
 EXTRAS = (
     ("psycopg", "postgres", (3, 2), "the ledger or a sink is in PostgreSQL"),
     ("uvloop", "http", (0, 21), "a sink is Http"),
+    ("httptools", "http", (0, 6, 2), "a sink is Http"),
     ("redis", "redis", (6,), "a sink is Redis"),
     ("confluent-kafka", "kafka", (2, 6), "a sink is Kafka"),
 )
@@ -106,7 +107,7 @@ def check_packages() -> Iterator[Check]:
     spark = next(
         filter(None, map(_version, ("pyspark", "pyspark-connect", "pyspark-client"))), None
     )
-    yield _package("PySpark", spark, PYSPARK, "pip install 'semel[spark]'")
+    yield _check_spark(spark)
     pandas = _version("pandas")
     if pandas is not None and _numbers(pandas) >= PANDAS_BELOW:
         do = "pip install 'pandas<3': PySpark warns about later ones"
@@ -114,6 +115,23 @@ def check_packages() -> Iterator[Check]:
     else:
         yield _package("pandas", pandas, PANDAS, "pip install 'pandas>=2.2,<3'")
     yield _package("PyArrow", _version("pyarrow"), PYARROW, "pip install 'pyarrow>=18'")
+
+
+def _check_spark(found: str | None) -> Check:
+    """Say of a PySpark whether semel runs on it, and what it has not."""
+    check = _package("PySpark", found, versions.OLDEST, "pip install 'semel[spark]'")
+    if found is None or check.health is not Health.OK:
+        return check
+    if versions.lacks_distutils(found):
+        do = "pip install setuptools: Python has no distutils since 3.12, which this PySpark needs"
+        return Check("PySpark", found, Health.MISSING, do)
+    if versions.numbers(found) > versions.NEWEST:
+        newest = ".".join(map(str, versions.NEWEST))
+        do = f"nothing, if it works: semel is tested up to PySpark {newest}"
+        return Check("PySpark", found, Health.WARNING, do)
+    absent = [each.name for each in versions.absent(found)]
+    without = f" (without {', '.join(absent)})" if absent else ""
+    return Check("PySpark", f"{found}{without}")
 
 
 def check_extras(ledger: str | None) -> Iterator[Check]:

@@ -14,12 +14,15 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from itertools import product
 
 from semel.errors import ConfigurationError
 from semel.events.ids import EventID
 from semel.ledger import Ledger, keys
+from semel.ledger.damage import DamagedRow
 from semel.ledger.rows import ParkedRow
 from semel.ledger.store import Key
 
@@ -31,6 +34,9 @@ _SHORT = re.compile(r"@([0-9a-f]{4,})")
 _CUT = "%~"
 _SHORT_LENGTH = 6
 _SHOWN = 5
+_DAY_US = 86_400_000_000
+_NUMBER_MAX = 100
+"""More digits than any id has; Python itself refuses to read some thousands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,35 +52,55 @@ class Parked:
 
 
 def read_events(ledger: Ledger) -> list[Parked]:
-    """Give every parked event of a ledger, by pipeline and sink, in the order they came."""
-    found = [
-        (pipeline, sink, at, row)
-        for pipeline in ledger.pipelines()
-        for sink in ledger.sinks(pipeline)
-        for at, row in ledger.parked(pipeline, sink)
-    ]
-    names = [_name(at) for _, _, at, _ in found]
-    often = Counter(names)
-    digests = [_digest(at) for _, _, at, _ in found]
+    """Give every parked event of a ledger. Raises `LedgerError` where one cannot be read."""
+    found, damaged = sift_events(ledger)
+    if damaged:
+        raise damaged[0]
+    return found
+
+
+def sift_events(ledger: Ledger) -> tuple[list[Parked], list[DamagedRow]]:
+    """Give every parked event of a ledger, by pipeline and sink, in the order they came, and those
+    that cannot be read.
+    """
+    rows, damaged = ledger.every_parked()
+    found: list[tuple[Key, ParkedRow, str]] = []
+    for at, row in rows:
+        try:
+            found.append((at, row, _name(at)))
+        except (ValueError, IndexError):  # a handle is made of the key
+            damaged.append(DamagedRow(at.table, at.key, "its key is not that of a parked event"))
+    often = Counter(name for _, _, name in found)
+    digests = [_digest(at) for at, _, _ in found]
     length = _unique_length(digests)
     return [
         Parked(
-            pipeline,
-            sink,
+            _text_in(at, 0),
+            _text_in(at, 1),
             at,
             row,
             name if often[name] == 1 else f"{name}@{row.minibatch}",
             "@" + digest[:length],
         )
-        for (pipeline, sink, at, row), name, digest in zip(found, names, digests, strict=True)
-    ]
+        for (at, row, name), digest in zip(found, digests, strict=True)
+    ], damaged
 
 
-def find_event(events: list[Parked], typed: str) -> Parked:
+def _text_in(at: Key, place: int) -> str:
+    """Give pipeline or sink as it is called; of a very long name what the key has of it."""
+    written = keys.split(at.key)[place]
+    return keys.text_of(written) if keys.is_text(written) else written
+
+
+def find_event(events: list[Parked], typed: str, damaged: Sequence[DamagedRow] = ()) -> Parked:
     """Give the parked event that was typed.
 
-    Raises `ConfigurationError` when nothing that is parked is called so, and when several are.
+    Raises `ConfigurationError` when nothing that is parked is called so, and when several are;
+    `LedgerError` when it is one that cannot be read.
     """
+    for row in damaged:
+        if row.key is not None and _is_damaged(Key(row.table, row.key), typed):
+            raise row
     exactly = [each for each in events if each.handle == typed]
     found = exactly or [each for each in events if _fits(each, typed)]
     waiting = [each for each in found if not each.row.state.final]
@@ -117,8 +143,46 @@ def read_ids(typed: str) -> list[EventID]:
 
 
 def read_value(typed: str) -> list[int | str]:
-    """Give what a value that nobody escaped may mean, the likeliest first."""
-    return [int(typed), typed] if _DIGITS.fullmatch(typed) else [typed]
+    """Give what a value that nobody escaped may mean, the likeliest first. Digits that are too many
+    for a number of any column are a text.
+    """
+    if len(typed) > _NUMBER_MAX or not _DIGITS.fullmatch(typed):
+        return [typed]
+    return [int(typed), typed]
+
+
+def read_moment(typed: str, form: str | None) -> list[int]:
+    """Give the number that the ledger keeps of a date or timestamp, where the id has that form and
+    the text can be read so: in any form of ISO 8601; without a zone it is UTC.
+    """
+    if form not in ("date", "timestamp", "timestamp without zone"):
+        return []
+    text = re.sub(r"\s*(?:UTC|GMT|Z)$", "+00:00", typed.strip(), flags=re.IGNORECASE)
+    text = re.sub(r"\s+([+-]\d\d:?\d\d)$", r"\1", text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return []
+    if form == "timestamp without zone":
+        moment = moment.replace(tzinfo=None)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    micros = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    if form != "date":
+        return [micros]
+    return [] if micros % _DAY_US else [micros // _DAY_US]
+
+
+def _is_damaged(at: Key, typed: str) -> bool:
+    """Whether what was typed may be an event whose row cannot be read: only its key tells."""
+    short = _SHORT.fullmatch(typed)
+    if short is not None:
+        return _digest(at).startswith(short[1])
+    try:
+        name = _name(at)
+    except (ValueError, IndexError):
+        return False
+    return name == typed or name.endswith("/" + typed)
 
 
 def _fits(event: Parked, typed: str) -> bool:

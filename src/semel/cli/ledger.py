@@ -1,21 +1,32 @@
-"""The commands `semel ledger ls` and `semel ledger find`: the rows, and what became of an event."""
+"""The commands `semel ledger ls`, `find` and `check`: the rows, one event, and whether all fits."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from itertools import product
 from typing import Annotated, Any
 
 import typer
 
-from semel.cli.handles import read_value, write_id
-from semel.cli.ledgers import LedgerOption, choose_pipeline, choose_sinks, opened
+from semel.cli.handles import read_moment, read_value, write_id
+from semel.cli.ledgers import (
+    LedgerOption,
+    choose_pipeline,
+    choose_sinks,
+    opened,
+    refuse_damaged,
+)
 from semel.cli.showing import JsonOption, plain, show_json, show_table
 from semel.cli.showing import when as moment
 from semel.errors import ConfigurationError
 from semel.events.ids import EventID
 from semel.ledger import Ledger, Trace
-from semel.ledger.reading import TABLES, Known
+from semel.ledger.checking import check_ledger
+from semel.ledger.damage import DamagedRow
+from semel.ledger.reading import TABLES
+from semel.ledger.tracing import Known
+from semel.protocol import ParkedState
 
 LS_EPILOG = (
     "Example: semel ledger ls parked --prefix charges/ --limit 20 --ledger sqlite:///charges.db"
@@ -23,6 +34,10 @@ LS_EPILOG = (
 FIND_EPILOG = (
     "Example: semel ledger find --entity c42 --event 7 --ledger sqlite:///charges.db. "
     "Exit status 1 when no sink has seen it."
+)
+CHECK_EPILOG = (
+    "Example: semel ledger check --ledger sqlite:///charges.db. "
+    "Exit status 1 when something is wrong."
 )
 _UNSEEN = ("not seen", "pending")
 
@@ -54,18 +69,49 @@ def list_rows(
             else:
                 show_table(("table", "rows"), counts, right=("rows",))
             return
-        rows = looked_at.rows(table, prefix, limit + 1)
+        rows = looked_at.listed(table, prefix, limit + 1)
     more, rows = len(rows) > limit, rows[:limit]
+    damaged = [row for _, row in rows if isinstance(row, DamagedRow)]
     if as_json:
-        show_json([{"key": key, "payload": payload} for key, payload in rows])
+        show_json([_row_to_json(key, row) for key, row in rows])
+        refuse_damaged(damaged)
         return
-    for key, payload in rows:
+    for key, row in rows:
         print(plain(key))
-        print(plain(f"    {json.dumps(payload, ensure_ascii=False, sort_keys=True)}"))
+        if isinstance(row, DamagedRow):
+            print(f"    damaged: {row.what}")
+        else:
+            print(plain(f"    {json.dumps(row, ensure_ascii=False, sort_keys=True)}"))
     if more:
         print(f"... more than {limit} rows: --limit, or --prefix")
     elif not rows:
         print("no rows")
+    refuse_damaged(damaged)
+
+
+def _row_to_json(key: str, row: dict[str, Any] | DamagedRow) -> dict[str, Any]:
+    if isinstance(row, DamagedRow):
+        return {"key": key, "payload": None, "damaged": row.what}
+    return {"key": key, "payload": row}
+
+
+@app.command("check", epilog=CHECK_EPILOG)
+def check(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
+    """Look at every row of the ledger: can it be read, and does it agree with the other rows.
+
+    Nothing is written. It may be run while pipelines run.
+    """
+    with opened(ledger) as (_, store):
+        count, problems = check_ledger(store)
+    if as_json:
+        found = [{"table": each.table, "key": each.key, "what": each.what} for each in problems]
+        show_json({"rows": count, "problems": found})
+    elif problems:
+        show_table(("table", "key", "what"), problems)
+    else:
+        print(f"{count} rows, and nothing is wrong with them")
+    if problems:
+        raise typer.Exit(1)
 
 
 @app.command("find", epilog=FIND_EPILOG)
@@ -81,7 +127,8 @@ def find(
         list[str] | None,
         typer.Option(
             metavar="ID",
-            help="The event id; repeat it where several columns are the id.",
+            help="The event id; repeat it where several columns are the id. A timestamp as "
+            "2026-11-16T10:00:00Z, or in UTC without a zone.",
             show_default=False,
         ),
     ] = None,
@@ -94,8 +141,9 @@ def find(
 ) -> None:
     """Say what became of one event at each sink; without --event, what is known of the entity.
 
-    An event is delivered, in doubt, parked, discarded, pending (an attempt has its partition, and
-    only the destination knows how far it came) or not seen.
+    An event is delivered (a record says so), handled (the ledger has passed its id), discarded,
+    skipped by policy, in doubt, parked, pending (an attempt has its partition, and only the
+    destination knows how far it came) or not seen.
     """
     with opened(ledger) as (looked_at, _):
         name = choose_pipeline(looked_at, pipeline)
@@ -105,17 +153,28 @@ def find(
             _tell_entity(known, as_json=as_json)
             seen = any(known)
         else:
-            traces = [_trace(looked_at, name, entity, event, at) for at in sinks]
+            meant = _meant(event, looked_at.id_forms(name))
+            traces = [_trace(looked_at, name, entity, meant, at) for at in sinks]
             _tell_event(traces, as_json=as_json)
             seen = any(trace.state not in _UNSEEN for trace in traces)
     if not seen:
         raise typer.Exit(1)
 
 
-def _trace(ledger: Ledger, pipeline: str, entity: str, typed: list[str], sink: str) -> Trace:
-    """Look for every id that may be meant: digits are a number, or a text of digits."""
-    several = product(*map(read_value, typed))
-    meant: list[EventID] = [each if len(each) > 1 else each[0] for each in several]
+def _meant(typed: list[str], forms: Sequence[str | None]) -> list[EventID]:
+    """Give every id that may be meant: digits are a number, or a text of digits; what reads as a
+    date or a timestamp is one where the id is.
+    """
+    known = forms if len(forms) == len(typed) else [None] * len(typed)
+    meanings = [
+        [*read_moment(text, form), *read_value(text)]
+        for text, form in zip(typed, known, strict=True)
+    ]
+    return [each if len(each) > 1 else each[0] for each in product(*meanings)]
+
+
+def _trace(ledger: Ledger, pipeline: str, entity: str, meant: list[EventID], sink: str) -> Trace:
+    """Look for every id that may be meant."""
     found = [trace for each in meant for trace in ledger.find(pipeline, entity, each, sink)]
     return next((trace for trace in found if trace.state not in _UNSEEN), found[0])
 
@@ -173,7 +232,7 @@ def _tell_entity(known: list[Known], *, as_json: bool) -> None:
                 len(each.ids) or None,
                 len([row for _, row in each.parked if not row.state.final]),
                 "yes" if each.heads else "no",
-                sum(head.waiting for head in each.heads),
+                _waiting(each),
             )
             for each in known
         ],
@@ -191,5 +250,9 @@ def _known_to_json(known: Known) -> dict[str, Any]:
             for _, row in known.parked
         ],
         "blocked": bool(known.heads),
-        "waiting": sum(head.waiting for head in known.heads),
+        "waiting": _waiting(known),
     }
+
+
+def _waiting(known: Known) -> int:
+    return sum(row.state is ParkedState.WAITING for _, row in known.parked)

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from semel.cli.checks import Check, Health, check_disk, check_file_system, compare_clocks
-from semel.errors import ConfigurationError
+from semel.errors import ConfigurationError, LedgerUnavailable
 from semel.ledger.clock import SystemClock
-from semel.ledger.stores import open_store, redact
+from semel.ledger.libpq import Refused, read_url
+from semel.ledger.stores import SCHEMA_KEY, open_store
+from semel.urls import redact
 
 _NAMED = "give --ledger URL, or set SEMEL_LEDGER"
 _FIRST_RUN = "nothing: the first run of a pipeline makes it"
@@ -41,7 +43,7 @@ def check_ledger(url: str | None) -> Iterator[Check]:
             yield from _postgres(url)
             return
         open_store(url).close()  # opens nothing yet: it only reads the URL
-    except ConfigurationError as error:
+    except (ConfigurationError, LedgerUnavailable) as error:
         yield Check("ledger", str(error), Health.MISSING, "see that the URL is right")
         return
     yield from _sqlite(Path(rest[1:]))
@@ -52,6 +54,9 @@ def check_ledger(url: str | None) -> Iterator[Check]:
 
 def _sqlite(path: Path) -> Iterator[Check]:
     yield _sqlite_file(path)
+    if path.exists() and path.stat().st_mode & 0o007:
+        do = f"chmod 600 {path}*: payloads of events are in it"
+        yield Check("ledger's mode", "other users may read it", Health.WARNING, do)
     yield check_file_system(path.parent)
     yield check_disk("the ledger", path.parent)
 
@@ -96,6 +101,7 @@ def _postgres(url: str) -> Iterator[Check]:
         yield Check("ledger", "cannot be asked", Health.UNKNOWN, "pip install 'semel[postgres]'")
         return
     clock = SystemClock()
+    given = read_url(url, "the ledger's URL")
     try:
         with psycopg.connect(url, autocommit=True, connect_timeout=10) as connection:
             settings = connection.execute(_SETTINGS).fetchall()[0]
@@ -105,14 +111,21 @@ def _postgres(url: str) -> Iterator[Check]:
             before = clock.wall()
             [(theirs,)] = connection.execute(_CLOCK).fetchall()
             after = clock.wall()
+            [(backend,)] = connection.execute("select pg_backend_pid()").fetchall()
+            pooled = backend != connection.info.backend_pid
+            if there:
+                with closing(open_store(url)) as store:
+                    store.read([SCHEMA_KEY])  # refuses a table that is not a ledger
     except psycopg.Error as error:
-        found = f"{redact(url)}: {_without_password(error, url)}"
+        found = f"{redact(url)}: {Refused.of(error, given).text}"
         do = "see that its server runs, and that host, user and password are right"
         yield Check("ledger", found, Health.MISSING, do)
         return
     yield _postgres_table(redact(url), settings, may=may)
     yield from _durability(settings)
     yield compare_clocks(theirs, before, after)
+    if pooled:
+        yield Check("ledger's connections", "through a pool; semel prepares no statements")
 
 
 def _postgres_table(where: str, settings: tuple[Any, ...], *, may: bool) -> Check:
@@ -143,17 +156,3 @@ def _durability(settings: tuple[Any, ...]) -> Iterator[Check]:
     if pages != "on":
         do = "set full_page_writes = on, unless the file system never tears a page"
         yield Check("ledger's full_page_writes", pages, Health.WARNING, do)
-
-
-def _without_password(error: Exception, url: str) -> str:
-    from psycopg import conninfo
-
-    told = " ".join(str(error).split())
-    try:
-        given = conninfo.conninfo_to_dict(url)
-    except Exception:  # noqa: BLE001 - what cannot be read may hold the password anywhere
-        return "is not a URL that PostgreSQL understands"
-    for secret in ("password", "sslpassword"):
-        if given.get(secret):
-            told = told.replace(str(given[secret]), "***")
-    return told

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from semel.errors import ConfigurationError, MissingExtra
+from semel.errors import ConfigurationError, LedgerError, MissingExtra
 from semel.ledger import Ledger, open_store
+from semel.ledger.damage import DamagedRow
+from semel.ledger.libpq import read_url
+from semel.ledger.sqlite_file import is_there, open_to_look
 from semel.ledger.store import Store
-from semel.ledger.stores import redact
+from semel.urls import redact
+
+_WAIT_S = 5.0
 
 LedgerOption = Annotated[
     str | None,
@@ -57,7 +62,7 @@ def require_ledger(url: str) -> None:
     scheme, _, rest = url.partition("://")
     if scheme == "sqlite" and rest.startswith("/"):
         path = Path(rest[1:])
-        if not path.exists():
+        if not is_there(path):
             raise ConfigurationError(f"there is no ledger at {path}: see that the path is right")
         if path.is_file() and _holds_another(path):
             raise ConfigurationError(f"{path} is a SQLite database, but no ledger: name another")
@@ -70,10 +75,11 @@ def require_ledger(url: str) -> None:
 def _holds_another(path: Path) -> bool:
     """Whether a file is a SQLite database without a ledger; the store tells all other faults."""
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as reader:
-            found = reader.execute("SELECT 1 FROM sqlite_schema WHERE name = 'semel'").fetchone()
+        found = open_to_look(path.absolute(), _WAIT_S)
     except sqlite3.Error:
         return False
+    if found is not None:
+        found.connection.close()
     return found is None
 
 
@@ -83,12 +89,21 @@ def _has_table(url: str) -> bool:
         import psycopg
     except ImportError as missing:
         raise MissingExtra("psycopg is not installed: pip install 'semel[postgres]'") from missing
+    read_url(url, "the ledger's URL")
     try:
         with psycopg.connect(url, autocommit=True, connect_timeout=10) as connection:
             [(found,)] = connection.execute("select to_regclass('semel_ledger')").fetchall()
     except psycopg.Error:
         return True
     return found is not None
+
+
+def refuse_damaged(damaged: Sequence[DamagedRow]) -> None:
+    """End a listing that has shown everything else. Raises `LedgerError` where rows are damaged."""
+    if len(damaged) == 1:
+        raise damaged[0]
+    if damaged:
+        raise LedgerError(f"{len(damaged)} rows are damaged; the first: {damaged[0]}")
 
 
 def choose_pipeline(ledger: Ledger, name: str | None) -> str:
@@ -100,6 +115,9 @@ def choose_pipeline(ledger: Ledger, name: str | None) -> str:
         raise ConfigurationError("no pipeline has run with this ledger yet")
     if name in known:
         return str(name)
+    batches = [] if name is None else [each for each in known if each.rpartition("@")[0] == name]
+    if len(batches) == 1:
+        return batches[0]
     these = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "")
     if name is None:
         raise ConfigurationError(f"this ledger has {len(known)} pipelines, name one: {these}")

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from semel.delivery.looking import only_look
 from semel.errors import ConfigurationError, SemelError
 
 
 def find(subject: str) -> Any:
     """Import the module as `python -m` would, the current directory first, and give the object.
+    A pipeline that the module would start is refused.
 
     Raises `ConfigurationError`, one line, for every fault of theirs.
     """
@@ -22,6 +24,7 @@ def find(subject: str) -> Any:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
+    only_look(f"`semel` imports {module!r}")
     try:
         found: Any = importlib.import_module(module)
     except (SemelError, KeyboardInterrupt):
@@ -37,6 +40,7 @@ def find(subject: str) -> Any:
 
 def call(subject: str, function: Callable[[], Any]) -> Any:
     """Call what was found, or something of it. Raises `ConfigurationError` for what it raises."""
+    only_look(f"`semel` looks at {subject!r}")
     try:
         return function()
     except SemelError:

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from semel.cli.handles import Parked, find_event, read_events
-from semel.cli.ledgers import LedgerOption, choose_pipeline, opened
+from semel.cli.handles import Parked, find_event, sift_events
+from semel.cli.ledgers import LedgerOption, choose_pipeline, opened, refuse_damaged
 from semel.cli.showing import (
     JsonOption,
     age_s,
@@ -20,7 +20,11 @@ from semel.cli.showing import (
     show_table,
 )
 from semel.cli.showing import when as moment
-from semel.ledger import payloads
+from semel.ledger import keys
+from semel.ledger.damage import DamagedRow, decoded
+from semel.ledger.keys import PARKED
+from semel.ledger.resends import SENT
+from semel.ledger.rows import ParkedRow
 from semel.ledger.store import Key
 from semel.protocol import ParkedState
 
@@ -63,16 +67,17 @@ def list_parked(
     with opened(ledger) as (looked_at, _):
         if pipeline is not None:
             choose_pipeline(looked_at, pipeline)
-        events = read_events(looked_at)
+        events, damaged = sift_events(looked_at)
     behind = count_behind(events)
+    damaged = [each for each in damaged if _is_of(each, pipeline)]
     chosen = [
         each
         for each in events
         if pipeline in (None, each.pipeline) and (also_final or not each.row.state.final)
     ]
     if as_json:
-        show_json([_brief(each, behind) for each in chosen])
-    elif not chosen:
+        show_json([_brief(each, behind) for each in chosen] + [_damaged(each) for each in damaged])
+    elif not chosen and not damaged:
         print("nothing is parked")
     else:
         show_table(
@@ -88,9 +93,19 @@ def list_parked(
                     behind[each.key],
                 )
                 for each in chosen
-            ],
+            ]
+            + [("-", each.key, "damaged", each.what, None, None, None) for each in damaged],
             right=("resends", "behind"),
         )
+    refuse_damaged(damaged)
+
+
+def _is_of(row: DamagedRow, pipeline: str | None) -> bool:
+    return pipeline is None or (row.key or "").startswith(keys.prefix(pipeline))
+
+
+def _damaged(row: DamagedRow) -> dict[str, Any]:
+    return {"key": row.key, "state": "damaged", "why": row.what}
 
 
 @app.command("show", epilog=SHOW_EPILOG)
@@ -99,10 +114,10 @@ def show_parked(
 ) -> None:
     """Show everything about one parked event, with its payload."""
     with opened(ledger) as (looked_at, store):
-        events = read_events(looked_at)
-        found = find_event(events, event)
+        events, damaged = sift_events(looked_at)
+        found = find_event(events, event, damaged)
         behind = count_behind(events)
-        payload = payloads.load(store.read([found.key])[found.key])
+        payload = decoded(PARKED, found.key, store.read([found.key])[found.key], dict)
     if as_json:
         show_json(_brief(found, behind) | {"row": payload})
         return
@@ -119,16 +134,20 @@ def show_parked(
             ("minibatch", row.minibatch),
             ("partition", f"{row.partition}, position {row.position}"),
             ("OSN", row.osn),
-            ("state", f"{row.state.value}: {MEANING[row.state]}"),
+            ("state", f"{row.state.value}: {_meaning(row)}"),
             ("why", row.why),
             ("since", f"{moment(row.at)} ({ago(age_s(row.at))})"),
             ("resends", row.attempts),
-            ("may have arrived", "yes" if row.doubted else "no"),
+            (_ARRIVED.get(row.state, "may have arrived"), "yes" if row.doubted else "no"),
             ("blocks its entity", "yes" if row.blocks and not row.state.final else "no"),
             ("wait behind it", behind[found.key]),
             *([("resolved by", row.by), ("reason", row.reason)] if row.by else []),
         ]
     )
+    if row.trace is not None:
+        print("traceback of the call, the first that failed so:")
+        for line in row.trace.splitlines():
+            print(f"  {plain(line)}")
     if row.value is None:
         print("payload: none yet; it comes when the query reads the event again")
         return
@@ -143,12 +162,26 @@ MEANING = {
     ParkedState.WAITING: "behind an event of its entity",
     ParkedState.RESEND: "to be sent again; nobody has taken it yet",
     ParkedState.SENDING: "somebody took it and may be sending it",
-    ParkedState.DELIVERED: "delivered",
+    ParkedState.DELIVERED: "sent again, and the destination took it",
     ParkedState.DISCARDED: "a person discarded it",
-    ParkedState.SKIPPED: "in doubt, and policy skip passed it by",
+    ParkedState.SKIPPED: "skipped by policy: it was in doubt, and is not sent again",
     ParkedState.RESENT: "was in doubt, and policy resend sent it again",
     ParkedState.LATE: "a replaced attempt's call ended late; it may have arrived twice",
 }
+
+
+_ARRIVED = {
+    ParkedState.DELIVERED: "was in doubt",
+    ParkedState.RESENT: "may have arrived twice",
+    ParkedState.LATE: "may have arrived twice",
+}
+"""What a doubt means once the event has come to its end; else: that it may have arrived."""
+
+
+def _meaning(row: ParkedRow) -> str:
+    if row.state is ParkedState.DELIVERED and row.why != SENT:
+        return "a person said that it arrived" if row.by else "it arrived"
+    return MEANING[row.state]
 
 
 def count_behind(events: list[Parked]) -> dict[Key, int]:

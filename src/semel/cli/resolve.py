@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from semel.cli.handles import Parked, find_event, read_events, write_text
+from semel.cli.handles import Parked, find_event, sift_events, write_text
 from semel.cli.ledgers import LedgerOption, choose_pipeline, opened
 from semel.cli.parked import count_behind
 from semel.cli.showing import JsonOption, plain, show_json
@@ -28,7 +28,7 @@ EPILOG = (
     "--ledger sqlite:///charges.db. Of a minibatch that diverged: semel resolve charges/1.57 "
     "as-recorded --reason 'the query sorted by a random number'"
 )
-_MINIBATCH = re.compile(r"(.+)/([0-9]+)\.([0-9]+)", re.DOTALL)
+_MINIBATCH = re.compile(r"(.+)/([0-9]{1,18})\.([0-9]{1,18})", re.DOTALL)
 _DECISIONS = {
     "delivered": ParkedState.DELIVERED,
     "resend": ParkedState.RESEND,
@@ -93,8 +93,8 @@ def resolve(
 def _resolve_event(
     ledger: Ledger, store: Store, typed: str, decision: ParkedState, said: tuple[str, str]
 ) -> dict[str, Any]:
-    events = read_events(ledger)
-    found = find_event(events, typed)
+    events, damaged = sift_events(ledger)
+    found = find_event(events, typed, damaged)
     row = resolve_parked(Scribe(store, found.pipeline), found.sink, found.key, decision, *said)
     standing = read_standing(ledger, found.pipeline)
     return {

@@ -3,7 +3,9 @@
 Always true:
 - where an earlier sender did not come to an end, the destination is asked or fenced before it is
   sent to, or the policy decides;
-- an event that nobody can answer for yet stays in its sender's hands (`Unanswered`).
+- an event that nobody can answer for yet stays in its sender's hands (`Unanswered`);
+- after `IN_VAIN_MAX` senders in a row that did not come to an end the destination is only asked, so
+  that no event keeps the others waiting.
 """
 
 from __future__ import annotations
@@ -12,9 +14,24 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from semel.delivery.calls import Forgotten, answer_of, call_patiently, forgets, open_session
+from semel.delivery.calls import (
+    Forgotten,
+    RefusedInDoubt,
+    answer_of,
+    call_patiently,
+    forgets,
+    open_session,
+)
 from semel.delivery.parks import rows_of
-from semel.errors import DeliveryError, Fenced, NotDelivered, OutcomeUnknown
+from semel.errors import (
+    ConfigurationError,
+    DeliveryError,
+    Fenced,
+    NotDelivered,
+    OutcomeUnknown,
+    Rejected,
+    plain_text,
+)
 from semel.events import Attempt, Chunk, Minibatch
 from semel.events.chunks import escaped
 from semel.protocol import DOUBT, Capability, Remedy
@@ -42,7 +59,18 @@ class Unanswered(Exception):
     """Nobody can say yet what became of an event that was sent; it stays in its sender's hands."""
 
 
+class Unsendable(Rejected):
+    """It surely did not arrive, and it cannot be sent as the pipeline is now: a person decides."""
+
+
+IN_VAIN_MAX = 3
+"""How many senders of an event may not come to an end before it is only asked for."""
+
 _FORGOTTEN = OutcomeUnknown("it may have been sent longer ago than its key is remembered")
+_ABSENT = Unsendable(
+    f"it did not arrive: {IN_VAIN_MAX} senders in a row got no answer, and the destination does "
+    "not have it. See that it takes the event, then resend it"
+)
 
 
 @dataclass(frozen=True)
@@ -58,8 +86,11 @@ class Again:
     def deliver(self, claimed: Claimed, *, taken_over: bool) -> Receipt | DeliveryError:
         """Send, or ask first where an earlier sender did not come to an end."""
         self._within_lease(claimed)
+        known = self._unsent(claimed) if not taken_over else None
         if taken_over and self._forgotten(claimed):
-            return _FORGOTTEN
+            known = _FORGOTTEN
+        if known is not None:
+            return known
         match self.sink.capability:
             case Capability.SEQUENCED:
                 return self._append(claimed)
@@ -68,9 +99,21 @@ class Again:
             case Capability.PROBING:
                 return self._probe(claimed, taken_over=taken_over)
             case Capability.OPAQUE if taken_over:
-                return self._ask(claimed)
+                return self.ask(claimed)
             case _:
                 return self._call(claimed, sent=taken_over)
+
+    def in_vain(self, claimed: Claimed) -> bool:
+        """Whether so many senders before did not come to an end that another would not either."""
+        return claimed.token - claimed.first >= IN_VAIN_MAX
+
+    def _unsent(self, claimed: Claimed) -> DeliveryError | None:
+        """Say why an event cannot be made again as it was; nothing of it was sent."""
+        try:
+            self._chunk(claimed)
+        except Exception as error:  # noqa: BLE001 - nothing is sent by reading
+            return Unsendable(f"it cannot be read again ({type(error).__name__}: {error})")
+        return None
 
     def _within_lease(self, claimed: Claimed) -> None:
         """Act only on what the ledger said less than a lease ago; `Fenced` when another has it."""
@@ -100,33 +143,42 @@ class Again:
             return _FORGOTTEN
 
     def _call(self, claimed: Claimed, *, sent: bool = False) -> Receipt | DeliveryError:
-        """OPAQUE: once. REPEATABLE: until the answer is known, because a repeat is absorbed."""
+        """OPAQUE: once. REPEATABLE: until the answer is known, because a repeat is absorbed, or the
+        patience is at its end. What may have been `sent` before is in doubt when it is refused.
+        """
         session = cast("Session", self._open(claimed))
         chunk = self._chunk(claimed)
         result: Receipt | DeliveryError = NotDelivered("not tried")
         try:
             for _ in self.around.tries(self.sink.retry):
                 result = self._patiently(claimed, lambda: session.deliver(chunk), sent=sent)
+                if sent and isinstance(result, Rejected):
+                    return RefusedInDoubt.after(result)
                 if self.sink.capability is Capability.OPAQUE or result is _FORGOTTEN:
                     return result
                 if sent and isinstance(result, NotDelivered):
-                    break
+                    raise Unanswered
                 if not isinstance(result, OutcomeUnknown):
                     return result
                 sent = True
-            raise Unanswered
+        except ConfigurationError as error:
+            wrong = Unsendable(str(error))
+            return RefusedInDoubt.after(wrong) if sent else wrong
         finally:
             session.close()
+        return result
 
-    def _ask(self, claimed: Claimed) -> Receipt | DeliveryError:
+    def ask(self, claimed: Claimed) -> Receipt | DeliveryError:
         """OPAQUE, and an earlier sender did not come to an end: it may have arrived."""
         if DOUBT[self.sink.on_doubt].remedy is Remedy.SEND:
-            return self._call(claimed)
+            return self._call(claimed, sent=True)
         if self.sink.probe is not None:
             try:
                 arrived = answer_of(self.sink.probe, self._chunk(claimed).event(0))
             except Exception as error:  # noqa: BLE001 - a probe that fails cannot tell
-                return OutcomeUnknown(f"whoever sent it did not end, and the probe failed: {error}")
+                return OutcomeUnknown(
+                    f"whoever sent it did not end, and the probe failed: {plain_text(error)}"
+                )
             if arrived is not None:
                 return DELIVERED if arrived else self._call(claimed)
         return OutcomeUnknown("whoever sent it did not come to an end")
@@ -138,15 +190,23 @@ class Again:
             earlier = range(claimed.first, claimed.token) if taken_over else ()
             if any(session.arrived(self._chunk(claimed, token).key) for token in earlier):
                 return DELIVERED
+            if self.in_vain(claimed):
+                return _ABSENT
             chunk = self._chunk(claimed, claimed.token)
-            result = self._patiently(claimed, lambda: session.deliver(chunk))
+            try:
+                result = self._patiently(claimed, lambda: session.deliver(chunk))
+            except ConfigurationError as error:
+                return Unsendable(str(error))
             if isinstance(result, OutcomeUnknown):
                 self.around.clock.sleep(self.sink.deadline_s)
                 try:
                     arrived = session.arrived(chunk.key)
                 except DeliveryError as error:
                     raise Unanswered from error
-                return DELIVERED if arrived else NotDelivered(str(result))
+                if arrived:
+                    return DELIVERED
+                tried = claimed.row.attempts >= IN_VAIN_MAX
+                return Unsendable(str(result)) if tried else NotDelivered(str(result))
             return result
         finally:
             session.close()
@@ -159,11 +219,11 @@ class Again:
         for _ in range(3):
             try:
                 result = self._transaction(claimed)
-            except NotDelivered as error:
+            except (NotDelivered, ConfigurationError) as error:
                 if sent:
                     raise Unanswered from error
                 raise
-            if sent and isinstance(result, NotDelivered):
+            if sent and isinstance(result, NotDelivered | Unsendable) and result is not _ABSENT:
                 break
             if not isinstance(result, OutcomeUnknown):
                 return result
@@ -176,10 +236,14 @@ class Again:
         """
         name: list[object] = [claimed.key.key]
         session = cast("TransactionalSession", self._open(claimed))
+        asked = False
         try:
             stood = session.take_over()
+            asked = True
             if stood is not None and stood.sort_key == name and not stood.rejected:
                 return DELIVERED
+            if self.in_vain(claimed):
+                return _ABSENT
             progress = Progress(
                 minibatch=RESENDS,
                 attempt=Attempt(claimed.token, 0),
@@ -190,6 +254,10 @@ class Again:
             )
             call = partial(session.deliver_with, self._chunk(claimed), progress)
             return _single(call_patiently(call, self.sink.retry, self.around))
+        except ConfigurationError as error:
+            if not asked:
+                raise
+            return Unsendable(str(error))
         finally:
             session.close()
 
@@ -200,12 +268,14 @@ class Again:
         session = cast("SequencedSession", self.session)
         if self._resent(session) >= claimed.first:
             return DELIVERED
+        if self.in_vain(claimed):
+            return _ABSENT
         chunk = self._chunk(claimed)
-        result = _single(
-            call_patiently(
-                lambda: session.deliver_again(chunk, claimed.token), self.sink.retry, self.around
-            )
-        )
+        call = partial(session.deliver_again, chunk, claimed.token)
+        try:
+            result = _single(call_patiently(call, self.sink.retry, self.around))
+        except ConfigurationError as error:
+            return Unsendable(str(error))
         if isinstance(result, OutcomeUnknown):
             if self._resent(session) >= claimed.first:
                 return DELIVERED

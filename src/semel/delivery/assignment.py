@@ -21,8 +21,6 @@ class Assignment:
 
     Attributes:
         task: Spark's partitionId.
-        starts_at: where Spark's own offsets of this source partition start in this minibatch; where
-            it is not known, the first row's offset stands for it.
         order: whether the events of an entity wait for each other, where an entity is named.
         accept_gap: go on although the input does not continue where the ledger stands.
         waited: whether the driver has waited out every attempt of the runs before this one.
@@ -35,10 +33,16 @@ class Assignment:
     attempt: Attempt
     process: Process
     task: int
-    starts_at: int | None = None
     order: bool = True
     accept_gap: bool = False
     waited: bool = False
+
+    @property
+    def starts_at(self) -> int | None:
+        """Where Spark's own offsets of this source partition began; None where that is not known:
+        the first row's offset stands for it then.
+        """
+        return self.opening.starts.get(self.partition)
 
     def claimant(self, sink: Sink) -> Claimant:
         """Say who claims, and how long it may act on that."""

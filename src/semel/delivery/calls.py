@@ -13,10 +13,12 @@ from semel.errors import (
     DeliveryError,
     NotDelivered,
     OutcomeUnknown,
+    Rejected,
     SemelError,
 )
 from semel.protocol import Capability
 from semel.sinks import DELIVERED, Receipt
+from semel.sinks.unclassified import Unclassified
 from semel.sinks.unrun import left_to_run, runs_nothing
 
 if TYPE_CHECKING:
@@ -45,16 +47,27 @@ class Forgotten(Exception):
     """What is to be called may have arrived before, and its key may not be remembered."""
 
 
+class RefusedInDoubt(OutcomeUnknown):
+    """It was refused, and an earlier call of it may have arrived: a refusal takes nothing back."""
+
+    @classmethod
+    def after(cls, why: Rejected) -> RefusedInDoubt:
+        """Say so of an event that was refused with `why`."""
+        return cls(f"{why}; an earlier call of it was not answered, so it may have arrived")
+
+
 def outcome(call: Callable[[], Receipt | None]) -> Receipt | DeliveryError:
     """Make one call and say what came of it; only errors of semel's own pass through."""
     try:
         receipt = call()
+        if receipt is not None and not isinstance(receipt, Receipt):
+            raise TypeError(f"it answered {type(receipt).__name__}, not a Receipt")
     except DeliveryError as error:
         return error
     except SemelError:
         raise
     except Exception as error:  # noqa: BLE001 - an error nobody classified is unknown
-        return OutcomeUnknown(f"{type(error).__name__}: {error}")
+        return Unclassified.of(error)
     return DELIVERED if receipt is None else receipt
 
 
@@ -66,7 +79,7 @@ def call_patiently(
 ) -> Receipt | DeliveryError:
     """Call, and call again while nothing arrived, until the sink's patience is at its end."""
     result: Receipt | DeliveryError = NotDelivered("not tried")
-    for wait_s in retry.waits(around.random):
+    for wait_s in retry.waits(around.random, around.clock.monotonic):
         if wait_s:
             asked = result.retry_after_s if isinstance(result, NotDelivered) else None
             around.clock.sleep(max(wait_s, asked or 0.0))
@@ -94,8 +107,15 @@ def forgets(sink: Sink, age_s: float) -> bool:
     return absorbs and age_s + sink.deadline_s > sink.remembers_s
 
 
-def open_session(sink: Sink, target: Target, around: Surroundings) -> AnySession:
-    """Open a session, patiently. Raises `NotDelivered` when the destination cannot be reached."""
+def open_session(
+    sink: Sink,
+    target: Target,
+    around: Surroundings,
+    look_at: Callable[[Exception], None] = lambda _: None,
+) -> AnySession:
+    """Open a session, patiently. Raises `NotDelivered` when the destination cannot be reached, and
+    what `look_at` raises of an error that nobody classified.
+    """
     last: Exception | None = None
     for _ in around.tries(sink.retry):
         try:
@@ -105,6 +125,7 @@ def open_session(sink: Sink, target: Target, around: Surroundings) -> AnySession
         except SemelError:
             raise
         except Exception as error:  # noqa: BLE001 - nothing is sent by connecting
+            look_at(error)
             last = error
     raise NotDelivered(
         f"pipeline {target.pipeline!r}, sink {target.sink!r}, partition {target.partition}: the "

@@ -10,6 +10,7 @@ Always true:
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,8 +19,10 @@ from semel.delivery.expected import ids_of
 from semel.delivery.watermarks import Reached
 from semel.events import EntityIds, Given, IdSet, Position
 from semel.events.chunks import chunk_key
+from semel.ledger.damage import readable
 from semel.ledger.generations import Fold, close, leftovers
-from semel.ledger.journal import watermark_of
+from semel.ledger.journal import TABLE as JOURNAL
+from semel.ledger.journal import require_reached, unsure_of, watermark_of
 from semel.ledger.parked import HeadMoved, parking, read_heads, read_parked
 from semel.ledger.rows import ParkedRow
 from semel.ledger.sequences import Mark, Standing
@@ -57,6 +60,7 @@ class Handled:
         ids: delivered, parked or dropped by policy.
         upto: with position identity, the last id up to which everything is handled.
         doubtful: may have arrived, and nobody can be asked.
+        unsure: may have arrived, and comes again under a key that absorbs it.
         rejected: refused by the destination's script, not parked yet: position, scope, id, why.
     """
 
@@ -65,6 +69,7 @@ class Handled:
     osn: int = 0
     sent: int = 0
     doubtful: EntityIds = field(default=EntityIds.EMPTY)
+    unsure: EntityIds = field(default=EntityIds.EMPTY)
     span: SpanRow | None = None
     rejected: tuple[tuple[int, str, EventID, str], ...] = ()
 
@@ -112,7 +117,9 @@ class Closing:
     def _close(self, leftover: Leftover, sink: Sink) -> None:
         handled = self._handled(leftover, sink)
         if leftover.row.dropped:
-            handled = Handled(osn=handled.osn, sent=handled.sent)
+            repeated = sink.capability is Capability.REPEATABLE
+            unsure = handled.unsure | handled.ids if repeated else EntityIds.EMPTY
+            handled = Handled(osn=handled.osn, sent=handled.sent, unsure=unsure)
         while True:
             doubts, resent = self._doubts(leftover, sink, handled)
             kept = handled.ids | (handled.doubtful if not resent else EntityIds.EMPTY)
@@ -122,7 +129,7 @@ class Closing:
             marks = {at: text for at, row, text in rows if row.state.only_marks}
             fold = Fold(
                 standing=self._standing(leftover, handled, kept),
-                entry=self._entry(leftover, sink, kept, handled),
+                entries=self._entries(leftover, sink, kept, handled, resent=resent),
                 parks=parking(self.scribe.pipeline, sink.name, doubts, heads, marks),
             )
             try:
@@ -153,6 +160,8 @@ class Closing:
         handled.rejected = tuple(each for each in handled.rejected if each[:3] not in known)
         handled.ids = handled.ids | ids_of((row.scope, row.event) for row in parked)
         handled.osn = max([handled.osn, *(row.osn for row in parked)])
+        if sink.capability.records_intents:
+            handled.sent = _last_sent(handled.sent, {row.osn for row in parked})
         return handled
 
     def _empty_place(self, leftover: Leftover, sink: Sink) -> None:
@@ -209,6 +218,7 @@ class Closing:
                 for ids in span.ids:
                     handled.ids = handled.ids | ids
                 handled.upto = _greatest(span.ids)
+                handled.sent = max(handled.sent, span.osn[1])
                 continue
             handled.ids = handled.ids | span.handled
             handled.span = span
@@ -227,6 +237,8 @@ class Closing:
             return
         repeatable = sink.capability is Capability.REPEATABLE and sink.keyed_by_event
         if repeatable and not forgets(sink, self.scribe.clock.wall() - span.at):
+            for ids in span.ids:
+                handled.unsure = handled.unsure | (ids - span.handled)
             return
         for ids in span.ids:
             handled.doubtful = handled.doubtful | (ids - span.handled)
@@ -328,6 +340,26 @@ class Closing:
             mark = replace(mark, begins=first)
         return Standing(osn, max(before.sent, handled.sent), replace(mark, above=above))
 
+    def _entries(
+        self,
+        leftover: Leftover,
+        sink: Sink,
+        kept: EntityIds,
+        handled: Handled,
+        *,
+        resent: bool,
+    ) -> list[Entry]:
+        """Journal what is handled, and what comes again although it may have arrived."""
+        watermark = self._entry(leftover, sink, kept, handled)
+        made = [] if watermark is None else [watermark]
+        unsure = handled.unsure | (handled.doubtful if resent else EntityIds.EMPTY)
+        if unsure:
+            number = self.opening.row.serial - 1
+            state = {str(number): unsure.to_json()}
+            operator = unsure_of(sink.name)
+            made.append(self.journal.append(operator, leftover.row.partition, number, state))
+        return made
+
     def _entry(
         self, leftover: Leftover, sink: Sink, kept: EntityIds, handled: Handled
     ) -> Entry | None:
@@ -337,13 +369,16 @@ class Closing:
         number = self.opening.row.serial - 1
         if not self.identity.increasing:
             return self.journal.append(operator, partition, number, {str(number): kept.to_json()})
-        base = self.journal.restore(operator, partition, before=number)
+        base = self.journal.restore(operator, partition, before=number, check=require_reached)
+        place = self.journal.place(operator, partition)
         left = EntityIds.EMPTY
         for sent in () if handled.span is None else handled.span.ids:
             left = left | (sent - kept)
         delta: dict[str, Any] = {}
         for scope, ids in kept.items():
-            known = Reached.load(base.values[scope]) if scope in base.values else Reached()
+            known = Reached()
+            if scope in base.values:
+                known = readable(JOURNAL, place, partial(Reached.load, base.values[scope]))
             reached = known.joined(ids, left.get(scope), leftover.minibatch.generation)
             delta[scope] = reached.dump()
         return self.journal.entry(operator, partition, number, base, delta)
@@ -360,6 +395,13 @@ def _ranks(span: SpanRow | None) -> dict[tuple[str, EventID], int]:
         for each in ids
     )
     return {(name, each): at for at, (each, name) in enumerate(every, span.start)}
+
+
+def _last_sent(settled: int, parked: set[int]) -> int:
+    """Give the last OSN of settled spans whose event was not parked."""
+    while settled in parked:
+        settled -= 1
+    return settled
 
 
 def _id_of(sort_key: list[Any] | None) -> EventID | None:

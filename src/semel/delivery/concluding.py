@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from semel.errors import NotDelivered, OutcomeUnknown, SemelError
 from semel.events.ids import Minibatch
+from semel.ledger.generations import stayed
 from semel.ledger.keys import STREAMS, number_of, prefix, split
 from semel.ledger.rows import StreamRow
 from semel.protocol import PartitionState
@@ -20,36 +21,49 @@ from semel.sinks.endings import Concluding, Ended, EndedPart
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from semel.delivery.stages import Stages
     from semel.delivery.surroundings import Surroundings
     from semel.ledger.scribe import Scribe
     from semel.sinks import Sink
 
 
 def conclude(
-    scribe: Scribe, sinks: Sequence[Sink], minibatch: Minibatch, around: Surroundings
+    scribe: Scribe,
+    sinks: Sequence[Sink],
+    minibatch: Minibatch,
+    around: Surroundings,
+    stages: Stages,
 ) -> None:
-    """Conclude a minibatch that is complete, at every sink that does something at its end."""
+    """Conclude a minibatch that is complete, at every sink that does something at its end, and hand
+    it to the stage after it.
+    """
     for sink in sinks:
         if isinstance(sink, Concluding):
             at = (minibatch.generation, minibatch.batch)
             for ended in _ended(scribe, sink.name, prefix(scribe.pipeline, sink.name, *at)):
                 _patiently(sink, ended, around)
+                stages.hand_over(sink, ended)
 
 
 def conclude_before(
-    scribe: Scribe, sinks: Sequence[Sink], generation: int, around: Surroundings
+    scribe: Scribe, sinks: Sequence[Sink], opened: Minibatch, around: Surroundings, stages: Stages
 ) -> None:
-    """Conclude what older generations have complete, before its rows are let go."""
+    """Conclude what older generations have complete, and what stayed of a sink that was left out
+    for a while, before its rows are let go.
+    """
     for sink in sinks:
         if isinstance(sink, Concluding):
             for ended in _ended(scribe, sink.name, prefix(scribe.pipeline, sink.name)):
-                if ended.minibatch.generation < generation:
+                older = ended.minibatch.generation < opened.generation
+                if older or stayed(ended.minibatch, opened):
                     _patiently(sink, ended, around)
+                    stages.hand_over(sink, ended)
 
 
 def _ended(scribe: Scribe, sink: str, start: str) -> Iterator[Ended]:
     """Give each minibatch of which rows are complete, with what stands at its places."""
-    found = [(split(at.key), StreamRow.load(text)) for at, text in scribe.scan(STREAMS, start)]
+    stored = scribe.scan(STREAMS, start)
+    found = [(split(at.key), StreamRow.load(text, at)) for at, text in stored]
     for at, rows in groupby(found, key=lambda each: each[0][2:4]):
         parts = tuple(
             EndedPart(row.partition, row.attempt, row.count or 0, row.placed)

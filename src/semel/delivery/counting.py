@@ -48,5 +48,7 @@ def goes_on(lane: Lane, rows: Rows) -> bool:
 
 def count(lane: Lane, rows: Rows) -> int:
     """Count rows that were delivered before."""
-    lane.figures.suppressed += len(rows)
+    if not lane.position:
+        lane.read_marks()  # what was parked was not delivered
+    lane.count_before(range(lane.position, lane.position + len(rows)))
     return len(rows)

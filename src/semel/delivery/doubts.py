@@ -6,20 +6,29 @@ bounded, recorded, and decided by a policy of the user's or by a person.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from semel.delivery.calls import answer_of
+from semel.delivery.calls import RefusedInDoubt, answer_of
 from semel.delivery.parks import parked_row
-from semel.errors import DeliveryError, HeldInDoubt, OutcomeUnknown, Rejected
+from semel.errors import (
+    DeliveryError,
+    HeldInDoubt,
+    OutcomeUnknown,
+    Rejected,
+    SemelError,
+    plain_text,
+)
+from semel.ledger.journal import read_unsure
 from semel.ledger.parked import note, read_parked
-from semel.protocol import DOUBT, OnDoubt, ParkedState, Remedy
+from semel.protocol import DOUBT, Fault, OnDoubt, ParkedState, Remedy
+from semel.sinks.unclassified import Unclassified, is_programming
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from semel.delivery.lane import Lane
-    from semel.events import Chunk, Rows
+    from semel.events import Chunk, EntityIds, Rows
     from semel.ledger.rows import ParkedRow
     from semel.ledger.scribe import Scribe
     from semel.sinks import Sink
@@ -31,7 +40,7 @@ class Verdicts:
 
     to_park: list[ParkedRow] = field(default_factory=list)
     to_send: list[int] = field(default_factory=list)
-    stop: str | None = None
+    stop: SemelError | None = None
     found_so: bool = False
 
 
@@ -41,10 +50,13 @@ class Doubts:
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
         self._recorded: set[int] = set()
+        self._unsure: EntityIds | None = None
 
-    def read(self) -> None:
-        """Take note of doubts that an earlier attempt has recorded."""
-        self._recorded.update(row.position for row in self._lane.read_marks())
+    def read(self) -> list[ParkedRow]:
+        """Take note of doubts that an earlier attempt has recorded; give all that it parked."""
+        rows = self._lane.read_marks()
+        self._recorded.update(row.position for row in rows)
+        return rows
 
     def wait_out_the_attempt_before(self) -> None:
         """Wait until no call of an attempt before this one can be in flight.
@@ -76,29 +88,68 @@ class Doubts:
                 note(lane.scribe, lane.sink.name, row)
 
     def judge(
-        self, rows: Rows, failures: Mapping[int, DeliveryError], *, found_so: bool = False
+        self,
+        rows: Rows,
+        failures: Mapping[int, DeliveryError],
+        *,
+        found_so: bool = False,
+        counts: bool = True,
     ) -> Verdicts:
         """Say what is parked and what is sent (again), in the order of the rows.
 
-        `found_so` says that an attempt before this one left the doubt; it does not count against
-        the destination.
+        `found_so` says that an attempt before this one left the doubt. Neither that nor what was
+        refused counts against the destination, and nothing does unless it `counts`.
         """
         verdicts = Verdicts(found_so=found_so)
+        failures = {at: self._with_doubt(rows, at, why) for at, why in failures.items()}
         doubtful = any(isinstance(why, OutcomeUnknown) for why in failures.values())
         rule = DOUBT[self._lane.sink.on_doubt]
         if doubtful and rule.waits and not found_so:
             self._lane.around.clock.sleep(self._lane.sink.deadline_s)
+        counted: set[int] = set()
         for at, why in sorted(failures.items()):
             if isinstance(why, Rejected):
                 self._park(verdicts, rows, at, ParkedState.REJECTED, why)
             elif isinstance(why, OutcomeUnknown):
-                self._lane.figures.doubted += 1
+                parked = len(verdicts.to_park)
                 self._doubt(verdicts, rows, at, why)
-                if not found_so:
-                    self._lane.count_unknown(why)
+                first = id(why) not in counted  # one call has one outcome, of however many events
+                if counts and first and not found_so and not isinstance(why, RefusedInDoubt):
+                    counted.add(id(why))
+                    self._count(verdicts, rows, at, why, parked)
             else:
                 verdicts.to_send.append(at)
         return verdicts
+
+    def _count(
+        self, verdicts: Verdicts, rows: Rows, at: int, why: OutcomeUnknown, parked: int
+    ) -> None:
+        """Count a call without an outcome against the sink, also in the rows made since `parked`;
+        too many stop the query, and so does broken code, once this is recorded.
+        """
+        faults = self._lane.faults
+        fault = Fault.CODE if is_programming(why) else Fault.CALL
+        trace = faults.trace(why)
+        verdicts.to_park[parked:] = [
+            replace(row, fault=fault, trace=trace) for row in verdicts.to_park[parked:]
+        ]
+        verdicts.stop = faults.count(rows, at, why) or verdicts.stop
+
+    def _with_doubt(self, rows: Rows, at: int, why: DeliveryError) -> DeliveryError:
+        """A refusal takes nothing back: what was in doubt and was sent again stays so."""
+        if not isinstance(why, Rejected):
+            return why
+        before = int(rows.positions[at]) in self._recorded or self._was_sent_before(rows, at)
+        return RefusedInDoubt.after(why) if before else why
+
+    def _was_sent_before(self, rows: Rows, at: int) -> bool:
+        """Whether an event may have been sent in an older generation, which did not settle it."""
+        lane = self._lane
+        if lane.assignment.opening.row.minibatch.generation == 1:
+            return False
+        if self._unsure is None:
+            self._unsure = read_unsure(lane.scribe, lane.sink.name)
+        return rows.id(at) in self._unsure.get(rows.scope(at))
 
     def _doubt(self, verdicts: Verdicts, rows: Rows, at: int, why: OutcomeUnknown) -> None:
         """Apply the policy to one event in doubt."""
@@ -107,6 +158,8 @@ class Doubts:
                 self._park(verdicts, rows, at, ParkedState.HELD, why)
             case Remedy.PASS:
                 self._park(verdicts, rows, at, ParkedState.SKIPPED, why)
+            case Remedy.SEND if isinstance(why, RefusedInDoubt):
+                self._park(verdicts, rows, at, ParkedState.HELD, why)
             case Remedy.SEND:
                 if int(rows.positions[at]) not in self._recorded:
                     self._park(verdicts, rows, at, ParkedState.RESENT, why)
@@ -125,9 +178,12 @@ class Doubts:
         try:
             arrived = None if lane.sink.probe is None else answer_of(lane.sink.probe, event)
         except Exception as error:  # noqa: BLE001 - a probe that fails cannot tell
-            arrived, why = None, OutcomeUnknown(f"{why}; the probe failed: {error}")
+            lane.faults.trace(Unclassified.of(error))
+            arrived, why = None, OutcomeUnknown(f"{why}; the probe failed: {plain_text(error)}")
         if arrived is None:
             self._park(verdicts, rows, at, ParkedState.HELD, why)
+        elif not arrived and isinstance(why, RefusedInDoubt):
+            self._park(verdicts, rows, at, ParkedState.REJECTED, why)
         elif not arrived:
             verdicts.to_send.append(at)
 
@@ -137,9 +193,9 @@ class Doubts:
         self._recorded.add(int(rows.positions[at]))
         verdicts.to_park.append(parked_row(self._lane, rows, at, state, str(why)))
 
-    def _stop(self, rows: Rows, at: int, why: OutcomeUnknown) -> str:
+    def _stop(self, rows: Rows, at: int, why: OutcomeUnknown) -> HeldInDoubt:
         lane = self._lane
-        return (
+        return HeldInDoubt(
             f"{lane.assignment.place(lane.sink)}: event {rows.id(at)} of {rows.entity(at)!r} is in "
             f"doubt ({why}), and on_doubt is 'stop'. Look at the destination, then say `semel "
             "resolve EVENT delivered|resend|discard --reason ...` and start the query again"

@@ -14,11 +14,13 @@ import numpy as np
 from semel.delivery.parks import parked_row
 from semel.events import EntityIds, cuts
 from semel.events.values import require_values
+from semel.ledger.parked import NOTHING
 from semel.ledger.rows import SpanRow
 from semel.protocol import ParkedState, SpanState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
 
     from numpy.typing import NDArray
 
@@ -88,7 +90,7 @@ class Drafts:
             parked_row(lane, rows, at, ParkedState.WAITING, "an event of its entity is parked")
             for at in np.flatnonzero(waiting).tolist()
         ]
-        parks = lane.parks([*to_park, *followers])
+        parks = lane.parks(_parked_once(to_park, followers))
         handled = handled | waiting
         start, stop = ranges[0][0], ranges[-1][1]
         span = SpanRow(
@@ -117,6 +119,26 @@ class Drafts:
             handled=rows.take(draft.handled[: first - span.start]).id_sets(),
         )
 
+    def kept(self, draft: Draft, last: int, handled: AbstractSet[int], tries: int = 0) -> Draft:
+        """Give a span, under its number, that ends with the chunk of position `last`: the chunks
+        after it were never sent. What is at the `handled` positions is not sent any more.
+        """
+        span, lane = draft.span, self._lane
+        chunks = tuple(each for each in span.chunks if each[0] <= last)
+        stop = chunks[-1][1]
+        rows = draft.rows.slice(0, stop - span.start)
+        known = draft.handled[: stop - span.start] | np.isin(rows.positions, list(handled))
+        kept = replace(
+            span,
+            chunks=chunks,
+            ids=span.ids[: len(chunks)],
+            running=self._running(stop),
+            osn=(span.osn[0], lane.last_osn_before + stop),
+            handled=rows.take(known).id_sets() if known.any() else EntityIds.EMPTY,
+            tries=tries,
+        )
+        return Draft(kept, rows, known, NOTHING)
+
     def _running(self, stop: int) -> str:
         """Give the partition's digest up to `stop`, which lies within the rows of this step."""
         if self.rows is None:
@@ -124,7 +146,20 @@ class Drafts:
         return self._lane.running_after(self.rows, stop - self._lane.position)
 
 
+def _parked_once(to_park: Sequence[ParkedRow], followers: list[ParkedRow]) -> list[ParkedRow]:
+    """Give one row for each event: a doubt about one that has to wait is told by the row it waits
+    in.
+    """
+    marked = {row.position for row in to_park if row.state.only_marks}
+    waits = {row.position for row in followers}
+    return [
+        *(row for row in to_park if row.position not in waits),
+        *(replace(row, doubted=row.position in marked) for row in followers),
+    ]
+
+
 def settled(span: SpanRow) -> SpanRow:
     """Give a span as it stands once settled: one range, one set."""
     ids = (EntityIds.union(span.ids),)
-    return replace(span, chunks=((span.start, span.stop),), ids=ids, state=SpanState.SETTLED)
+    chunks = ((span.start, span.stop),)
+    return replace(span, chunks=chunks, ids=ids, state=SpanState.SETTLED, tries=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -9,16 +10,19 @@ from semel.delivery import concluding
 from semel.delivery.closing import Closing
 from semel.delivery.doubts import stop_if_held
 from semel.delivery.resending import Resending
+from semel.delivery.stages import Stages
 from semel.delivery.surroundings import Surroundings
 from semel.events import Minibatch, Position
 from semel.ledger import finished as finishing
 from semel.ledger.journal import Journal
-from semel.ledger.minibatches import Minibatches, Opening, Wish
-from semel.ledger.owners import Owners
+from semel.ledger.minibatches import NO_IDS, Minibatches, Opening, Wish
+from semel.ledger.owners import ROUTING, STAGE_OF, Owners
 from semel.ledger.parked import read_parked
 from semel.ledger.pruning import REMEMBER_S, Pruning
 from semel.ledger.rows import OpenRow
 from semel.ledger.sources import UNKNOWN, Sources
+from semel.protocol import ParkedState
+from semel.sinks.endings import stage_after
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,6 +51,7 @@ class Driver:
         default_partitions: the same for a pipeline that never ran, where no number is asked for.
         accept_gap: go on although the input does not continue where the ledger stands.
         remember_s: how long ids, and what became of parked events, are kept.
+        routing: how entities are spread over partitions, described; None is by their hash.
         forms: of each column that gives an id, whether it is an integer, a text, a date, ...
     """
 
@@ -63,7 +68,9 @@ class Driver:
     accept_gap: bool = False
     remember_s: float = REMEMBER_S
     forms: Mapping[str, str] = field(default_factory=dict)
+    routing: dict[str, Any] | None = None
     _closed: int = 0
+    _owners: Owners = field(init=False)
     _minibatches: Minibatches = field(init=False)
     _journal: Journal = field(init=False)
 
@@ -71,9 +78,16 @@ class Driver:
         """Register the run; it fences nobody before its first minibatch."""
         self._journal = Journal(self.scribe)
         self._take_partitions()
-        self.run = Owners(self.scribe).register(self.describe(), self.process, self.nonce)
+        self._owners = Owners(self.scribe)
+        self.run = self._owners.register(self.describe(), self.process, self.nonce)
         self._minibatches = Minibatches(self.scribe, self.run)
         return self.run
+
+    def withdraw(self) -> None:
+        """Take back what `start` wrote, where the run was refused before its first minibatch was
+        opened: a start that was refused is not listed as a pipeline, nor its sinks.
+        """
+        self._owners.withdraw(self.nonce)
 
     def refuse_changed(self) -> None:
         """Raise `ConfigurationError` where `start` would: the name was used for something else."""
@@ -92,8 +106,17 @@ class Driver:
         described = {
             "identity": self.identity.describe(),
             "partitions": self.partitions,
-            "sinks": {sink.name: sink.describe() for sink in self.sinks},
+            "sinks": {
+                **{sink.name: sink.describe() for sink in self.sinks},
+                **{
+                    stage.name: {**stage.describe(), STAGE_OF: sink.name}
+                    for sink in self.sinks
+                    if (stage := stage_after(sink)) is not None
+                },
+            },
         }
+        if self.routing is not None:
+            described[ROUTING] = self.routing
         return {**described, "forms": dict(self.forms)} if self.forms else described
 
     def begin(
@@ -102,9 +125,10 @@ class Driver:
         batch: int,
         starts: Mapping[str, int] | None = None,
         sources: Sources = UNKNOWN,
+        inputs: tuple[str, ...] = (),
     ) -> Opening:
         """Open a minibatch; `starts` tells where Spark begins in each source partition, if known,
-        `sources` which topics they are of.
+        `sources` which topics they are of, `inputs` where each input stands after it.
 
         Where `settled` is set on what it gives, no task is run: `end` takes no reports. Raises
         `Fenced`, `Diverged`, `ConfigurationError`.
@@ -119,22 +143,26 @@ class Driver:
             starts,
             self.accept_gap,
             sources,
+            inputs,
         )
         opening = self._minibatches.open(wish)
-        generation = opening.row.minibatch.generation
+        generation, lost_before = opening.row.minibatch.generation, opening.lost_before
         if generation != self._closed:
             judged = opening.new_generation and opening.row.continues
             if judged:
                 self.drain()  # what was parked of it may have been discarded
-            concluding.conclude_before(self.scribe, self.sinks, generation, self.around)
+            opened = opening.row.minibatch
+            concluding.conclude_before(self.scribe, self.sinks, opened, self.around, self._stages())
             if self._close(opening) or judged:
                 opening = self._minibatches.open(wish)
-            for sink in self.sinks:
+            for sink in self._with_stages():
                 place = f"pipeline {self.scribe.pipeline!r}, sink {sink.name!r}"
                 stop_if_held(self.scribe, sink, place)
             self._closed = generation
-        if opening.row.serial % PRUNE_EVERY == 0:
-            Pruning(self.scribe, self.remember_s).run([sink.name for sink in self.sinks])
+        lost = lost_before is not None
+        if lost or opening.row.serial % PRUNE_EVERY == 0:
+            names = [sink.name for sink in self._with_stages()]
+            Pruning(self.scribe, self.remember_s).run(names, lost_before or 0)
         return opening
 
     def finished(self) -> Mapping[str, Finished] | None:
@@ -158,22 +186,36 @@ class Driver:
         """Send parked events that are free to go now, or also those that soon are; say how many."""
         return sum(
             Resending(self.scribe, sink, self.process, self.around, waits=waits).drain()
-            for sink in self.sinks
+            for sink in self._with_stages()
         )
 
     def parked(self) -> dict[str, int]:
         """Tell how many events wait for a person or for their turn, by sink."""
         return {
             sink.name: sum(not row.state.final for _, row, _ in read_parked(self.scribe, sink.name))
-            for sink in self.sinks
+            for sink in self._with_stages()
         }
 
-    def end(self, opening: Opening, reports: Sequence[Report]) -> None:
+    def undelivered(self) -> dict[str, Counter[ParkedState]]:
+        """Count events that were parked or dropped and not delivered since, by sink and state."""
+        return {
+            sink.name: Counter(
+                row.state
+                for _, row, _ in read_parked(self.scribe, sink.name)
+                if not row.state.only_marks and row.state is not ParkedState.DELIVERED
+            )
+            for sink in self._with_stages()
+        }
+
+    def end(
+        self, opening: Opening, reports: Sequence[Report], ids: Mapping[str, str] = NO_IDS
+    ) -> None:
         """Complete the minibatch from the reports that Spark handed over, then let sinks conclude
-        it.
+        it; `ids` are those of topics that were first read in it.
         """
-        self._minibatches.complete(opening, reports, [sink.name for sink in self.sinks])
-        concluding.conclude(self.scribe, self.sinks, opening.row.minibatch, self.around)
+        self._minibatches.complete(opening, reports, [sink.name for sink in self.sinks], ids)
+        minibatch = opening.row.minibatch
+        concluding.conclude(self.scribe, self.sinks, minibatch, self.around, self._stages())
 
     def holds(self, opening: Opening) -> bool:
         """Say whether the minibatch is still this run's to complete."""
@@ -182,6 +224,13 @@ class Driver:
     def beat(self, *, ended: bool = False) -> None:
         """Say that the run lives, or that it has ended. Raises `Fenced` when it was replaced."""
         Owners(self.scribe).beat(self.run, self.nonce, ended=ended)
+
+    def _stages(self) -> Stages:
+        return Stages(self.scribe, self.run, self.process, self.around)
+
+    def _with_stages(self) -> list[Sink]:
+        """Give every destination: the sinks, and the stages after them."""
+        return [*self.sinks, *filter(None, map(stage_after, self.sinks))]
 
     def _close(self, opening: Opening) -> int:
         closing = Closing(

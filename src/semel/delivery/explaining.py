@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from semel.delivery.agreement import Agreement
+from semel.delivery.costs import Cost, cost
 from semel.delivery.guarantees import (
     AFTER_A_CRASH,
     AFTER_A_ZOMBIE,
@@ -29,6 +30,8 @@ from semel.protocol import Capability
 from semel.sinks import Sink, sink
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from semel.events import Identity
 
 _WIDTH = 100
@@ -42,6 +45,7 @@ class SinkPromise:
         in_doubt_per_partition: how many events one crash of one partition can leave in doubt.
         in_doubt_at_once: the same for all partitions together, where their number is known.
         destination: what the sink itself says of its destination.
+        costs: what it costs in the ledger, in words; `cost` has the figures.
     """
 
     name: str
@@ -53,6 +57,8 @@ class SinkPromise:
     in_doubt_per_partition: int
     in_doubt_at_once: int | None
     rejected: str
+    costs: str
+    cost: Cost
     destination: tuple[str, ...] = ()
 
 
@@ -90,6 +96,7 @@ class Explanation:
                 ),
                 _wrapped(f"In doubt: {each.in_doubt}"),
                 _wrapped(f"Rejected: {each.rejected}"),
+                _wrapped(f"Costs: {each.costs}"),
             ]
             if each.destination:
                 parts.append(_wrapped(f"Destination: {' '.join(each.destination)}"))
@@ -124,6 +131,19 @@ def explain(subject: object) -> Explanation:
     return _explain(subject, called=False)
 
 
+def _plain(function: Callable[..., object]) -> Explanation:
+    """Explain a function that is no sink yet, and say that it was taken for one."""
+    told = _explain(sink(function), called=True)
+    [promise] = told.sinks
+    note = (
+        f"{promise.name!r} is a plain function with an argument, so it is explained as a sink that "
+        "is called with each event. A function that builds a pipeline is explained when it takes "
+        "no arguments and returns what semel.deliver gave."
+    )
+    noted = replace(promise, destination=(note, *promise.destination))
+    return replace(told, sinks=(noted,))
+
+
 def _explain(subject: object, *, called: bool) -> Explanation:
     agreement = subject if isinstance(subject, Agreement) else getattr(subject, "agreement", None)
     if isinstance(subject, Sink):
@@ -136,7 +156,7 @@ def _explain(subject: object, *, called: bool) -> Explanation:
             _not_promised(agreement.identity),
         )
     if inspect.isroutine(subject) and not called:
-        return _explain(sink(subject) if _takes_an_event(subject) else subject(), called=True)
+        return _plain(subject) if _takes_an_event(subject) else _explain(subject(), called=True)
     what = f"the class {subject.__name__}" if isinstance(subject, type) else type(subject).__name__
     raise ConfigurationError(
         f"{what} is nothing to explain: give a sink, what semel.deliver gave, or "
@@ -168,6 +188,7 @@ def _sink(described: Sink, agreement: Agreement | None) -> SinkPromise:
         )
     per_partition = span if opaque else 0
     known = 0 if not opaque else None if partitions is None else span * partitions
+    found = cost(described, agreement)
     return SinkPromise(
         name=described.name,
         capability=capability.value,
@@ -178,6 +199,8 @@ def _sink(described: Sink, agreement: Agreement | None) -> SinkPromise:
         in_doubt_per_partition=per_partition,
         in_doubt_at_once=known,
         rejected=REJECTED_WHOLE if described.whole else ON_REJECT[described.on_reject],
+        costs=_costs(described, agreement, found),
+        cost=found,
         destination=described.notes(),
     )
 
@@ -203,13 +226,58 @@ def _in_doubt(described: Sink, span: int, partitions: int | None, waits: str) ->
         case Capability.REPEATABLE if not described.whole:
             safe_s = max(0.0, described.remembers_s - described.deadline_s)
             return (
-                f"none, as long as nobody is away for longer than {_duration(safe_s)}: the "
-                f"destination remembers keys, {_duration(described.remembers_s)}, and a repeat has "
+                f"none, as long as repeats are answered, and not refused, and nobody is away for "
+                f"longer than {_duration(safe_s)}: the destination remembers keys, "
+                f"{_duration(described.remembers_s)}, and a repeat has "
                 f"{_duration(described.deadline_s)} to arrive within that. What was left open for "
-                f"longer is, at most {_events(span)} per partition. {then}"
+                f"longer is, at most {_events(span)} per partition; so is what was refused, or "
+                f"never answered, after it may have arrived. {then}"
             )
         case _:
             return "none, ever; the destination can tell."
+
+
+def _costs(described: Sink, agreement: Agreement | None, found: Cost) -> str:
+    """Say what a sink costs in the ledger, and what to change where that is much."""
+    words = [_commits(described, found)]
+    load = found.load
+    if agreement is None:
+        return words[0]
+    if found.remembered_per == "event":
+        assert found.kept_s is not None
+        kept = found.bytes_per_day * found.kept_s / 86_400
+        words.append(
+            f"Remembers each id for {_duration(found.kept_s)}: about {found.bytes_each:.0f} bytes "
+            f"per event, {_size(found.bytes_per_day)} per day and {_size(kept)} in all at "
+            f"{load.events_per_s:g} events/s in micro-batches of {load.minibatch_s:g} s. "
+            "increasing=True, where the ids of an entity only rise, remembers one id per entity "
+            "instead; longer micro-batches write fewer, larger rows; a smaller remember_s forgets "
+            "sooner."
+        )
+    elif found.remembered_per == "entity":
+        words.append(
+            f"Remembers the last id of each entity, about {found.bytes_each:.0f} bytes, for as "
+            "long as the pipeline lives; nothing per event."
+        )
+    else:
+        words.append("Remembers nothing per event.")
+    return " ".join(words)
+
+
+def _commits(described: Sink, found: Cost) -> str:
+    fixed = "2 per minibatch and 1 per partition of it"
+    if not found.commits_per_event:
+        return f"no ledger commit per event, {fixed}."
+    span = described.chunk_rows * described.span_chunks
+    each = "event" if span == 1 else f"{span} events"
+    said = f"1 ledger commit per {each}, besides {fixed}."
+    if described.capability is not Capability.OPAQUE:
+        return said
+    larger = max(100, 10 * span)
+    return (
+        f"{said} A larger window costs less and leaves more in doubt after a crash: "
+        f"window={larger} costs 1 per {larger} events."
+    )
 
 
 def _waits(agreement: Agreement | None) -> str:
@@ -337,6 +405,13 @@ def _not_promised(identity: Identity | None) -> tuple[str, ...]:
 
 def _events(count: int) -> str:
     return "1 event" if count == 1 else f"{count} events"
+
+
+def _size(count: float) -> str:
+    for unit, length in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= length:
+            return f"{count / length:.3g} {unit}"
+    return f"{count:.0f} bytes"
 
 
 def _duration(seconds: float) -> str:

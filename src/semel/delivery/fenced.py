@@ -20,11 +20,11 @@ from semel.delivery.calls import call_patiently, open_session
 from semel.delivery.parks import parked_row, state_after
 from semel.delivery.resending import Resending
 from semel.errors import (
-    ConfigurationError,
     DeliveryError,
     Fenced,
     NotDelivered,
     Rejected,
+    SemelError,
 )
 from semel.events import EntityIds, Given
 from semel.ledger.parked import HeadMoved
@@ -95,8 +95,11 @@ class FencedWay:
             return 0
         self._compare(rows)
         if lane.position < self._done.events:
+            before = lane.figures.parked
             self._park_rejected(rows)
-            lane.figures.suppressed += len(rows)
+            parked = lane.figures.parked - before
+            done = range(lane.position, lane.position + len(rows))
+            lane.count_before(done, parked_now=parked)
         else:
             self._deliver(rows)
         return len(rows)
@@ -181,9 +184,12 @@ class FencedWay:
             self._open()
             try:
                 return self._opened.take_over()
-            except (Fenced, ConfigurationError):
-                raise
+            except DeliveryError as error:
+                last = error
+            except SemelError:
+                raise  # said for good: asking again would only hide it
             except Exception as error:  # noqa: BLE001 - nothing is sent by asking
+                lane.faults.look_at_opening(error)
                 last = error
         raise NotDelivered(
             f"{lane.assignment.place(lane.sink)}: the destination does not say what is done "
@@ -192,7 +198,8 @@ class FencedWay:
 
     def _open(self) -> None:
         target = self._lane.assignment.target(self._lane.sink)
-        session = open_session(self._lane.sink, target, self._lane.around)
+        look_at = self._lane.faults.look_at_opening
+        session = open_session(self._lane.sink, target, self._lane.around, look_at)
         self._session = cast("TransactionalSession | SequencedSession", session)
 
     @property
@@ -268,14 +275,14 @@ class FencedWay:
                     refuse_single_failures(lane, result)
                 lane.figures.delivered += len(chosen) - len(result.failures)
                 lane.sent = lane.last_osn_before + int(chosen.positions[-1]) + 1
-                lane.unknown_in_a_row = 0
                 self._park(chosen, result.failures)
                 return
             if isinstance(result, Rejected):
                 self._isolate(rows, chosen, start, stop, result)
                 return
             if isinstance(result, NotDelivered):
-                raise result
+                raise lane.unreached(result)
+            lane.faults.look_at(chosen, result)
             self._ask_again(result)
             self._park_rejected(rows)
             start = max(start, self._done.events)

@@ -40,7 +40,7 @@ _RECORDED = (
 )
 AFTER_AN_OPAQUE_ZOMBIE = {
     OnDoubt.HOLD: _RECORDED,
-    OnDoubt.SKIP: _RECORDED,
+    OnDoubt.SKIP: f"{_RECORDED} A call in flight may arrive after later events of its entity.",
     OnDoubt.STOP: _RECORDED,
     OnDoubt.RESEND: "as after a crash: semel waits lease and deadline ({wait:g} s) before it sends "
     "its events again; a call that ends even later is reported (state `late`).",

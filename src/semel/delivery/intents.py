@@ -10,6 +10,7 @@ Always true:
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,14 +19,23 @@ from semel.delivery import counting
 from semel.delivery.caller import Caller
 from semel.delivery.doubts import Doubts, Verdicts
 from semel.delivery.drafts import Draft, Drafts, settled
-from semel.errors import DeliveryError, Fenced, HeldInDoubt, NotDelivered, OutcomeUnknown, Rejected
+from semel.delivery.repeating import TRIES_MAX, unanswered
+from semel.errors import (
+    DeliveryError,
+    Fenced,
+    LedgerUnavailable,
+    NotDelivered,
+    OutcomeUnknown,
+    Rejected,
+    SinkBroken,
+)
 from semel.ledger.parked import NOTHING, HeadMoved
 from semel.ledger.rows import SpanRow
-from semel.protocol import DOUBT, RESUME, Action, Capability, Found, SpanState
+from semel.protocol import DOUBT, RESUME, Action, Capability, Found, Remedy, SpanState
 from semel.sinks import Receipt
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from semel.delivery.lane import Lane
     from semel.events import Chunk, Rows
@@ -89,6 +99,7 @@ class IntentWay:
             self._lane.short = True
         if self._action is Action.COUNT:
             return
+        self._lane.faults.stop_if_nothing_was_tried()
         try:
             if self._lane.sink.capability is Capability.OPAQUE:
                 self._settle()
@@ -99,9 +110,7 @@ class IntentWay:
             raise
 
     def give_up(self) -> None:
-        """The task fails, not for what was sent from here: settle the span that was acknowledged,
-        so that it is not in doubt.
-        """
+        """The task fails, not for what was sent from here: settle what was acknowledged."""
         try:
             self._settle()
         except Fenced:
@@ -132,6 +141,7 @@ class IntentWay:
             break
         self._action = RESUME[found, lane.sink.capability].action
         if self._action is Action.DELIVER:
+            lane.faults.recall()
             lane.parked(draft.parks)
             self._send(draft)
             return len(rows)
@@ -161,7 +171,7 @@ class IntentWay:
             )
             spans = [covered, *spans]
         self._recorded = deque(spans)
-        self._doubts.read()
+        lane.faults.recall(spans, self._doubts.read())
         if any(span.state is SpanState.INTENDED for span in spans) and self._waits():
             self._doubts.wait_out_the_attempt_before()
 
@@ -184,19 +194,28 @@ class IntentWay:
             recorded, found = f"digest {span.running}", f"digest {running}"
             raise lane.diverged(span.stop, recorded, found, rows)
         if action is Action.SKIP:
-            lane.figures.suppressed += span.stop - span.start
+            lane.count_before(range(span.start, span.stop))
             return len(rows)
         handled = rows.contained_in(span.handled)
+        if handled.any():
+            lane.count_before(set(rows.positions[handled].tolist()))
         draft = Draft(span, rows, handled, NOTHING)
         if action is Action.DOUBT:
             self._doubt_all(draft)
         else:
-            sink = lane.sink
-            by_chunk = sink.capability is Capability.REPEATABLE and not sink.keyed_by_event
-            self._inherited = by_chunk  # its first sender may still send it under the same key
+            if action is Action.REPEAT:
+                self._inherit(draft)
             self._send(draft, ask_first=action is Action.ASK_ARRIVED, resumed=True)
             self._inherited = False
+            self._caller.unsure.clear()
         return len(rows)
+
+    def _inherit(self, draft: Draft) -> None:
+        """The attempt before may have sent any of it, and may still send it under the same key."""
+        sink = self._lane.sink
+        left = draft.to_send(draft.span.start, draft.span.stop)
+        self._caller.unsure.update(left.positions.tolist())
+        self._inherited = DOUBT[sink.on_doubt].waits
 
     def _found_of(self, span: SpanRow) -> Found:
         if span.state is SpanState.SETTLED:
@@ -237,6 +256,7 @@ class IntentWay:
             break
         self._unsettled = None
         self._caller.late.clear()
+        self._caller.unsure.clear()
         lane.parked(draft.parks)
         self._send(draft)
 
@@ -257,17 +277,19 @@ class IntentWay:
                 queue = deque() if current is None else deque(current.span.chunks)
                 continue
             chunk = self._lane.chunk(rows, start, stop, current.span.number)
-            if ask_first and self._caller.arrived(chunk):
+            if ask_first and self._caller.has_arrived(chunk):
                 self._lane.figures.suppressed += len(rows)
                 continue
+            self._lane.faults.calls += 1
             try:
-                result = self._caller.call(chunk, current.span.at, sent=resumed)
-            except NotDelivered:
-                self._withdraw(current, chunk)
+                result = self._caller.call(chunk, current.span.at)
+            except (NotDelivered, SinkBroken):
+                with suppress(LedgerUnavailable):  # the first error is the one that is told
+                    self._withdraw(current, chunk)
                 raise
             if isinstance(result, Receipt) and not result.failures:
                 self._lane.figures.delivered += len(rows)
-                self._lane.unknown_in_a_row = 0
+                self._lane.faults.answered()
                 continue
             current = self._trouble(current, queue, chunk, result)
             queue = deque() if current is None else deque(current.span.chunks)
@@ -292,27 +314,121 @@ class IntentWay:
             failures = dict(result.failures)
         else:
             failures = dict.fromkeys(range(len(chunk)), result)
-        verdicts = self._doubts.judge(chunk.rows, failures)
+        down = False
+        if self._lane.sink.capability is Capability.REPEATABLE:
+            down = self._looks_down(draft, chunk, failures)
+        if len(failures) < len(chunk):
+            self._lane.faults.answered()
+        verdicts = self._doubts.judge(chunk.rows, failures, counts=not down)
         return self._after(draft, queue, chunk, verdicts)
+
+    def _looks_down(
+        self, draft: Draft, chunk: Chunk, failures: Mapping[int, DeliveryError]
+    ) -> bool:
+        """Whether the destination may be down, as far as this chunk shows.
+
+        Then the task fails, and the attempts after it repeat just that under the same keys; the
+        one after `TRIES_MAX` of them holds it, so that no event stops a stream for long. Where the
+        keys may be forgotten nobody repeats it. Raises `OutcomeUnknown`.
+        """
+        lane = self._lane
+        silent = unanswered(failures, len(chunk))
+        if not silent:
+            lane.faults.in_a_row = 0
+            return False
+        tries = draft.span.tries + 1
+        if lane.forgotten(draft.span.at):
+            return False
+        if tries > TRIES_MAX:
+            return True
+        with suppress(LedgerUnavailable):
+            self._keep_what_was_sent(draft, chunk, tries)
+        raise OutcomeUnknown(
+            f"{lane.assignment.place(lane.sink)}: {len(silent)} events of chunk {chunk.key} "
+            f"got no answer, the last because of: {silent[-1]}. Nothing is lost: the next "
+            f"attempt repeats them under the same keys, and after {TRIES_MAX} attempts without an "
+            "answer they are held. See that the destination runs, then restart the query"
+        )
 
     def _after(
         self, draft: Draft, queue: deque[Range], chunk: Chunk, verdicts: Verdicts
     ) -> Draft | None:
         """Settle up to the first event that is still to be sent, and record the rest anew."""
-        sent = len(chunk) - len(verdicts.to_send) - len(verdicts.to_park)
+        inherited = self._may_have_been_sent(queue)
+        if inherited and not self._lane.sink.keyed_by_event:
+            if DOUBT[self._lane.sink.on_doubt].remedy not in (Remedy.SEND, Remedy.ASK):
+                return self._hold_by_chunk(draft, chunk, verdicts)
+            chunk, queue = self._doubt_rest(draft, chunk, verdicts), deque()
+        parked = sum(not row.state.only_marks for row in verdicts.to_park)
+        sent = len(chunk) - len(verdicts.to_send) - parked
         self._lane.figures.delivered += max(0, sent) if not verdicts.found_so else 0
         positions = chunk.rows.positions
         first = int(positions[min(verdicts.to_send)]) if verdicts.to_send else chunk.stop
         again = {int(positions[at]) for at in verdicts.to_send}
         handled = {int(position) for position in positions.tolist()} - again
+        self._caller.unsure -= again | handled  # it is decided about all of these
         ranges = [(first, chunk.stop)] if first < chunk.stop else []
         ranges.extend(queue)
-        if verdicts.stop and not any(position > first for position in handled):
+        rest_was_sent = inherited or any(position > first for position in handled)
+        if verdicts.stop and not rest_was_sent:
             ranges = []  # nothing of the rest was sent, so nothing of it shall be in doubt
         left = self._again(draft, first, ranges, verdicts.to_park, handled)
         if verdicts.stop:
-            raise HeldInDoubt(verdicts.stop)
+            raise verdicts.stop
         return left
+
+    def _may_have_been_sent(self, ranges: Iterable[Range]) -> bool:
+        """Whether an attempt before may have sent anything of these chunks (REPEATABLE)."""
+        unsure = self._caller.unsure
+        return any(start <= each < stop for start, stop in ranges for each in unsure)
+
+    def _hold_by_chunk(self, draft: Draft, chunk: Chunk, verdicts: Verdicts) -> Draft:
+        """Park a chunk of an inherited span, and let the chunks after it keep their numbers and so
+        their keys. One of them that has an event of an entity that waits now can neither be sent
+        before it nor be parted: it may have arrived, so it is in doubt too.
+        """
+        lane = self._lane
+        why = OutcomeUnknown("it may have arrived with its chunk, and its entity waits")
+        while True:
+            to_park = list(verdicts.to_park)
+            done = set(chunk.rows.positions.tolist())
+            for start, stop in draft.span.chunks:
+                rows = draft.to_send(start, stop)
+                besides = {(row.entity, row.scope) for row in to_park if row.blocks}
+                if start < chunk.stop or not lane.blocked(rows, besides).any():
+                    continue
+                every = dict.fromkeys(range(len(rows)), why)
+                more = self._doubts.judge(rows, every, counts=False)
+                to_park += more.to_park
+                done.update(rows.positions.tolist())
+            parks = lane.parks(to_park)
+            lane.limit_parks(parks)
+            done.update(draft.to_send(draft.span.start, chunk.start).positions.tolist())
+            kept = self._drafts.kept(draft, draft.span.stop - 1, done)
+            try:
+                lane.holding.keep(kept.span, parks)
+            except HeadMoved:
+                lane.reread_heads()
+                continue
+            break
+        lane.parked(parks)
+        self._caller.unsure -= done
+        if verdicts.stop:
+            raise verdicts.stop
+        return kept
+
+    def _doubt_rest(self, draft: Draft, chunk: Chunk, verdicts: Verdicts) -> Chunk:
+        """A policy sends events of an inherited chunk again, so under other keys: the same policy
+        decides about all that comes after it in its span. Gives all of it as one chunk.
+        """
+        stop = draft.span.stop
+        rest = draft.to_send(chunk.stop, stop)
+        why = OutcomeUnknown("it may have arrived with its chunk, and its entity waits")
+        more = self._doubts.judge(rest, dict.fromkeys(range(len(rest)), why), counts=False)
+        verdicts.to_park += more.to_park
+        verdicts.to_send += [len(chunk) + at for at in more.to_send]
+        verdicts.stop = verdicts.stop or more.stop
+        return self._lane.chunk(draft.to_send(chunk.start, stop), chunk.start, stop)
 
     def _again(
         self,
@@ -352,7 +468,10 @@ class IntentWay:
 
     def _withdraw(self, draft: Draft, chunk: Chunk) -> None:
         """Nothing of this chunk arrived and the task gives up: leave no doubt where none is."""
-        if self._lane.sink.capability is not Capability.OPAQUE:
+        if self._lane.sink.capability is Capability.PROBING:
+            return  # what is recorded is asked for, whenever that is
+        if any(position >= chunk.start for position in self._caller.unsure):
+            self._keep_what_was_sent(draft, chunk, draft.span.tries)
             return
         rest = draft.rows.positions[chunk.start - draft.span.start :]
         handled = draft.handled[chunk.start - draft.span.start :]
@@ -362,6 +481,17 @@ class IntentWay:
             self._lane.holding.write(settled=settled(self._drafts.cut_off(draft, chunk.start)))
         else:
             self._lane.holding.write(withdrawn=True)
+
+    def _keep_what_was_sent(self, draft: Draft, chunk: Chunk, tries: int) -> None:
+        """The task fails: leave as intended only what may have arrived and what stands before it,
+        so that nothing else is in doubt when its keys are forgotten. A chunk that may have arrived
+        keeps its number and its events, and so its key.
+        """
+        start, stop = draft.span.start, draft.span.stop
+        last = max(each for each in self._caller.unsure if start <= each < stop)
+        done = draft.to_send(start, chunk.start).positions.tolist()
+        arrived = {*done, *(self._caller.arrived if self._lane.sink.keyed_by_event else ())}
+        self._lane.holding.keep(self._drafts.kept(draft, last, arrived, tries).span)
 
     def _settle(self) -> None:
         """Settle the last span on its own."""

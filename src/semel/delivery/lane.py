@@ -17,18 +17,20 @@ import numpy as np
 from semel.delivery.calls import forgets
 from semel.delivery.doubts import stop_if_held
 from semel.delivery.expected import Expected
+from semel.delivery.faults import Faults
 from semel.delivery.parks import schema_text
-from semel.errors import Diverged, HeldInDoubt
+from semel.errors import Diverged, HeldInDoubt, NotDelivered
 from semel.events import Chunk, Digest, Position, Rows
 from semel.events.chunks import chunk_key, escaped
+from semel.events.digests import changed_columns, column_types
 from semel.ledger.parked import parked_key, parking, read_heads, read_parked
 from semel.ledger.partitions import Holding
 from semel.ledger.reports import Report
-from semel.protocol import Found
+from semel.protocol import Found, ParkedState
 from semel.sinks.progress import lost
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from numpy.typing import NDArray
@@ -44,18 +46,30 @@ if TYPE_CHECKING:
 
     Mask = NDArray[np.bool_]
 
-UNKNOWN_MAX = 10
+
+COLUMNS_MAX = 4_000
+"""How many characters of names and types of columns the row of a partition has."""
 
 
 @dataclass(slots=True)
 class Figures:
-    """What a lane did."""
+    """What a lane did, and what it found done; `Report` says what each of them means."""
 
     delivered: int = 0
     suppressed: int = 0
     parked: int = 0
     doubted: int = 0
+    dropped: int = 0
+    parked_before: int = 0
+    dropped_before: int = 0
     skipped: int = 0
+
+
+def recorded_columns(rows: Rows) -> dict[str, str] | None:
+    """Give the types of the columns as the ledger keeps them; None where they are too many."""
+    columns = column_types(rows.batch.schema)
+    size = sum(len(name) + len(kind) for name, kind in columns.items())
+    return columns if size <= COLUMNS_MAX and len(columns) == rows.batch.num_columns else None
 
 
 class Way(Protocol):
@@ -89,10 +103,11 @@ class Lane:
     heads: Heads = field(default_factory=dict)
     marks: dict[Key, str] = field(default_factory=dict)
     parked_at: set[int] = field(default_factory=set)
+    dropped_at: set[int] = field(default_factory=set)
+    resent_at: set[int] = field(default_factory=set)
     position: int = 0
     short: bool = False
     sent: int = 0
-    unknown_in_a_row: int = 0
     parked_rows: int | None = None
     placed: Mapping[str, Any] | None = None
     _buffer: list[Rows] = field(default_factory=list)
@@ -104,8 +119,10 @@ class Lane:
     _expected: Expected | None = None
     way: Way = field(init=False)
     holding: Holding = field(init=False)
+    faults: Faults = field(init=False)
 
     def __post_init__(self) -> None:
+        self.faults = Faults(self)
         self.holding = Holding(
             self.scribe,
             self.assignment.opening,
@@ -130,6 +147,7 @@ class Lane:
         rows = rows.renumber(self._entered)
         if self._digest is None:
             self._digest = Digest(rows.batch.schema)
+            self.holding.columns = recorded_columns(rows)
         if not self._ends:
             self._ends.append(rows.sort_key(0))
         self._ends[1:] = [rows.sort_key(len(rows) - 1)]
@@ -165,7 +183,7 @@ class Lane:
             count=self._entered,
             digest=self._digest.hexdigest(),
             osn=row.osn + self._entered,
-            sent=self.sent,
+            sent=self._last_sent(row.osn),
             first=self._ends[0],
             last=self._ends[1],
             short=self.short,
@@ -175,9 +193,25 @@ class Lane:
             suppressed=self.figures.suppressed,
             parked=self.figures.parked,
             doubted=self.figures.doubted,
+            dropped=self.figures.dropped,
+            parked_before=self.figures.parked_before,
+            dropped_before=self.figures.dropped_before,
             skipped=self.figures.skipped,
+            unanswered=self.faults.in_a_row,
             placed=self.placed,
+            columns=self.holding.columns,
         )
+
+    def _last_sent(self, before: int) -> int:
+        """Give C: the last OSN that is known to be transmitted. Where the destination does not
+        tell it, every event is delivered at the end that is not parked; 0 where none is.
+        """
+        if not (self.sink.capability.records_intents or self.sink.whole):
+            return self.sent
+        last = self._entered - 1
+        while last in self.parked_at:
+            last -= 1
+        return before + last + 1 if last >= 0 else 0
 
     def _step(self) -> None:
         """Let the way take what it wants, and let go of what it is done with."""
@@ -267,14 +301,28 @@ class Lane:
             prefix=f"{escaped(target.pipeline)}/{escaped(self.sink.name)}/",
         )
 
+    def unreached(self, why: NotDelivered) -> NotDelivered:
+        """Say where nothing arrived for as long as the sink is patient, and what to do."""
+        if str(why).startswith("pipeline "):
+            return why
+        text = str(why).rstrip(".")
+        return NotDelivered(
+            f"{self.assignment.place(self.sink)}: {text}. It was tried for "
+            f"{self.sink.retry.for_s:g} s. Nothing is in doubt because of it: see that the "
+            "destination can be reached, then start again",
+            why.retry_after_s,
+        )
+
     def diverged(self, stop: int, recorded: object, found: object, rows: Rows) -> Diverged:
         """Say that a replay produced other content than what was delivered."""
         named = ", ".join(f"{rows.id(at)} of {rows.scope(at)!r}" for at in range(min(3, len(rows))))
+        before = None if self.holding.row is None else self.holding.row.columns
+        changed = changed_columns(before, self.holding.columns)
         return Diverged(
             f"{self.assignment.place(self.sink)}: events [{self.position}, {stop}) of the order "
             f"were recorded with {recorded}, and the replay gives {found} (from event {named} on). "
-            "The query does not give the same rows for the same input. Nothing was repeated; look "
-            "at the query, then say `semel resolve "
+            f"The query does not give the same rows for the same input.{changed} Nothing was "
+            "repeated; look at the query, then say `semel resolve "
             f"{self.assignment.pipeline}/{self.assignment.opening.row.minibatch} "
             "as-recorded|as-replayed --reason ...`"
         )
@@ -320,23 +368,47 @@ class Lane:
         ]
         self.marks.clear()
         self.marks.update({at: text for at, row, text in found if row.state.only_marks})
-        self.parked_at.update(row.position for _, row, _ in found if not row.state.only_marks)
-        return [row for _, row, _ in found]
+        rows = [row for _, row, _ in found]
+        self._note_parked(rows)
+        return rows
+
+    def _note_parked(self, rows: Iterable[ParkedRow]) -> None:
+        """Take note of the events that are not sent from here."""
+        passed = [row for row in rows if not row.state.only_marks]
+        self.parked_at.update(row.position for row in passed)
+        for state, places in (
+            (ParkedState.SKIPPED, self.dropped_at),
+            (ParkedState.DELIVERED, self.resent_at),
+        ):
+            places.update(row.position for row in passed if row.state is state)
+
+    def count_before(self, positions: range | set[int], *, parked_now: int = 0) -> None:
+        """Count the events at these positions, which an attempt before has dealt with;
+        `parked_now` of them were left for this attempt to park.
+        """
+        dropped = sum(each in positions for each in self.dropped_at)
+        waiting = self.parked_at - self.dropped_at - self.resent_at
+        parked = sum(each in positions for each in waiting) - parked_now
+        self.figures.dropped_before += dropped
+        self.figures.parked_before += parked
+        self.figures.suppressed += len(positions) - dropped - parked - parked_now
 
     def parks(self, rows: Sequence[ParkedRow]) -> Parks:
         """Make what a commit needs to park `rows`, given the heads and marks as last seen."""
         return parking(self.assignment.pipeline, self.sink.name, rows, self.heads, self.marks)
 
-    def count_unknown(self, why: object) -> None:
-        """Take note of an unknown outcome; too many in a row stop the pipeline."""
-        self.unknown_in_a_row += 1
-        if self.unknown_in_a_row >= UNKNOWN_MAX:
-            raise HeldInDoubt(
-                f"{self.assignment.place(self.sink)}: {UNKNOWN_MAX} outcomes in a row were "
-                f"unknown, the last because of: {why}. A broken destination or function must not "
-                "park a stream. Mend it, resolve what `semel parked ls` shows, then start the "
-                "query again"
-            )
+    @property
+    def proven(self) -> bool:
+        """Whether the sink is known to have delivered anything: in this partition of the minibatch,
+        or in any partition of one that is complete.
+        """
+        figures = self.figures
+        return bool(
+            self.faults.succeeded
+            or figures.delivered
+            or figures.suppressed
+            or self.assignment.opening.delivered_before(self.sink.name)
+        )
 
     def limit_parks(self, parks: Parks) -> None:
         """See that no more gets parked than the sink allows."""
@@ -347,9 +419,12 @@ class Lane:
             self.parked_rows = sum(not row.state.final for _, row, _ in standing)
         if self.parked_rows + len(parks.rows) > self.sink.park_limit:
             raise HeldInDoubt(
-                f"{self.assignment.place(self.sink)}: {self.parked_rows} events are parked, and "
-                f"park_limit is {self.sink.park_limit}. Resolve what `semel parked ls` shows, then "
-                "start the query again"
+                f"{self.assignment.place(self.sink)}: {self.parked_rows} events are parked, "
+                f"{len(parks.rows)} more have to be (the first is event {parks.rows[0].event} of "
+                f"{parks.rows[0].entity!r}: {parks.rows[0].why}), and park_limit is "
+                f"{self.sink.park_limit}. Resolve what `semel parked ls` shows, or give a "
+                f"park_limit of {self.parked_rows + len(parks.rows)} or more, then start the query "
+                "again"
             )
 
     def parked(self, parks: Parks) -> None:
@@ -359,8 +434,11 @@ class Lane:
             if row.state.only_marks:
                 at = parked_key(self.assignment.pipeline, self.sink.name, row)
                 self.marks[at] = row.dump()
-            else:
-                self.parked_at.add(row.position)
-        self.figures.parked += len(parks.rows)
+        self._note_parked(parks.rows)
+        states = [row.state for row in parks.rows if not row.state.only_marks]
+        dropped = states.count(ParkedState.SKIPPED)
+        self.figures.dropped += dropped
+        self.figures.parked += len(states) - dropped
+        self.figures.doubted += states.count(ParkedState.HELD)
         if self.parked_rows is not None:
-            self.parked_rows += len(parks.rows)
+            self.parked_rows += len(states) - dropped

@@ -16,7 +16,7 @@ from semel.delivery.watermarks import watermark
 from semel.delivery.whole import WholeWay
 from semel.errors import Fenced
 from semel.events import Counter
-from semel.ledger.journal import COUNTERS, Journal, State
+from semel.ledger.journal import COUNTERS, Journal, State, require_counts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -106,4 +106,5 @@ class PartitionDelivery:
         if not isinstance(self.assignment.identity, Counter):
             return State()
         serial = self.assignment.opening.row.serial
-        return self.journal.restore(COUNTERS, self.assignment.partition, before=serial)
+        place = self.assignment.partition
+        return self.journal.restore(COUNTERS, place, before=serial, check=require_counts)

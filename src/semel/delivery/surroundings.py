@@ -24,9 +24,12 @@ class Surroundings:
     random: Random = field(default_factory=lambda: Random(uuid4().int))
     gone: Callable[[Process], bool] = Process.gone
 
-    def tries(self, retry: Retry) -> Iterator[None]:
-        """Begin one try after the other, each after its pause, until the patience is at its end."""
-        for wait_s in retry.waits(self.random):
+    def tries(self, retry: Retry, *, only_pauses: bool = False) -> Iterator[None]:
+        """Begin one try after the other, each after its pause, until the patience is at its end; by
+        the clock, or where tries have to wait themselves only by the pauses between them.
+        """
+        monotonic = None if only_pauses else self.clock.monotonic
+        for wait_s in retry.waits(self.random, monotonic):
             if wait_s:
                 self.clock.sleep(wait_s)
             yield

@@ -16,8 +16,18 @@ import numpy as np
 
 from semel.errors import Diverged, HeldInDoubt
 from semel.events import EntityIds, Gathered, Given, IdSet, Latest, Position, digest
+from semel.ledger.damage import DamagedRow, readable
 from semel.ledger.gaps import next_offset, starting_offsets
-from semel.ledger.journal import FORGOT, MET, Journal, Operator, watermark_of
+from semel.ledger.journal import (
+    FORGOT,
+    MET,
+    Journal,
+    Operator,
+    require_reached,
+    sets_in,
+    watermark_of,
+)
+from semel.ledger.journal import TABLE as JOURNAL
 from semel.ledger.sequences import Mark
 
 if TYPE_CHECKING:
@@ -125,7 +135,7 @@ class _ByPosition:
         wanted = next_offset(before)
         opened = self._assignment.opening.row
         fresh = before.generation < opened.minibatch.generation
-        told = opened.continues or opened.compared or self._assignment.accept_gap
+        told = opened.continues or opened.compared or opened.accepted or self._assignment.accept_gap
         if fresh and not told and wanted is not None and first > wanted:
             partition = self._assignment.partition
             where = starting_offsets({partition: wanted}, [partition])
@@ -226,16 +236,23 @@ class Reached:
         return cls(last, value[1], above)
 
 
+def _reached(values: dict[str, list[Any]]) -> dict[str, Reached]:
+    return {scope: Reached.load(value) for scope, value in values.items()}
+
+
 class _ByMaximum(_Journaled):
     """Ids that only increase: a maximum per entity, with the generation it was reached in."""
 
     def __init__(self, assignment: Assignment, sink: Sink, journal: Journal) -> None:
         super().__init__(assignment, sink, journal)
-        self._state = journal.restore(self._operator, assignment.partition, before=self._serial)
+        self._state = journal.restore(
+            self._operator, assignment.partition, before=self._serial, check=require_reached
+        )
+        self._rows_at = journal.place(self._operator, assignment.partition)
         values, self._above = self._state.values, dict[str, Reached]()
         if max(map(len, values.values()), default=0) > 2:
             more = {scope: value for scope, value in values.items() if len(value) > 2}
-            self._above = {scope: Reached.load(value) for scope, value in more.items()}
+            self._above = readable(JOURNAL, self._rows_at, lambda: _reached(more))
         self._beyond = EntityIds.of({scope: known.above for scope, known in self._above.items()})
         self._reached = Latest()
 
@@ -245,7 +262,10 @@ class _ByMaximum(_Journaled):
         there is to know.
         """
         last = [value[0] for value in self._state.values.values()]
-        return max(last) if set(map(type, last)) == {int} and not self._above else None
+        kinds = set(map(type, last))
+        if len(kinds - {type(None)}) > 1:
+            raise DamagedRow(JOURNAL, self._rows_at, "its ids are of several shapes")
+        return max(last) if kinds == {int} and not self._above else None
 
     @cached_property
     def _same(self) -> dict[str, EventID]:
@@ -306,24 +326,21 @@ class _BySet(_Journaled):
         self._operator = replace(self._operator, folds=False)
         self._ids = Gathered()
         self._known = EntityIds.EMPTY
-        self._met = False
         self._forgot = False
         if self._generation > 1:
             state = journal.restore(self._operator, assignment.partition, before=self._serial)
-            self._known = EntityIds.union(
-                EntityIds.from_json(ids) for name, ids in state.values.items() if name.isdecimal()
-            )
-            met_before = state.values.get(MET) == self._generation
-            lost = not assignment.opening.row.continues
-            self._forgot = lost and FORGOT in state.values and not met_before
-            self._met = met_before
+            place = journal.place(self._operator, assignment.partition)
+            self._known = sets_in(state, place)
+            opened = assignment.opening.row
+            accepted = opened.accepted or assignment.accept_gap
+            forgot = int(state.values.get(FORGOT, opened.began)) < opened.began
+            self._forgot = forgot and not accepted and state.values.get(MET, 0) < opened.began
 
     def handled(self, rows: Rows) -> NDArray[np.bool_]:
         if self._generation == 1 or not len(rows):
             return np.zeros(len(rows), dtype=bool)
         known = rows.contained_in(self._known)
-        self._met = self._met or bool(known.any())
-        if self._forgot and not known.all() and not self._assignment.accept_gap:
+        if self._forgot and not known.all():
             at = int(np.flatnonzero(~known)[0])
             raise HeldInDoubt(
                 f"{self._place}: the checkpoint was lost, and event {rows.id(at)} of "
@@ -340,8 +357,6 @@ class _BySet(_Journaled):
         if not self._ids:
             return None
         delta: dict[str, Any] = {str(self._serial): self._ids.written()}
-        if self._met:
-            delta[MET] = self._generation
         return self._journal.append(self._operator, self._assignment.partition, self._serial, delta)
 
 

@@ -50,7 +50,9 @@ class WholeWay:
         chunk = lane.chunk(rows, start, start + len(rows))
         if self._session is None:
             target = lane.assignment.target(lane.sink)
-            self._session = cast("WholeSession", open_session(lane.sink, target, lane.around))
+            look_at = lane.faults.look_at_opening
+            session = open_session(lane.sink, target, lane.around, look_at)
+            self._session = cast("WholeSession", session)
         self._or_nothing(lambda: cast("WholeSession", self._session).write(chunk))
         lane.figures.delivered += len(rows)
         return len(rows)
@@ -76,6 +78,7 @@ class WholeWay:
             raise
         except Exception as error:
             lane = self._lane
+            lane.faults.look_at_opening(error)
             raise NotDelivered(
                 f"{lane.assignment.place(lane.sink)}: the place could not be written ({error}). "
                 "What is there does not count; see that the destination can be written, then "

@@ -57,21 +57,23 @@ class Chunk:
             value=self.rows.value(row),
         )
 
-    def events(self) -> Iterator[Event]:
-        """Every row as a sink that takes rows sees it."""
+    def event_keys(self) -> list[str]:
+        """The stable key of every row's event."""
         rows = self.rows
         present, _ = rows.scopes.distinct()
         texts = rows.scopes.texts
         starts = {code: f"{self.prefix}{escaped(texts[code])}/" for code in present.tolist()}
+        ids = zip(rows.scopes.codes.tolist(), rows.all_ids(), strict=True)
+        return [starts[code] + id_text(id_) for code, id_ in ids]
+
+    def events(self) -> Iterator[Event]:
+        """Every row as a sink that takes rows sees it."""
+        rows = self.rows
         columns = zip(
-            rows.scopes.codes.tolist(),
-            rows.all_ids(),
-            self.osns().tolist(),
-            rows.values(),
-            strict=True,
+            rows.all_ids(), self.osns().tolist(), self.event_keys(), rows.values(), strict=True
         )
-        for row, (code, id_, osn, value) in enumerate(columns):
-            yield Event(rows.entity(row), id_, osn, starts[code] + id_text(id_), value)
+        for row, (id_, osn, key, value) in enumerate(columns):
+            yield Event(rows.entity(row), id_, osn, key, value)
 
 
 def chunk_key(

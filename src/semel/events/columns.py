@@ -70,21 +70,50 @@ def put_together(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def require_values(array: pa.Array, path: str, partition: str, role: str) -> None:
-    """Refuse a null where an event needs a value to be itself."""
+def require_values(array: pa.Array, path: str, partition: str, role: str, first: int = 0) -> None:
+    """Refuse a null, and a text that is not UTF-8, where an event needs a value to be itself;
+    `first` is the position of the first row in its partition.
+    """
     if array.null_count:
         row = pc.index(array.is_null(), True).as_py()
         raise ConfigurationError(
             f"{role} column {path!r} is null (row {row} of a batch of partition {partition!r}); "
             f"filter such rows out, or coalesce({path}, ...) before delivering"
         )
+    if is_text(array.type) and (row := _not_utf8(array)) is not None:
+        raise ConfigurationError(
+            f"{role} column {path!r} is a text that is not UTF-8, {_raw(array, row)!r} (the event "
+            f"at position {first + row} of partition {partition!r}); filter such rows out, or use "
+            f"hex({path}) or base64({path}) before delivering"
+        )
+
+
+def _not_utf8(array: pa.Array) -> int | None:
+    """The first row whose text is not UTF-8."""
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        for row in range(len(array)):
+            try:
+                if array[row].is_valid:
+                    _raw(array, row).decode()
+            except UnicodeDecodeError:
+                return row
+        raise
+    return None
+
+
+def _raw(array: pa.Array, row: int) -> bytes:
+    wide = pa.large_binary() if pa.types.is_large_string(array.type) else pa.binary()
+    text: bytes = array.slice(row, 1).cast(wide)[0].as_py()
+    return text
 
 
 def texts(array: pa.Array, path: str) -> pa.Array:
     """The text form of an entity: a string, an integer or a boolean."""
     kind = array.type
     if is_text(kind):
-        return array if pa.types.is_string(kind) else array.cast(pa.string())
+        return array.cast(pa.string())
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
         return array.cast(pa.string())
     raise ConfigurationError(
@@ -111,7 +140,7 @@ def ids(array: pa.Array, path: str) -> pa.Array:
             f"cast({path} as string)"
         ) from error
     if is_text(kind):
-        return array if pa.types.is_string(kind) else array.cast(pa.string())
+        return array.cast(pa.string())
     if pa.types.is_floating(kind):
         raise ConfigurationError(
             f"event id column {path!r} is {kind}; two floats may be meant to be the same and "
@@ -121,6 +150,22 @@ def ids(array: pa.Array, path: str) -> pa.Array:
         f"event id column {path!r} is {kind}; an id is an integer, a text, a date or a timestamp: "
         f"cast({path} as string)"
     )
+
+
+def joined(parts: Sequence[pa.Array]) -> pa.Array:
+    """Ids of several parts as texts with commas between; a comma within a part, and a backslash,
+    has a backslash before it. One part is itself.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    texts_ = [_escaped(part) if is_text(part.type) else part.cast(pa.string()) for part in parts]
+    return pc.binary_join_element_wise(*texts_, ",")
+
+
+def _escaped(part: pa.Array) -> pa.Array:
+    if not pc.any(pc.match_substring_regex(part, r"[,\\]")).as_py():
+        return part
+    return pc.replace_substring(pc.replace_substring(part, "\\", "\\\\"), ",", "\\,")
 
 
 def sortable(array: pa.Array, path: str) -> pa.Array:
@@ -133,8 +178,10 @@ def sortable(array: pa.Array, path: str) -> pa.Array:
         return array
     if types.is_date32(kind) or types.is_time32(kind):
         return array.cast(pa.int32()).cast(pa.int64())
-    if is_text(kind) or is_bytes(kind):
-        return array.cast(pa.string() if is_text(kind) else pa.binary())
+    if is_text(kind):
+        return _utf8(array, path)
+    if is_bytes(kind):
+        return array.cast(pa.binary())
     timed = types.is_temporal(kind) and not types.is_interval(kind)
     if timed or types.is_integer(kind) or types.is_boolean(kind) or types.is_null(kind):
         return array.cast(pa.int64())
@@ -142,6 +189,16 @@ def sortable(array: pa.Array, path: str) -> pa.Array:
         f"column {path!r} is {kind}, which has no order; name a field of it, or "
         f"cast({path} as string)"
     )
+
+
+def _utf8(array: pa.Array, path: str) -> pa.Array:
+    """A text column as strings, nulls too. Bytes that are not UTF-8 cannot be written down."""
+    if (row := _not_utf8(array)) is not None:
+        raise ConfigurationError(
+            f"order column {path!r} is a text that is not UTF-8, {_raw(array, row)!r}; filter such "
+            f"rows out, or use hex({path}) or base64({path}) before delivering"
+        )
+    return array.cast(pa.string())
 
 
 def ordered_floats(array: pa.Array) -> pa.Array:

@@ -73,7 +73,7 @@ class CounterStamper:
         batch = columns.without_views(batch)
         path = self.identity.entity
         entity = columns.column(batch, path)
-        columns.require_values(entity, path, self.partition, "entity")
+        columns.require_values(entity, path, self.partition, "entity", self._next)
         labels = Labels.of(entity, path)
         if self.identity.order_by:
             self._require_order(batch, entity)

@@ -21,11 +21,13 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 import xxhash
 
-from semel.errors import ConfigurationError
+from semel.errors import ConfigurationError, plain_text
 from semel.events import columns, rules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+SHOWN_COLUMNS_MAX = 1_000
 
 _ONES = np.ones(65_536, np.uint8).data
 
@@ -247,3 +249,38 @@ def _form(kind: pa.DataType, path: str) -> list[Any]:
             f"(a number, a string, binary, a list, a struct), or drop it before delivering"
         )
     return [name, [[inner, _form(child, f"{path}.{inner}")] for inner, child in _inner(kind)]]
+
+
+def column_types(schema: pa.Schema) -> dict[str, str]:
+    """Give the canonical types of the columns by their names, for people: `struct<x int64>`."""
+    return {each.name: _shown(_form(each.type, each.name)) for each in schema}
+
+
+def changed_columns(before: Mapping[str, str] | None, now: Mapping[str, str] | None) -> str:
+    """Say in a sentence which columns changed; nothing where none did, or it is not known."""
+    if before is None or now is None or list(before.items()) == list(now.items()):
+        return ""
+    parts = {
+        "added": [f"{name} {now[name]}" for name in now if name not in before],
+        "removed": [f"{name} {before[name]}" for name in before if name not in now],
+        "other type": [
+            f"{name} {before[name]} -> {now[name]}"
+            for name in before
+            if name in now and before[name] != now[name]
+        ],
+    }
+    told = [f"{what}: {', '.join(names)}" for what, names in parts.items() if names]
+    said = plain_text("; ".join(told or ["the order of the columns changed"]), SHOWN_COLUMNS_MAX)
+    return (
+        f" The columns changed ({said}): deliver the columns as they were until this minibatch is "
+        "complete, and change them then."
+    )
+
+
+def _shown(form: list[Any]) -> str:
+    name, inner = form
+    if not inner:
+        return str(name)
+    named = name == "struct"
+    children = (f"{each} {_shown(kind)}" if named else _shown(kind) for each, kind in inner)
+    return f"{name}<{', '.join(children)}>"

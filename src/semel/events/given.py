@@ -128,7 +128,7 @@ class GivenStamper:
 
     def _column(self, batch: pa.RecordBatch, path: str, role: str) -> pa.Array:
         array = columns.column(batch, path)
-        columns.require_values(array, path, self.partition, role)
+        columns.require_values(array, path, self.partition, role, self._next)
         return array
 
     def _without_repeats(self, rows: Rows) -> Rows:

@@ -62,7 +62,10 @@ class IdColumns:
     def from_json(cls, value: Mapping[str, Any]) -> IdColumns | None:
         """The sets that JSON tells in a form that `written` has; None where it is another form."""
         if is_packed(value):
-            return cls.union([cls(*columns) for columns in unpack(value)])
+            parts = [cls(*columns) for columns in unpack(value)]
+            if len({part.shape for part in parts}) > 1:
+                raise ValueError("a packed set of ids is damaged (ids of several shapes)")
+            return cls.union(parts)
         names = sorted(value)
         rows = [value[name] for name in names]
         if set(map(type, rows)) != {list} or not all(rows):

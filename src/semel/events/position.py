@@ -129,7 +129,9 @@ class PositionStamper:
         entities = None
         if self.identity.entity is not None:
             entity = columns.column(batch, self.identity.entity)
-            columns.require_values(entity, self.identity.entity, self.partition, "entity")
+            columns.require_values(
+                entity, self.identity.entity, self.partition, "entity", self._next
+            )
             entities = Labels.of(entity, self.identity.entity)
         count = batch.num_rows
         self._require_increasing(parts)
@@ -149,7 +151,7 @@ class PositionStamper:
 
     def _part(self, batch: pa.RecordBatch, path: str) -> pa.Array:
         array = columns.column(batch, path)
-        columns.require_values(array, path, self.partition, "position")
+        columns.require_values(array, path, self.partition, "position", self._next)
         part = columns.ids(array, path)
         if path == self.identity.offset and not pa.types.is_int64(part.type):
             raise ConfigurationError(

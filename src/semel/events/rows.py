@@ -183,6 +183,14 @@ class Rows:
         parts = [part.to_pylist() for part in self.ids]
         return parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
 
+    def id_texts(self) -> pa.Array:
+        """The event id of every row as one column: a single part as it is, several as `7,a`.
+
+        Within a text part of several `,` is `\\,` and `\\` is `\\\\`, so that two ids are
+        never one text.
+        """
+        return columns.joined(self.ids)
+
     def _entities(self, scopes: Labels, cut: Any) -> Labels | None:
         if self.entities is self.scopes:
             return scopes

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.errors import ConfigurationError
+from semel.events import moments
 
 if TYPE_CHECKING:
     from semel.events.rows import Rows
@@ -24,9 +25,6 @@ LAST_S = 253_402_300_799 - 2 * DAY_S
 """Two days within the years 1 and 9999: inside them every zone has a Python value."""
 
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6}
-
-OUT_OF_RANGE = "value out of range"
-"""What Arrow writes for a moment that it holds and has no date for."""
 
 CANNOT = (OverflowError, ValueError)
 """What Arrow raises for a value that Python cannot hold; not UTF-8 is a ValueError too."""
@@ -63,10 +61,9 @@ def _text(array: pa.Array) -> str:
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             wide = array.cast(pa.binary() if pa.types.is_string(kind) else pa.large_binary())
             return str(wide[0].as_py().decode(errors="backslashreplace"))
-        shown = str(array.cast(pa.string())[0].as_py())
-        if pa.types.is_timestamp(kind) and OUT_OF_RANGE in shown:
-            return f"{array.cast(pa.int64())[0]} {kind.unit} since 1970-01-01 UTC"
-        return shown
+        if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+            return str(moments.texts(array)[0].as_py())
+        return str(array.cast(pa.string())[0].as_py())
     except (pa.ArrowException, *CANNOT):
         pass
     try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError, Diverged, Fenced
-from semel.ledger import payloads
+from semel.ledger import owners, payloads
 from semel.ledger.journal import COUNTERS, watermark_of
 from semel.ledger.journal import TABLE as JOURNAL
 from semel.ledger.keys import EVENTS, OPEN, STREAMS, key, prefix
@@ -45,8 +45,9 @@ class Finished:
 
 def finished(scribe: Scribe) -> Mapping[str, Finished] | None:
     """Tell what a batch job delivered, by sink; None while it is not finished."""
-    text = scribe.read_one(key(PIPELINES, scribe.pipeline))
-    return None if text is None else _recorded(payloads.load(text))
+    at = key(PIPELINES, scribe.pipeline)
+    text = scribe.read_one(at)
+    return None if text is None else recorded(owners.described(text, at))
 
 
 def finish(scribe: Scribe, opening: Opening) -> Mapping[str, Finished]:
@@ -57,13 +58,17 @@ def finish(scribe: Scribe, opening: Opening) -> Mapping[str, Finished]:
     """
     pipeline_key, open_key = key(PIPELINES, scribe.pipeline), key(OPEN, scribe.pipeline)
     rows = scribe.read(pipeline_key, open_key)
-    described = payloads.load(rows[pipeline_key])
-    known = _recorded(described)
+    described = owners.described(rows[pipeline_key], pipeline_key)
+    known = recorded(described)
     if known is not None and open_key not in rows:
         return known
     if rows.get(open_key) != opening.completed:
         raise _fenced(scribe, opening)
-    made = {sink: _told(scribe, opening, sink) for sink in described["sinks"]}
+    made = {
+        sink: _told(scribe, opening, sink)
+        for sink, each in described["sinks"].items()
+        if owners.STAGE_OF not in each
+    }
     kept = {sink: {"count": each.count, "digest": each.digest} for sink, each in made.items()}
     put = Put(pipeline_key, payloads.dump({**described, FINISHED: kept}))
     requirements = [Equals(pipeline_key, rows[pipeline_key]), Equals(open_key, opening.completed)]
@@ -106,7 +111,8 @@ def combined(parts: Iterable[tuple[str, int, str]]) -> Finished:
     return Finished(sum(count for _, count, _ in ordered), digest)
 
 
-def _recorded(described: Mapping[str, Any]) -> dict[str, Finished] | None:
+def recorded(described: Mapping[str, Any]) -> dict[str, Finished] | None:
+    """Tell what the row of a pipeline says of a batch job; None while it is not finished."""
     kept = described.get(FINISHED)
     if kept is None:
         return None
@@ -117,7 +123,7 @@ def _told(scribe: Scribe, opening: Opening, sink: str) -> Finished:
     """Tell from the rows of the minibatch, which complete has just checked against the reports."""
     minibatch = opening.row.minibatch
     start = prefix(scribe.pipeline, sink, minibatch.generation, minibatch.batch)
-    rows = [StreamRow.load(text) for _, text in scribe.scan(STREAMS, start)]
+    rows = [StreamRow.load(text, at) for at, text in scribe.scan(STREAMS, start)]
     made = combined((row.partition, row.count or 0, row.digest or "") for row in rows)
     return Finished(made.count, None) if minibatch.generation > 1 else made
 

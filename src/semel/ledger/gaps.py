@@ -75,9 +75,9 @@ def compare(scribe: Scribe, standing: Mapping[str, Mapping[str, SequenceRow]], w
     if not wish.accept_gap:
         _refuse(scribe.pipeline, known, wish.starts)
     return not any(
-        StreamRow.load(text).partition not in known
+        StreamRow.load(text, at).partition not in known
         for sink in wish.sinks
-        for _, text in scribe.scan(STREAMS, prefix(scribe.pipeline, sink))
+        for at, text in scribe.scan(STREAMS, prefix(scribe.pipeline, sink))
     )
 
 

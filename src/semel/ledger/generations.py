@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from semel.errors import Fenced
-from semel.events.ids import Attempt, Minibatch
-from semel.ledger import journal, keys, sequences
+from semel.events.ids import Attempt
+from semel.ledger import journal, sequences
 from semel.ledger.keys import EVENTS, OPEN, STREAMS, key, prefix
 from semel.ledger.parked import NOTHING, HeadMoved, Parks
+from semel.ledger.recent import minibatch_of
 from semel.ledger.rows import SpanRow, StreamRow
 from semel.ledger.store import Conflict, Delete, Equals, Put, Sweep
 from semel.protocol import PartitionState
@@ -22,6 +23,7 @@ from semel.protocol import PartitionState
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from semel.events.ids import Minibatch
     from semel.ledger.journal import Entry
     from semel.ledger.minibatches import Opening
     from semel.ledger.processes import Process
@@ -51,27 +53,36 @@ class Fold:
     """What a closed partition leaves: where it stands now, what is journaled and what is parked."""
 
     standing: Standing
-    entry: Entry | None = None
+    entries: Sequence[Entry] = ()
     parks: Parks = field(default=NOTHING)
 
 
 def leftovers(
     scribe: Scribe, opening: Opening, sinks: Iterable[str], process: Process
 ) -> list[Leftover]:
-    """Take over every partition that an older generation left pending; sweep what is complete."""
+    """Take over every partition that an older generation left pending; sweep what is complete, also
+    what stayed of a sink that was left out for a while.
+    """
     found: list[Leftover] = []
     for sink in sinks:
         for row_key, text in scribe.scan(STREAMS, prefix(scribe.pipeline, sink)):
-            parts = keys.split(row_key.key)
-            minibatch = Minibatch(keys.number_of(parts[2]), keys.number_of(parts[3]))
-            if minibatch.generation >= opening.row.minibatch.generation:
+            minibatch = minibatch_of(row_key)
+            older = minibatch.generation < opening.row.minibatch.generation
+            if not older and not stayed(minibatch, opening.row.minibatch):
                 continue
-            row = StreamRow.load(text)
+            row = StreamRow.load(text, row_key)
             if row.state is PartitionState.COMPLETE:
                 _remove(scribe, opening, row_key, text)
-                continue
-            found.append(_taken(scribe, opening, sink, minibatch, row_key, text, process))
+            elif older:
+                found.append(_taken(scribe, opening, sink, minibatch, row_key, text, process))
     return found
+
+
+def stayed(minibatch: Minibatch, opened: Minibatch) -> bool:
+    """Whether rows of a minibatch stand although the next but one of its generation was opened: its
+    sink was left out then, so nothing swept them.
+    """
+    return minibatch.generation == opened.generation and minibatch.batch < opened.batch - 1
 
 
 def _taken(
@@ -84,7 +95,7 @@ def _taken(
     process: Process,
 ) -> Leftover:
     """Write this run into the row, and only then look at what is recorded."""
-    before = StreamRow.load(text)
+    before = StreamRow.load(text, row_key)
     row = replace(
         before,
         attempt=_later(before, opening.row.run, process),
@@ -96,7 +107,8 @@ def _taken(
     payload = row.dump()
     if payload != text:
         _commit(scribe, opening, [Equals(row_key, text)], [Put(row_key, payload)])
-    spans = tuple(SpanRow.load(span) for _, span in scribe.scan(EVENTS, row_key.key + "/"))
+    found = scribe.scan(EVENTS, row_key.key + "/")
+    spans = tuple(SpanRow.load(span, at) for at, span in found)
     return Leftover(sink, minibatch, row_key, row, payload, spans, before)
 
 
@@ -120,7 +132,7 @@ def close(scribe: Scribe, opening: Opening, leftover: Leftover, fold: Fold) -> N
         Delete(leftover.key),
         Sweep(EVENTS, leftover.key.key + "/"),
         sequences.advance(scribe, leftover.sink, known, serial, fold.standing),
-        *journal.updates(scribe.pipeline, [] if fold.entry is None else [fold.entry]),
+        *journal.updates(scribe.pipeline, fold.entries),
         *fold.parks.updates,
     ]
     requirements: list[Requirement] = [

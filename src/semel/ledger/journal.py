@@ -15,25 +15,36 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from semel.events import EntityIds
 from semel.events.written import Written
-from semel.ledger import payloads
+from semel.ledger import keys, payloads
+from semel.ledger.damage import DamagedRow, Fields, Unfit, decoded, readable
 from semel.ledger.keys import key, prefix
 from semel.ledger.store import Delete, Put
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from semel.ledger.scribe import Scribe
     from semel.ledger.store import Key, Update
+
+    Check = Callable[[Mapping[str, Any], str], None]
+    """Looks at the state in a row, given its key. Raises `DamagedRow`."""
 
 TABLE = "journal"
 FORGOTTEN = 0
 """The number of the row that says that older ones were pruned: below every minibatch."""
 FORGOT = "forgot"
+"""Says of which generation, or an older one, a set was forgotten; version 0.1 has written true."""
 MET = "met"
-"""Says in which generation a remembered id was last met: the re-read has reached what is known."""
+"""Says in which generation a remembered id was last met. Version 0.1 has written it, and went on
+after it although something was forgotten; a person's word stands in `open` instead.
+"""
 SMALLEST_FULL = 4_096
 """Deltas of fewer bytes than this are never folded into a full snapshot."""
 
@@ -53,11 +64,26 @@ class Operator:
 
 
 COUNTERS = Operator("counters")
+_WATERMARK = "watermark:"
+_UNSURE = "unsure:"
 
 
 def watermark_of(sink: str) -> Operator:
     """Give the operator that keeps the watermarks of given ids of one sink."""
-    return Operator(f"watermark:{sink}")
+    return Operator(f"{_WATERMARK}{sink}")
+
+
+def unsure_of(sink: str) -> Operator:
+    """Give the operator that keeps which events of one sink may have been sent when a generation
+    ended, and are sent again under their own keys: a refusal of one is a doubt.
+    """
+    return Operator(f"{_UNSURE}{sink}", folds=False)
+
+
+def read_unsure(scribe: Scribe, sink: str) -> EntityIds:
+    """Give those events, whatever partition they were in."""
+    rows = scribe.scan(TABLE, keys.prefix(scribe.pipeline, unsure_of(sink).name))
+    return EntityIds.union([sets_in(state, place) for place, state in states_of(rows).items()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +153,17 @@ class Journal:
         self._cache: dict[tuple[str, str], State] = {}
         self.figures = Figures()
 
-    def restore(self, operator: Operator, partition: str, *, before: int) -> State:
+    def restore(
+        self, operator: Operator, partition: str, *, before: int, check: Check | None = None
+    ) -> State:
         """Give the state as of the newest number below `before`: what the minibatch `before` starts
-        from.
+        from. Each row that is read is looked at by `check`, what is cached was.
         """
         began = self._scribe.clock.monotonic()
         cached = self._cache.get((operator.name, partition), State())
         if cached.number >= before:
             cached = State()
-        rows = self._rows(operator.name, partition, cached.number)
+        rows = self._rows(operator.name, partition, cached.number, check)
         state = self._fold(cached, (each for each in rows if each[0]["number"] < before))
         self.figures.seconds_loading += self._scribe.clock.monotonic() - began
         self._cache[operator.name, partition] = state
@@ -183,13 +211,20 @@ class Journal:
         self._cache.clear()
 
     def _rows(
-        self, operator: str, partition: str, after: int
+        self, operator: str, partition: str, after: int, check: Check | None
     ) -> Iterator[tuple[dict[str, Any], int]]:
         """Give the rows after a number, and how long each is."""
         start = prefix(self._scribe.pipeline, operator, partition)
         since = key(TABLE, self._scribe.pipeline, operator, partition, after).key if after else ""
-        found = self._scribe.scan(TABLE, start, after=since)
-        return ((payloads.load(text), len(text)) for _, text in found)
+        for at, text in self._scribe.scan(TABLE, start, after=since):
+            row = loaded(text, at)
+            if check is not None:
+                check(row["state"], at.key)
+            yield row, len(text)
+
+    def place(self, operator: Operator, partition: str) -> str:
+        """Give what the keys of an operator's rows in a partition begin with."""
+        return prefix(self._scribe.pipeline, operator.name, partition)
 
     def _fold(self, base: State, rows: Iterable[tuple[dict[str, Any], int]]) -> State:
         values = base.values
@@ -204,6 +239,88 @@ class Journal:
                 values = _applied(values, row["state"])
             numbers.append((row["number"], row["full"], size))
         return State(_standing(values), numbers[-1][0] if numbers else 0, _recent(numbers))
+
+
+def loaded(text: str, at: Key) -> dict[str, Any]:
+    """Read a row: its number, whether it is full, its state and its time. Raises `DamagedRow`."""
+    return decoded(TABLE, at, text, lambda payload: _checked(payload, at))
+
+
+def _checked(payload: dict[str, Any], at: Key) -> dict[str, Any]:
+    """See that a row has what every row has, whatever its operator keeps."""
+    row = Fields(payload)
+    number = row.integer("number")
+    row.flag("full")
+    row.number("at")
+    row.object("state")
+    if keys.number_of(keys.split(at.key)[-1]) != number:
+        raise Unfit("the field 'number' is not the number in its key")
+    return payload
+
+
+def number_in(at: Key) -> int:
+    """Read the number in the key of a row. Raises `DamagedRow`."""
+    return readable(TABLE, at, lambda: keys.number_of(keys.split(at.key)[-1]))
+
+
+def require_counts(values: Mapping[str, Any], at: str) -> None:
+    """See that a state, or the change of one, has a count for each entity.
+
+    Raises `DamagedRow` with the key, or what the keys of its rows begin with. Here and below values
+    are looked at as columns: there may be a million of them.
+    """
+    counts = _there(values)
+    if set(map(type, counts)) - {int} or min(counts, default=0) < 0:
+        raise DamagedRow(TABLE, at, "the field 'state' must have a count for each entity")
+
+
+def require_reached(values: Mapping[str, Any], at: str) -> None:
+    """See that a state, or the change of one, has the last id of each entity and its generation,
+    and perhaps ids above. Raises `DamagedRow`, as above.
+    """
+    reached = _there(values)
+    if not reached:
+        return
+    fits = set(map(type, reached)) == {list} and set(map(len, reached)) <= {2, 3}
+    if fits:
+        lasts, generations = (set(map(type, map(itemgetter(at), reached))) for at in (0, 1))
+        shapes = lasts - {type(None)}
+        fits = shapes <= {int, str, list} and len(shapes) <= 1 and generations == {int}
+        if fits and shapes == {list}:
+            parts = [each[0] for each in reached if each[0] is not None]
+            kinds = set(map(type, chain.from_iterable(parts)))
+            fits = kinds <= {int, str} and len(set(map(len, parts))) == 1 and all(parts)
+    if not fits:
+        what = "the field 'state' must have an id and a generation for each entity"
+        raise DamagedRow(TABLE, at, what)
+
+
+def _there(values: Mapping[str, Any]) -> Collection[Any]:
+    """Leave out names that were removed, where there are any."""
+    found = values.values()
+    return [each for each in found if each is not None] if None in found else found
+
+
+def states_of(rows: Iterable[tuple[Key, str]]) -> dict[str, State]:
+    """Give what stands now, of rows in the order of their keys, by the beginning of their keys."""
+    found: dict[str, State] = {}
+    for at, text in rows:
+        entry = loaded(text, at)
+        place = at.key.rpartition("/")[0] + "/"
+        before = found.get(place, State()).values
+        values = dict(entry["state"]) if entry["full"] else _applied(before, entry["state"])
+        found[place] = State(_standing(values), entry["number"])
+    return found
+
+
+def sets_in(state: State, place: str) -> EntityIds:
+    """Give the ids of every set in a state whose rows are under `place`. Raises `DamagedRow`."""
+    sets = [
+        readable(TABLE, place + keys.part(int(name)), partial(EntityIds.from_json, value))
+        for name, value in state.values.items()
+        if isinstance(value, dict) and name.isdecimal()
+    ]
+    return readable(TABLE, place, partial(EntityIds.union, sets))
 
 
 def updates(pipeline: str, entries: Iterable[Entry]) -> list[Update]:

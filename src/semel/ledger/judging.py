@@ -9,12 +9,12 @@ Always true:
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError
 from semel.events import EntityIds
-from semel.ledger import keys, payloads
-from semel.ledger.journal import COUNTERS, watermark_of
+from semel.ledger import owners
+from semel.ledger.journal import COUNTERS, number_in, watermark_of
 from semel.ledger.journal import TABLE as JOURNAL
 from semel.ledger.keys import EVENTS, OPEN, STREAMS, key, prefix
 from semel.ledger.owners import PIPELINES
@@ -25,7 +25,7 @@ from semel.ledger.store import Conflict, Delete, Equals, Key, Put, Sweep
 from semel.protocol import Judgement, ParkedState, PartitionState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from semel.events.ids import Minibatch
     from semel.ledger.rows import ParkedRow
@@ -52,17 +52,13 @@ def judge(scribe: Scribe, minibatch: Minibatch, decision: Judgement, by: str, re
                 f"pipeline {scribe.pipeline!r} is not in this ledger, or has no minibatch yet: "
                 "`semel status` names those that have"
             )
-        row = OpenRow.load(text)
-        described = payloads.load(rows[pipeline_key])
-        _refuse(scribe, row, minibatch, decision, described["identity"].get("kind"))
+        row = OpenRow.load(text, open_key)
+        described = owners.described(rows[pipeline_key], pipeline_key)
+        _refuse(scribe, row, minibatch, decision, described)
         before = row.judged
-        if before is not None and (before.decision, before.by, before.reason) == (
-            decision,
-            by,
-            reason,
-        ):
-            return
         judged = Judged(decision, by, reason, scribe.clock.wall())
+        if before is not None and replace(before, at=judged.at) == judged:
+            return
         done = replace(row, judged=judged, version=row.version + 1)
         try:
             scribe.commit([Equals(open_key, text)], [Put(open_key, done.dump())])
@@ -72,7 +68,11 @@ def judge(scribe: Scribe, minibatch: Minibatch, decision: Judgement, by: str, re
 
 
 def _refuse(
-    scribe: Scribe, row: OpenRow, minibatch: Minibatch, decision: Judgement, identity: str | None
+    scribe: Scribe,
+    row: OpenRow,
+    minibatch: Minibatch,
+    decision: Judgement,
+    described: Mapping[str, Any],
 ) -> None:
     """Say why a minibatch cannot be judged, or not so."""
     name = f"pipeline {scribe.pipeline!r}"
@@ -86,14 +86,28 @@ def _refuse(
             f"{name}: the minibatch after {minibatch} was delivered already, so it cannot be "
             "delivered anew as replayed. Say as-recorded, or restore the newer checkpoint"
         )
-    complete = row.complete or row.again
-    if decision is Judgement.AS_RECORDED and identity == "counter" and not complete:
+    counted = (described.get("identity") or {}).get("kind") == "counter"
+    if (
+        decision is Judgement.AS_RECORDED
+        and counted
+        and not _complete(scribe, row, described["sinks"])
+    ):
         raise ConfigurationError(
             f"{name}: minibatch {minibatch} is half delivered under ids that semel counted, and "
             "the replay counts other events under them: what was delivered cannot be told from "
             "what was not. Say as-replayed, which delivers all of it anew, or start under a new "
             "name"
         )
+
+
+def is_replayed_next(scribe: Scribe) -> bool:
+    """Whether a person said that the open minibatch is delivered as replayed, and nothing followed
+    from it yet: what is parked of it is about to be discarded, so none of it may be sent.
+    """
+    open_key = key(OPEN, scribe.pipeline)
+    text = scribe.read_one(open_key)
+    judged = None if text is None else OpenRow.load(text, open_key).judged
+    return judged is not None and judged.decision is Judgement.AS_REPLAYED
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +138,24 @@ def follow(scribe: Scribe, row: OpenRow, sinks: Iterable[str], *, survives: bool
         for sink in () if row.newest is not None else sinks:
             _narrow(scribe, row, sink, narrowed)
         return narrowed
-    complete = (row.complete or row.again) and not any(
-        StreamRow.load(text).state is PartitionState.PENDING
+    return Consequence(new_generation=not _complete(scribe, row, sinks))
+
+
+def _complete(scribe: Scribe, row: OpenRow, sinks: Iterable[str]) -> bool:
+    """Whether a minibatch is complete at every sink, also one that was added since."""
+    return (row.complete or row.again) and not any(
+        StreamRow.load(text, at).state is PartitionState.PENDING
         for sink in sinks
-        for _, text in scribe.scan(STREAMS, _of(scribe, row, sink))
+        for at, text in scribe.scan(STREAMS, _of(scribe, row, sink))
     )
-    return Consequence(new_generation=not complete)
 
 
 def _of(scribe: Scribe, row: OpenRow, sink: str) -> str:
     return prefix(scribe.pipeline, sink, row.minibatch.generation, row.minibatch.batch)
+
+
+def _spans(scribe: Scribe, row_key: Key) -> list[SpanRow]:
+    return [SpanRow.load(text, at) for at, text in scribe.scan(EVENTS, row_key.key + "/")]
 
 
 def _narrow(scribe: Scribe, row: OpenRow, sink: str, into: Consequence) -> None:
@@ -142,9 +164,9 @@ def _narrow(scribe: Scribe, row: OpenRow, sink: str, into: Consequence) -> None:
     """
     known = read_sequences(scribe, sink)
     for row_key, text in scribe.scan(STREAMS, _of(scribe, row, sink)):
-        stream = StreamRow.load(text)
+        stream = StreamRow.load(text, row_key)
         sequence = known.get(stream.partition)
-        spans = [SpanRow.load(span) for _, span in scribe.scan(EVENTS, row_key.key + "/")]
+        spans = _spans(scribe, row_key)
         if sequence is None or sequence.after.mark is None or not spans:
             continue
         if stream.state is PartitionState.COMPLETE:
@@ -163,11 +185,11 @@ def _drop(scribe: Scribe, row: OpenRow, sink: str, into: Consequence) -> None:
     """
     start = _of(scribe, row, sink)
     for row_key, text in scribe.scan(STREAMS, start):
-        stream = StreamRow.load(text)
+        stream = StreamRow.load(text, row_key)
         if stream.state is PartitionState.COMPLETE:
             into.updates.append(Delete(row_key))
             continue
-        given = [SpanRow.load(span).osn[1] for _, span in scribe.scan(EVENTS, row_key.key + "/")]
+        given = [span.osn[1] for span in _spans(scribe, row_key)]
         marked = replace(stream, dropped=True, osn=max([stream.osn, *given]))
         into.requirements.append(Equals(row_key, text))
         into.updates.append(Put(row_key, marked.dump()))
@@ -184,7 +206,7 @@ def _drop(scribe: Scribe, row: OpenRow, sink: str, into: Consequence) -> None:
 def _rewind(scribe: Scribe, row: OpenRow, operator: str, into: Consequence) -> None:
     """Take away what the minibatch wrote into the journal."""
     for at, _ in scribe.scan(JOURNAL, prefix(scribe.pipeline, operator)):
-        if keys.number_of(keys.split(at.key)[-1]) == row.serial:
+        if number_in(at) == row.serial:
             into.updates.append(Delete(Key(JOURNAL, at.key)))
 
 
@@ -197,10 +219,15 @@ def comes_anew(parked: ParkedRow) -> bool:
 
 
 def _discard(scribe: Scribe, row: OpenRow, sink: str, into: Consequence) -> None:
-    """Discard what is parked of the minibatch: it comes anew. What is just being sent is left."""
+    """Discard what is parked of the minibatch: it comes anew, also what was discarded or skipped
+    before. What is just being sent is left.
+    """
     judged = row.judged
     for at, parked, text in read_parked(scribe, sink, minibatch=row.minibatch):
-        if judged is None or parked.state.final or parked.state is ParkedState.SENDING:
+        over = parked.state in (ParkedState.DISCARDED, ParkedState.SKIPPED)
+        if judged is None or parked.state is ParkedState.SENDING:
+            continue
+        if parked.state.final and (not over or comes_anew(parked)):
             continue
         why = f"{_ANEW}{judged.reason}"
         gone = replace(parked, state=ParkedState.DISCARDED, by=judged.by, reason=why, blocks=False)

@@ -29,6 +29,7 @@ OPEN = "open"
 STREAMS = "streams"
 EVENTS = "events"
 HEADS = "heads"
+PARKED = "parked"
 
 _UNSAFE = re.compile(r"[%/\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _ESCAPE = re.compile(r"%(?:u([0-9A-F]{4})|([0-9A-F]{2}))")
@@ -72,6 +73,11 @@ def text_of(written: str) -> str:
     if written == _EMPTY:
         return ""
     return _ESCAPE.sub(lambda found: chr(int(found[1] or found[2], 16)), written)
+
+
+def is_text(written: str) -> bool:
+    """Whether a part that was a text can be read; a shortened one cannot."""
+    return _SHORTENED not in written
 
 
 def number_of(written: str) -> int:

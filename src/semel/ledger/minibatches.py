@@ -10,12 +10,14 @@ Always true:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from semel.errors import Diverged, Fenced
+from semel.events.digests import changed_columns
 from semel.events.ids import Minibatch
-from semel.ledger import gaps, journal, judging, refusals, sequences, sources
+from semel.ledger import gaps, journal, judging, owners, refusals, sequences, sources
 from semel.ledger.judging import Consequence
 from semel.ledger.keys import EVENTS, HEADS, OPEN, STREAMS, key, prefix
 from semel.ledger.owners import PIPELINES
@@ -28,11 +30,13 @@ from semel.protocol import PartitionState
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from semel.ledger.journal import Entry
     from semel.ledger.reports import Report
     from semel.ledger.scribe import Scribe
     from semel.ledger.store import Requirement, Update
 
 NOTHING = Consequence()
+NO_IDS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,11 @@ class Opening:
         new_generation: whether one began just now: the checkpoint was lost or replaced, or a
             person has judged a divergence.
         counts: whether it is of a batch job that is finished, and in no ledger: tasks only count.
+        joined: the sinks that get a minibatch which is complete at others: they were added since.
+        starts: where Spark began in each source partition, where that is known, and after a lost
+            checkpoint the tasks have to compare it.
+        lost_before: where a checkpoint was lost just now: the first serial after the loss before.
+        inputs: the position of each input after this minibatch; recorded with complete.
     """
 
     row: OpenRow
@@ -53,11 +62,21 @@ class Opening:
     first_of_run: bool = False
     new_generation: bool = False
     counts: bool = False
+    joined: frozenset[str] = frozenset()
+    starts: Mapping[str, int] = field(default_factory=dict)
+    lost_before: int | None = None
+    inputs: tuple[str, ...] = ()
 
     @property
     def completed(self) -> str:
         """The text of the row once the minibatch is complete."""
-        return replace(self.row, complete=True, version=self.row.version + 1).dump()
+        return self.completed_with({})
+
+    def completed_with(self, ids: Mapping[str, str]) -> str:
+        """The same, with the ids of topics that were first read in this minibatch."""
+        sources = {**self.row.sources, **ids}
+        row = replace(self.row, complete=True, version=self.row.version + 1, sources=sources)
+        return replace(row, inputs=self.inputs or row.inputs).dump()
 
     @property
     def settled(self) -> bool:
@@ -71,6 +90,10 @@ class Opening:
     def acknowledged(self, sink: str, partition: str) -> int:
         """Give the last OSN that the destination acknowledged, whatever is replayed."""
         return self.sequence(sink, partition).after.sent
+
+    def delivered_before(self, sink: str) -> bool:
+        """Say whether a minibatch before this one delivered anything to a sink."""
+        return any(row.delivered for row in self.sequences.get(sink, {}).values())
 
     def sequence(self, sink: str, partition: str) -> SequenceRow:
         """Give the row of a partition, an empty one when it was never seen."""
@@ -87,6 +110,7 @@ class Wish:
             compared with the ledger when a checkpoint was lost.
         sources: what Kafka says of the topics that Spark reads.
         accept_gap: go on although Spark begins later than the ledger stands.
+        inputs: the position of each input after the minibatch, as Spark writes it.
     """
 
     query: str
@@ -97,6 +121,7 @@ class Wish:
     starts: Mapping[str, int] | None = None
     accept_gap: bool = False
     sources: Sources = UNKNOWN
+    inputs: tuple[str, ...] = ()
 
 
 class Minibatches:
@@ -107,6 +132,7 @@ class Minibatches:
         self._run = run
         self._open = key(OPEN, scribe.pipeline)
         self._pipeline = key(PIPELINES, scribe.pipeline)
+        self._all_in = False
 
     def open(self, wish: Wish) -> Opening:
         """Open a minibatch; a run's first open fences the run before it.
@@ -119,10 +145,11 @@ class Minibatches:
             rows = self._scribe.read(self._open, self._pipeline)
             text, described = rows.get(self._open), rows.get(self._pipeline)
             refusals.rescaled(self._scribe, described, wish)
-            before = None if text is None else OpenRow.load(text)
-            if before is not None and before.run < self._run:
-                refusals.left_out(self._scribe, wish.sinks)
+            before = None if text is None else OpenRow.load(text, self._open)
+            self._refuse_left_out(described, before, wish)
             judged = self._follow(before, wish)
+            if before is not None and not judged.new_generation:
+                self._refuse_partly_joined(before, described, wish)
             row = self._from_known_sources(before, self._next(before, wish, judged), wish)
             standing = self._sequences(wish)
             if before is not None and _same(before, row):
@@ -136,6 +163,10 @@ class Minibatches:
                 first_of_run=before is None or before.run != self._run,
                 new_generation=before is not None
                 and before.minibatch.generation != row.minibatch.generation,
+                joined=self._joined(row.minibatch, described, wish) if row.again else frozenset(),
+                starts=_starts(row, wish),
+                lost_before=before.first if before is not None and _begins(before, row) else None,
+                inputs=wish.inputs,
             )
             if text == opening.text:
                 return opening
@@ -152,7 +183,14 @@ class Minibatches:
                 self._scribe.commit(requirements, updates)
             except Conflict:
                 continue
+            self._refuse_left_out(described, before, wish)  # a zombie may have begun until now
+            self._all_in = True
             return replace(opening, sequences=self._sequences(wish)) if judged.updates else opening
+
+    def _refuse_left_out(self, described: str | None, before: OpenRow | None, wish: Wish) -> None:
+        """Refuse, once for a run, to leave a sink out of which something is open."""
+        if before is not None and not self._all_in and before.run <= self._run:
+            refusals.left_out(self._scribe, described, before, wish)
 
     def _sequences(self, wish: Wish) -> Mapping[str, Mapping[str, SequenceRow]]:
         return {sink: sequences.read_sequences(self._scribe, sink) for sink in wish.sinks}
@@ -176,14 +214,20 @@ class Minibatches:
             self._scribe, before, wish.sinks, survives=wish.survives_lost_checkpoint
         )
 
-    def complete(self, opening: Opening, reports: Sequence[Report], sinks: Iterable[str]) -> None:
+    def complete(
+        self,
+        opening: Opening,
+        reports: Sequence[Report],
+        sinks: Iterable[str],
+        ids: Mapping[str, str] = NO_IDS,
+    ) -> None:
         """Turn every pending partition complete, advance L, write watermarks and drop locations, in
-        one commit.
+        one commit; `ids` are those of topics that were first read in this minibatch.
 
         Raises `Fenced` when a later run or attempt has it, `Diverged` when the reports do not cover
         what is recorded. May be repeated after a lost reply.
         """
-        done = opening.completed
+        done = opening.completed_with(ids)
         if opening.settled and reports:
             raise AssertionError("nothing of a settled minibatch is run, so nothing is reported")
         try:
@@ -216,9 +260,9 @@ class Minibatches:
         updates: dict[Update, None] = {}
         by_place = {(report.sink, report.partition): report for report in reports}
         for sink in () if opening.settled else sinks:
-            start = prefix(self._scribe.pipeline, sink, *_parts(opening.row.minibatch))
+            start = prefix(self._scribe.pipeline, sink, *astuple(opening.row.minibatch))
             for row_key, text in self._scribe.scan(STREAMS, start):
-                row = StreamRow.load(text)
+                row = StreamRow.load(text, row_key)
                 report = self._matching(
                     opening, sink, row, by_place.pop((sink, row.partition), None)
                 )
@@ -227,7 +271,9 @@ class Minibatches:
                 requirements.append(Equals(row_key, text))
                 updates[Put(row_key, _completed(row, report).dump())] = None
                 updates[self._advanced(opening, sink, row, report)] = None
-                updates |= dict.fromkeys(journal.updates(self._scribe.pipeline, report.entries))
+                updates |= dict.fromkeys(
+                    journal.updates(self._scribe.pipeline, _new(opening, report))
+                )
         if by_place:
             raise self._fenced(opening, f"no row is left of partition {next(iter(by_place))[1]}")
         return requirements, list(updates)
@@ -250,6 +296,7 @@ class Minibatches:
             blocked=blocked,
             version=1 if before is None else before.version + 1,
             since=self._scribe.clock.wall(),
+            inputs=() if before is None else before.inputs,
         )
         if before is None:
             gaps.refuse_unknown(self._scribe.pipeline, wish)
@@ -262,9 +309,17 @@ class Minibatches:
         generation = before.minibatch.generation
         batch, serial, complete = before.reached()
         step = wish.batch - batch
-        fresh = replace(row, minibatch=Minibatch(generation + 1, wish.batch), serial=serial + 1)
+        fresh = replace(
+            row,
+            minibatch=Minibatch(generation + 1, wish.batch),
+            serial=serial + 1,
+            accepted=wish.accept_gap,
+            first=serial + 1,
+        )
+        began = before.began if before.began > 1 else 0
+        accepted = began > 0 and (before.accepted or wish.accept_gap)
         if judged.new_generation:
-            return replace(fresh, continues=True)
+            return replace(fresh, continues=True, since=before.since, lost=began, accepted=accepted)
         if wish.query == before.query and step in (-1, 0, 1) and self._steps(before, wish):
             refusals.step(self._scribe, before, wish, step, complete=complete)
             was_complete = step < 0 or (step == 0 and complete)
@@ -279,6 +334,9 @@ class Minibatches:
                 and (before.settled or before.judged is not None),
                 continues=before.continues,
                 compared=before.compared,
+                lost=before.lost,
+                first=before.first,
+                accepted=accepted,
             )
         if not wish.survives_lost_checkpoint:
             raise refusals.lost_checkpoint(self._scribe, before, wish)
@@ -290,20 +348,48 @@ class Minibatches:
         none that leaves a minibatch behind which had grown and is half delivered.
         """
         batch, _, complete = before.reached()
-        if before.again and not before.complete and wish.batch != before.minibatch.batch:
-            rows = self._rows_of(before.minibatch, wish)
-            if any(StreamRow.load(text).state is PartitionState.PENDING for text in rows):
-                return False
+        left = before.again and not before.complete and wish.batch != before.minibatch.batch
+        if left and PartitionState.PENDING in self._states_of(before.minibatch, wish.sinks):
+            return False
         if wish.batch >= batch or not wish.survives_lost_checkpoint:
             return True
         again = Minibatch(before.minibatch.generation, wish.batch)
-        return complete and any(True for _ in self._rows_of(again, wish))
+        return complete and bool(self._states_of(again, wish.sinks))
 
-    def _rows_of(self, minibatch: Minibatch, wish: Wish) -> Iterator[str]:
-        """Give the rows of a minibatch, of all sinks of the wish."""
-        for sink in wish.sinks:
-            start = prefix(self._scribe.pipeline, sink, *_parts(minibatch))
-            yield from (text for _, text in self._scribe.scan(STREAMS, start))
+    def _joined(self, minibatch: Minibatch, described: str | None, wish: Wish) -> frozenset[str]:
+        """Name the sinks that had no part in a minibatch which is complete. All sinks of a run get
+        the same partitions: one without a complete row, where another has some, was added since.
+        """
+        known = (
+            {}
+            if described is None
+            else owners.described(described, self._pipeline).get("sinks", {})
+        )
+        had = {
+            sink
+            for sink in {*known, *wish.sinks}
+            if PartitionState.COMPLETE in self._states_of(minibatch, [sink])
+        }
+        return frozenset(wish.sinks) - had if had else frozenset()
+
+    def _refuse_partly_joined(self, before: OpenRow, described: str | None, wish: Wish) -> None:
+        """Refuse to go on past a complete minibatch of which a sink that was added has only a part,
+        because another copy of the checkpoint is back: the rest of it would never come.
+        """
+        if not before.again or before.complete or wish.query != before.query:
+            return
+        if wish.batch <= before.minibatch.batch:
+            return
+        for sink in sorted(self._joined(before.minibatch, described, wish)):
+            if self._states_of(before.minibatch, [sink]):
+                raise refusals.partly_joined(self._scribe, before, wish, sink)
+
+    def _states_of(self, minibatch: Minibatch, sinks: Iterable[str]) -> set[PartitionState]:
+        """Give the states in which partitions of a minibatch are, at some sinks."""
+        parts = (self._scribe.pipeline, *astuple(minibatch))
+        starts = [prefix(parts[0], sink, *parts[1:]) for sink in sinks]
+        rows = [row for start in starts for row in self._scribe.scan(STREAMS, start)]
+        return {StreamRow.load(text, at).state for at, text in rows}
 
     def _matching(
         self, opening: Opening, sink: str, row: StreamRow, report: Report | None
@@ -330,7 +416,8 @@ class Minibatches:
                 raise Diverged(
                     f"{place}: complete with {row.count} events and digest {row.digest}, but a "
                     f"replay gave {report.count} events and digest {report.digest}; nothing was "
-                    "repeated. Look at the query, then say `semel resolve "
+                    f"repeated.{changed_columns(row.columns, report.columns)} Look at the query, "
+                    "then say `semel resolve "
                     f"{self._scribe.pipeline}/{opening.row.minibatch} as-recorded|as-replayed`"
                 )
         elif report.attempt != row.attempt:
@@ -342,6 +429,7 @@ class Minibatches:
 
     def _advanced(self, opening: Opening, sink: str, row: StreamRow, report: Report) -> Put:
         known = opening.sequence(sink, row.partition)
+        known = known.tried(report.delivered + report.suppressed, report.unanswered)
         before = opening.standing(sink, row.partition)
         after = Standing(report.osn, max(report.sent, before.sent), report.mark or before.mark)
         return sequences.advance(self._scribe, sink, known, opening.row.serial, after)
@@ -354,18 +442,31 @@ class Minibatches:
         )
 
 
+def _new(opening: Opening, report: Report) -> Iterator[Entry]:
+    """Give what a report brings to the journal. Counters are of all sinks together: those of a
+    minibatch that was complete before stand there already.
+    """
+    return (
+        entry
+        for entry in report.entries
+        if not opening.row.again or entry.operator != journal.COUNTERS.name
+    )
+
+
 def _same(before: OpenRow, row: OpenRow) -> bool:
     """Whether a row says what stands there already."""
     return before == replace(row, version=before.version, since=before.since)
 
 
+def _starts(row: OpenRow, wish: Wish) -> Mapping[str, int]:
+    """Give where Spark began, where the driver could not compare all of it."""
+    told = row.compared or row.continues or row.minibatch.generation == 1
+    return {} if told or wish.starts is None else wish.starts
+
+
 def _begins(before: OpenRow, row: OpenRow) -> bool:
     """Whether a generation begins because a checkpoint was lost, not because a person said so."""
     return before.minibatch.generation != row.minibatch.generation and not row.continues
-
-
-def _parts(minibatch: Minibatch) -> tuple[int, int]:
-    return minibatch.generation, minibatch.batch
 
 
 def _completed(row: StreamRow, report: Report) -> StreamRow:

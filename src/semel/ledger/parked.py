@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError, LedgerError, LedgerUnavailable
-from semel.ledger.keys import HEADS, key, prefix
+from semel.ledger.keys import HEADS, PARKED, key, prefix
 from semel.ledger.keys import event as event_part
 from semel.ledger.rows import HeadRow, ParkedRow
 from semel.ledger.store import Absent, Conflict, Equals, Put
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from semel.events.ids import EventID, Minibatch
     from semel.ledger.scribe import Scribe
     from semel.ledger.store import Key, Requirement, Update
-
-PARKED = "parked"
 
 Entity = tuple[str, str]
 """The ordering key and the scope of its ids: the entity twice, or entity and source partition."""
@@ -73,10 +71,15 @@ def parked_key(pipeline: str, sink: str, row: ParkedRow) -> Key:
         pipeline,
         sink,
         row.entity,
-        event_part(_event_of(row.entity, row.scope, row.event)),
+        event_in_key(row),
         row.minibatch.generation,
         row.minibatch.batch,
     )
+
+
+def event_in_key(row: ParkedRow) -> str:
+    """Write the event as it stands in the key of its row."""
+    return event_part(_event_of(row.entity, row.scope, row.event))
 
 
 def _event_of(entity: str, scope: str, event: EventID) -> EventID:
@@ -144,8 +147,8 @@ def _origin(row_key: Key, row: ParkedRow) -> str:
 def read_heads(scribe: Scribe, sink: str) -> Heads:
     """Give every blocked entity of a sink."""
     found: Heads = {}
-    for _, text in scribe.scan(HEADS, prefix(scribe.pipeline, sink)):
-        head = HeadRow.load(text)
+    for at, text in scribe.scan(HEADS, prefix(scribe.pipeline, sink)):
+        head = HeadRow.load(text, at)
         found[head.entity, head.scope] = (head, text)
     return found
 
@@ -156,7 +159,7 @@ def read_parked(
     """Give parked rows of a sink with their keys and texts, in the order in which they came."""
     parts = (scribe.pipeline, sink) if entity is None else (scribe.pipeline, sink, entity)
     rows = [
-        (row_key, ParkedRow.load(text), text)
+        (row_key, ParkedRow.load(text, row_key), text)
         for row_key, text in scribe.scan(PARKED, prefix(*parts))
     ]
     chosen = [row for row in rows if minibatch is None or row[1].minibatch == minibatch]
@@ -181,9 +184,10 @@ def resolve(
 ) -> ParkedRow:
     """Record what a person says of a parked event: DELIVERED, DISCARDED, or RESEND.
 
-    May be repeated. RESEND can be taken back until a sender has claimed the event: both require the
-    row as it stood. Raises `ConfigurationError` when there is no such event or it cannot be
-    resolved so.
+    An event that has no payload yet, because a checkpoint was lost while it was being sent, goes
+    when it has come again. May be repeated. RESEND can be taken back until a sender has claimed
+    the event: both require the row as it stood. Raises `ConfigurationError` when there is no such
+    event or it cannot be resolved so.
     """
     while True:
         text = scribe.read_one(row_key)
@@ -192,10 +196,10 @@ def resolve(
                 f"pipeline {scribe.pipeline!r}, sink {sink!r}: nothing is parked at {row_key.key}; "
                 "`semel parked ls` shows what is"
             )
-        row = ParkedRow.load(text)
+        row = ParkedRow.load(text, row_key)
         if row.state is decision:
             return row
-        _refuse(scribe.pipeline, row, decision)
+        _refuse(scribe.pipeline, row)
         done = replace(
             row, state=decision, by=by, reason=reason, blocks=_still_blocks(row, decision)
         )
@@ -205,9 +209,11 @@ def resolve(
         requirements: list[Requirement] = [Equals(row_key, text)]
         updates: list[Update] = [Put(row_key, done.dump())]
         if head_text is not None:
-            head = HeadRow.load(head_text)
+            head = HeadRow.load(head_text, at)
             requirements.append(Equals(at, head_text))
-            updates.append(Put(at, replace(head, version=head.version + 1).dump()))
+            left = head.waiting - (decision.final and head.waiting > 0)
+            bumped = replace(head, version=head.version + 1, waiting=left)
+            updates.append(Put(at, bumped.dump()))
         elif decision is ParkedState.RESEND:
             requirements.append(Absent(at))
             head = HeadRow(row.entity, row.scope, 1, 0, _origin(row_key, row))
@@ -224,18 +230,14 @@ def _still_blocks(row: ParkedRow, decision: ParkedState) -> bool:
     return decision is ParkedState.RESEND or (row.blocks and not decision.final)
 
 
-def _refuse(pipeline: str, row: ParkedRow, decision: ParkedState) -> None:
-    """Say why a parked event cannot be resolved this way."""
+def _refuse(pipeline: str, row: ParkedRow) -> None:
+    """Say why a parked event cannot be resolved."""
     name = f"pipeline {pipeline!r}: event {row.event} of {row.entity!r}"
     if row.state not in (ParkedState.HELD, ParkedState.REJECTED, ParkedState.RESEND):
         raise ConfigurationError(
             f"{name} is {row.state.value}: only what is held or rejected waits for a decision, and "
-            "a resend can be taken back while nobody has begun it"
-        )
-    if decision is ParkedState.RESEND and row.value is None:
-        raise ConfigurationError(
-            f"{name} was in doubt when its generation ended, and has not come again yet: it cannot "
-            "be sent before it does. Say `delivered` or `discard`, or wait for it"
+            "a resend can be taken back while nobody has begun it. The query finds out what became "
+            "of one that is sending"
         )
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events import EntityIds
 from semel.ledger.keys import EVENTS, OPEN, STREAMS, key, prefix
+from semel.ledger.owners import require_known
 from semel.ledger.parked import NOTHING, HeadMoved
 from semel.ledger.rows import SpanRow, StreamRow
 from semel.ledger.store import Absent, Conflict, Delete, Equals, Put
@@ -65,6 +66,7 @@ class Holding:
     asked_at: float = 0.0
     predecessor: StreamRow | None = None
     row: StreamRow | None = None
+    columns: dict[str, str] | None = None
     _text: str = ""
     _last: tuple[SpanRow, str] | None = None
     _settled: list[tuple[SpanRow, str]] = field(default_factory=list)
@@ -97,8 +99,10 @@ class Holding:
             at=self.scribe.clock.wall(),
             location=location,
             first=(_begins(first) if begins is None else begins) if self.may_grow else None,
+            columns=self.columns,
         )
-        if self.opening.row.again and not self.may_grow:
+        joined = self.sink in self.opening.joined
+        if self.opening.row.again and not self.may_grow and not joined:
             self._refuse_growth()
         put = Put(self._row_key, fresh.dump())
         updates: list[Update] = [put, *parks.updates]
@@ -125,11 +129,11 @@ class Holding:
             self.asked_at = self.scribe.clock.monotonic()
             rows = self.scribe.read(self._open_key, self._row_key)
             if rows.get(self._open_key) != self.opening.text:
-                raise self._fenced("the driver has gone on")
+                raise self._gone_on()
             text = rows.get(self._row_key)
             if text is None:
                 raise HeadMoved
-            found = StreamRow.load(text)
+            found = StreamRow.load(text, self._row_key)
             if found.state is PartitionState.COMPLETE:
                 self.row, self._text = found, text
                 return Found.COMPLETE
@@ -166,7 +170,7 @@ class Holding:
     def spans(self) -> list[SpanRow]:
         """Give the recorded spans of a partition that was found pending, in their order."""
         rows = self.scribe.scan(EVENTS, prefix(*self._parts))
-        found = [(SpanRow.load(text), text) for _, text in rows]
+        found = [(SpanRow.load(text, at), text) for at, text in rows]
         if found:
             self._last = found[-1]
             self._settled = [item for item in found if item[0].state is SpanState.SETTLED]
@@ -254,6 +258,30 @@ class Holding:
         if intended is not None:
             self._last = (intended, texts[1])
 
+    def keep(self, span: SpanRow, parks: Parks = NOTHING) -> None:
+        """Let the last span stay intended under its number, with less to send, and park.
+
+        Raises `Fenced` and `HeadMoved` as `write` does.
+        """
+        if self._last is None or self._last[0].number != span.number:
+            raise AssertionError("what is kept is the last span")
+        at, text = self._span_key(span.number), span.dump()
+        asked_at = self.scribe.clock.monotonic()
+        put = Put(at, text)
+        requirements: list[Requirement] = [
+            self._open_stands,
+            Equals(self._row_key, self._text),
+            Equals(at, self._last[1]),
+            *parks.requirements,
+        ]
+        try:
+            self.scribe.commit(
+                requirements, [put, *parks.updates], landed=lambda: self.scribe.stands([put])
+            )
+        except Conflict:
+            raise self._why(parks) from None
+        self.asked_at, self._last = asked_at, (span, text)
+
     def check(self) -> None:
         """Ask the ledger whether this attempt still has the partition: a new lease, or `Fenced`."""
         asked_at = self.scribe.clock.monotonic()
@@ -298,12 +326,17 @@ class Holding:
         """Tell a lost partition from a moved head."""
         rows = self.scribe.read(self._open_key, self._row_key)
         if rows.get(self._open_key) != self.opening.text:
-            return self._fenced("the driver has gone on")
+            return self._gone_on()
         if rows.get(self._row_key) != self._text:
             return self._fenced("another attempt has it")
         if parks.requirements:
             return HeadMoved()
         return self._fenced("its spans were written by somebody else")
+
+    def _gone_on(self) -> Fenced:
+        """Raises `ConfigurationError` where the ledger does not know the pipeline at all."""
+        require_known(self.scribe)
+        return self._fenced("the driver has gone on")
 
     def _fenced(self, why: str) -> Fenced:
         return Fenced(

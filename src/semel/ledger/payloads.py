@@ -35,6 +35,26 @@ _MARK = secrets.token_hex(16)
 """Stands for a text that is there already while the rest is written; nobody else can say it."""
 
 
+WORDS_MAX = 2_000
+"""How many characters of a reason are kept: an exception may have said 50 MB."""
+
+
+def _cut(text: str) -> str:
+    """Give the beginning of a reason, and how much more there was."""
+    if len(text) <= WORDS_MAX:
+        return text
+    left = f"... ({len(text) - WORDS_MAX} more characters)"
+    return text[: WORDS_MAX - len(left)] + left
+
+
+def cut_fields(row: Any, *names: str) -> None:
+    """Cut what people and destinations say, wherever it enters the ledger."""
+    for name in names:
+        text = getattr(row, name)
+        if text is not None and len(text) > WORDS_MAX:
+            object.__setattr__(row, name, _cut(text))
+
+
 def dump(value: Mapping[str, Any]) -> str:
     """Write a payload. What JSON has no word for is a ValueError or TypeError: `encode_value`."""
     parts = _parts(value)
@@ -46,11 +66,30 @@ def dump(value: Mapping[str, Any]) -> str:
 
 
 def load(text: str) -> dict[str, Any]:
-    """Read a payload that `dump` wrote, expanded."""
-    value = json.loads(text)
+    """Read a payload that `dump` wrote, expanded. Raises ValueError, TypeError or `zlib.error` for
+    anything else; `damage.decoded` turns those into an error that names the row.
+    """
+    value = _loaded(text)
     if value.keys() == {_COMPRESSED}:
-        value = json.loads(zlib.decompress(base64.b64decode(value[_COMPRESSED])))
+        packed = base64.b64decode(value[_COMPRESSED], validate=True)
+        value = _loaded(zlib.decompress(packed).decode())
+    return value
+
+
+def _loaded(text: str) -> dict[str, Any]:
+    if not text.isascii():
+        text.encode()  # a store gives bytes that are not UTF-8 as lone surrogates
+    value = _DECODER.decode(text)
+    if not isinstance(value, dict):
+        raise TypeError("a payload is a JSON object")
     return cast("dict[str, Any]", value)
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
 def encode_value(value: Any) -> Any:

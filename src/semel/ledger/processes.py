@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from semel.ledger.damage import Fields
+
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _PIDS = Path("/proc/self/ns/pid")
 
@@ -35,7 +37,9 @@ class Process:
         """Say whether the process has surely ended; False also when nobody can know from here."""
         if not self.boot or not self.start or self.boot != _boot_id():
             return False
-        return _start_of(self.pid) != self.start
+        start = _start_of(self.pid)
+        # /proc may hide the processes of other users (hidepid): there the kernel is asked.
+        return start != self.start if start is not None else not _is_there(self.pid)
 
     def to_json(self) -> dict[str, Any]:
         """Give it as a JSON object."""
@@ -43,8 +47,10 @@ class Process:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Process:
-        """Read it back."""
-        return cls(value["host"], value["boot"], value["pid"], value["start"])
+        """Read it back. Raises `Unfit` for what is not one."""
+        row = Fields(value)
+        pid = row.integer("pid")
+        return cls(row.text("host"), row.text("boot"), pid, row.text("start"))
 
 
 def _boot_id() -> str:
@@ -56,10 +62,23 @@ def _boot_id() -> str:
 
 
 def _start_of(pid: int) -> str | None:
-    """Give the start time of a process in clock ticks since boot; None when it does not run."""
+    """Give the start time of a process in clock ticks since boot; empty when it has ended and only
+    its number is left, None when there is none to see.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
     fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else fields[19]
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+def _is_there(pid: int) -> bool:
+    """Whether a process has this number, whoever owns it."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

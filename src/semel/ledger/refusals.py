@@ -5,38 +5,49 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError, Diverged
-from semel.ledger import payloads
 from semel.ledger.keys import STREAMS, key, prefix
-from semel.ledger.owners import FINISHED, PIPELINES
+from semel.ledger.owners import FINISHED, PIPELINES, described
+from semel.ledger.recent import minibatch_of
 from semel.ledger.rows import StreamRow
 from semel.protocol import PartitionState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from semel.ledger.minibatches import Wish
     from semel.ledger.rows import OpenRow
     from semel.ledger.scribe import Scribe
 
 
-def left_out(scribe: Scribe, sinks: Iterable[str]) -> None:
-    """A sink that is left out with something pending would be forgotten: finish it first."""
-    described = scribe.read_one(key(PIPELINES, scribe.pipeline))
-    known = [] if described is None else payloads.load(described).get("sinks", {})
-    for sink in sorted(set(known) - set(sinks)):
-        for _, text in scribe.scan(STREAMS, prefix(scribe.pipeline, sink)):
-            row = StreamRow.load(text)
+def left_out(scribe: Scribe, recorded: str | None, before: OpenRow, wish: Wish) -> None:
+    """A sink that is left out with something open would be forgotten: finish it first.
+
+    Spark goes on only when a minibatch was concluded, so only the newest one may not be.
+    """
+    at = key(PIPELINES, scribe.pipeline)
+    known = {} if recorded is None else described(recorded, at).get("sinks", {})
+    newest = before.reached()[0]
+    goes_on = wish.query == before.query and wish.batch == newest + 1
+    for sink in sorted(set(known) - set(wish.sinks)):
+        for at, text in scribe.scan(STREAMS, prefix(scribe.pipeline, sink)):
+            row, minibatch = StreamRow.load(text, at), minibatch_of(at)
             if row.state is PartitionState.PENDING:
                 raise ConfigurationError(
                     f"pipeline {scribe.pipeline!r}: sink {sink!r} is left out, but its "
                     f"partition {row.partition} is half delivered. Start once with it, let the "
                     "minibatch come to its end, then leave it out"
                 )
+            last = minibatch.generation == before.minibatch.generation and minibatch.batch >= newest
+            if row.placed is not None and last and not goes_on:
+                raise ConfigurationError(
+                    f"pipeline {scribe.pipeline!r}: sink {sink!r} is left out, but minibatch "
+                    f"{minibatch} may not have been concluded there: its manifest or load may be "
+                    "missing. Start once with it, let the minibatch come to its end, then leave "
+                    "it out"
+                )
 
 
-def rescaled(scribe: Scribe, described: str | None, wish: Wish) -> None:
+def rescaled(scribe: Scribe, text: str | None, wish: Wish) -> None:
     """A run that was silent while the pipeline was rescaled would go on with the old number."""
-    recorded = {} if described is None else payloads.load(described)
+    recorded = {} if text is None else described(text, key(PIPELINES, scribe.pipeline))
     known = recorded.get("partitions")
     if None not in (known, wish.partitions) and known != wish.partitions:
         raise ConfigurationError(
@@ -45,9 +56,9 @@ def rescaled(scribe: Scribe, described: str | None, wish: Wish) -> None:
         )
 
 
-def finished(scribe: Scribe, described: str | None) -> None:
+def finished(scribe: Scribe, text: str | None) -> None:
     """Nothing is open because it is finished, not because nothing ever was."""
-    if described is not None and FINISHED in payloads.load(described):
+    if text is not None and FINISHED in described(text, key(PIPELINES, scribe.pipeline)):
         raise ConfigurationError(
             f"pipeline {scribe.pipeline!r} is a batch that is finished: it is only "
             "counted and compared. Deliver what is new under another batch"
@@ -69,6 +80,15 @@ def step(scribe: Scribe, before: OpenRow, wish: Wish, by: int, *, complete: bool
             f"{before.partitions} partitions. Rescale back to {before.partitions}, let it come to "
             f"its end, then rescale to {wish.partitions} and start again"
         )
+
+
+def partly_joined(scribe: Scribe, before: OpenRow, wish: Wish, sink: str) -> Diverged:
+    """Say that a sink that was added would never get the rest of the minibatch it joined at."""
+    return Diverged(
+        f"pipeline {scribe.pipeline!r}: Spark goes on to batch {wish.batch}, but sink {sink!r} has "
+        f"only a part of minibatch {before.minibatch}, at which it was added. Nothing was sent. "
+        f"Start with the copy of the checkpoint that runs batch {before.minibatch.batch} again"
+    )
 
 
 def lost_checkpoint(scribe: Scribe, before: OpenRow, wish: Wish) -> ConfigurationError:

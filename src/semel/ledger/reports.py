@@ -25,7 +25,16 @@ class Report:
             driver judges.
         mark: the position watermark after this partition.
         entries: what goes into the journal with `complete`.
-        suppressed: events that were there already and were not sent again.
+        delivered: events that this attempt delivered.
+        suppressed: events that an attempt before delivered, and that were not sent again.
+        parked: events that this attempt parked; what policy `skip` dropped is not among them.
+        doubted: those of the parked ones that are held in doubt.
+        dropped: events in doubt that this attempt dropped, by policy `skip`.
+        parked_before: events that an attempt before parked, whatever became of them since.
+        dropped_before: events that an attempt before dropped, by policy `skip`.
+        skipped: events that were handled (delivered, parked or dropped) before a lost checkpoint.
+        columns: the type of each column, in their order, where that is known.
+        unanswered: calls in a row, at the end, whose outcome is unknown.
         placed: what the destination tells of the place they were put at, where they have one.
     """
 
@@ -45,7 +54,12 @@ class Report:
     suppressed: int = 0
     parked: int = 0
     doubted: int = 0
+    dropped: int = 0
+    parked_before: int = 0
+    dropped_before: int = 0
     skipped: int = 0
+    unanswered: int = 0
     location: str | None = None
     placed: Mapping[str, Any] | None = None
+    columns: dict[str, str] | None = None
     figures: dict[str, float] = field(default_factory=dict)

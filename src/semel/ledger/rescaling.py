@@ -1,25 +1,27 @@
-"""Changing the number of entity buckets between two minibatches.
+"""Changing how many entity buckets there are, and how entities are spread, between minibatches.
 
 New rows are written beside the old ones, under partition names that carry the number of buckets;
 one small commit then switches. A crash before it leaves the old number in force, and doing it again
-writes the same rows. Always true: what the last minibatch changed, and each set of remembered ids,
-stays a row of its own, so that it can be judged, and forgotten, without the others.
+writes the same rows. Always true: what each of the last two minibatches changed, and each set of
+remembered ids, stays a row of its own, so that it can be replayed, judged and forgotten without the
+others.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from semel.errors import ConfigurationError, Fenced
-from semel.events import EntityIds, bucket, bucket_name
+from semel.events import EntityIds, bucket_name
 from semel.events.entityids import unpacked
-from semel.ledger import journal, payloads, refusals
-from semel.ledger.journal import COUNTERS, FORGOTTEN, Entry, Journal, watermark_of
+from semel.events.routing import places
+from semel.ledger import journal, owners, payloads, refusals
+from semel.ledger.journal import COUNTERS, FORGOT, FORGOTTEN, MET, Entry, Journal, watermark_of
 from semel.ledger.keys import OPEN, key, prefix
-from semel.ledger.owners import PIPELINES
+from semel.ledger.owners import PIPELINES, RESCALED
 from semel.ledger.parked import read_parked
 from semel.ledger.rows import OpenRow
 from semel.ledger.sequences import TABLE as SEQUENCES
@@ -27,8 +29,9 @@ from semel.ledger.store import Conflict, Equals, Put, Sweep
 from semel.protocol import Capability
 
 if TYPE_CHECKING:
+    from semel.events.routing import Routing
     from semel.ledger.scribe import Scribe
-    from semel.ledger.store import Update
+    from semel.ledger.store import Requirement, Update
 
 NOW = 2**62
 """A number above every minibatch: the state as of now."""
@@ -36,8 +39,9 @@ ROWS_MAX = 1_000
 """How many rows are written with one commit."""
 
 
-def rescale(scribe: Scribe, partitions: int) -> None:
-    """Give a pipeline whose last minibatch is complete another number of partitions.
+def rescale(scribe: Scribe, partitions: int, routing: Routing | None = None) -> None:
+    """Give a pipeline whose last minibatch is complete another number of partitions, and spread its
+    entities over them by `routing`, or by their hash.
 
     May be repeated. Raises `ConfigurationError` when it follows its source's partitions or a
     minibatch is not complete, `Fenced` when the pipeline went on meanwhile.
@@ -47,30 +51,50 @@ def rescale(scribe: Scribe, partitions: int) -> None:
     refusals.finished(scribe, rows.get(pipeline_key))
     if pipeline_key not in rows or open_key not in rows:
         raise ConfigurationError(f"pipeline {scribe.pipeline!r} has not run yet: just start it")
-    described, opened = payloads.load(rows[pipeline_key]), OpenRow.load(rows[open_key])
+    described = owners.described(rows[pipeline_key], pipeline_key)
+    opened = OpenRow.load(rows[open_key], open_key)
     before = described.get("partitions")
     if before is None:
         raise ConfigurationError(
             f"pipeline {scribe.pipeline!r} delivers its source's own partitions: there is "
             "nothing to rescale"
         )
-    if before == partitions:
+    wanted = None if routing is None else routing.describe()
+    rerouted = described.get(owners.ROUTING) != wanted
+    if before == partitions and not rerouted:
         return
+    if before == partitions:
+        raise ConfigurationError(
+            f"pipeline {scribe.pipeline!r} has {before} partitions already, under the same names, "
+            "and its entities are spread in another way. Rescale it to another number first, then "
+            f"to {partitions}"
+        )
     if not opened.complete:
         raise ConfigurationError(
             f"pipeline {scribe.pipeline!r}: minibatch {opened.minibatch} is not complete. Start "
             "the query with the old number until it is, stop it, then rescale"
         )
+    _, serial, complete = opened.reached()
+    if not complete:
+        raise ConfigurationError(
+            f"pipeline {scribe.pipeline!r}: the minibatch after {opened.minibatch} is not "
+            "complete. Start the query with the old number until it is, stop it, then rescale"
+        )
     _refuse_parked(scribe, described["sinks"])
     operators = [COUNTERS.name, *(watermark_of(sink).name for sink in described["sinks"])]
     still = Equals(open_key, rows[open_key])
     for operator in operators:
-        made = _rebucketed(scribe, operator, opened.serial, before, partitions)
+        made = _rebucketed(scribe, operator, serial, before, Spread(partitions, routing))
         for start in range(0, len(made) or 1, ROWS_MAX):
             some = made[start : start + ROWS_MAX]
-            scribe.commit([still], journal.updates(scribe.pipeline, some))
+            _commit(scribe, [still], journal.updates(scribe.pipeline, some))
+    kept = {name: each for name, each in described.items() if name != owners.ROUTING}
+    spread = {} if wanted is None else {owners.ROUTING: wanted}
     switch: list[Update] = [
-        Put(pipeline_key, payloads.dump({**described, "partitions": partitions})),
+        Put(
+            pipeline_key,
+            payloads.dump({**kept, **spread, "partitions": partitions, RESCALED: serial}),
+        ),
         Put(open_key, replace(opened, version=opened.version + 1).dump()),
         *(Sweep(SEQUENCES, prefix(scribe.pipeline, sink)) for sink in described["sinks"]),
         *(
@@ -79,8 +103,13 @@ def rescale(scribe: Scribe, partitions: int) -> None:
             for number in range(before)
         ),
     ]
+    _commit(scribe, [still, Equals(pipeline_key, rows[pipeline_key])], switch)
+
+
+def _commit(scribe: Scribe, requirements: list[Requirement], updates: list[Update]) -> None:
+    """Commit, or say that somebody else changed the pipeline meanwhile."""
     try:
-        scribe.commit([still, Equals(pipeline_key, rows[pipeline_key])], switch)
+        scribe.commit(requirements, updates)
     except Conflict:
         raise Fenced(
             f"pipeline {scribe.pipeline!r} went on while it was rescaled; nothing was switched. "
@@ -102,67 +131,103 @@ def _refuse_parked(scribe: Scribe, sinks: dict[str, Any]) -> None:
             )
 
 
-def _rebucketed(scribe: Scribe, operator: str, number: int, before: int, after: int) -> list[Entry]:
-    """Give the rows of an operator in the new buckets, as of the minibatch `number`."""
-    older = _parted(scribe, operator, number, before, after)
-    newest = _parted(scribe, operator, NOW, before, after)
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How entities are spread: over how many partitions, and by what."""
+
+    partitions: int
+    routing: Routing | None = None
+
+    def parts(self, values: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
+        """Give what belongs to each partition, of values by entity."""
+        if not values:
+            return []
+        made: dict[int, dict[str, Any]] = {}
+        found = places(pa.array(list(values)), self.partitions, self.routing).tolist()
+        for place, (entity, value) in zip(found, values.items(), strict=True):
+            made.setdefault(place, {})[entity] = value
+        return list(made.items())
+
+
+def _rebucketed(
+    scribe: Scribe, operator: str, number: int, before: int, after: Spread
+) -> list[Entry]:
+    """Give the rows of an operator in the new buckets, as of the minibatch `number`, the newest:
+    either it or the one before it may be replayed from them.
+    """
+    points = [_parted(scribe, operator, at, before, after) for at in (number - 1, number, NOW)]
     at = scribe.clock.wall()
+    ages = _ages(scribe, operator)
     made: list[Entry] = []
-    for new, (was, state) in enumerate(zip(older, newest, strict=True)):
-        place = bucket_name(new, after)
+    for new, (oldest, older, state) in enumerate(zip(*points, strict=True)):
+        place = bucket_name(new, after.partitions)
         marks = {name: value for name, value in state.items() if _is_mark(operator, value)}
         sets = {name: value for name, value in state.items() if isinstance(value, dict)}
-        made += [
-            Entry(operator, place, int(name), False, {name: EntityIds.from_json(ids).written()}, at)
-            for name, ids in sets.items()
-        ]
+        for name, ids in sets.items():
+            kept = {name: EntityIds.from_json(ids).written()}
+            made.append(Entry(operator, place, int(name), False, kept, ages.get(int(name), at)))
         if marks:
             made.append(Entry(operator, place, FORGOTTEN, False, marks, 0.0))
         if marks or sets:
             continue
-        changed = {name: value for name, value in state.items() if was.get(name) != value}
-        if was:
-            made.append(Entry(operator, place, number - 1, True, was, at))
-        if changed:
-            made.append(Entry(operator, place, number, False, changed, at))
+        if oldest:
+            made.append(Entry(operator, place, number - 2, True, oldest, at))
+        for minibatch, was, became in ((number - 1, oldest, older), (number, older, state)):
+            changed = {name: value for name, value in became.items() if was.get(name) != value}
+            if changed:
+                made.append(Entry(operator, place, minibatch, False, changed, at))
     return made
 
 
 def _parted(
-    scribe: Scribe, operator: str, number: int, before: int, after: int
+    scribe: Scribe, operator: str, number: int, before: int, after: Spread
 ) -> list[dict[str, Any]]:
     """Give the state that the minibatch `number` starts from, of each new bucket."""
-    made: list[dict[str, Any]] = [{} for _ in range(after)]
+    made: list[dict[str, Any]] = [{} for _ in range(after.partitions)]
+    marks: list[dict[str, Any]] = []
     for old in range(before):
         state = Journal(scribe).restore(
             journal.Operator(operator), bucket_name(old, before), before=number
         )
         plain: dict[str, Any] = {}
+        marks.append({})
         for name, value in state.values.items():
             if _is_mark(operator, value):
-                for part in made:
-                    part[name] = value
+                marks[-1][name] = value
             elif isinstance(value, dict):
-                for new, ids in _by_bucket(unpacked(value), after):
+                for new, ids in after.parts(unpacked(value)):
                     made[new].setdefault(name, {}).update(ids)
             else:
                 plain[name] = value
-        for new, values in _by_bucket(plain, after):
+        for new, values in after.parts(plain):
             made[new].update(values)
+    for part in made:
+        part.update(_of_all(marks))
     return made
+
+
+def _of_all(marks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Give the marks of a bucket that takes from all others: what any of them has forgotten, and
+    what each that has forgotten something has met.
+    """
+    forgetful = [each for each in marks if FORGOT in each]
+    if not forgetful:
+        return {}
+    least = {FORGOT: min(each[FORGOT] for each in forgetful)}
+    if any(MET not in each for each in forgetful):
+        return least
+    return {**least, MET: min(each[MET] for each in forgetful)}
+
+
+def _ages(scribe: Scribe, operator: str) -> dict[int, float]:
+    """Give the age of each set of remembered ids, by its minibatch: it is as old as it was."""
+    found: dict[int, float] = {}
+    for _, text in scribe.scan(journal.TABLE, prefix(scribe.pipeline, operator)):
+        row = payloads.load(text)
+        found[row["number"]] = min(row["at"], found.get(row["number"], row["at"]))
+    return found
 
 
 def _is_mark(operator: str, value: Any) -> bool:
     """Whether a value is of the partition as a whole, not of an entity or a minibatch."""
     return operator != COUNTERS.name and not isinstance(value, dict | list)
-
-
-def _by_bucket(values: dict[str, Any], buckets: int) -> list[tuple[int, dict[str, Any]]]:
-    """Give what belongs to each bucket, of values by entity."""
-    if not values:
-        return []
-    made: dict[int, dict[str, Any]] = {}
-    places = bucket(pa.array(list(values)), buckets).tolist()
-    for place, (entity, value) in zip(places, values.items(), strict=True):
-        made.setdefault(place, {})[entity] = value
-    return list(made.items())

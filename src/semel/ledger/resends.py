@@ -9,13 +9,14 @@ A resend is not fenced by `open` but by its parked row, its head and a slot. Alw
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from semel.errors import Fenced
 from semel.ledger import payloads
-from semel.ledger.keys import key
+from semel.ledger.damage import Fields, decoded
+from semel.ledger.keys import PARKED, key
 from semel.ledger.owners import OWNERS
-from semel.ledger.parked import PARKED, Entity, head_key
+from semel.ledger.parked import Entity, head_key
 from semel.ledger.processes import Process
 from semel.ledger.rows import HeadRow, ParkedRow
 from semel.ledger.store import Absent, Conflict, Delete, Equals, Key, Put
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 WHOLE_SINK = "~"
 """The slot of a sink as a whole; for SEQUENCED every partition has one of its own."""
+
+
+SENT = "sent"
+"""Why an event that was sent again is delivered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +63,20 @@ class SlotRow:
         )
 
     @classmethod
-    def load(cls, text: str) -> SlotRow:
+    def load(cls, text: str, at: Key | None = None) -> SlotRow:
         """Read it back."""
-        row = payloads.load(text)
+        return decoded(OWNERS, at, text, cls._of)
+
+    @classmethod
+    def _of(cls, payload: dict[str, Any]) -> SlotRow:
+        row = Fields(payload)
         return cls(
-            row["token"],
-            row["first"],
-            row["current"],
-            Process.from_json(row["process"]),
-            row["at"],
-            row["began"],
+            row.integer("token"),
+            row.integer("first"),
+            row.maybe("current", row.text),
+            Process.from_json(row.object("process")),
+            row.number("at"),
+            row.number("began"),
         )
 
 
@@ -105,13 +114,13 @@ class Resends:
     def slot(self) -> SlotRow | None:
         """Tell who has the slot."""
         text = self._scribe.read_one(self._slot)
-        return None if text is None else SlotRow.load(text)
+        return None if text is None else SlotRow.load(text, self._slot)
 
     def claim(self, row_key: Key, row: ParkedRow, text: str) -> Claimed | None:
         """Take a parked event to send it; None when somebody else was faster or has the slot."""
         asked_at = self._scribe.clock.monotonic()
         slot_text = self._scribe.read_one(self._slot)
-        slot = None if slot_text is None else SlotRow.load(slot_text)
+        slot = None if slot_text is None else SlotRow.load(slot_text, self._slot)
         if slot is not None and slot.current not in (None, row_key.key):
             return None
         token = 1 if slot is None else slot.token + 1
@@ -157,7 +166,7 @@ class Resends:
             doubted=claimed.row.doubted or in_doubt,
             at=self._scribe.clock.wall(),
         )
-        free = replace(SlotRow.load(claimed.slot_text), current=None).dump()
+        free = replace(SlotRow.load(claimed.slot_text, self._slot), current=None).dump()
         entity = (row.entity, row.scope)
         done: list[Update] = [Put(claimed.key, row.dump()), Put(self._slot, free)]
         while True:
@@ -169,7 +178,7 @@ class Resends:
             ]
             updates = list(done)
             if head_text is not None:
-                head = HeadRow.load(head_text)
+                head = HeadRow.load(head_text, at)
                 left = head.waiting - (state.final and head.waiting > 0)
                 requirements.append(Equals(at, head_text))
                 bumped = replace(head, version=head.version + 1, waiting=left)
@@ -199,4 +208,4 @@ class Resends:
         """Give the parked row with this key."""
         row_key = Key(PARKED, key_text)
         text = self._scribe.read_one(row_key)
-        return None if text is None else (row_key, ParkedRow.load(text), text)
+        return None if text is None else (row_key, ParkedRow.load(text, row_key), text)

@@ -1,18 +1,25 @@
 """The rows of the ledger as values: what stands in each payload, and how it is written as JSON.
 
-A row is compared by its text, so `dump` of a loaded row gives the text it was loaded from.
+A row is compared by its text, so `dump` of a loaded row gives the text it was loaded from. `load`
+takes the key too, for its error: `DamagedRow` where a field is missing or not what it has to be.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 from semel.events import EntityIds
 from semel.events.ids import Attempt, EventID, Minibatch
 from semel.ledger import payloads
+from semel.ledger.damage import Fields, Unfit, decoded, integer, pair
+from semel.ledger.keys import EVENTS, HEADS, OPEN, PARKED, STREAMS
 from semel.ledger.processes import Process
-from semel.protocol import Judgement, ParkedState, PartitionState, SpanState
+from semel.protocol import Fault, Judgement, ParkedState, PartitionState, SpanState
+
+if TYPE_CHECKING:
+    from semel.ledger.store import Key
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +30,9 @@ class Judged:
     by: str
     reason: str
     at: float
+
+    def __post_init__(self) -> None:
+        payloads.cut_fields(self, "by", "reason")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +56,13 @@ class OpenRow:
             so: no checkpoint was lost.
         compared: whether the driver has compared the start of the generation with the ledger.
         sources: Kafka's id of each topic that was ever read, where it could be asked.
+        accepted: whether a person accepted, in this generation, that its input does not continue
+            where the ledger stood.
+        lost: of a generation that continues another: in which the checkpoint was last lost.
+        first: the serial of the first minibatch after the last lost checkpoint; 0 where none was
+            lost, or by a version that did not write it.
+        inputs: the position of each input after the last complete minibatch, as Spark writes it;
+            empty where it is not known, or by a version that did not write it.
     """
 
     run: int
@@ -64,6 +81,15 @@ class OpenRow:
     continues: bool = False
     compared: bool = False
     sources: dict[str, str] = field(default_factory=dict)
+    accepted: bool = False
+    lost: int = 0
+    first: int = 0
+    inputs: tuple[str, ...] = ()
+
+    @property
+    def began(self) -> int:
+        """The generation that began with the last lost checkpoint, 1 where none was ever lost."""
+        return self.lost or (1 if self.continues else self.minibatch.generation)
 
     def dump(self) -> str:
         """Give the payload."""
@@ -86,33 +112,42 @@ class OpenRow:
                 "continues": self.continues,
                 "compared": self.compared,
                 **({"sources": self.sources} if self.sources else {}),
+                **({"accepted": True} if self.accepted else {}),
+                **({"lost": self.lost} if self.lost else {}),
+                **({"first": self.first} if self.first else {}),
+                **({"inputs": list(self.inputs)} if self.inputs else {}),
             }
         )
 
     @classmethod
-    def load(cls, text: str) -> OpenRow:
+    def load(cls, text: str, at: Key | None = None) -> OpenRow:
         """Read it back."""
-        row = payloads.load(text)
-        judged = row["judged"]
+        return decoded(OPEN, at, text, cls._of)
+
+    @classmethod
+    def _of(cls, payload: dict[str, Any]) -> OpenRow:
+        row = Fields(payload)
         return cls(
-            run=row["run"],
-            minibatch=Minibatch(row["generation"], row["batch"]),
-            serial=row["serial"],
-            query=row["query"],
-            partitions=row["partitions"],
-            blocked=tuple(row["blocked"]),
-            complete=row["complete"],
-            version=row["version"],
-            newest=None if row["newest"] is None else tuple(row["newest"]),
-            again=row["again"],
-            since=row["since"],
-            judged=None
-            if judged is None
-            else Judged(**{**judged, "decision": Judgement(judged["decision"])}),
-            settled=row["settled"],
-            continues=row["continues"],
-            compared=row["compared"],
-            sources=row.get("sources", {}),
+            run=row.integer("run"),
+            minibatch=Minibatch(row.integer("generation"), row.integer("batch")),
+            serial=row.integer("serial"),
+            query=row.text("query"),
+            partitions=row.maybe("partitions", row.integer),
+            blocked=row.texts("blocked"),
+            complete=row.flag("complete"),
+            version=row.integer("version"),
+            newest=row.maybe("newest", lambda name: _newest(row.items(name))),
+            again=row.flag("again"),
+            since=row.number("since"),
+            judged=row.maybe("judged", lambda name: _judged(Fields(row.object(name), name))),
+            settled=row.flag("settled"),
+            continues=row.flag("continues"),
+            compared=row.flag("compared"),
+            sources=row.object_or_empty("sources"),
+            accepted=row.later("accepted", row.flag, False),
+            lost=row.later("lost", row.integer, 0),
+            first=row.later("first", row.integer, 0),
+            inputs=row.later("inputs", row.texts, ()),
         )
 
     def reached(self) -> tuple[int, int, bool]:
@@ -135,6 +170,7 @@ class StreamRow:
         location: the destination's place for exactly these events; removed with complete.
         dropped: whether a person said that none of it counts: it is only numbered past.
         placed: what the destination told of the place, once complete; None where it has none.
+        columns: the type of each column, in their order; None where there are too many of them.
     """
 
     partition: str
@@ -156,6 +192,7 @@ class StreamRow:
     last: list[Any] | None = None
     dropped: bool = False
     placed: dict[str, Any] | None = None
+    columns: dict[str, str] | None = None
 
     def dump(self) -> str:
         """Give the payload."""
@@ -180,33 +217,39 @@ class StreamRow:
                 "last": self.last,
                 "dropped": self.dropped,
                 **({} if self.placed is None else {"placed": self.placed}),
+                **({} if self.columns is None else {"columns": list(self.columns.items())}),
             }
         )
 
     @classmethod
-    def load(cls, text: str) -> StreamRow:
+    def load(cls, text: str, at: Key | None = None) -> StreamRow:
         """Read it back."""
-        row = payloads.load(text)
+        return decoded(STREAMS, at, text, cls._of)
+
+    @classmethod
+    def _of(cls, payload: dict[str, Any]) -> StreamRow:
+        row = Fields(payload)
         return cls(
-            partition=row["partition"],
-            state=PartitionState(row["state"]),
-            attempt=Attempt(*row["attempt"]),
-            process=Process.from_json(row["process"]),
-            task=row["task"],
-            osn=row["osn"],
-            lease_s=row["lease"],
-            deadline_s=row["deadline"],
-            at=row["at"],
-            taken=row["taken"],
-            waited=row["waited"],
-            done=row["done"],
-            location=row["location"],
-            count=row["count"],
-            digest=row["digest"],
-            first=row["first"],
-            last=row["last"],
-            dropped=row["dropped"],
-            placed=row.get("placed"),
+            partition=row.text("partition"),
+            state=row.choice("state", PartitionState),
+            attempt=_attempt(row),
+            process=Process.from_json(row.object("process")),
+            task=row.integer("task"),
+            osn=row.integer("osn"),
+            lease_s=row.number("lease"),
+            deadline_s=row.number("deadline"),
+            at=row.number("at"),
+            taken=row.flag("taken"),
+            waited=row.flag("waited"),
+            done=row.integer("done"),
+            location=row.maybe("location", row.text),
+            count=row.maybe("count", row.integer),
+            digest=row.maybe("digest", row.text),
+            first=row.maybe("first", row.items),
+            last=row.maybe("last", row.items),
+            dropped=row.flag("dropped"),
+            placed=row.later("placed", row.object, None),
+            columns=row.later("columns", row.text_pairs, None),
         )
 
 
@@ -220,6 +263,8 @@ class SpanRow:
         ids: of all events, a set for each of the chunks.
         running: the digest of the partition from its start to the span's end.
         handled: of those among them that are not sent from here: parked, or delivered before.
+        tries: how many attempts have repeated it for all of their patience and got no answer
+            (REPEATABLE); 0 where nobody counted.
     """
 
     number: int
@@ -231,6 +276,7 @@ class SpanRow:
     at: float
     osn: tuple[int, int]
     handled: EntityIds = field(default=EntityIds.EMPTY)
+    tries: int = 0
 
     @property
     def start(self) -> int:
@@ -255,23 +301,32 @@ class SpanRow:
                 "at": self.at,
                 "osn": list(self.osn),
                 "handled": self.handled.written(),
+                **({"tries": self.tries} if self.tries else {}),
             }
         )
 
     @classmethod
-    def load(cls, text: str) -> SpanRow:
+    def load(cls, text: str, at: Key | None = None) -> SpanRow:
         """Read it back."""
-        row = payloads.load(text)
+        return decoded(EVENTS, at, text, cls._of)
+
+    @classmethod
+    def _of(cls, payload: dict[str, Any]) -> SpanRow:
+        row = Fields(payload)
+        chunks = tuple(pair(chunk, "chunks") for chunk in row.items("chunks"))
+        ids = tuple(EntityIds.from_json(each) for each in row.items("ids"))
+        _require_chunks(chunks, ids)
         return cls(
-            number=row["number"],
-            chunks=tuple((start, stop) for start, stop in row["chunks"]),
-            state=SpanState(row["state"]),
-            running=row["running"],
-            ids=tuple(EntityIds.from_json(ids) for ids in row["ids"]),
-            attempt=Attempt(*row["attempt"]),
-            at=row["at"],
-            osn=(row["osn"][0], row["osn"][1]),
-            handled=EntityIds.from_json(row["handled"]),
+            number=row.integer("number"),
+            chunks=chunks,
+            state=row.choice("state", SpanState),
+            running=row.text("running"),
+            ids=ids,
+            attempt=_attempt(row),
+            at=row.number("at"),
+            osn=row.pair("osn"),
+            handled=EntityIds.from_json(row.object("handled")),
+            tries=row.later("tries", row.integer, 0),
         )
 
 
@@ -286,6 +341,8 @@ class ParkedRow:
         doubted: whether it was ever in doubt: it may have arrived although nobody said so.
         attempts: how often it was tried since it was parked.
         shown: the entity as a sink sees it, where it was not known yet when the row was made.
+        fault: how a call for it failed without a known outcome, if one did; one for each call.
+        trace: the traceback of that, where it is the first of its kind.
     """
 
     entity: str
@@ -306,6 +363,11 @@ class ParkedRow:
     by: str | None = None
     reason: str | None = None
     shown: str | None = None
+    fault: Fault | None = None
+    trace: str | None = None
+
+    def __post_init__(self) -> None:
+        payloads.cut_fields(self, "why", "by", "reason")
 
     def dump(self) -> str:
         """Give the payload."""
@@ -329,34 +391,40 @@ class ParkedRow:
                 "by": self.by,
                 "reason": self.reason,
                 "shown": self.shown,
+                **({} if self.fault is None else {"fault": self.fault.value}),
+                **({} if self.trace is None else {"trace": self.trace}),
             }
         )
 
     @classmethod
-    def load(cls, text: str) -> ParkedRow:
+    def load(cls, text: str, at: Key | None = None) -> ParkedRow:
         """Read it back."""
-        row = payloads.load(text)
-        event = row["event"]
-        value = row["value"]
+        return decoded(PARKED, at, text, cls._of)
+
+    @classmethod
+    def _of(cls, payload: dict[str, Any]) -> ParkedRow:
+        row = Fields(payload)
         return cls(
-            entity=row["entity"],
-            scope=row["scope"],
-            event=tuple(event) if isinstance(event, list) else event,
-            minibatch=Minibatch(*row["minibatch"]),
-            partition=row["partition"],
-            position=row["position"],
-            osn=row["osn"],
-            state=ParkedState(row["state"]),
-            why=row["why"],
-            at=row["at"],
-            blocks=row["blocks"],
-            doubted=row["doubted"],
-            value=None if value is None else _decoded(value),
-            schema=row["schema"],
-            attempts=row["attempts"],
-            by=row["by"],
-            reason=row["reason"],
-            shown=row["shown"],
+            entity=row.text("entity"),
+            scope=row.text("scope"),
+            event=row.event("event"),
+            minibatch=Minibatch(*row.pair("minibatch")),
+            partition=row.text("partition"),
+            position=row.integer("position", -(2**63)),
+            osn=row.integer("osn"),
+            state=row.choice("state", ParkedState),
+            why=row.text("why"),
+            at=row.number("at"),
+            blocks=row.flag("blocks"),
+            doubted=row.flag("doubted"),
+            value=row.maybe("value", lambda name: _decoded(row.object(name))),
+            schema=row.maybe("schema", row.text),
+            attempts=row.integer("attempts"),
+            by=row.maybe("by", row.text),
+            reason=row.maybe("reason", row.text),
+            shown=row.maybe("shown", row.text),
+            fault=row.later("fault", lambda name: row.choice(name, Fault), None),
+            trace=row.later("trace", row.text, None),
         )
 
 
@@ -376,19 +444,51 @@ class HeadRow:
         """Give the payload."""
         return payloads.dump(
             {
-                "entity": self.entity,
-                "scope": self.scope,
-                "version": self.version,
-                "waiting": self.waiting,
-                "origin": self.origin,
+                name: getattr(self, name)
+                for name in ("entity", "scope", "version", "waiting", "origin")
             }
         )
 
     @classmethod
-    def load(cls, text: str) -> HeadRow:
+    def load(cls, text: str, at: Key | None = None) -> HeadRow:
         """Read it back."""
-        row = payloads.load(text)
-        return cls(row["entity"], row["scope"], row["version"], row["waiting"], row["origin"])
+        return decoded(HEADS, at, text, cls._of)
+
+    @classmethod
+    def _of(cls, payload: dict[str, Any]) -> HeadRow:
+        row = Fields(payload)
+        return cls(
+            row.text("entity"),
+            row.text("scope"),
+            row.integer("version"),
+            row.integer("waiting"),
+            row.text("origin"),
+        )
+
+
+def _attempt(row: Fields) -> Attempt:
+    """Give the attempt of a row; the driver acts as a task below every task (-1)."""
+    return Attempt(*row.pair("attempt", -1))
+
+
+def _newest(value: list[Any]) -> tuple[int, int, bool]:
+    if len(value) != 3 or not isinstance(value[2], bool):
+        raise Unfit("the field 'newest' must be a batch, a serial and true or false")
+    return integer(value[0], "newest"), integer(value[1], "newest"), value[2]
+
+
+def _judged(row: Fields) -> Judged:
+    decision = row.choice("decision", Judgement)
+    return Judged(decision, row.text("by"), row.text("reason"), row.number("at"))
+
+
+def _require_chunks(chunks: tuple[tuple[int, int], ...], ids: tuple[EntityIds, ...]) -> None:
+    """A span has chunks that follow each other, none is empty, and each has its ids."""
+    if not chunks or len(chunks) != len(ids):
+        raise Unfit("the fields 'chunks' and 'ids' must be of one length, and not empty")
+    meet = all(one[1] == other[0] for one, other in pairwise(chunks))
+    if not meet or any(start >= stop for start, stop in chunks):
+        raise Unfit("the field 'chunks' must be ranges that follow each other")
 
 
 def _encoded(value: dict[str, Any]) -> dict[str, Any]:

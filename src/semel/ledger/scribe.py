@@ -6,6 +6,7 @@ issued again, and a twin of it that arrives late changes nothing: it meets a `Co
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,21 +15,30 @@ from semel.ledger.clock import Clock, SystemClock
 from semel.ledger.store import Conflict, Delete, Put
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from semel.ledger.store import Key, Payload, Requirement, Store, Update
 
 T = TypeVar("T")
 
+TELL_EVERY_S = 5.0
+"""How often the log says that the store is still waited for."""
+
+log = logging.getLogger("semel")
+
 
 @dataclass(frozen=True)
 class Scribe:
-    """Reads and commits for one pipeline; waits `patience_s` in all for a store that is away."""
+    """Reads and commits for one pipeline; begins no further try after `patience_s` of waiting for a
+    store that is away, tries and pauses together. There are always two tries.
+    """
 
     store: Store
     pipeline: str
     clock: Clock = field(default_factory=SystemClock)
     patience_s: float = 30.0
+    logged: set[tuple[str, ...]] = field(default_factory=set, compare=False, repr=False)
+    """What was logged once through this one, and is not logged again."""
 
     def read(self, *keys: Key) -> Mapping[Key, Payload]:
         """Give the rows that exist among `keys`."""
@@ -58,23 +68,22 @@ class Scribe:
         Raises `Conflict` when it surely did not, `LedgerUnavailable` when patience is at its end.
         """
         unknown = False
-        for pause in self._pauses():
+
+        def commit() -> Conflict | None:
+            nonlocal unknown
             try:
                 self.store.commit(requirements, updates)
             except LedgerUnavailable:
                 unknown = True
-                self.clock.sleep(pause)
-            except Conflict:
-                if unknown and (landed or (lambda: self.stands(updates)))():
-                    return
                 raise
-            else:
-                return
-        raise LedgerUnavailable(
-            f"pipeline {self.pipeline!r}: the ledger did not answer for {self.patience_s:g} s; "
-            "nothing more is sent until it does. See that its server runs and can be reached, then "
-            "restart the query"
-        )
+            except Conflict as conflict:
+                return conflict
+            return None
+
+        conflict = self._patiently(commit, "nothing more is sent until it can. ")
+        if conflict is None or (unknown and (landed or (lambda: self.stands(updates)))()):
+            return
+        raise conflict
 
     def stands(self, updates: Sequence[Update]) -> bool:
         """Say whether every row stands just as `updates` put it, and none that they deleted."""
@@ -86,25 +95,29 @@ class Scribe:
         rows = self.read(*wanted)
         return all(rows.get(at) == payload for at, payload in wanted.items())
 
-    def _patiently(self, call: Callable[[], T]) -> T:
-        """Repeat a look at the store until it answers."""
-        last: LedgerUnavailable | None = None
-        for pause in self._pauses():
+    def _patiently(self, call: Callable[[], T], until: str = "") -> T:
+        """Repeat a call to the store until it answers, with growing pauses."""
+        began = told = self.clock.monotonic()
+        pause, tries = 0.05, 0
+        while True:
             try:
                 return call()
             except LedgerUnavailable as error:
-                last = error
-                self.clock.sleep(pause)
-        raise LedgerUnavailable(
-            f"pipeline {self.pipeline!r}: the ledger did not answer for {self.patience_s:g} s "
-            f"({last}). See that its server runs and can be reached, then restart the query"
-        )
-
-    def _pauses(self) -> Iterator[float]:
-        """Give growing pauses that add up to the patience; always at least two tries."""
-        spent, pause = 0.0, 0.05
-        yield pause
-        while spent < self.patience_s:
-            yield pause
-            spent += pause
+                tries += 1
+                now = self.clock.monotonic()
+                if tries > 1 and now - began >= self.patience_s:
+                    raise LedgerUnavailable(
+                        f"pipeline {self.pipeline!r}: the ledger could not be used for "
+                        f"{now - began:.0f} s, in {tries} tries; {until}The last error: {error}. "
+                        "Remove its cause, then restart the query"
+                    ) from error
+                if now - told >= TELL_EVERY_S:
+                    log.warning(
+                        "pipeline %r: the ledger could not be used for %.0f s, trying again: %s",
+                        self.pipeline,
+                        now - began,
+                        error,
+                    )
+                    told = now
+            self.clock.sleep(pause)
             pause = min(pause * 2, 2.0)

@@ -8,11 +8,12 @@ Always true:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from semel.events import IdSet
 from semel.ledger import payloads
+from semel.ledger.damage import Fields, decoded, integer
 from semel.ledger.keys import key, prefix
 from semel.ledger.store import Put
 
@@ -53,14 +54,14 @@ class Mark:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Mark:
-        """Read it back."""
-        upto, begins = value["upto"], value.get("begins")
+        """Read it back. Raises ValueError for what is not one."""
+        row = Fields(value, "mark")
         return cls(
-            upto=tuple(upto) if isinstance(upto, list) else upto,
-            digest=value["digest"],
-            above=IdSet.from_json(value["above"]),
-            generation=value["generation"],
-            begins=tuple(begins) if isinstance(begins, list) else begins,
+            upto=row.maybe("upto", row.event),
+            digest=row.maybe("digest", row.text),
+            above=IdSet.from_json(row.take("above")),
+            generation=row.integer("generation"),
+            begins=row.later("begins", lambda name: row.maybe(name, row.event), None),
         )
 
 
@@ -85,18 +86,26 @@ class Standing:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Standing:
-        """Read it back."""
-        mark = value["mark"]
-        return cls(value["osn"], value["sent"], None if mark is None else Mark.from_json(mark))
+        """Read it back. Raises ValueError for what is not one."""
+        row = Fields(value, "a standing")
+        mark = row.maybe("mark", lambda name: Mark.from_json(row.object(name)))
+        return cls(row.integer("osn"), row.integer("sent"), mark)
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceRow:
-    """The standing of a partition now, and before the last two minibatches that moved it."""
+    """The standing of a partition now, and before the last two minibatches that moved it.
+
+    Attributes:
+        never: whether none of its events was ever delivered, only parked or dropped.
+        unanswered: how many of the last calls had an unknown outcome, in a row.
+    """
 
     partition: str
     after: Standing
     before: tuple[tuple[int, Standing], ...]
+    never: bool = False
+    unanswered: int = 0
 
     def dump(self) -> str:
         """Give the payload."""
@@ -105,15 +114,30 @@ class SequenceRow:
                 "partition": self.partition,
                 "after": self.after.to_json(),
                 "before": [[serial, standing.to_json()] for serial, standing in self.before],
+                **({"never": True} if self.never else {}),
+                **({"unanswered": self.unanswered} if self.unanswered else {}),
             }
         )
 
     @classmethod
-    def load(cls, text: str) -> SequenceRow:
+    def load(cls, text: str, at: Key | None = None) -> SequenceRow:
         """Read it back."""
-        row = payloads.load(text)
-        before = tuple((serial, Standing.from_json(value)) for serial, value in row["before"])
-        return cls(row["partition"], Standing.from_json(row["after"]), before)
+        return decoded(TABLE, at, text, cls._of)
+
+    @classmethod
+    def _of(cls, payload: dict[str, Any]) -> SequenceRow:
+        row = Fields(payload)
+        before = tuple(
+            (integer(serial, "before"), Standing.from_json(value))
+            for serial, value in row.items("before")
+        )
+        return cls(
+            row.text("partition"),
+            Standing.from_json(row.object("after")),
+            before,
+            never=row.later("never", row.flag, False),
+            unanswered=row.later("unanswered", row.integer, 0),
+        )
 
     def as_of(self, serial: int) -> Standing:
         """Give the standing that the minibatch `serial` starts from."""
@@ -126,7 +150,19 @@ class SequenceRow:
         """Give the row as the minibatch `serial` leaves it."""
         kept = [each for each in self.before if each[0] < serial][-1:]
         before = (*kept, (serial, self.as_of(serial)))
-        return SequenceRow(self.partition, after, before)
+        return replace(self, after=after, before=before)
+
+    def tried(self, delivered: int, unanswered: int) -> SequenceRow:
+        """Give the row with what a minibatch says of the calls: how many events it delivered, and
+        how many of its last calls had an unknown outcome.
+        """
+        never = not delivered and (self.never or not self.after.osn)
+        return replace(self, never=never, unanswered=unanswered)
+
+    @property
+    def delivered(self) -> bool:
+        """Whether any of its events was ever delivered, as far as is known."""
+        return self.after.osn > 0 and not self.never
 
 
 def sequence_key(pipeline: str, sink: str, partition: str) -> Key:
@@ -137,7 +173,7 @@ def sequence_key(pipeline: str, sink: str, partition: str) -> Key:
 def read_sequences(scribe: Scribe, sink: str) -> dict[str, SequenceRow]:
     """Give the row of every partition of the sink."""
     rows = scribe.scan(TABLE, prefix(scribe.pipeline, sink))
-    found = (SequenceRow.load(text) for _, text in rows)
+    found = (SequenceRow.load(text, at) for at, text in rows)
     return {row.partition: row for row in found}
 
 

@@ -4,6 +4,7 @@ Always true of it:
 - a commit is on the disk when it returns (write-ahead log, `synchronous=FULL`), and commits happen
   one by one (`BEGIN IMMEDIATE`), so requirements and updates are seen by nobody half-way;
 - a connection is never carried across a fork: the child opens its own;
+- looking creates nothing, and needs no right to write;
 - whoever waits for another process waits `patience_s` at most, then it is `LedgerUnavailable`.
 """
 
@@ -15,28 +16,29 @@ import threading
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from semel.errors import ConfigurationError, LedgerUnavailable
 from semel.ledger.clock import SystemClock
+from semel.ledger.sqlite_file import (
+    READ,
+    Still,
+    is_there,
+    is_writable,
+    open_to_look,
+    open_to_write,
+)
 from semel.ledger.store import Conflict, Key
-from semel.ledger.stores import SCHEMA, SCHEMA_KEY, arrange, beyond, check_schema, paged
+from semel.ledger.stores import arrange, beyond, paged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from semel.errors import SemelError
     from semel.ledger.clock import Clock
     from semel.ledger.store import Payload, Requirement, Update
     from semel.ledger.stores import Arranged
 
-_CREATE = (
-    "CREATE TABLE IF NOT EXISTS semel"
-    " (tbl TEXT NOT NULL, key TEXT NOT NULL, payload TEXT NOT NULL, PRIMARY KEY (tbl, key))"
-    " WITHOUT ROWID"
-)
-_CREATE_SCHEMA = "INSERT OR IGNORE INTO semel VALUES (?, ?, ?)"
-_READ = "SELECT payload FROM semel WHERE tbl = ? AND key = ?"
 _SCAN = "SELECT key, payload FROM semel WHERE tbl = ? AND key > ? AND key >= ?"
 _PUT = "INSERT OR REPLACE INTO semel VALUES (?, ?, ?)"
 _DELETE = "DELETE FROM semel WHERE tbl = ? AND key = ?"
@@ -44,6 +46,10 @@ _SWEEP = "DELETE FROM semel WHERE tbl = ? AND key >= ?"
 _BELOW = " AND key < ?"
 
 _POLL_S = 0.002
+_LOOKS = 10
+"""How often a look is repeated because a writer came meanwhile, to one who may only read."""
+
+T = TypeVar("T")
 
 _inherited: list[sqlite3.Connection] = []
 """Connections of a parent process. SQLite forbids to use or close them after a fork."""
@@ -53,8 +59,14 @@ class SqliteStore:
     """A store in one file. Its threads share a connection for commits and one for reads."""
 
     def __init__(
-        self, path: str | Path, *, patience_s: float = 10.0, clock: Clock | None = None
+        self,
+        path: str | Path,
+        *,
+        patience_s: float = 10.0,
+        clock: Clock | None = None,
+        create: bool = True,
     ) -> None:
+        self._create = create
         self._clock = clock or SystemClock()
         self._path = Path(path).absolute()
         self._patience_s = patience_s
@@ -65,15 +77,18 @@ class SqliteStore:
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Payload]:
         """Give the rows that exist among `keys`, in one consistent look."""
-        found: dict[Key, Payload] = {}
-        with self._connection(writes=False) as connection:
+
+        def look(connection: sqlite3.Connection) -> dict[Key, Payload]:
+            found: dict[Key, Payload] = {}
             connection.execute("BEGIN")
             for key in keys:
-                row = connection.execute(_READ, key).fetchone()
+                row = connection.execute(READ, key).fetchone()
                 if row is not None:
                     found[key] = row[0]
             connection.execute("COMMIT")
-        return found
+            return found
+
+        return self._look(look) or {}
 
     def scan(
         self, table: str, prefix: str, *, after: str = "", limit: int | None = None
@@ -84,15 +99,16 @@ class SqliteStore:
         bounds = (prefix, last) if last else (prefix,)
 
         def fetch(after: str, wanted: int) -> list[tuple[Any, ...]]:
-            with self._connection(writes=False) as connection:
-                return connection.execute(statement, (table, after, *bounds, wanted)).fetchall()
+            bound = (table, after, *bounds, wanted)
+            return self._look(lambda reader: reader.execute(statement, bound).fetchall()) or []
 
         return paged(fetch, table, after, limit)
 
     def commit(self, requirements: Sequence[Requirement], updates: Sequence[Update]) -> None:
         """Do all updates if all requirements hold. Raises `Conflict` or `LedgerUnavailable`."""
         arranged = arrange(requirements, updates)
-        with self._connection(writes=True) as connection:
+        with self._connection(self._writer) as connection:
+            assert connection is not None
             _check(connection, arranged)
             _apply(connection, arranged)
 
@@ -101,31 +117,52 @@ class SqliteStore:
         if self._pid == os.getpid():
             self._writer.close()
             self._reader.close()
+            self._file.identity = None
 
     def _open(self) -> None:
-        self._writer = _Connection(self._path)
-        self._reader = _Connection(self._path, self._patience_s)
+        self._file = _File(self._path, create=self._create)
+        self._writer = _Connection(self._file)
+        self._reader = _Connection(self._file, self._patience_s)
         self._jitter = Random(os.getpid())
         self._pid = os.getpid()
 
+    def _look(self, act: Callable[[sqlite3.Connection], T]) -> T | None:
+        """Give what is found; None where there is no ledger yet."""
+        for _ in range(_LOOKS):
+            with self._connection(self._reader) as connection:
+                if connection is None:
+                    return None
+                found = act(connection)
+                if self._reader.stood_still():
+                    return found
+        raise LedgerUnavailable(
+            f"the ledger {self._path} is being written to, and this user may only read it; try "
+            "again"
+        )
+
     @contextmanager
-    def _connection(self, *, writes: bool) -> Iterator[sqlite3.Connection]:
-        """Lend a connection to this thread; if it `writes`, inside a transaction."""
+    def _connection(self, lent: _Connection) -> Iterator[sqlite3.Connection | None]:
+        """Lend a connection to this thread; the writer's inside a transaction. None where there is
+        nothing to look at.
+        """
+        writes = lent is self._writer
         if self._pid != os.getpid():
             self._writer.abandon()
             self._reader.abandon()
             self._open()
-        lent = self._writer if writes else self._reader
+            lent = self._writer if writes else self._reader
         waiting = _Waiting(self._patience_s, self._clock, self._jitter)
         if not lent.lock.acquire(timeout=self._patience_s):
             raise LedgerUnavailable(f"the ledger {self._path} was busy for {self._patience_s:g} s")
         try:
-            connection = lent.opened(waiting)
-            if writes:
+            if not writes:
+                yield lent.to_look()
+            else:
+                connection = lent.to_write(waiting)
                 waiting.execute(connection, "BEGIN IMMEDIATE")
-            yield connection
-            if writes:
+                yield connection
                 connection.execute("COMMIT")
+                self._file.require_the_same()  # else it went into a file that nobody finds again
         except sqlite3.Error as error:
             # Nobody uses this connection again: closing it rolls back what is not committed.
             lent.close()
@@ -140,23 +177,37 @@ class SqliteStore:
 class _Connection:
     """A connection that is opened when first needed, and the lock of the thread that has it."""
 
-    def __init__(self, path: Path, timeout_s: float = 0) -> None:
+    def __init__(self, file: _File, timeout_s: float = 0) -> None:
         self.lock = threading.RLock()
-        self._path = path
+        self._file = file
         self._timeout_s = timeout_s
         self._connection: sqlite3.Connection | None = None
-        self._file = (0, 0)
+        self._still: Still | None = None
 
-    def opened(self, waiting: _Waiting) -> sqlite3.Connection:
+    def to_write(self, waiting: _Waiting) -> sqlite3.Connection:
+        self._file.require_the_same()
         if self._connection is None:
-            self._connection = _connect(self._path, self._timeout_s, waiting)
-            self._file = self._file_now()
-        elif self._file_now() != self._file:
-            raise ConfigurationError(
-                f"the ledger {self._path} was removed or replaced while in use; put the file back,"
-                " or stop everything that uses it first"
-            )
+            self._file.require_there()
+            self._connection = open_to_write(self._file.path, waiting.execute)
+            self._file.remember()
         return self._connection
+
+    def to_look(self) -> sqlite3.Connection | None:
+        self._file.require_the_same()
+        if not self.stood_still():
+            self.close()
+        if self._connection is None:
+            self._file.require_there()
+            looked = open_to_look(self._file.path, self._timeout_s)
+            if looked is None:
+                return None
+            self._connection, self._still = looked
+            self._file.remember()
+        return self._connection
+
+    def stood_still(self) -> bool:
+        """Whether what was read is true: nobody wrote, or SQLite itself took care of that."""
+        return self._still is None or Still.of(self._file.path) == self._still
 
     def roll_back(self) -> None:
         if self._connection is not None and self._connection.in_transaction:
@@ -168,14 +219,43 @@ class _Connection:
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
+                self._still = None
 
     def abandon(self) -> None:
         if self._connection is not None:
             _inherited.append(self._connection)
 
-    def _file_now(self) -> tuple[int, int]:
+
+class _File:
+    """The file, by its path and by what it was when it was opened: it stays the same in use."""
+
+    def __init__(self, path: Path, *, create: bool) -> None:
+        self.path = path
+        self.create = create
+        self.identity: tuple[int, int] | None = None
+
+    def remember(self) -> None:
+        self.identity = self._now()
+
+    def require_the_same(self) -> None:
+        if self.identity is not None and self._now() != self.identity:
+            raise ConfigurationError(
+                f"the ledger {self.path} was removed or replaced while in use, and nothing more is "
+                "recorded: stop everything that uses it and put the file back, with its -wal. "
+                "Without it nobody can tell what was delivered"
+            )
+
+    def require_there(self) -> None:
+        if not self.create and not is_there(self.path):
+            raise ConfigurationError(
+                f"the ledger {self.path} was removed while a pipeline used it, and nothing more is "
+                "recorded: stop the query and put the file back, with its -wal. Without it nobody "
+                "can tell what was delivered"
+            )
+
+    def _now(self) -> tuple[int, int]:
         try:
-            status = self._path.stat()
+            status = self.path.stat()
         except FileNotFoundError:
             return (0, 0)
         return status.st_dev, status.st_ino
@@ -201,37 +281,13 @@ class _Waiting:
             self._clock.sleep(_POLL_S * self._jitter.random())
 
 
-def _connect(path: Path, timeout_s: float, waiting: _Waiting) -> sqlite3.Connection:
-    if not path.parent.is_dir():
-        raise ConfigurationError(
-            f"the directory of the ledger {path} does not exist; create it first"
-        )
-    connection = sqlite3.connect(
-        path, timeout=timeout_s, isolation_level=None, check_same_thread=False
-    )
-    try:
-        waiting.execute(connection, "PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
-        if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'semel'").fetchone():
-            waiting.execute(connection, "BEGIN IMMEDIATE")
-            connection.execute(_CREATE)
-            connection.execute(_CREATE_SCHEMA, (*SCHEMA_KEY, SCHEMA))
-            connection.execute("COMMIT")
-        row = connection.execute(_READ, SCHEMA_KEY).fetchone()
-        check_schema(row[0] if row else None, str(path))
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
 def _check(connection: sqlite3.Connection, arranged: Arranged) -> None:
     for equals in arranged.equals:
-        row = connection.execute(_READ, equals.key).fetchone()
+        row = connection.execute(READ, equals.key).fetchone()
         if row is None or row[0] != equals.payload:
             raise Conflict(equals.key)
     for key in arranged.absent:
-        if connection.execute(_READ, key).fetchone() is not None:
+        if connection.execute(READ, key).fetchone() is not None:
             raise Conflict(key)
 
 
@@ -274,19 +330,10 @@ def _told(error: sqlite3.Error, path: Path, patience_s: float) -> SemelError:
         )
     if code == sqlite3.SQLITE_FULL:
         return LedgerUnavailable(f"the disk of the ledger {path} is full; make room")
-    if code == sqlite3.SQLITE_CANTOPEN and not _writable(path):
+    if code == sqlite3.SQLITE_CANTOPEN and not is_writable(path):
         return ConfigurationError(
             f"the ledger {path} cannot be opened; make the file and its directory writable"
         )
     if code in _CANNOT_BE:
         return ConfigurationError(f"the ledger {path} {_CANNOT_BE[code]} ({error})")
     return LedgerUnavailable(f"the ledger {path} failed, and the commit may have happened: {error}")
-
-
-def _writable(path: Path) -> bool:
-    """Tell whether SQLite could write here: the file, and its log beside it."""
-    effective = os.access in os.supports_effective_ids
-    here = (path.parent, path) if path.exists() else (path.parent,)
-    return not path.is_dir() and all(
-        os.access(each, os.R_OK | os.W_OK, effective_ids=effective) for each in here
-    )

@@ -8,13 +8,14 @@ Always true here:
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError
-from semel.ledger.payloads import dump, load
+from semel.ledger.damage import Fields, decoded
+from semel.ledger.payloads import dump
 from semel.ledger.store import Absent, Delete, Equals, Key, Put, Sweep
+from semel.urls import redact, require_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -35,47 +36,33 @@ _ACCEPTED = (
     "sqlite:///relative/path.db, sqlite:////absolute/path.db"
     " or postgresql://user:password@host:port/database"
 )
-_PASSWORD = re.compile(r"(://[^:/@?]*:).*@")
-_HOSTS = re.compile(r"://(?:[^/?]*@|.*@(?=[^@]*$))?([^/?@]*)")
-_PASSWORD_OPTION = re.compile(r"((?:ssl)?password=)[^&]*", re.IGNORECASE)
 
 
-def open_store(url: str) -> Store:
-    """Give the store at `url`.
+def open_store(url: str, *, create: bool = True) -> Store:
+    """Give the store at `url`. With `create=False` a SQLite file has to be there when it is used.
 
     Raises `ConfigurationError` for what is no such URL, `MissingExtra` if its driver is missing.
     """
+    if not str(url).startswith("sqlite:"):
+        require_one_line(url, "the ledger", f"a URL: {_ACCEPTED}")
     scheme, separator, rest = url.partition("://")
-    if scheme == "sqlite" and rest.startswith("/") and not rest.endswith(("/", "/:memory:")):
+    if (
+        scheme == "sqlite"
+        and "\0" not in rest
+        and rest.startswith("/")
+        and not rest.endswith(("/", "/:memory:"))
+    ):
         from semel.ledger.sqlite import SqliteStore
 
-        return SqliteStore(rest[1:])
+        return SqliteStore(rest[1:], create=create)
     if scheme == "postgresql" and separator:
-        _require_ports(url)
         from semel.ledger.postgres import PostgresStore
 
-        return PostgresStore(url)
+        return PostgresStore(url, form=_ACCEPTED)
     hint = "write postgresql:// instead of postgres://; " if scheme == "postgres" else ""
     raise ConfigurationError(
         f"{redact(url)!r} is not the URL of a ledger; {hint}it can be {_ACCEPTED}"
     )
-
-
-def _require_ports(url: str) -> None:
-    """Refuse a port that is no number, which would look like a server that is away."""
-    hosts = _HOSTS.search(url)
-    for host in hosts[1].split(",") if hosts else ():
-        port = host.rpartition("]")[2].partition(":")[2]
-        if port and not (port.isascii() and port.isdecimal() and 0 < int(port) < 65_536):
-            raise ConfigurationError(
-                f"{redact(url)!r} is not the URL of a ledger: {port!r} is no port; it can be "
-                f"{_ACCEPTED}"
-            )
-
-
-def redact(url: str) -> str:
-    """Give the URL without its password, for people to read."""
-    return _PASSWORD_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1***@", url))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +126,18 @@ def paged(
 
 
 def check_schema(payload: Payload | None, ledger: str) -> None:
-    """Raise `ConfigurationError` if the row at `SCHEMA_KEY` is of a version that we do not know."""
-    version = load(payload)["version"] if payload else None
+    """Raise `ConfigurationError` if the row at `SCHEMA_KEY` is of a version that we do not know,
+    `DamagedRow` if it cannot be read.
+    """
+    if payload is None:
+        raise ConfigurationError(
+            f"the ledger {ledger} has lost the row of its schema version, and so its rows were "
+            "removed by something else than semel. Restore it; or drop the empty table, which "
+            "forgets what was delivered"
+        )
+    version = decoded(
+        SCHEMA_KEY.table, SCHEMA_KEY, payload, lambda row: Fields(row).integer("version")
+    )
     if version != SCHEMA_VERSION:
         raise ConfigurationError(
             f"the ledger {ledger} has schema version {version}, this semel knows {SCHEMA_VERSION}:"

@@ -1,9 +1,9 @@
 """What to do: states, capabilities and the RESUME table, which decides and never acts."""
 
-from semel.protocol.capabilities import Capability, OnDoubt, OnReject
+from semel.protocol.capabilities import Capability, DoubtWord, OnDoubt, OnReject, RejectWord
 from semel.protocol.resume import DOUBT, IMPOSSIBLE, RESUME, Action, DoubtRule, Remedy, Rule
 from semel.protocol.sequence import Outstanding, outstanding
-from semel.protocol.states import Found, Judgement, ParkedState, PartitionState, SpanState
+from semel.protocol.states import Fault, Found, Judgement, ParkedState, PartitionState, SpanState
 
 __all__ = [
     "DOUBT",
@@ -12,6 +12,8 @@ __all__ = [
     "Action",
     "Capability",
     "DoubtRule",
+    "DoubtWord",
+    "Fault",
     "Found",
     "Judgement",
     "OnDoubt",
@@ -19,6 +21,7 @@ __all__ = [
     "Outstanding",
     "ParkedState",
     "PartitionState",
+    "RejectWord",
     "Remedy",
     "Rule",
     "SpanState",

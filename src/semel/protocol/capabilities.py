@@ -6,6 +6,7 @@ A capability is claimed by the sink's author, never defaulted, and proved by the
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Literal
 
 
 class Capability(StrEnum):
@@ -38,8 +39,16 @@ class OnDoubt(StrEnum):
     PROBE = "probe"  # ask a function of the user's
 
 
+DoubtWord = Literal["hold", "resend", "skip", "stop", "probe"]
+"""The values of `OnDoubt` as a user writes them."""
+
+
 class OnReject(StrEnum):
     """What becomes of the entity of an event that was rejected and parked as a dead letter."""
 
     PARK = "park"  # the entity goes on
     BLOCK = "block"  # its followers wait
+
+
+RejectWord = Literal["park", "block"]
+"""The values of `OnReject` as a user writes them."""

@@ -55,6 +55,13 @@ _FINAL = frozenset(
 )
 
 
+class Fault(StrEnum):
+    """Why a call for a parked event had no known outcome, where it was this project's own call."""
+
+    CALL = "call"  # no answer, or an error that nobody classified
+    CODE = "code"  # a programming error of the sink
+
+
 class Judgement(StrEnum):
     """What a person says of a minibatch whose replay has other content than what is recorded."""
 

@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import pyarrow as pa
+
     from semel.events.ids import Attempt, Minibatch
+    from semel.sinks.sink import Sink
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +57,22 @@ class Concluding(Protocol):
         parts or only some of them, where the ledger has begun to let them go. It is not called for
         a minibatch without parts.
         """
+
+
+@runtime_checkable
+class Staged(Concluding, Protocol):
+    """A sink after which a second one comes: each minibatch that it has concluded is an event of
+    that.
+    """
+
+    @property
+    def stage(self) -> Sink | None:
+        """The second stage; None where there is none."""
+
+    def announce(self, ended: Ended) -> pa.RecordBatch:
+        """Give the one row that the second stage is sent, once the minibatch was concluded."""
+
+
+def stage_after(sink: Sink) -> Sink | None:
+    """Give the second stage of a sink, where it has one."""
+    return sink.stage if isinstance(sink, Staged) else None

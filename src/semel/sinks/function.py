@@ -9,20 +9,34 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from dataclasses import dataclass, fields
-from functools import partial
-from typing import TYPE_CHECKING, Any, cast, overload
+from dataclasses import dataclass, field, fields
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, cast, overload
 
-from semel.errors import ConfigurationError, DeliveryError, NotDelivered, OutcomeUnknown
+from semel.errors import (
+    ConfigurationError,
+    DeliveryError,
+    NotDelivered,
+    OutcomeUnknown,
+)
 from semel.protocol import Capability, OnDoubt
-from semel.sinks.settings import no_such
+from semel.sinks.settings import require_words
 from semel.sinks.sink import DELIVERED, Receipt, Session, Sink, Target
+from semel.sinks.unclassified import Unclassified
 from semel.sinks.unrun import left_to_run, runs_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from semel.events import Chunk
+    from semel.events import Chunk, Event
+    from semel.protocol import OnReject, RejectWord
+    from semel.sinks.files.manifests import Manifest
+    from semel.sinks.retry import Retry
+    from semel.sinks.settings import Doubt
+
+    Effect = Callable[[Event], object] | Callable[[Manifest], object]
+
+_P = ParamSpec("_P")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +46,16 @@ class Function(Sink):
     `window` is how many events may be in doubt at once after a crash; one is the safest.
     """
 
-    function: Callable[..., object]
+    function: Callable[..., object] = field(repr=False)  # a partial shows what it was given
     window: int = 1
     batches: bool = False
 
     def __post_init__(self) -> None:
         if not callable(self.function):
-            raise ConfigurationError(f"sink {self.name!r}: {self.function!r} cannot be called")
+            kind = type(self.function).__name__
+            raise ConfigurationError(
+                f"sink {self.name!r}: what is given, a {kind}, cannot be called"
+            )
         if runs_nothing(self.function):
             raise ConfigurationError(
                 f"sink {self.name!r}: the function is `async def` or has a `yield`, so a call "
@@ -158,62 +175,112 @@ def _failure(function: Callable[..., object], argument: object) -> DeliveryError
     except DeliveryError as error:
         return error
     except Exception as error:  # noqa: BLE001 - an error nobody classified is unknown
-        return OutcomeUnknown(f"{type(error).__name__}: {error}")
+        return Unclassified.of(error)
     return None if left is None else OutcomeUnknown(f"the function gave {left}")
 
 
+def _decorator(make: Callable[_P, Function]) -> Callable[_P, Any]:
+    """Let `make` be written above a function, with settings and without; refuse a setting that
+    there is none of with a `ConfigurationError`, as sinks do.
+    """
+
+    @wraps(make)
+    def decorating(*given: _P.args, **settings: _P.kwargs) -> Any:
+        def made(*functions: Any) -> Function:
+            own = settings.get("name") or (_name_of(functions[0]) if functions else "")
+            require_words(make, f"sink {own!r}", functions, settings)
+            checked: Callable[..., Function] = make
+            return checked(*functions, **settings)
+
+        return made(*given) if given else made
+
+    return decorating
+
+
 @overload
-def sink(function: Callable[..., object], /) -> Function: ...
+def sink(function: Effect, /) -> Function: ...
 
 
 @overload
 def sink(
     *,
     window: int = 1,
-    on_doubt: str | Callable[..., bool | None] = "hold",
-    on_reject: str = "park",
+    on_doubt: Doubt = "hold",
+    on_reject: OnReject | RejectWord = "park",
+    batches: Literal[False] = False,
+    name: str | None = None,
+    lease_s: float = 10.0,
+    deadline_s: float = 30.0,
+    retry: Retry | None = None,
+    park_limit: int | None = None,
+    probe: Callable[[Event], bool | None] | None = None,
+) -> Callable[[Effect], Function]: ...
+
+
+@overload
+def sink(
+    *,
+    window: int = 1,
+    on_doubt: Doubt = "hold",
+    on_reject: OnReject | RejectWord = "park",
+    batches: bool,
+    name: str | None = None,
+    lease_s: float = 10.0,
+    deadline_s: float = 30.0,
+    retry: Retry | None = None,
+    park_limit: int | None = None,
+    probe: Callable[[Event], bool | None] | None = None,
+) -> Callable[[Callable[[Any], object]], Function]: ...
+
+
+@_decorator
+def sink(  # noqa: PLR0913 - each is a setting, and all have a default
+    function: Callable[[Any], object] | None = None,
+    /,
+    *,
+    window: int = 1,
+    on_doubt: Doubt = "hold",
+    on_reject: OnReject | RejectWord = "park",
     batches: bool = False,
     name: str | None = None,
-    **settings: Any,
-) -> Callable[[Callable[..., object]], Function]: ...
-
-
-def sink(
-    function: Callable[..., object] | None = None,
-    /,
-    **settings: Any,
-) -> Function | Callable[[Callable[..., object]], Function]:
+    lease_s: float = 10.0,
+    deadline_s: float = 30.0,
+    retry: Retry | None = None,
+    park_limit: int | None = None,
+    probe: Callable[[Event], bool | None] | None = None,
+) -> Function:
     """Make a sink of a function: `@semel.sink` or `@semel.sink(window=1, on_doubt="hold")`.
 
-    `on_doubt` is `hold`, `resend`, `skip`, `stop`, or a function that takes the event and says
-    whether it arrived (True, False, or None when it cannot tell). With `batches=True` the function
-    takes an Arrow batch.
+    Args:
+        function: what is called with each event, or as `Files(then=...)` with each manifest.
+        window: how many events may be in doubt at once after a crash; one is the safest.
+        on_doubt: `hold`, `resend`, `skip`, `stop`, or a function that takes the event and says
+            whether it arrived (True, False, or None when it cannot tell).
+        on_reject: whether the entity of a dead letter goes on (`park`) or waits (`block`).
+        batches: the function takes an Arrow batch of up to `window` events.
+        name: what the ledger calls the sink; the function's own name where it is not given.
+        lease_s: how long an attempt may act on what the ledger last told it.
+        deadline_s: how long one call may take.
+        retry: how long `NotDelivered` is tried again.
+        park_limit: how many events may stand parked before the pipeline stops: 10,000, or the
+            window where that is more.
+        probe: the same as a function given as `on_doubt`.
     """
-    if function is None:
-        return partial(_make, settings)
-    return _make(settings, function)
+    given = {"retry": retry, "park_limit": park_limit}
+    return Function(
+        name=_name_of(function) if name is None else name,
+        function=cast("Callable[..., object]", function),
+        window=window,
+        batches=batches,
+        on_doubt=on_doubt,
+        on_reject=on_reject,
+        probe=probe,
+        lease_s=lease_s,
+        deadline_s=deadline_s,
+        **cast("Any", {name: value for name, value in given.items() if value is not None}),
+    )
 
 
-SETTINGS = (
-    "window",
-    "on_doubt",
-    "on_reject",
-    "batches",
-    "name",
-    "lease_s",
-    "deadline_s",
-    "retry",
-    "park_limit",
-)
-"""What `@semel.sink` can be told."""
-
-
-def _make(settings: dict[str, Any], function: Callable[..., object]) -> Function:
-    """Build the sink from the decorator's settings; chunks and spans follow from the window."""
-    name = settings.get("name")
-    if name is None:
-        name = getattr(function, "__name__", type(function).__name__)
-    for setting in settings:
-        if setting not in (*SETTINGS, "probe"):
-            raise no_such(f"sink {name!r}", setting, SETTINGS)
-    return Function(**{**settings, "name": name, "function": function})
+def _name_of(function: object) -> str:
+    found: str = getattr(function, "__name__", type(function).__name__)
+    return found

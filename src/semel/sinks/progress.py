@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from semel.errors import Diverged
+from semel.errors import ConfigurationError, Diverged
 from semel.events import EntityIds
 from semel.events.ids import Attempt, EventID, Minibatch
 
@@ -123,4 +123,16 @@ def lost(where: str, acknowledged: int, osn: int) -> Diverged:
         f"{where}: {acknowledged} is the last output sequence number that the destination "
         f"acknowledged, and it has {has}: events are gone from it, or it is another one. Restore "
         "it, or start under a new name"
+    )
+
+
+UNREADABLE = (ValueError, TypeError, LookupError, AttributeError)
+"""What reading raises for progress that is not as semel wrote it."""
+
+
+def unreadable(where: str, what: str, error: Exception) -> ConfigurationError:
+    """Say that what a destination keeps of ours is not as it was written."""
+    return ConfigurationError(
+        f"{where}: {what} cannot be read ({type(error).__name__}): it is damaged, or somebody else "
+        "has written there. Nothing was sent; restore it, or start under a new name"
     )

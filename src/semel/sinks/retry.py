@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from semel.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from random import Random
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
     """Wait `first_s`, then twice as long each time up to `most_s`, until `for_s` have passed in
-    all.
+    all, calls and pauses together. A call that has begun is not cut short.
     """
 
     first_s: float = 0.1
@@ -28,16 +28,32 @@ class Retry:
                 f"{self}: first_s and most_s must be greater than 0, or the tries would never end"
             )
 
-    def waits(self, random: Random) -> Iterator[float]:
+    def waits(
+        self, random: Random, monotonic: Callable[[], float] | None = None
+    ) -> Iterator[float]:
         """Give how long to wait before each try: not at all before the first, then each pause."""
+        pauses = self.pauses(random, monotonic)  # time counts from before the first try
         yield 0.0
-        yield from self.pauses(random)
+        yield from pauses
 
-    def pauses(self, random: Random) -> Iterator[float]:
-        """Give the pauses, each from [half, whole] of its step, until they add up to `for_s`."""
-        spent, step = 0.0, self.first_s
-        while spent < self.for_s:
+    def pauses(
+        self, random: Random, monotonic: Callable[[], float] | None = None
+    ) -> Iterator[float]:
+        """Give the pauses, each from [half, whole] of its step, until `for_s` have passed: by their
+        sum, and by the clock where there is one.
+        """
+        began = monotonic() if monotonic is not None else 0.0
+        return self._pauses(random, monotonic, began)
+
+    def _pauses(
+        self, random: Random, monotonic: Callable[[], float] | None, began: float
+    ) -> Iterator[float]:
+        paused, step = 0.0, self.first_s
+        while True:
+            spent = paused if monotonic is None else max(paused, monotonic() - began)
+            if spent >= self.for_s:
+                return
             pause = min(step * (0.5 + random.random() / 2), self.for_s - spent)
             yield pause
-            spent += pause
+            paused += pause
             step = min(step * 2, self.most_s)

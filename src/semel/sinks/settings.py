@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from enum import StrEnum
 
+    from semel.events import Event
+    from semel.protocol import DoubtWord, RejectWord
+
+    Doubt = OnDoubt | DoubtWord | Callable[[Event], bool | None]
+
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -32,17 +37,47 @@ _COUNTS = {"chunk_rows": 1, "span_chunks": 1, "park_limit": 0}
 _TIMES = ("lease_s", "deadline_s", "remembers_s")
 
 
+if TYPE_CHECKING:
+
+    class DoubtPolicy:
+        """`on_doubt` as type checkers see it: given as a word, a policy or a function, and read as
+        a policy.
+        """
+
+        def __get__(self, sink: object, kind: object) -> OnDoubt: ...
+
+        def __set__(self, sink: object, given: Doubt) -> None: ...
+
+    class RejectPolicy:
+        """`on_reject` as type checkers see it: given as a word or a policy, and read as a
+        policy.
+        """
+
+        def __get__(self, sink: object, kind: object) -> OnReject: ...
+
+        def __set__(self, sink: object, given: OnReject | RejectWord) -> None: ...
+
+
 class Checked(ABCMeta):
     """Makes sinks: looks at their settings before they are made."""
 
-    def __call__(cls, *given: Any, **settings: Any) -> Any:
-        """Make a sink. Raises `ConfigurationError` for settings that cannot be."""
-        name = settings.get("name")
-        who = f"sink {name!r}" if name else cls.__name__
-        require_words(cls, who, given, settings)
-        if name is not None and (not isinstance(name, str) or not name):
-            raise ConfigurationError(f"{who}: name={name!r} is no name: the ledger keeps it by one")
-        return super().__call__(*given, **_read(who, settings))
+    if not TYPE_CHECKING:  # an editor shows the settings of the sink itself
+
+        def __call__(cls, *given: Any, **settings: Any) -> Any:
+            """Make a sink. Raises `ConfigurationError` for settings that cannot be."""
+            name = settings.get("name")
+            who = f"sink {name!r}" if name else cls.__name__
+            require_words(cls, who, given, settings)
+            if name is not None and (not isinstance(name, str) or not name):
+                raise ConfigurationError(
+                    f"{who}: name={name!r} is no name: the ledger keeps it by one"
+                )
+            made = super().__call__(*given, **_read(who, settings))
+            if "park_limit" not in settings:
+                # What was not asked for follows from what was: a large chunk can be parked as a
+                # whole.
+                object.__setattr__(made, "park_limit", max(made.park_limit, made.parked_at_once))
+            return made
 
     @property
     def __signature__(cls) -> inspect.Signature:
@@ -61,6 +96,20 @@ def no_such(who: str, word: str, known: Iterable[str]) -> ConfigurationError:
     )
 
 
+def no_column(what: str, name: str, known: Iterable[str]) -> ConfigurationError:
+    """Say that a setting names a column which the frame does not have, and the nearest one."""
+    names = list(known)
+    lower = {each.lower(): each for each in names}
+    near = get_close_matches(name.lower(), list(lower), 1)
+    meant = f"; did you mean {lower[near[0]]!r}?" if near else "."
+    if name.partition(".")[0] in names:
+        meant = ", and a field of a column has to be selected as a column of its own."
+    return ConfigurationError(
+        f"{what} names the column {name!r}, which the frame does not have{meant} It has "
+        f"{', '.join(names)}. Correct the setting or the query"
+    )
+
+
 def require_words(
     function: Callable[..., object], who: str, given: tuple[Any, ...], words: Mapping[str, Any]
 ) -> None:
@@ -75,7 +124,8 @@ def require_words(
             if each.kind is each.KEYWORD_ONLY and each.name not in AUTHORS
         }
         for word in words:
-            if word not in signature.parameters:
+            known = signature.parameters.get(word)
+            if known is None or known.kind is known.POSITIONAL_ONLY:
                 raise no_such(who, word, named) from None
         missing = [
             name for name, each in named.items() if each.default is each.empty and name not in words

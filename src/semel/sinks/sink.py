@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from semel.events import Chunk, EntityIds, Event
     from semel.events.ids import Attempt, Minibatch
     from semel.sinks.progress import Progress, Tail
+    from semel.sinks.settings import DoubtPolicy, RejectPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,8 @@ class Sink(metaclass=Checked):
         keyed_by_event: whether the key it absorbs by is the event's (REPEATABLE); else it is the
             chunk's.
         retry: how often and for how long `NotDelivered` is tried again.
-        park_limit: how many events may stand parked before the pipeline stops.
+        park_limit: how many events may stand parked before the pipeline stops: 10,000, or what can
+            be parked at once where that is more. With 0 it stops instead of parking anything.
         whole: one chunk per partition, written to a place of its own from its first event, always.
         last_opener_wins: opening a session fences the one before, at the destination (Kafka).
     """
@@ -85,9 +87,9 @@ class Sink(metaclass=Checked):
     name: str
     chunk_rows: int = 1_000
     span_chunks: int = 8
-    on_doubt: OnDoubt = OnDoubt.HOLD
-    on_reject: OnReject = OnReject.PARK
-    probe: Callable[[Event], bool | None] | None = None
+    on_doubt: DoubtPolicy = OnDoubt.HOLD  # type: ignore[assignment] # given also as a word
+    on_reject: RejectPolicy = OnReject.PARK  # type: ignore[assignment] # as above
+    probe: Callable[[Event], bool | None] | None = field(default=None, repr=False)
     lease_s: float = 10.0
     deadline_s: float = 30.0
     remembers_s: float = 86_400.0
@@ -106,6 +108,15 @@ class Sink(metaclass=Checked):
     def open(self, target: Target) -> AnySession:
         """Connect, on the executor. Raises `NotDelivered` when nobody answers."""
 
+    @property
+    def parked_at_once(self) -> int:
+        """How many events one write to the ledger may park, at most: those of a chunk, or of a span
+        where intents are recorded.
+        """
+        if self.whole:
+            return 0
+        return self.chunk_rows * (self.span_chunks if self.capability.records_intents else 1)
+
     def locate(self, target: Target) -> str | None:
         """Name the destination's place for exactly this partition of this minibatch, where it has
         one.
@@ -120,8 +131,8 @@ class Sink(metaclass=Checked):
         return ()
 
     def refuse(self, schema: pa.Schema) -> None:
-        """Raise `ConfigurationError` for columns that the destination cannot hold. Runs on the
-        driver, before anything starts.
+        """Raise `ConfigurationError` for columns that the destination cannot hold, and for settings
+        that name a column which is not there. Runs on the driver, in `semel.deliver`.
         """
         del schema
 

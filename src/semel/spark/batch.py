@@ -6,17 +6,21 @@ its content is counted and compared.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from semel.errors import ConfigurationError, Diverged, EventsParked
+from semel.ledger.owners import starting
 from semel.ledger.scribe import Scribe
 from semel.ledger.stores import open_store
 from semel.spark import ledgers, refusals
 from semel.spark.heartbeat import Heartbeat
-from semel.spark.microbatches import deliver, make_driver, refuse_living, run_tasks
+from semel.spark.microbatches import deliver, make_driver, refuse_living, run_tasks, withdraw
 from semel.spark.task import Outcome, Task
+from semel.spark.telling import tell
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
 QUERY = "batch"
 """Stands for Spark's query id, which a batch job does not have."""
 
+log = logging.getLogger("semel")
+
 
 @dataclass(frozen=True)
 class Delivered:
@@ -37,7 +43,8 @@ class Delivered:
         events: how many events the batch has, by sink.
         delivered: how many of them this very run delivered, by sink.
         suppressed: how many had been delivered by a run before, by sink.
-        parked: how many wait for a person or for their turn, by sink.
+        parked: how many were not delivered and wait for a person or for their turn, by sink.
+        dropped: how many were in doubt and dropped by on_doubt="skip", in this run, by sink.
         resent: how many that had been parked were sent now, because a person said so.
         again: whether the batch had been finished before, and was only compared.
     """
@@ -48,24 +55,38 @@ class Delivered:
     parked: Mapping[str, int]
     resent: int = 0
     again: bool = False
+    dropped: Mapping[str, int] = field(default_factory=dict)
 
 
-def run_batch(frame: DataFrame, agreement: Agreement, ledger: str | None) -> Delivered:
-    """Deliver the batch, or what is left of it; compare it if it is finished."""
+def run_batch(
+    frame: DataFrame, agreement: Agreement, ledger: str | None, *, fail_on_parked: bool
+) -> Delivered:
+    """Deliver the batch, or what is left of it; compare it if it is finished.
+
+    Raises `EventsParked` at the very end, where events of it are parked, if that is asked for.
+    """
     spark = frame.sparkSession
     refusals.refuse_session(spark, agreement)
     url = ledgers.resolve(ledger, None)
     ledgers.refuse_unreachable(url, spark)
     scribe = Scribe(open_store(url), agreement.name)
-    refuse_living(scribe)
     driver = make_driver(scribe, agreement, uuid4().hex, spark)
-    driver.start()
     heartbeat = Heartbeat(driver)
-    heartbeat.start()
+    with starting(url, agreement.name):
+        refuse_living(scribe)
+        driver.start()
+        heartbeat.start()
     try:
         if driver.finished() is not None:
-            return _compared(frame, driver, agreement, url)
-        return _delivered(frame, driver, agreement, url)
+            told = _compared(frame, driver, agreement, url)
+        else:
+            told = _delivered(frame, driver, agreement, url)
+        if fail_on_parked and any(told.parked.values()):
+            raise _parked(driver, told)
+        return told
+    except (ConfigurationError, Diverged):
+        withdraw(driver, heartbeat)
+        raise
     finally:
         heartbeat.stop()
         heartbeat.join()
@@ -79,6 +100,8 @@ def _delivered(frame: DataFrame, driver: Driver, agreement: Agreement, url: str)
     else:
         outcome = deliver(frame, driver, opening, agreement, url)
     driver.finish(opening)
+    place = f"pipeline {agreement.name!r}, minibatch {opening.row.minibatch}"
+    tell(place, outcome, judged=opening.row.continues)
     return _told(driver, outcome)
 
 
@@ -87,14 +110,57 @@ def _compared(frame: DataFrame, driver: Driver, agreement: Agreement, url: str) 
     outcome = run_tasks(frame, Task(agreement, url, driver.nonce, driver.recount()))
     driver.compare(outcome.reports)
     resent = driver.drain(waits=True)
-    return replace(_told(driver, Outcome()), resent=resent, again=True)
+    told = _told(driver, Outcome())
+    missing = {sink: sum(states.values()) for sink, states in driver.undelivered().items()}
+    before = {sink: count - missing.get(sink, 0) for sink, count in told.events.items()}
+    waiting = sum(told.parked.values())
+    if waiting:
+        log.warning(
+            "pipeline %r: the batch was finished before; events that are still parked (`semel "
+            "parked ls` shows them): %d",
+            agreement.name,
+            waiting,
+        )
+    return replace(told, suppressed=before, resent=resent, again=True)
+
+
+def _parked(driver: Driver, told: Delivered) -> EventsParked:
+    """Say how many events of a finished batch are parked, and what to do."""
+    name = driver.scribe.pipeline
+    counts = {
+        sink: ", ".join(
+            f"{count} {state.value}" for state, count in states.items() if not state.final
+        )
+        for sink, states in driver.undelivered().items()
+        if told.parked.get(sink)
+    }
+    each = "; ".join(
+        f"sink {sink!r}: {_share(told.parked[sink], told.events.get(sink))} ({states})"
+        for sink, states in counts.items()
+    )
+    error = EventsParked(
+        f"pipeline {name!r}: the batch is finished, and events of it are parked and were not "
+        f"delivered: {each}. Look at them with `semel parked ls {name}`, say with `semel resolve "
+        "EVENT delivered|resend|discard --reason ...` what becomes of each, then run the batch "
+        "again: it sends what is to be sent and repeats nothing. fail_on_parked=False returns "
+        "instead of raising"
+    )
+    error.result = told
+    return error
 
 
 def _told(driver: Driver, outcome: Outcome) -> Delivered:
     events = {sink: each.count for sink, each in (driver.finished() or {}).items()}
     delivered: Counter[str] = Counter(dict.fromkeys(events, 0))
-    suppressed = Counter(delivered)
+    suppressed, dropped = Counter(delivered), Counter(delivered)
     for report in outcome.reports:
         delivered[report.sink] += report.delivered
         suppressed[report.sink] += report.suppressed
-    return Delivered(events, dict(delivered), dict(suppressed), driver.parked())
+        dropped[report.sink] += report.dropped
+    parked = driver.parked()
+    return Delivered(events, dict(delivered), dict(suppressed), parked, dropped=dict(dropped))
+
+
+def _share(count: int, events: int | None) -> str:
+    """How many of the events; of a stage after files only how many manifests."""
+    return f"{count}" if events is None else f"{count} of {events}"

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+OFFSETS_FROM = 2
+"""A file of offsets begins with a version and a line about the micro-batch."""
+INPUTS_MAX = 16 * 1024
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
@@ -61,6 +64,20 @@ def starts(spark: SparkSession, location: str, batch: int) -> Mapping[str, int] 
                 return None
             found[f"{topic}/{number}"] = offset
     return found or None
+
+
+def inputs(location: str, batch: int) -> tuple[str, ...]:
+    """Where each source stands after `batch`, one text of Spark's for each; nothing where the
+    folder is on another file system, or they are too long to be kept with every minibatch.
+    """
+    path = local_path(location)
+    file = None if path is None else path / "offsets" / str(batch)
+    try:
+        lines = [] if file is None else file.read_text("utf-8").splitlines()
+    except OSError:
+        return ()
+    found = tuple(lines[OFFSETS_FROM:])
+    return found if sum(map(len, found)) <= INPUTS_MAX else ()
 
 
 def _read(spark: SparkSession, location: str, name: str) -> str | None:

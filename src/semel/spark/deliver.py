@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from semel.delivery import Agreement
+from semel.delivery.looking import refuse_while_looking
 from semel.errors import ConfigurationError
 from semel.events import Position
 from semel.ledger.pruning import REMEMBER_S
@@ -15,8 +16,11 @@ from semel.sinks import sink as make_sink
 from semel.sinks.settings import checked_words
 from semel.spark import sources
 from semel.spark.batch import Delivered, run_batch
-from semel.spark.identities import Named, choose, forms, require_order
-from semel.spark.refusals import refuse_columns
+from semel.spark.identities import Named, choose, forms, refuse_routing, require_order
+from semel.spark.refusals import refuse_columns, refuse_moved, refuse_stopped
+from semel.spark.travel import refuse_rooted
+from semel.spark.versions import refuse_server, refuse_version
+from semel.spark.words import require_types
 from semel.spark.writer import make_writer
 
 if TYPE_CHECKING:
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from semel.events import Identity
+    from semel.events.routing import Routing
 
     Destination = Sink | Callable[..., object]
 
@@ -46,6 +51,7 @@ def deliver(  # noqa: PLR0913 - each is a word of the agreement, and all but two
     increasing: bool = False,
     remember_s: float = REMEMBER_S,
     accept_gap: bool = False,
+    partition_by: Routing | None = None,
 ) -> DataStreamWriter:
     """Deliver the rows of a streaming frame, each once; give Spark's own writer to start it with.
 
@@ -67,13 +73,30 @@ def deliver(  # noqa: PLR0913 - each is a word of the agreement, and all but two
         increasing: the ids of an entity only rise (checked); then they are remembered for ever.
         remember_s: how long other ids are remembered, in case the checkpoint is lost.
         accept_gap: go on although the input does not continue where the ledger stands.
+        partition_by: how entities are spread over partitions: `semel.by_range([1000, 2000])` or
+            `semel.by_directory(table_or_function)`; by default by their hash.
     """
     _require_frame(df, name)
+    refuse_version(name)
     if not df.isStreaming:
         raise ConfigurationError(
             f"pipeline {name!r}: the frame is not streaming. For a batch job say "
             'semel.deliver_batch(df, ..., batch="2026-11-14")'
         )
+    require_types(
+        name,
+        {
+            "entity": entity,
+            "event": event,
+            "order_by": order_by,
+            "ledger": ledger,
+            "partitions": partitions,
+            "order": order,
+            "increasing": increasing,
+            "accept_gap": accept_gap,
+            "remember_s": remember_s,
+        },
+    )
     named = Named(identity, entity, event, order_by, increasing)
     agreement = _agree(
         df,
@@ -84,6 +107,7 @@ def deliver(  # noqa: PLR0913 - each is a word of the agreement, and all but two
         order=order,
         accept_gap=accept_gap,
         remember_s=remember_s,
+        partition_by=partition_by,
     )
     source = None
     if isinstance(agreement.identity, Position):
@@ -106,14 +130,19 @@ def deliver_batch(  # noqa: PLR0913 - as above
     partitions: int | None = None,
     order: bool = True,
     order_by: str | Sequence[str] | None = None,
+    partition_by: Routing | None = None,
+    fail_on_parked: bool = True,
 ) -> Delivered:
     """Deliver the rows of a frame, each once, under the name of a batch; say what was done.
 
     Run again after a crash it goes on at the exact record; run again after its end it delivers
     nothing, and refuses other content. Words as for `deliver`; the ledger is `$SEMEL_LEDGER` where
-    it is not named.
+    it is not named. Raises `EventsParked` once everything else is delivered, where events of it are
+    parked; with `fail_on_parked=False` it only warns.
     """
+    refuse_while_looking(name, "semel.deliver_batch(...)")
     _require_frame(df, name)
+    refuse_version(name)
     if df.isStreaming:
         raise ConfigurationError(
             f"pipeline {name!r}: the frame is streaming: say semel.deliver(df, ...).start()"
@@ -123,16 +152,30 @@ def deliver_batch(  # noqa: PLR0913 - as above
             f'pipeline {name!r}: the batch needs a text as its name: batch="2026-11-14", and not '
             f"{batch!r}"
         )
+    require_types(
+        name,
+        {
+            "entity": entity,
+            "event": event,
+            "order_by": order_by,
+            "ledger": ledger,
+            "partitions": partitions,
+            "order": order,
+            "fail_on_parked": fail_on_parked,
+        },
+    )
     named = Named(identity, entity, event, order_by)
-    words = {"partitions": partitions, "order": order}
+    words = {"partitions": partitions, "order": order, "partition_by": partition_by}
     agreement = _agree(df, to, f"{name}@{batch}", named, batch, **words)
-    return run_batch(df, agreement, ledger)
+    return run_batch(df, agreement, ledger, fail_on_parked=fail_on_parked)
 
 
 def _require_frame(df: object, name: object) -> None:
     """Refuse what is no frame of Spark's, and a name that is no text."""
     if not isinstance(name, str):
         raise ConfigurationError(f"name={name!r} is no name of a pipeline: give a text")
+    if hasattr(df, "sparkSession"):
+        refuse_stopped(df.sparkSession, name)
     if not hasattr(df, "isStreaming"):
         raise ConfigurationError(
             f"pipeline {name!r}: what is delivered is a DataFrame of Spark's, and not "
@@ -154,28 +197,45 @@ def _agree(
             f"pipeline {name!r}: an @ stands between the name of a batch job and its batch; leave "
             "it out of both"
         )
-    sinks = tuple(_sink(each, name) for each in ([to] if _is_one(to) else to))  # type: ignore[union-attr]
+    sinks = _sinks(to, name)
+    refuse_server(df, name)
     try:
         chosen = choose(df, named)
         if words.get("order", True):
             require_order(df, chosen)
         refuse_columns(df, sinks)
+        refuse_rooted(sinks)
+        refuse_routing(df, chosen, words.get("partition_by"))
     except ConfigurationError as error:
         raise ConfigurationError(f"pipeline {name!r}: {error}") from None
+    if isinstance(chosen, Position):
+        refuse_moved(df, name)
     return Agreement(name, sinks, chosen, forms=forms(df, chosen), **words)
 
 
-def _is_one(to: object) -> bool:
-    return isinstance(to, Sink) or callable(to) or not isinstance(to, Iterable)
+def _sinks(to: object, pipeline: str) -> tuple[Sink, ...]:
+    """The sinks that were named: one, or several. Raises `ConfigurationError`."""
+    alone = isinstance(to, Sink | str | bytes | Mapping) or callable(to)
+    if isinstance(to, Iterable) and not alone:
+        return tuple(_sink(each, pipeline, f"to[{at}]") for at, each in enumerate(to))
+    return (_sink(to, pipeline, "to"),)
 
 
-def _sink(destination: object, pipeline: str) -> Sink:
+def _sink(destination: object, pipeline: str, word: str) -> Sink:
     """A sink as it is; a plain function as the most careful sink there is."""
     if isinstance(destination, Sink):
         return destination
     if callable(destination) and not isinstance(destination, type):
         return make_sink(destination)
+    got = type(destination).__name__
+    instead = "Pass one of semel.sinks, or a function with @semel.sink above it, or a list of them"
+    if isinstance(destination, str):
+        got = "a string" if "://" in destination else repr(destination)  # may hold a password
+        instead = "Pass the sink itself, without quotes: to=charge"
+    elif isinstance(destination, type):
+        got = f"the class {destination.__name__}"
+        if issubclass(destination, Sink):
+            instead = f"Pass a sink of that class: {destination.__name__}(name=...)"
     raise ConfigurationError(
-        f"pipeline {pipeline!r}: to={destination!r} is no sink: give one of semel.sinks, or a "
-        "function made one by @semel.sink"
+        f"pipeline {pipeline!r}: {word} must be a sink or a list of sinks, got {got}. {instead}"
     )

@@ -10,29 +10,35 @@ from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError
 from semel.events import Counter, Given
+from semel.spark import versions
+from semel.spark.routing import numbered
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
     from semel.events import Identity
+    from semel.events.routing import Routing
 
 BUCKET = "__semel_bucket"
 
 
-def arranged(frame: DataFrame, identity: Identity, buckets: int | None) -> DataFrame:
+def arranged(
+    frame: DataFrame,
+    identity: Identity,
+    buckets: int | None,
+    routing: Routing | None = None,
+    token: str = "",
+) -> DataFrame:
     """Give the frame as tasks take it; with buckets, their number is the first column."""
     if buckets is None:
         return frame
-    from pyspark.sql import functions as sql
-
     if not isinstance(identity, (Given, Counter)):
         raise AssertionError("only entities have buckets")  # noqa: TRY004 - nobody's mistake
     schema = frame.schema
-    entity = _plain(schema, identity.entity).cast("string")
-    number = sql.pmod(sql.xxhash64(entity), sql.lit(buckets)).cast("int")
-    bucketed = frame.select(number.alias(BUCKET), "*").repartitionById(buckets, BUCKET)
+    entity = _plain(schema, identity.entity)
+    numbers = numbered(frame, entity, routing, buckets, BUCKET, token)
+    bucketed = versions.in_buckets(numbers, buckets, BUCKET)
     return bucketed.sortWithinPartitions(
         *(_plain(schema, path) for path in _order(schema, identity))
     )
@@ -46,19 +52,6 @@ def plainly_named(frame: DataFrame) -> tuple[DataFrame, tuple[str, ...] | None]:
     if not any("." in name or "`" in name for name in names):
         return frame, None
     return frame.toDF(*(f"_{place}" for place in range(len(names)))), names
-
-
-def arrow_schema(frame: DataFrame) -> pa.Schema:
-    """Give the columns as tasks get them. Raises `ConfigurationError` where one cannot travel."""
-    from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    try:
-        return to_arrow_schema(frame.schema, timezone="UTC")
-    except PySparkException as error:
-        raise ConfigurationError(
-            f"a column cannot travel as Arrow ({error}); leave it out or cast it"
-        ) from None
 
 
 def _order(schema: StructType, identity: Given | Counter) -> list[str]:
@@ -83,16 +76,13 @@ def _has_no_order(kind: DataType) -> bool:
 def _plain(schema: StructType, path: str) -> Column:
     """The column at `path`, a name or a dotted path, compared by its bytes if it is text."""
     from pyspark.sql import functions as sql
-    from pyspark.sql.types import StringType
 
     names = _names(schema, path)
     column = sql.col(".".join(f"`{name.replace('`', '``')}`" for name in names))
     kind: Any = schema
     for name in names:
         kind = kind[name].dataType
-    if isinstance(kind, StringType) and kind.collation != "UTF8_BINARY":
-        return sql.collate(column, "UTF8_BINARY")
-    return column
+    return versions.by_bytes(column, kind)
 
 
 def _names(schema: StructType, path: str) -> list[str]:

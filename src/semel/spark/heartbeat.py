@@ -1,6 +1,7 @@
 """The heartbeat of a run: it says that the run lives, and sends what a person released.
 
-Always true: it ends with the query, so that whoever comes next need not wait for it.
+Always true: it ends with the query, so that whoever comes next need not wait for it; and while the
+query runs, no other start of this process takes its name.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from semel.errors import Fenced, SemelError
+from semel.ledger import owners
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +47,7 @@ class Heartbeat(threading.Thread):
 
     def start(self) -> None:
         """Begin; a process that comes to its end says so too, if there is time."""
+        owners.enter(self._driver.nonce, self._lives)
         super().start()
         atexit.register(self._leave)
 
@@ -56,8 +59,17 @@ class Heartbeat(threading.Thread):
         self.stop()
         self.join(LEAVE_S)
 
+    def _lives(self) -> bool:
+        return not self._stopped.is_set() and self._active()
+
     def run(self) -> None:
         """Beat until the query ends or a later run has the name."""
+        try:
+            self._beat()
+        finally:
+            owners.leave(self._driver.nonce)
+
+    def _beat(self) -> None:
         waited = 0.0
         while not self._stopped.wait(LOOK_S) and self._active():
             waited += LOOK_S

@@ -13,8 +13,11 @@ import pyarrow as pa
 
 from semel.errors import ConfigurationError
 from semel.events import Counter, Given, Position, columns
-from semel.spark.frames import BUCKET, arrow_schema
+from semel.events.routing import Routing
+from semel.spark.frames import BUCKET
 from semel.spark.plans import keeps_positions
+from semel.spark.routing import refuse_kind
+from semel.spark.versions import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,6 +70,13 @@ def require_order(frame: DataFrame, identity: Identity) -> None:
                 'entity comes first. Say order_by="created_at" (a column that does), or '
                 "order=False where order does not matter"
             )
+
+
+def refuse_routing(frame: DataFrame, identity: Identity, routing: object) -> None:
+    """Refuse a routing that does not fit the entity's column."""
+    if isinstance(routing, Routing) and isinstance(identity, Given | Counter):
+        kind = columns.column(_nothing(frame), identity.entity).type
+        refuse_kind(kind, routing, identity.entity)
 
 
 def forms(frame: DataFrame, identity: Identity) -> dict[str, str]:
@@ -169,7 +179,7 @@ def _check(frame: DataFrame, identity: Identity) -> None:
 
 def _nothing(frame: DataFrame) -> pa.RecordBatch:
     """A batch of the frame's columns without rows."""
-    return pa.RecordBatch.from_pylist([], schema=arrow_schema(frame))
+    return pa.RecordBatch.from_pylist([], schema=arrow_schema(frame.schema))
 
 
 def _several(value: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -11,30 +11,31 @@ Always true:
 from __future__ import annotations
 
 import logging
-import re
 import threading
-from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
-from semel import errors
 from semel.delivery import Driver
-from semel.errors import ConfigurationError, Fenced, SemelError
+from semel.errors import ConfigurationError, Diverged, Fenced, SemelError
 from semel.events import Position
-from semel.ledger.owners import Owners
+from semel.ledger.owners import Owners, starting
 from semel.ledger.processes import Process
 from semel.ledger.scribe import Scribe
 from semel.ledger.sources import UNKNOWN, Sources
 from semel.ledger.stores import open_store
 from semel.spark import checkpoints, ledgers, sources
+from semel.spark.failures import Stopped, for_spark, raised
 from semel.spark.frames import arranged, plainly_named
 from semel.spark.heartbeat import Heartbeat
 from semel.spark.refusals import refuse_optimized
 from semel.spark.task import SCHEMA, Outcome, Task
+from semel.spark.telling import tell
+from semel.spark.versions import installed, refuse_old
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -49,8 +50,6 @@ PARTITIONS = 8
 
 log = logging.getLogger("semel")
 
-_RAISED = re.compile(r"semel\.errors\.(\w+): (.*)")
-
 
 @dataclass
 class Live:
@@ -61,7 +60,8 @@ class Live:
     query: str
     starts: Mapping[str, int] | None
     sources: Sources
-    between: threading.Lock = field(default_factory=threading.Lock)
+    between: threading.Lock
+    heartbeat: Heartbeat
 
 
 @dataclass
@@ -87,24 +87,44 @@ class MicroBatches:
         return {**self.__dict__, "query": None, "_live": None}
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
-        """Deliver one micro-batch. Raises what stops the query."""
+        """Deliver one micro-batch. Raises what stops the query, in few words."""
+        try:
+            self._deliver(frame, batch)
+        except Exception as error:
+            made = for_spark(error)
+            if made is not error and not isinstance(made, Stopped):
+                log.exception("pipeline %r: the query stops", self.agreement.name)
+            raise made from None
+
+    def _deliver(self, frame: DataFrame, batch: int) -> None:
         if self._live is None:
             refuse_optimized()
+            refuse_old(installed(), "PySpark where the driver's part runs", self.agreement.name)
             self._live = self._begin_run(frame, batch)
         live = self._live
-        with live.between:
-            opening = live.driver.begin(live.query, batch, live.starts, live.sources)
+        inputs = checkpoints.inputs(self.checkpoint, batch)
+        try:
+            with live.between:
+                opening = live.driver.begin(live.query, batch, live.starts, live.sources, inputs)
+        except (ConfigurationError, Diverged):
+            withdraw(live.driver, live.heartbeat)
+            raise
         if opening.new_generation:
             self._tell_generation(opening)
         if opening.settled:
             log.warning("%s: taken as recorded, as a person said", self._place(opening))
             live.driver.end(opening, [])
             return
-        outcome = deliver(frame, live.driver, opening, self.agreement, live.ledger)
-        self._tell(opening, outcome)
-        if self.source is not None:
-            came = {_topic(report.partition) for report in outcome.reports}
-            live.sources = self._ask(frame, came - set(live.sources.ids), live.sources)
+
+        def learn(outcome: Outcome) -> Mapping[str, str]:
+            """Ask for the ids of topics that came for the first time."""
+            if self.source is not None:
+                came = {_topic(report.partition) for report in outcome.reports}
+                live.sources = self._ask(frame, came - set(live.sources.ids), live.sources)
+            return live.sources.ids
+
+        outcome = deliver(frame, live.driver, opening, self.agreement, live.ledger, learn)
+        tell(self._place(opening), outcome, judged=opening.row.continues)
 
     def look_first(self, spark: SparkSession) -> None:
         """Look at the ledger before Spark starts anything: is the name used, or somebody at it?
@@ -139,17 +159,23 @@ class MicroBatches:
         ledger = ledgers.resolve(self.ledger, self.checkpoint)
         ledgers.refuse_unreachable(ledger, spark)
         scribe = Scribe(open_store(ledger), self.agreement.name)
-        refuse_living(scribe, self._watched)
         driver = make_driver(scribe, self.agreement, self.nonce, spark)
-        driver.start()
-        starts = None
-        if isinstance(self.agreement.identity, Position):
-            starts = checkpoints.starts(spark, self.checkpoint, batch)
-        known = self._ask(frame, {_topic(name) for name in starts or ()})
-        query = checkpoints.query_id(spark, self.checkpoint)
-        live = Live(driver, ledger, query, starts, known)
-        Heartbeat(driver, self._active, live.between).start()
-        return live
+        between = threading.Lock()
+        heartbeat = Heartbeat(driver, self._active, between)
+        with starting(ledger, self.agreement.name):
+            refuse_living(scribe, self._watched)
+            driver.start()
+            heartbeat.start()
+        try:
+            starts = None
+            if isinstance(self.agreement.identity, Position):
+                starts = checkpoints.starts(spark, self.checkpoint, batch)
+            known = self._ask(frame, {_topic(name) for name in starts or ()})
+            query = checkpoints.query_id(spark, self.checkpoint)
+        except BaseException:
+            withdraw(driver, heartbeat)
+            raise
+        return Live(driver, ledger, query, starts, known, between, heartbeat)
 
     def _active(self) -> bool:
         """Whether the query still runs, as far as this process can see."""
@@ -174,31 +200,21 @@ class MicroBatches:
             opening.row.minibatch.generation,
         )
 
-    def _tell(self, opening: Opening, outcome: Outcome) -> None:
-        """Say what was not sent because it had been, and what waits for a person."""
-        told: Counter[str] = Counter(skipped=outcome.skipped)
-        for report in outcome.reports:
-            told["skipped"] += report.skipped
-            told["suppressed"] += report.suppressed
-            told["doubted"] += report.doubted
-            told["others"] += max(report.parked - report.doubted, 0)
-        judged = opening.row.continues
-        before = "before a person judged" if judged else "before the checkpoint was lost"
-        texts = {
-            "skipped": f"not sent, because handled (delivered or parked) {before}",
-            "suppressed": "not sent again, because delivered by an attempt before",
-            "doubted": "parked in doubt (`semel parked ls` shows them)",
-            "others": "parked for another reason, or behind one that is (`semel parked ls`)",
-        }
-        for what, text in texts.items():
-            if told[what]:
-                log.warning("%s: events %s: %d", self._place(opening), text, told[what])
+
+def no_ids(_: Outcome) -> Mapping[str, str]:
+    """A source whose topics have no ids."""
+    return {}
 
 
 def deliver(
-    frame: DataFrame, driver: Driver, opening: Opening, agreement: Agreement, ledger: str
+    frame: DataFrame,
+    driver: Driver,
+    opening: Opening,
+    agreement: Agreement,
+    ledger: str,
+    learn: Callable[[Outcome], Mapping[str, str]] = no_ids,
 ) -> Outcome:
-    """Run the tasks of an open minibatch and complete it.
+    """Run the tasks of an open minibatch and complete it, with the ids of its topics.
 
     An attempt that Spark started for nothing may take a partition from the one whose report Spark
     kept; and one that was replaced fails its task, of which Spark counts only so many. While the
@@ -209,7 +225,7 @@ def deliver(
         task = Task(agreement, ledger, driver.nonce, opening, driver.waited)
         try:
             outcome = run_tasks(frame, task)
-            driver.end(opening, outcome.reports)
+            driver.end(opening, outcome.reports, learn(outcome))
         except Fenced:
             if not left or not driver.holds(opening):
                 raise
@@ -219,47 +235,34 @@ def deliver(
 
 
 def run_tasks(frame: DataFrame, task: Task) -> Outcome:
-    """One action over one pass of the frame."""
+    """One action over one pass of the frame; its own token tells what its tasks failed with."""
+    token = uuid4().hex
     partitions = task.opening.row.partitions
-    ready, names = plainly_named(arranged(frame, task.agreement.identity, partitions))
+    ready, names = plainly_named(_arranged(frame, task.agreement, partitions, token))
     try:
-        rows = ready.mapInArrow(replace(task, names=names).run, SCHEMA).collect()
-    except Exception as error:  # noqa: BLE001 - it is raised again, in fewer words
-        raise _plain(error) from None
+        rows = ready.mapInArrow(replace(task, names=names, token=token).run, SCHEMA).collect()
+    except Exception as error:
+        made = raised(error, token)
+        if made is error:
+            raise
+        raise made from None
     return Outcome.of(Outcome.load(bytes(row[0])) for row in rows)
 
 
-class Stopped(Exception):
-    """The query was stopped while its tasks ran; Spark knows the end it asked for by these words.
-
-    Spark looks for them in the whole text of an error, and fails on a long one.
-    """
-
-    def __init__(self, why: str) -> None:
-        super().__init__(
-            "py4j.protocol.Py4JJavaError: An error occurred while calling collect: "
-            f"java.lang.InterruptedException ({why[:200]})"
-        )
-
-
-def _plain(error: Exception) -> Exception:
-    """Give the error of semel that a task failed with; anything else as Spark told it."""
-    cause = getattr(error, "java_exception", None)
-    while cause is not None:
-        if "Interrupt" in cause.getClass().getName():
-            return Stopped(str(cause))
-        cause = cause.getCause()
-    found = _RAISED.findall(str(error))
-    if not found:
-        return error
-    kind = getattr(errors, found[-1][0], SemelError)
-    told: Exception = kind(found[-1][1])
-    return told
+def _arranged(
+    frame: DataFrame, agreement: Agreement, partitions: int | None, token: str
+) -> DataFrame:
+    return arranged(frame, agreement.identity, partitions, agreement.partition_by, token)
 
 
 def make_driver(scribe: Scribe, agreement: Agreement, nonce: str, spark: SparkSession) -> Driver:
     """Make the driver's part for an agreement."""
     positions = isinstance(agreement.identity, Position)
+    if positions and agreement.partition_by is not None:
+        raise ConfigurationError(
+            f"pipeline {agreement.name!r}: partition_by= with position identity, where the "
+            "source's own partitions are delivered; remove it, or name entity= and event="
+        )
     if positions and agreement.partitions is not None:
         raise ConfigurationError(
             f"pipeline {agreement.name!r}: partitions={agreement.partitions} with position "
@@ -276,12 +279,23 @@ def make_driver(scribe: Scribe, agreement: Agreement, nonce: str, spark: SparkSe
         accept_gap=agreement.accept_gap,
         remember_s=agreement.remember_s,
         forms=agreement.forms,
+        routing=None if agreement.partition_by is None else agreement.partition_by.describe(),
     )
 
 
 def _topic(partition: str) -> str:
     """The topic of a source partition: `topic/3`."""
     return partition.rpartition("/")[0]
+
+
+def withdraw(driver: Driver, heartbeat: Heartbeat) -> None:
+    """Leave nothing of a run that was refused before it opened anything, and end its heartbeat. The
+    refusal is what is told, also where the ledger is away.
+    """
+    heartbeat.stop()
+    heartbeat.join()
+    with suppress(SemelError):
+        driver.withdraw()
 
 
 def refuse_living(scribe: Scribe, known: OwnerRow | None = None) -> OwnerRow | None:
@@ -297,10 +311,13 @@ def refuse_living(scribe: Scribe, known: OwnerRow | None = None) -> OwnerRow | N
     # One that was stopped just now may beat once more; one that lives beats again.
     if owners.alive(me, OWNER_LEASE_S) and owners.alive(me, OWNER_LEASE_S):
         owner = owners.owner()
-        where = "" if owner is None else f" by process {owner.process.pid} on {owner.process.host}"
+        where = ""
+        if owner is not None:
+            here = "this process" if owner.process == me else f"process {owner.process.pid}"
+            where = f" (run {owner.run}, by {here} on {owner.process.host})"
         raise ConfigurationError(
-            f"pipeline {scribe.pipeline!r} is being run{where}: its heartbeat moves. Stop that "
-            "query first, or give this one another name"
+            f"pipeline {scribe.pipeline!r} is running{where}. Stop that query first, or give this "
+            "one another name"
         )
     return owners.owner()
 

@@ -1,7 +1,10 @@
-"""Looks at the plan of a frame: its sources, and whether their own columns come through."""
+"""Looks at the plan of a frame: its sources, and what becomes of their rows and columns."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,6 +14,20 @@ if TYPE_CHECKING:
 
 MAP_AND_FILTER = frozenset({"Project", "Filter", "SubqueryAlias", "EventTimeWatermark", "View"})
 """What neither moves a row to another partition nor makes several of one."""
+
+MOVING = re.compile(
+    r"(Exchange|CartesianProduct"
+    r"|Repartition \d+, true|RepartitionByExpression|RebalancePartitions|Deduplicate|Aggregate)\b"
+)
+"""What puts rows of one task into several, as physical and logical plans begin to name it."""
+
+SPLITTING = ("minpartitions", "maxrecordsperpartition")
+"""The options by which Spark's Kafka source reads one partition in several tasks."""
+
+_NODE = re.compile(r"^(?P<tree>[ :|+-]*)(?:\*\(\d+\) )?~?(?P<text>(?P<name>\w+).*)")
+_SECTION = re.compile(r"^== (.*) ==$", re.MULTILINE)
+_RELATIONS = frozenset({"StreamingRelation", "StreamingRelationV2"})
+_KAFKA = "kafka"
 
 
 def is_classic(frame: DataFrame) -> bool:
@@ -50,16 +67,130 @@ def streams(frame: DataFrame) -> list[tuple[str, dict[str, str]]]:
     return list(_unresolved(frame._plan))  # noqa: SLF001 - as above
 
 
-def _unresolved(plan: Any) -> Iterator[tuple[str, dict[str, str]]]:
+@dataclass(frozen=True)
+class Route:
+    """What happens to rows between the sources and the frame, as far as the plan tells.
+
+    Attributes:
+        sources: how many streaming sources are read.
+        moving: the first operator that puts rows of one task into several; "" where there is none.
+        splitting: options by which a source reads one partition in several tasks, as `name=value`.
+    """
+
+    sources: int = 0
+    moving: str = ""
+    splitting: tuple[str, ...] = ()
+
+
+def route(frame: DataFrame) -> Route:
+    """Look at how rows come to a frame, also behind a view that Spark Connect alone knows."""
+    _, *parts = _SECTION.split(_explained(frame))
+    sections = dict(zip(parts[::2], parts[1::2], strict=True))
+    analyzed, physical = (
+        [found for line in sections.get(name, "").splitlines() if (found := _NODE.match(line))]
+        for name in ("Analyzed Logical Plan", "Physical Plan")
+    )
+    # Spark makes no physical plan of SQL over a stream before it is started.
+    nodes = physical if _streams_in(physical) or not _streams_in(analyzed) else analyzed
+    return Route(
+        len(_streams_in(nodes)),
+        next(filter(None, (_moved(nodes, at) for at in _leaves(nodes))), ""),
+        tuple(sorted({*_said(_options(frame)), *_written(analyzed)})),
+    )
+
+
+def _explained(frame: DataFrame) -> str:
+    """Spark's own text of the analyzed and the physical plan."""
+    if not is_classic(frame):
+        told: Any = frame
+        return str(told._explain_string(extended=True))  # noqa: SLF001 - it would be printed
+    plan: Any = frame._jdf.queryExecution()  # noqa: SLF001 - as above
+    utils: Any = frame.sparkSession._jvm.PythonSQLUtils  # type: ignore[union-attr]  # noqa: SLF001
+    return str(utils.explainString(plan, "extended"))
+
+
+def _streams_in(nodes: list[re.Match[str]]) -> list[int]:
+    return [at for at, node in enumerate(nodes) if node["name"] in _RELATIONS]
+
+
+def _leaves(nodes: list[re.Match[str]]) -> list[int]:
+    """Where rows come from: each streaming source; of a batch job what the plan's last line names,
+    if nothing is joined with it.
+    """
+    streaming = _streams_in(nodes)
+    depths = [len(node["tree"]) for node in nodes]
+    is_chain = all(before < after for before, after in pairwise(depths))
+    return streaming or ([len(nodes) - 1] if nodes and is_chain else [])
+
+
+def _moved(nodes: list[re.Match[str]], at: int) -> str:
+    """The first operator above a node that moves rows; "" where there is none."""
+    depth = len(nodes[at]["tree"])
+    found = ""
+    for node in reversed(nodes[:at]):
+        if len(node["tree"]) < depth:
+            depth = len(node["tree"])
+            found = found or (node["text"] if MOVING.match(node["text"]) else "")
+    return found
+
+
+def _said(options: Iterator[dict[str, str]]) -> Iterator[str]:
+    for each in options:
+        for name, value in each.items():
+            if name.lower() in SPLITTING:
+                yield f"{name}={value}"
+
+
+def _written(nodes: list[re.Match[str]]) -> Iterator[str]:
+    """The same options in the text of a plan, where nothing else shows them."""
+    option = rf"[\[ ]((?:{'|'.join(SPLITTING)})=\d+)[,\]]"
+    for at in _streams_in(nodes):
+        if f", {_KAFKA}, " in nodes[at]["text"]:
+            yield from re.findall(option, nodes[at]["text"], re.IGNORECASE)
+
+
+def _options(frame: DataFrame) -> Iterator[dict[str, str]]:
+    """The options of each Kafka source that shows them, streaming or not."""
+    if not is_classic(frame):
+        found = _unresolved(frame._plan, batch=True)  # noqa: SLF001 - as above
+        yield from (options for kind, options in found if kind.lower() == _KAFKA)
+        return
+    analyzed: Any = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - as above
+    for leaf in _each(analyzed.collectLeaves()):
+        if leaf.nodeName() == "StreamingRelationV2" and str(leaf.sourceName()).lower() == _KAFKA:
+            yield dict(leaf.extraOptions().asCaseSensitiveMap())
+        elif leaf.nodeName() == "DataSourceV2Relation" and _is_kafka(leaf.table()):
+            yield dict(leaf.options().asCaseSensitiveMap())
+        elif leaf.nodeName() == "LogicalRelation":
+            yield _kept(leaf.relation())
+
+
+def _kept(relation: Any) -> dict[str, str]:
+    """The options that Spark's Kafka source splits by, of a batch that it reads; it shows none."""
+    fields = {each.getName(): each for each in relation.getClass().getDeclaredFields()}
+    if not _is_kafka(relation) or "sourceOptions" not in fields:
+        return {}
+    fields["sourceOptions"].setAccessible(True)
+    options = fields["sourceOptions"].get(relation)
+    found = {name: options.get(name) for name in SPLITTING}
+    return {name: str(each.get()) for name, each in found.items() if each.isDefined()}
+
+
+def _is_kafka(read: Any) -> bool:
+    """Whether what a batch reads is of Spark's Kafka source."""
+    return "Kafka" in str(read.getClass().getName())
+
+
+def _unresolved(plan: Any, *, batch: bool = False) -> Iterator[tuple[str, dict[str, str]]]:
     """The same of a plan of Spark Connect, which names what it reads and knows no more."""
     from pyspark.sql.connect.plan import LogicalPlan
 
-    if getattr(plan, "_is_streaming", False):
+    if getattr(plan, "_is_streaming", False) or (batch and hasattr(plan, "_options")):
         yield getattr(plan, "_format", None) or "", dict(getattr(plan, "_options", None) or {})
     for value in vars(plan).values():
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, LogicalPlan):
-                yield from _unresolved(child)
+                yield from _unresolved(child, batch=batch)
 
 
 def _output(plan: Any) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ Always true:
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
@@ -18,13 +18,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.delivery import Assignment, PartitionDelivery
-from semel.errors import ConfigurationError, Diverged, HeldInDoubt, SemelError
+from semel.errors import (
+    ConfigurationError,
+    Diverged,
+    HeldInDoubt,
+    SemelError,
+    SinkBroken,
+    plain_text,
+)
 from semel.events import Attempt, Position, bucket_name
+from semel.ledger.damage import DamagedRow
 from semel.ledger.journal import Journal
 from semel.ledger.processes import Process
 from semel.ledger.scribe import Scribe
 from semel.ledger.stores import open_store
 from semel.spark.ahead import reading_ahead
+from semel.spark.failures import TEXT_MAX, kind_of, marked
 from semel.spark.frames import BUCKET
 from semel.spark.refusals import refuse_optimized
 
@@ -88,6 +97,7 @@ class Task:
     Everything it knows travels in the closure: under Spark Connect a task is told neither its query
     nor its batch. `nonce` tells the start it belongs to from every other, also under the same name
     in a ledger that was made anew. `names` are the columns' own, where they come under others.
+    `token` is the action's own: by it the driver knows an error that this task raised.
     """
 
     agreement: Agreement
@@ -96,6 +106,7 @@ class Task:
     opening: Opening
     waited: bool = False
     names: tuple[str, ...] | None = None
+    token: str = field(default="", repr=False)
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Deliver, then yield the outcome. Raises what another attempt may mend."""
@@ -103,18 +114,23 @@ class Task:
             refuse_optimized()
             with reading_ahead(batches) as ahead:
                 outcome = Outcome.of(self.deliver(ahead))
-        except (ConfigurationError, Diverged, HeldInDoubt) as error:
+        except (ConfigurationError, DamagedRow, Diverged, HeldInDoubt, SinkBroken) as error:
             outcome = Outcome(error=self._placed(error))
+        except SemelError as error:
+            made = marked(error, self.token)
+            if made is error:
+                raise
+            raise made from None
         if outcome != Outcome():
             yield pa.RecordBatch.from_pydict({"outcome": [outcome.dump()]})
 
     def _placed(self, error: SemelError) -> SemelError:
         """Say of an error which pipeline and minibatch it is about, where it does not know."""
-        text = str(error)
-        if text.startswith("pipeline "):
-            return error
-        minibatch = self.opening.row.minibatch
-        return type(error)(f"pipeline {self.agreement.name!r}, minibatch {minibatch}: {text}")
+        text = plain_text(error, TEXT_MAX)
+        if not text.startswith("pipeline ") and not isinstance(error, DamagedRow):
+            place = f"pipeline {self.agreement.name!r}, minibatch {self.opening.row.minibatch}"
+            text = f"{place}: {text}"
+        return kind_of(error)(text)
 
     def deliver(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Outcome]:
         """Deliver every partition that comes, one after the other."""
@@ -177,7 +193,7 @@ class Task:
         place = (self.ledger, self.agreement.name, self.nonce)
         found = _journals.pop(place, None)
         if found is None:
-            scribe = Scribe(open_store(self.ledger), self.agreement.name)
+            scribe = Scribe(open_store(self.ledger, create=False), self.agreement.name)
             found = (scribe, Journal(scribe))
         while len(_journals) >= JOURNALS:
             scribe, _ = _journals.pop(next(iter(_journals)))

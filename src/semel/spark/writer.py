@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import uuid4
 
+from semel.delivery.looking import refuse_while_looking
 from semel.errors import ConfigurationError
 from semel.spark import refusals
+from semel.spark.failures import last_sentence
 from semel.spark.microbatches import MicroBatches
 from semel.spark.plans import is_classic
 
@@ -29,7 +31,7 @@ def make_writer(
 ) -> DataStreamWriter:
     """Give the session's own writer of the frame, as one that delivers."""
     plain: Any = frame.writeStream
-    writer: Any = object.__new__(_delivering(type(plain)))
+    writer: Any = object.__new__(_derived(type(plain), Delivering))
     writer.__dict__.update(plain.__dict__)
     writer.agreement = agreement
     writer._semel = _Said(frame, ledger, source)  # noqa: SLF001 - its own
@@ -81,6 +83,8 @@ class Delivering:
     def trigger(self, **trigger: Any) -> Any:
         """As Spark's, but for the triggers that have no micro-batches."""
         self._semel.trigger = trigger
+        if any(trigger.get(word) is not None for word in refusals.NO_MICRO_BATCHES):
+            return self  # refused by `start`, in words that every version has
         return super().trigger(**trigger)  # type: ignore[misc]
 
     def format(self, source: str) -> NoReturn:
@@ -121,6 +125,7 @@ class Delivering:
         """Start the query, as Spark's. Raises `ConfigurationError` for what cannot keep the
         promise.
         """
+        refuse_while_looking(self.agreement.name, "start()")
         for word, value in (("path", path), ("format", format), ("partitionBy", partitionBy)):
             if value is not None:
                 self._refuse(f"start({word}={value!r})")
@@ -138,6 +143,7 @@ class Delivering:
             batches.look_first(said.spark)
         super().foreachBatch(batches)  # type: ignore[misc]
         query: StreamingQuery = super().start()  # type: ignore[misc]
+        query.__class__ = _derived(type(query), Waiting)
         if said.classic:
             batches.query = query
         return query
@@ -174,12 +180,27 @@ class Delivering:
         )
 
 
-_writers: dict[type[Any], type[Any]] = {}
+class Waiting:
+    """What the query of a delivering writer does otherwise than Spark's; mixed into its class."""
+
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802
+        """As Spark's; the text of an error ends with the sentence that semel stopped with."""
+        try:
+            ended: bool | None = super().awaitTermination(timeout)  # type: ignore[misc]
+        except Exception as error:
+            sentence = last_sentence(str(error))
+            if sentence:
+                error.add_note(sentence)
+            raise
+        return ended
 
 
-def _delivering(plain: type[Any]) -> type[Any]:
-    """Give the subclass of a session's own writer that delivers; one for each."""
-    if plain not in _writers:
-        name = f"Delivering{plain.__name__}"
-        _writers[plain] = type(name, (Delivering, plain), {"__module__": __name__})
-    return _writers[plain]
+_classes: dict[tuple[type[Any], type[Any]], type[Any]] = {}
+
+
+def _derived(plain: type[Any], own: type[Any]) -> type[Any]:
+    """Give the subclass of a session's own class that does what `own` says; one for each."""
+    if (plain, own) not in _classes:
+        name = f"{own.__name__}{plain.__name__}"
+        _classes[plain, own] = type(name, (own, plain), {"__module__": __name__})
+    return _classes[plain, own]

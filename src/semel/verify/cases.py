@@ -64,7 +64,7 @@ class Variant(StrEnum):
 
 @dataclass(frozen=True)
 class Case:
-    """What stays the same in a world: the pipeline and its destination."""
+    """What stays the same in a world: the pipeline and one destination of it."""
 
     variant: Variant
     on_doubt: OnDoubt = OnDoubt.HOLD
@@ -75,6 +75,7 @@ class Case:
     span_chunks: int = 2
     remembers_s: float = 86_400.0
     forgetful_probe: bool = False
+    name: str = SINK
 
     @property
     def capability(self) -> Capability:
@@ -107,7 +108,7 @@ class Case:
         """Make the sink as one process has it; how it cuts may differ from process to process."""
         opaque = self.capability is Capability.OPAQUE
         settings: dict[str, Any] = {
-            "name": SINK,
+            "name": self.name,
             "destination": destination,
             "wire": wire,
             "chunk_rows": window or self.window,

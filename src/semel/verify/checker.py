@@ -40,6 +40,7 @@ class Category(StrEnum):
     REJECTED = "rejected"
     DISCARDED = "discarded"
     PENDING = "pending"
+    NOT_DUE = "not due"
 
 
 class Verdict(StrEnum):
@@ -73,6 +74,11 @@ class Evidence:
         disturbances: crashes, pauses and lost replies: each may leave a window in doubt.
         generations: more than one after a lost checkpoint.
         expired: whether more time may have passed than the destination remembers a key.
+        required: the events that this sink has to get; None: all of them.
+        gateway: whether calls were refused whose repeat before them had no answer.
+        broken: events whose call never gets an answer that tells anything.
+        poison: events that cannot be sent again.
+        drained: whether everything that is free to go had the time to go.
     """
 
     case: Case
@@ -85,6 +91,11 @@ class Evidence:
     generations: int = 1
     expired: bool = False
     notes: tuple[str, ...] = ()
+    required: frozenset[int] | None = None
+    gateway: bool = False
+    broken: frozenset[int] = frozenset()
+    poison: frozenset[int] = frozenset()
+    drained: bool = False
 
 
 @dataclass(slots=True)
@@ -109,6 +120,17 @@ class Judgement:
         """Count an event."""
         self.counts[category] = self.counts.get(category, 0) + times
 
+    def merge(self, other: Judgement, sink: str) -> None:
+        """Add what the checker says of another sink of the same world."""
+        for category, times in other.counts.items():
+            self.count(category, times)
+        self.violations += [
+            Violation(each.category, f"sink {sink}: {each.message}") for each in other.violations
+        ]
+        self.doubted += other.doubted
+        self.unreported += other.unreported
+        self.ended = self.ended and other.ended
+
     def find(self, category: Category, message: str) -> None:
         """Count an event, and say that it was not allowed."""
         self.count(category)
@@ -123,7 +145,7 @@ def judge(evidence: Evidence) -> Judgement:
         effects[effect.number].append(effect)
     rows: dict[int, list[ParkedRow]] = defaultdict(list)
     for row in evidence.parked:
-        number = evidence.feed.numbers.get((row.scope, row.event))
+        number = _number(evidence, row)
         if number is None:
             message = f"event {row.event} of {row.entity!r} is parked, and there is no such event"
             judgement.find(Category.UNEXPECTED, message)
@@ -137,9 +159,14 @@ def judge(evidence: Evidence) -> Judgement:
     _judge_order(evidence, judgement, rows)
     _judge_numbers(evidence, judgement)
     _judge_doubts(evidence, judgement, rows)
+    _judge_stuck(evidence, judgement)
     for note in evidence.notes:
         judgement.find(Category.UNEXPECTED, note)
     return judgement
+
+
+def _number(evidence: Evidence, row: ParkedRow) -> int | None:
+    return evidence.feed.numbers.get((row.scope, row.event))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +192,11 @@ class _Event:
         return f"event {self.fact.number} of {self.fact.entity!r}"
 
     @property
+    def _required(self) -> bool:
+        required = self.evidence.required
+        return required is None or self.fact.number in required
+
+    @property
     def _states(self) -> set[ParkedState]:
         return {row.state for row in self.rows}
 
@@ -184,6 +216,8 @@ class _Event:
             self.judgement.count(Category.DISCARDED)
         elif ParkedState.SKIPPED in states and self.evidence.case.on_doubt is OnDoubt.SKIP:
             self.judgement.count(Category.SLIPPED)
+        elif not self._required:
+            self.judgement.count(Category.NOT_DUE)
         elif self.evidence.ended:
             told = ", ".join(sorted(states)) or "nothing is recorded of it"
             self.judgement.find(Category.LOST, f"{self._name} never took effect ({told})")
@@ -245,7 +279,9 @@ def _may_doubt(evidence: Evidence) -> bool:
     """Whether anything may be in doubt at all in such a world."""
     if evidence.case.capability.can_be_in_doubt or evidence.generations > 1:
         return True
-    return evidence.case.capability is Capability.REPEATABLE and evidence.expired
+    # A refusal takes nothing back: after a call that may have arrived it leaves a doubt.
+    left_open = evidence.expired or evidence.refused or evidence.gateway or evidence.broken
+    return evidence.case.capability is Capability.REPEATABLE and bool(left_open)
 
 
 def _judge_order(
@@ -289,8 +325,8 @@ def _judge_numbers(evidence: Evidence, judgement: Judgement) -> None:
     """
     scoped = evidence.case.identities.by_source
     facts = {fact.number: fact for fact in evidence.feed.facts}
-    osns: dict[tuple[str, int], int] = {}
-    risen: dict[str, int] = {}
+    osns: dict[tuple[str, int, int], int] = {}
+    risen: dict[tuple[str, int], int] = {}
     for effect in evidence.effects:
         fact = facts.get(effect.number)
         if fact is None:
@@ -301,15 +337,16 @@ def _judge_numbers(evidence: Evidence, judgement: Judgement) -> None:
             judgement.find(Category.UNEXPECTED, message)
         if effect.resend:
             continue
-        owner = osns.setdefault((fact.partition, effect.osn), effect.number)
+        place = (effect.partition, effect.scale)
+        owner = osns.setdefault((*place, effect.osn), effect.number)
         if owner != effect.number:
             message = f"events {owner} and {effect.number} were both sent as OSN {effect.osn}"
             judgement.find(Category.UNEXPECTED, message)
         if evidence.case.capability is Capability.SEQUENCED:
-            if effect.osn <= risen.get(fact.partition, 0):
-                message = f"OSN {effect.osn} came after {risen[fact.partition]} in the log"
+            if effect.osn <= risen.get(place, 0):
+                message = f"OSN {effect.osn} came after {risen[place]} in the log"
                 judgement.find(Category.UNEXPECTED, message)
-            risen[fact.partition] = max(effect.osn, risen.get(fact.partition, 0))
+            risen[place] = max(effect.osn, risen.get(place, 0))
 
 
 def _judge_doubts(
@@ -324,9 +361,28 @@ def _judge_doubts(
         message = f"events {sorted(doubted)} are in doubt, and this destination leaves none"
         judgement.find(Category.UNEXPECTED, message)
     elif evidence.generations == 1 and evidence.case.capability is Capability.OPAQUE:
-        most = evidence.case.window * evidence.disturbances
+        most = evidence.case.window * (evidence.disturbances + len(evidence.broken))
         if len(doubted) > most:
             message = (
                 f"{len(doubted)} events are in doubt after {evidence.disturbances} disturbances"
             )
             judgement.find(Category.UNEXPECTED, f"{message}: at most {most}")
+
+
+def _judge_stuck(evidence: Evidence, judgement: Judgement) -> None:
+    """What is free to be sent again goes, once nothing is in its way and there was time."""
+    if not evidence.drained or evidence.case.capability is Capability.SEQUENCED:
+        return
+    first: dict[tuple[str, str], ParkedRow] = {}
+    for row in sorted(evidence.parked, key=lambda each: (each.minibatch, each.position)):
+        if row.blocks and not row.state.final:
+            first.setdefault((row.entity, row.scope), row)
+    hopeless = evidence.broken | evidence.poison
+    for row in first.values():
+        if row.state is ParkedState.RESEND and _number(evidence, row) in hopeless:
+            continue  # a person can still take it back
+        if row.state in (ParkedState.RESEND, ParkedState.SENDING) and row.value is not None:
+            message = (
+                f"event {row.event} of {row.entity!r} is {row.state} and never goes: {row.why}"
+            )
+            judgement.find(Category.UNEXPECTED, message)

@@ -28,11 +28,12 @@ from semel.errors import (
 )
 from semel.events import Attempt
 from semel.ledger.journal import Journal
-from semel.ledger.keys import OPEN
-from semel.ledger.parked import PARKED, HeadMoved
-from semel.ledger.rows import OpenRow, ParkedRow
+from semel.ledger.keys import OPEN, PARKED, STREAMS, prefix
+from semel.ledger.parked import HeadMoved
+from semel.ledger.rows import OpenRow, ParkedRow, StreamRow
 from semel.ledger.scribe import Scribe
 from semel.ledger.store import Conflict
+from semel.protocol import PartitionState
 from semel.verify.faults import TWIN_PASSED, FaultyStore, Kind, Peace, Wire, over
 from semel.verify.memory import MemoryStore
 from semel.verify.scheduler import VirtualClock
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from semel.verify.faults import Plan
     from semel.verify.inputs import Feed
     from semel.verify.scheduler import Actor, Hub, Job
+    from semel.verify.witnesses import Destination
 
 PIPELINE = "world"
 FAILURES_MAX = 4
@@ -74,6 +76,7 @@ class Lead:
 
     machine: Machine
     driver: Driver
+    cases: tuple[Case, ...]
     tasks: Any = field(default_factory=lambda: count(1))
 
 
@@ -93,9 +96,14 @@ class Broken(Exception):
 
 @dataclass(eq=False)
 class Cluster:
-    """Everything a world is made of, and the calls that make it go."""
+    """Everything a world is made of, and the calls that make it go.
 
-    case: Case
+    Attributes:
+        cases: the sinks that the pipeline ever has; `active` names those of the next start.
+        partitions: over how many partitions the next start spreads entities.
+    """
+
+    cases: tuple[Case, ...]
     feed: Feed
     hub: Hub
     plan: Plan
@@ -109,11 +117,23 @@ class Cluster:
     attempts: int = 0
 
     def __post_init__(self) -> None:
-        self.destination = self.case.destination(self.hub)
+        self.partitions = self.case.partitions
+        self.active = {case.name for case in self.cases}
+        self.destinations = {case.name: case.destination(self.hub) for case in self.cases}
         self.clock = VirtualClock(self.hub)
         self.around = Surroundings(self.clock, Random(7), self._gone)
         self.machines: list[Machine] = []
         self._idle: list[Machine] = []
+
+    @property
+    def case(self) -> Case:
+        """The pipeline, and the first of its sinks."""
+        return self.cases[0]
+
+    @property
+    def destination(self) -> Destination:
+        """What the first sink delivers to."""
+        return self.destinations[self.case.name]
 
     # -- processes
 
@@ -142,16 +162,17 @@ class Cluster:
         """Start the query: a new run."""
         number = next(self.runs)
         machine = self.machine(f"driver of start {number}")
+        cases = tuple(case for case in self.cases if case.name in self.active)
         driver = Driver(
             machine.scribe,
-            [self.case.sink(self.destination, machine.wire)],
+            [case.sink(self.destinations[case.name], machine.wire) for case in cases],
             self.case.identities.identity,
             process=machine.actor.process,
             nonce=f"start-{number}",
             around=self.around,
-            partitions=None if self.case.identities.by_source else self.case.partitions,
+            partitions=None if self.case.identities.by_source else self.partitions,
         )
-        lead = Lead(machine, driver)
+        lead = Lead(machine, driver, cases)
         self.lead = lead
         run = self.drive(lead, driver.start)
         machine.wire.title = f"driver of run {run}"
@@ -223,13 +244,13 @@ class Cluster:
             task=self.feed.partitions.index(partition),
             waited=lead.driver.waited,
         )
-        sink = self.case.sink(self.destination, wire, window, span)
+        sinks = [case.sink(self.destinations[case.name], wire, window, span) for case in lead.cases]
         batches = self.feed.batches(partition, *rows, self.chance)
 
         def run() -> list[Report]:
             wire.cut = False
             delivery = PartitionDelivery(
-                assignment, [sink], machine.scribe, machine.journal, self.around
+                assignment, sinks, machine.scribe, machine.journal, self.around
             )
             reports = delivery.run(over(wire, batches))
             wire.call(Kind.REPORT, ("report",), lambda: None)
@@ -237,10 +258,17 @@ class Cluster:
 
         return run
 
-    def parked(self) -> list[ParkedRow]:
-        """Give every parked row, straight from the store."""
-        rows = self.store.scan(PARKED, "")
-        return [ParkedRow.load(text) for _, text in rows]
+    def parked(self, sink: str | None = None) -> list[ParkedRow]:
+        """Give every parked row of a sink, straight from the store."""
+        rows = self.store.scan(PARKED, prefix(PIPELINE, sink or self.case.name))
+        return [ParkedRow.load(text, at) for at, text in rows]
+
+    def pending(self, sink: str) -> list[str]:
+        """Name the partitions that the ledger has half delivered to a sink, as far as it knows."""
+        rows = [
+            StreamRow.load(text) for _, text in self.store.scan(STREAMS, prefix(PIPELINE, sink))
+        ]
+        return [row.partition for row in rows if row.state is PartitionState.PENDING]
 
     def opened(self) -> OpenRow | None:
         """Give the minibatch that the ledger has open."""

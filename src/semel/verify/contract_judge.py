@@ -163,13 +163,18 @@ class _Judge:
 
     def _doubts(self, held: list[Pair]) -> Iterator[str]:
         """Only OPAQUE is in doubt, by a window for each disturbance; one more after a lost
-        checkpoint.
+        checkpoint. At REPEATABLE so is what is refused after it may have arrived: by event key of
+        its entity, by chunk key of its chunk.
         """
         if not held:
             return
         sink, lost = self.sink, len({query for query, _ in self.stage.delivered}) > 1
         by_chunk = sink.capability is Capability.REPEATABLE and not sink.keyed_by_event
-        if sink.capability is not Capability.OPAQUE and not (by_chunk and lost):
+        refused = {entity for entity, _ in self.stage.rejects | self.stage.refusable}
+        by_event = sink.capability is Capability.REPEATABLE and sink.keyed_by_event
+        refusal = by_event and refused.issuperset(entity for entity, _ in held)
+        explained = refusal or (by_chunk and (lost or bool(refused)))
+        if sink.capability is not Capability.OPAQUE and not explained:
             yield (
                 f"in doubt: {_name(held[0])} ({self.rows[held[0]][0].why}), and a "
                 f"{sink.capability.value} destination leaves nothing in doubt"

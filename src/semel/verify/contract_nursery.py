@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from semel.delivery.looking import only_look
 from semel.errors import SemelError
 from semel.sinks import Function
 from semel.verify.contract_rows import Maker, payments
@@ -191,6 +192,7 @@ def _import(name: str, path: str) -> None:
     """Import a module by its name, or from its file where the name leads nowhere."""
     if name in sys.modules:
         return
+    only_look(f"`semel` imports {name!r}")
     try:
         importlib.import_module(name)
     except ModuleNotFoundError:

@@ -20,6 +20,7 @@ from semel.verify.faults import POSSIBLE, Fault, Kind
 from semel.verify.inputs import feed
 from semel.verify.play import Play
 from semel.verify.scheduler import Hub
+from semel.verify.witnesses import Gateway
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,15 +116,24 @@ class ScriptedWorld:
     case: Case
     script: Script
     refused: frozenset[int] = frozenset()
+    shut_s: float | None = None
 
     def __post_init__(self) -> None:
         rows = feed(self.case.identities, 1, EVENTS, SHAPE)
         self.hub = Hub()
-        self.cluster = Cluster(self.case, rows, self.hub, self.script)
+        self.cluster = Cluster((self.case,), rows, self.hub, self.script)
         self.cluster.destination.refuses.update(self.refused)
         [name] = rows.partitions
         minibatches = ({name: (0, FIRST)}, {name: (FIRST, EVENTS)})
-        self.play = Play(self.cluster, minibatches, done=self._done)
+        if self.shut_s is not None:
+            shut_s = self.shut_s
+            self.cluster.destination.gateway = Gateway(self.hub, lambda: shut_s)
+        self.play = Play(self.cluster, minibatches, peace=self._open_the_gateway, done=self._done)
+
+    def _open_the_gateway(self) -> None:
+        """Towards the end everything is let through."""
+        if self.cluster.destination.gateway is not None:
+            self.cluster.destination.gateway.peace = True
 
     def _done(self, batch: int) -> None:
         """The first minibatch is complete: what follows is only there to show what it left."""
@@ -139,10 +149,11 @@ class ScriptedWorld:
                 list(self.cluster.destination.seen()),
                 self.cluster.parked(),
                 ended=self.play.ended,
-                refused=self.refused,
+                refused=self.refused | self.cluster.destination.turned_away,
                 disturbances=self.script.struck,
                 generations=self.cluster.generation(),
                 notes=notes,
+                gateway=self.shut_s is not None,
             )
         )
 
@@ -183,13 +194,14 @@ class Explorer:
     case: Case
     quick: bool = False
     refused: frozenset[int] = frozenset()
+    shut_s: float | None = None
     explored: Explored = field(default_factory=Explored)
 
     def play(self, script: Script) -> Script:
         """Play one world. Raises `Enough` when it is not as it should be and that is all that was
         asked.
         """
-        judgement = ScriptedWorld(self.case, script, self.refused).run()
+        judgement = ScriptedWorld(self.case, script, self.refused, self.shut_s).run()
         explored = self.explored
         explored.worlds += 1
         explored.doubted_most = max(explored.doubted_most, judgement.doubted)
@@ -247,13 +259,19 @@ class Explorer:
             at += 1
 
 
-def explore(case: Case, *, quick: bool = False, refused: frozenset[int] = frozenset()) -> Explored:
+def explore(
+    case: Case,
+    *,
+    quick: bool = False,
+    refused: frozenset[int] = frozenset(),
+    shut_s: float | None = None,
+) -> Explored:
     """Try every fault, crash point, pair of crash points and zombie of a case.
 
     `quick` stops at the first violation. `refused` are the numbers of events that the destination
-    rejects.
+    rejects; `shut_s` is how long a gateway refuses everything once a reply was lost.
     """
-    explorer = Explorer(case, quick, refused)
+    explorer = Explorer(case, quick, refused, shut_s)
     try:
         explorer.others()
         explorer.crashes(TASKS)

@@ -7,7 +7,7 @@ Always true:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from itertools import pairwise
@@ -15,14 +15,19 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from semel.events import Counter, Given, Position, bucket
+from semel.events import Counter, Given, Position, bucket, bucket_name
 from semel.verify.witnesses import NUMBER
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from semel.events import EventID, Identity
+
+
+EXTRA = "extra"
+"""A column that a later release of the query has."""
 
 
 class Identities(StrEnum):
@@ -87,6 +92,8 @@ class Feed:
         Without chance, every batch but the last has four rows: never where a chunk ends.
         """
         rows = self.rows[partition].slice(start, stop - start)
+        if not self.identities.by_source:
+            rows = rows.take(pc.sort_indices(rows, [(NUMBER, "ascending")]))
         if random is None:
             edges = sorted({*range(0, len(rows), 4), len(rows)})
         else:
@@ -96,6 +103,38 @@ class Feed:
     def count(self, partition: str) -> int:
         """How many events a partition has in all."""
         return int(self.rows[partition].num_rows)
+
+    def numbers_in(self, ranges: dict[str, tuple[int, int]]) -> frozenset[int]:
+        """Which events of the world some ranges hold."""
+        return frozenset(
+            number
+            for name, (low, high) in ranges.items()
+            for number in self.rows[name].column(NUMBER).slice(low, high - low).to_pylist()
+        )
+
+    def released(self) -> Feed:
+        """The same events as a later release of the query gives them: with one column more."""
+        rows = {
+            name: batch.append_column(EXTRA, pa.array(batch.column(NUMBER)))
+            for name, batch in self.rows.items()
+        }
+        return replace(self, rows=rows)
+
+    def rescaled(self, partitions: int, done: Collection[int]) -> tuple[Feed, dict[str, int]]:
+        """The same events over another number of partitions, those that are `done` first, and
+        where in each the others begin.
+        """
+        everything = pa.Table.from_batches(list(self.rows.values()))
+        places = bucket(everything.column("e").combine_chunks(), partitions).tolist()
+        numbers = everything.column(NUMBER).to_pylist()
+        rows, starts = {}, {}
+        for at, name in enumerate(_names(self.identities, partitions)):
+            here = [row for row, place in enumerate(places) if place == at]
+            here.sort(key=lambda row: (numbers[row] not in done, numbers[row]))
+            table = everything.take(pa.array(here, pa.int64())).combine_chunks()
+            rows[name] = next(iter(table.to_batches()), _empty(everything.schema))
+            starts[name] = sum(numbers[row] in done for row in here)
+        return replace(self, partitions=tuple(rows), rows=rows), starts
 
 
 Minibatches = tuple[dict[str, tuple[int, int]], ...]
@@ -150,10 +189,36 @@ def cut(
     return tuple(made)
 
 
+def tail_apart(
+    minibatches: Minibatches, feed: Feed, starts: dict[str, int] | None = None
+) -> Minibatches:
+    """Keep the last event of every partition for a minibatch at the end, in which nothing goes
+    wrong; where a partition has nothing beyond its start, it has none there.
+    """
+    last = {
+        name: (feed.count(name) - 1, feed.count(name))
+        for name in feed.partitions
+        if feed.count(name) > (starts or {}).get(name, 0)
+    }
+    cut_short = []
+    for batch in minibatches:
+        kept = {
+            name: (low, min(high, last[name][0]))
+            for name, (low, high) in batch.items()
+            if low < last[name][0]
+        }
+        cut_short.append(kept)
+    return (*cut_short, last)
+
+
 def _names(identities: Identities, partitions: int) -> tuple[str, ...]:
     if identities.by_source:
         return tuple(Position.name("t", str(at)) for at in range(partitions))
-    return tuple(str(at) for at in range(partitions))
+    return tuple(bucket_name(at, partitions) for at in range(partitions))
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema=schema)
 
 
 @lru_cache(maxsize=64)

@@ -23,6 +23,7 @@ from semel.verify.witnesses import Destination, Effect, WitnessSession, WitnessS
 if TYPE_CHECKING:
     from semel.events import Chunk
     from semel.sinks import Target
+    from semel.sinks.endings import Ended
 
 Place = tuple[str, str, str]
 
@@ -81,7 +82,7 @@ class DatabaseSession(WitnessSession):
 
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
         """One transaction: the row, then the effects."""
-        self.begin()
+        self.begin(chunk)
         began = self.began
         refused = self.destination.refused(chunk)
         if refused and not self.one_script:
@@ -106,7 +107,7 @@ class DatabaseSession(WitnessSession):
                 self.destination.accept(event, self.target, began)
 
         what = ("commit", len(events), "events up to", progress.done, "of", self.target.partition)
-        self.send(what, transaction)
+        self.send(what, transaction, events)
         return Receipt(refused) if refused else DELIVERED
 
 
@@ -235,7 +236,7 @@ class LogSession(WitnessSession):
         return EntityIds.of({entity: IdSet.of(ids) for entity, ids in found.items()})
 
     def _append(self, chunk: Chunk, progress: Progress | None, resend: int) -> Receipt:
-        self.begin()
+        self.begin(chunk, resend=bool(resend))
         began, log = self.began, self.destination.log(self.target)
         if self.destination.refused(chunk):
             raise Rejected("an event of the chunk is refused")
@@ -253,13 +254,12 @@ class LogSession(WitnessSession):
                 self.destination.effects.append(effect)
 
         if self.opener_wins:
-            self.send(
-                ("append", len(events), "events as a whole"), lambda: entries(range(len(events)))
-            )
+            what: tuple[Any, ...] = ("append", len(events), "events as a whole")
+            self.send(what, lambda: entries(range(len(events))), events)
             return DELIVERED
         for place, event in enumerate(events):
             what = ("append event", event.id, "of", event.entity, "as", event.osn)
-            self.send_part(place, what, partial(entries, range(place, place + 1)))
+            self.send_part(place, what, partial(entries, range(place, place + 1)), event)
         return DELIVERED
 
     def _refuse_replaced(self, log: Log) -> None:
@@ -276,14 +276,27 @@ class LogSession(WitnessSession):
 
 @dataclass(eq=False)
 class Places(Destination):
-    """Part files: what was last put at a place is all that stands there."""
+    """Part files: what was last put at a place is all that stands there, and is seen by readers
+    once a manifest names it.
+    """
 
     places: dict[str, list[Effect]] = field(default_factory=dict)
     writers: dict[str, Attempt] = field(default_factory=dict)
+    manifests: dict[Minibatch, set[str]] = field(default_factory=dict)
 
     def seen(self) -> list[Effect]:
-        """Give what stands at all places."""
-        return [effect for _, place in sorted(self.places.items()) for effect in place]
+        """Give what stands at the places that a manifest names."""
+        named = {place for places in self.manifests.values() for place in places}
+        return [
+            effect
+            for name, place in sorted(self.places.items())
+            if name in named
+            for effect in place
+        ]
+
+    def put_manifest(self, minibatch: Minibatch, places: set[str]) -> None:
+        """Name the places of a minibatch; a later one may know of fewer, and takes none away."""
+        self.manifests.setdefault(minibatch, set()).update(places)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,6 +314,15 @@ class PlacesSink(WitnessSink):
         """Name the place."""
         return f"{target.minibatch}/{target.partition}"
 
+    def conclude(self, ended: Ended) -> None:
+        """Put the manifest of a complete minibatch: before, readers see nothing of it."""
+        places = {f"{ended.minibatch}/{part.partition}" for part in ended.parts}
+        self.wire.call(
+            Kind.ASK,
+            ("put the manifest of", str(ended.minibatch)),
+            lambda: self.destination.put_manifest(ended.minibatch, places),
+        )
+
     def open(self, target: Target) -> PlaceSession:
         """Connect."""
         self.connect(target)
@@ -316,13 +338,13 @@ class PlaceSession(WitnessSession):
 
     def write(self, chunk: Chunk) -> None:
         """Take the next events aside."""
-        self.begin()
+        self.begin(chunk)
         effects = [
             self.destination.effect(event, self.target, self.began) for event in chunk.events()
         ]
         self.send(("write", len(effects), "events aside"), lambda: self.aside.extend(effects))
 
-    def finish(self) -> None:
+    def finish(self) -> dict[str, str]:
         """Put it in its place; where nothing was written, nothing stands there afterwards."""
         self.begin()
         began = self.began
@@ -340,6 +362,7 @@ class PlaceSession(WitnessSession):
                 places.places[self.place] = made
 
         self.send(("put", len(self.aside), "events at", self.place), put)
+        return {"place": self.place}
 
 
 def _place(target: Target) -> Place:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from semel.errors import MissingExtra
 from semel.ledger.clock import SystemClock
+from semel.spark.versions import scala
 from semel.verify.households import Closing, Household, command_of, descendants
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ SMALL_CONF = {
 """What makes a session small and quick; the driver's JVM takes `spark.driver.extraJavaOptions`."""
 
 _SRC = Path(__file__).parents[2]
-_DAEMON = "pyspark.daemon pyspark.worker"
+_DAEMON = re.compile(r"-m pyspark\.daemon( pyspark\.worker)?$")
+"""PySpark 3.5 does not name the module of its workers; others than those of tasks are named."""
 _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 
@@ -57,7 +59,7 @@ def python_workers(root: int) -> list[int]:
     daemons: list[int] = []
     workers: list[int] = []
     for pid in descendants(root):
-        if _DAEMON in command_of(pid):
+        if _DAEMON.search(command_of(pid)):
             (workers if _parent(pid) in daemons else daemons).append(pid)
     return workers
 
@@ -69,7 +71,7 @@ def spark_environment(folder: Path, python_path: Sequence[str | Path] = ()) -> d
     local.mkdir(parents=True, exist_ok=True)
     return {
         "SPARK_HOME": str(spark_home()),
-        "SPARK_SCALA_VERSION": "2.13",  # a worker looks for build folders without it
+        "SPARK_SCALA_VERSION": scala(),  # a worker looks for build folders without it
         "SPARK_LOCAL_IP": HOST,
         "SPARK_LOCAL_DIRS": str(local),
         "TMPDIR": str(local),  # what a JVM that is killed would leave behind goes with the folder

@@ -3,6 +3,7 @@
 Always true:
 - an effect is remembered the moment it happens, with the attempt that caused it and the time;
 - a session reaches its destination only over its wire, so that every effect is a numbered boundary;
+- what a gateway turns away had no effect by that call, whatever an earlier call did;
 - a call that takes effect later than its deadline is marked: no claim of a destination covers it.
 """
 
@@ -11,13 +12,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from semel.errors import DeliveryError, NotDelivered, OutcomeUnknown, Rejected
+from semel.errors import (
+    ConfigurationError,
+    DeliveryError,
+    NotDelivered,
+    OutcomeUnknown,
+    Rejected,
+)
 from semel.protocol import Capability
 from semel.sinks import DELIVERED, Receipt, Sink
 from semel.verify.faults import Kind, Wire
+from semel.verify.scheduler import Crashed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from semel.events import Attempt, Chunk, Event, EventID, Minibatch
     from semel.sinks import Session, Target
@@ -25,6 +33,8 @@ if TYPE_CHECKING:
 
 NUMBER = "n"
 """The column that says which event of the world this is, whatever semel calls it."""
+RESENDS = "~resend"
+"""The partition under which parked events are sent again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +45,7 @@ class Effect:
         number: which event of the world it is.
         late: whether it happened later than the deadline of its call allows.
         resend: whether it was sent by whoever drains parked events.
+        scale: how often the pipeline had been rescaled by then.
     """
 
     number: int
@@ -47,16 +58,54 @@ class Effect:
     at: float
     late: bool = False
     resend: bool = False
+    scale: int = 0
+
+
+@dataclass(eq=False)
+class Gateway:
+    """Stands in front of a destination and, after a reply was lost, may refuse what is repeated.
+
+    It answers 403 or 413 for a while: that call had no effect, and says nothing of the one before.
+    """
+
+    hub: Hub
+    shuts_for: Callable[[], float]
+    shut_until: float = 0.0
+    peace: bool = False
+
+    def lost(self) -> None:
+        """A reply was lost on its way: perhaps the gateway shuts now."""
+        if not self.peace:
+            self.shut_until = max(self.shut_until, self.hub.now + self.shuts_for())
+
+    @property
+    def shut(self) -> bool:
+        """Whether a call that arrives now is turned away."""
+        return not self.peace and self.hub.now < self.shut_until
 
 
 @dataclass(eq=False)
 class Destination:
-    """What a destination has seen, and which events it refuses."""
+    """What a destination has seen, and which events it refuses.
+
+    Attributes:
+        refuses: events that it will never take; a person may make it take them.
+        broken: events whose call never gets an answer that tells anything (a 500); nothing happens.
+        poison: events that break whoever sends them again, with an error nobody classified.
+        needs: a column that a new release of the sink cannot do without.
+        turned_away: events that its gateway refused, or that a new release cannot send.
+    """
 
     hub: Hub
     deadline_s: float = 30.0
     effects: list[Effect] = field(default_factory=list)
     refuses: set[int] = field(default_factory=set)
+    broken: set[int] = field(default_factory=set)
+    poison: set[int] = field(default_factory=set)
+    needs: str | None = None
+    gateway: Gateway | None = None
+    turned_away: set[int] = field(default_factory=set)
+    scale: int = 0
 
     def has(self, number: int) -> bool:
         """Say whether an event took effect."""
@@ -82,8 +131,32 @@ class Destination:
             partition=target.partition,
             at=self.hub.now,
             late=self.hub.now - began > self.deadline_s,
-            resend=target.partition == "~resend",
+            resend=target.partition == RESENDS,
+            scale=self.scale,
         )
+
+    def look_at(self, chunk: Chunk, *, resend: bool) -> None:
+        """What a session does before it sends anything: it may find that it cannot."""
+        if self.needs is None and not (resend and self.poison):
+            return
+        for event in chunk.events():
+            if self.needs is not None and self.needs not in event.value:
+                self.turned_away.add(event.value[NUMBER])
+                raise ConfigurationError(f"the sink needs column {self.needs!r}")
+            if resend and event.value[NUMBER] in self.poison:
+                raise RuntimeError(f"number {event.value[NUMBER]} cannot be sent like this")
+
+    def meet(self, events: Iterable[Event], effect: Callable[[], Any]) -> Any:
+        """A call arrives: it takes effect, unless a gateway or a broken event stands in its way."""
+        if self.gateway is None and not self.broken:
+            return effect()
+        numbers = {event.value[NUMBER] for event in events}
+        if self.gateway is not None and self.gateway.shut:
+            self.turned_away |= numbers
+            raise Rejected("the gateway refuses it")
+        if numbers & self.broken:
+            raise OutcomeUnknown("500: nobody knows whether it took effect")
+        return effect()
 
     def refused(self, chunk: Chunk) -> dict[int, DeliveryError]:
         """Give the events of a chunk that this destination will never take, by their place."""
@@ -117,21 +190,33 @@ class WitnessSession:
     target: Target
     began: float = 0.0
 
-    def begin(self) -> None:
+    def begin(self, chunk: Chunk | None = None, *, resend: bool = False) -> None:
         """A call begins: its deadline counts from here."""
         self.began = self.wire.hub.now
+        if chunk is not None:
+            self.destination.look_at(chunk, resend=resend or self.target.partition == RESENDS)
 
-    def send(self, what: tuple[Any, ...], effect: Callable[[], Any]) -> Any:
+    def send(
+        self, what: tuple[Any, ...], effect: Callable[[], Any], events: Iterable[Event] = ()
+    ) -> Any:
         """Make a request that has an effect."""
-        return self.wire.call(Kind.SEND, what, effect)
+        gateway: Gateway | None = self.destination.gateway
+        try:
+            return self.wire.call(Kind.SEND, what, lambda: self.destination.meet(events, effect))
+        except (OutcomeUnknown, TimeoutError, Crashed):
+            if gateway is not None:
+                gateway.lost()
+            raise
 
-    def send_part(self, place: int, what: tuple[Any, ...], effect: Callable[[], Any]) -> None:
+    def send_part(
+        self, place: int, what: tuple[Any, ...], effect: Callable[[], Any], event: Event
+    ) -> None:
         """Make one of several requests of a call: once a part has arrived, a failure is unknown of
         the whole.
         """
         try:
-            self.send(what, effect)
-        except NotDelivered as error:
+            self.send(what, effect, (event,))
+        except (NotDelivered, Rejected) as error:
             if place:
                 raise OutcomeUnknown("a part of it was sent") from error
             raise
@@ -170,7 +255,7 @@ class OpaqueSession(WitnessSession):
 
     def deliver(self, chunk: Chunk) -> Receipt:
         """Send the events in order; tell of each."""
-        self.begin()
+        self.begin(chunk)
         for place, event in enumerate(chunk.events()):
             failure = self._failure(event)
             if failure is not None:
@@ -185,7 +270,7 @@ class OpaqueSession(WitnessSession):
         if event.value[NUMBER] in self.destination.refuses:
             return Rejected(f"number {event.value[NUMBER]} is refused")
         try:
-            self.send(_event(event), _accepting(self, event))
+            self.send(_event(event), _accepting(self, event), (event,))
         except DeliveryError as error:
             return error
         except TimeoutError as error:
@@ -198,11 +283,11 @@ class BatchSession(WitnessSession):
 
     def deliver(self, chunk: Chunk) -> Receipt:
         """Send the chunk; whatever happens on the way is unknown of all of it."""
-        self.begin()
+        self.begin(chunk)
         if self.destination.refused(chunk):
             raise Rejected("an event of the chunk is refused")
         for place, event in enumerate(chunk.events()):
-            self.send_part(place, _event(event), _accepting(self, event))
+            self.send_part(place, _event(event), _accepting(self, event), event)
         return DELIVERED
 
 
@@ -245,15 +330,31 @@ class KeyedEventSession(WitnessSession):
     """Sends event after event, each under its key."""
 
     def deliver(self, chunk: Chunk) -> Receipt:
-        """Send the events in order."""
-        self.begin()
+        """Send the events in order; one that is refused or has no answer leaves the rest unsent."""
+        self.begin(chunk)
         failures = self.destination.refused(chunk)
         for place, event in enumerate(chunk.events()):
-            if place in failures:
+            failure = failures.get(place) or self._failure(place, event)
+            if failure is not None:
                 rest = range(place + 1, len(chunk))
-                return Receipt({place: failures[place], **dict.fromkeys(rest, NotDelivered(""))})
-            self.send_part(place, _event(event), self._absorbing(event))
+                return Receipt({place: failure, **dict.fromkeys(rest, NotDelivered("not tried"))})
         return DELIVERED
+
+    def _failure(self, place: int, event: Event) -> DeliveryError | None:
+        """Send one event; lost replies are unknown of the whole call, as before any answer came."""
+        try:
+            self.send(_event(event), self._absorbing(event), (event,))
+        except Rejected as error:
+            return error
+        except OutcomeUnknown as error:
+            if event.value[NUMBER] in self.destination.broken:
+                return error
+            raise
+        except NotDelivered as error:
+            if place:
+                raise OutcomeUnknown("a part of it was sent") from error
+            raise
+        return None
 
     def _absorbing(self, event: Event) -> Callable[[], None]:
         accept = _accepting(self, event)
@@ -270,7 +371,7 @@ class KeyedChunkSession(WitnessSession):
 
     def deliver(self, chunk: Chunk) -> Receipt:
         """Send the chunk in one call that arrives as a whole."""
-        self.begin()
+        self.begin(chunk)
         if self.destination.refused(chunk):
             raise Rejected("an event of the chunk is refused")
         accepts = [_accepting(self, event) for event in chunk.events()]
@@ -280,7 +381,7 @@ class KeyedChunkSession(WitnessSession):
                 for accept in accepts:
                     accept()
 
-        self.send(("send chunk", chunk.key), effect)
+        self.send(("send chunk", chunk.key), effect, chunk.events())
         return DELIVERED
 
 

@@ -7,8 +7,10 @@ Always true:
 
 from __future__ import annotations
 
+import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from random import Random
@@ -16,19 +18,23 @@ from typing import TYPE_CHECKING, Any
 
 from semel.protocol import Capability, OnDoubt, OnReject
 from semel.verify.cases import Case, Variant
-from semel.verify.checker import Category, Evidence, Verdict, judge
+from semel.verify.changes import Changes, rescales_most
+from semel.verify.checker import Category, Evidence, Judgement, Verdict, judge
 from semel.verify.cluster import Cluster
-from semel.verify.inputs import Identities, cut, feed
-from semel.verify.play import Play, tail_apart
+from semel.verify.inputs import Identities, cut, feed, tail_apart
+from semel.verify.play import Play
 from semel.verify.scheduler import Hub
 from semel.verify.weather import Weather
+from semel.verify.witnesses import Gateway
 
 if TYPE_CHECKING:
-    from semel.verify.checker import Judgement
+    from semel.verify.witnesses import Destination
 
 CHUNK = 100
 """So many worlds go to a process at a time."""
 STORIES_MAX = 5
+SHUT_S = (0.0, 0.0, 0.5, 8.0, 60.0, 900.0)
+"""For how long a gateway turns calls away after a reply was lost."""
 
 Progress = Callable[[int], None]
 
@@ -161,6 +167,28 @@ def case_of(random: Random) -> Case:
     )
 
 
+def _second(case: Case, more: Random) -> tuple[Case, ...]:
+    """Choose a second sink of the pipeline, or none."""
+    if more.random() < 0.6:
+        return ()
+    return (
+        replace(
+            case,
+            name="second",
+            variant=more.choice((*Variant, Variant.PLACES)),
+            on_doubt=more.choice(list(OnDoubt)),
+            on_reject=more.choice(list(OnReject)),
+        ),
+    )
+
+
+def _isolates(case: Case) -> bool:
+    """Whether an event that never gets an answer is set aside: not where a policy repeats it."""
+    if case.variant is Variant.PLACES or case.on_doubt in (OnDoubt.RESEND, OnDoubt.PROBE):
+        return False
+    return case.capability in (Capability.REPEATABLE, Capability.OPAQUE)
+
+
 @dataclass(eq=False)
 class World:
     """A world as its seed has it."""
@@ -181,53 +209,99 @@ class World:
             cuts=random.random() < 0.5,
         )
         self.hub = Hub(random)
+        self.more = more = Random(f"{self.seed}: what came later")
+        self.cases = (self.case, *_second(self.case, more))
         self.cluster = Cluster(
-            self.case,
+            self.cases,
             self.feed,
             self.hub,
             self.weather,
             random,
             knows_the_dead=random.random() < 0.5,
         )
+        self.changes = self._changes()
         self.play = Play(
             self.cluster,
-            tail_apart(cut(self.feed, random.randint(1, 3), random), self.cluster),
+            tail_apart(cut(self.feed, random.randint(1, 3), random), self.feed),
             random,
             loses=random.choice((0.0, 0.0, 0.3)),
             speculates=random.choice((0.0, 0.0, 0.5)),
             deaf=random.random() < 0.15,
-            peace=self.weather.make_peace,
+            peace=self.make_peace,
+            changes=self.changes,
         )
         if random.random() < 0.3 and self.case.variant is not Variant.PLACES:
             numbers = [fact.number for fact in self.feed.facts]
             self.refused = frozenset(random.sample(numbers, random.randint(1, 2)))
         else:
             self.refused = frozenset()
-        self.cluster.destination.refuses.update(self.refused)
+        for case in self.cases:
+            if case.variant is not Variant.PLACES:
+                self._trouble(case, self.cluster.destinations[case.name])
+
+    def _changes(self) -> Changes:
+        """Choose what is changed about the pipeline while it is stopped."""
+        more, case = self.more, self.case
+        second = self.cases[1].name if len(self.cases) > 1 else None
+        joins, leaves = more.choice(((None, None), (second, None), (None, second)))
+        releases = more.random() < 0.2
+        rescales = 0
+        if not releases and not case.identities.by_source and more.random() < 0.3:
+            rescales = rescales_most({each.capability for each in self.cases})
+        return Changes(self.cluster, more, joins, leaves, releases, rescales)
+
+    def _trouble(self, case: Case, destination: Destination) -> None:
+        """Choose what a destination refuses, and how."""
+        more, numbers = self.more, [fact.number for fact in self.feed.facts]
+        destination.refuses.update(self.refused)
+        if more.random() < 0.3:
+            destination.gateway = Gateway(self.hub, lambda: more.choice(SHUT_S))
+        if more.random() < 0.4:
+            destination.poison.update(self.refused)
+        if _isolates(case) and more.random() < 0.15:
+            destination.broken.add(more.choice(numbers))
+
+    def make_peace(self) -> None:
+        """From now on nothing goes wrong; what an event itself is like stays."""
+        self.weather.make_peace()
+        for destination in self.cluster.destinations.values():
+            if destination.gateway is not None:
+                destination.gateway.peace = True
 
     def run(self) -> Judgement:
-        """Play it to its end and judge it."""
+        """Play it to its end and judge it, sink by sink."""
         notes = self.play.play_out()
-        return judge(
-            Evidence(
-                self.case,
-                self.feed,
-                list(self.cluster.destination.seen()),
-                self.cluster.parked(),
-                ended=self.play.ended,
-                refused=self.refused,
-                disturbances=self.weather.struck + self.cluster.attempts,
-                generations=self.cluster.generation(),
-                expired=self.case.remembers_s < 3600.0,
-                notes=notes,
-            )
+        judgement = judge(self._evidence(self.case, notes))
+        for case in self.cases[1:]:
+            judgement.merge(judge(self._evidence(case)), case.name)
+        return judgement
+
+    def _evidence(self, case: Case, notes: tuple[str, ...] = ()) -> Evidence:
+        destination = self.cluster.destinations[case.name]
+        return Evidence(
+            case,
+            self.feed,
+            list(destination.seen()),
+            self.cluster.parked(case.name),
+            ended=self.play.ended,
+            refused=self.refused | destination.turned_away,
+            disturbances=self.weather.struck + self.cluster.attempts,
+            generations=self.cluster.generation(),
+            expired=case.remembers_s < 3600.0,
+            notes=notes,
+            required=self.changes.owed(case.name),
+            gateway=destination.gateway is not None,
+            broken=frozenset(destination.broken),
+            poison=frozenset(destination.poison),
+            drained=self.play.ended and not self.play.deaf and case.name in self.cluster.active,
         )
 
 
 def run_world(seed: int, *, told: bool = False) -> Outcome:
     """Play one world; its story is told when it is invalid, or when it is asked for."""
     world = World(seed)
-    judgement = world.run()
+    with _without_logs():
+        judgement = world.run()
     verdict = judgement.verdict
     story = world.cluster.story.lines() if told or verdict is Verdict.INVALID else []
     return Outcome(
@@ -242,6 +316,17 @@ def run_world(seed: int, *, told: bool = False) -> Outcome:
         world.hub.turns,
         tuple(story),
     )
+
+
+@contextmanager
+def _without_logs() -> Iterator[None]:
+    """What the product logs in a world is part of no story: its faults are planned."""
+    log = logging.getLogger("semel")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 def run_worlds(

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from semel.errors import ConfigurationError
+from semel.urls import is_misplaced, place, scheme_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,17 +55,9 @@ def _bytes(text: str) -> bytes:
     return text.encode(errors="surrogatepass")
 
 
-def without_secrets(url: str) -> str:
-    """Give a URL without user, password and query, for people and for the ledger."""
-    if "://" not in url:
-        return url
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
 def where_of(url: str, below: Sequence[str] = ()) -> str:
     """Name the folder at a URL, or one below it, without a secret."""
-    return "/".join([without_secrets(url).rstrip("/"), *map(escaped, below)])
+    return "/".join([place(url).rstrip("/"), *map(escaped, below)])
 
 
 def refuse_url(url: str) -> None:
@@ -75,17 +67,20 @@ def refuse_url(url: str) -> None:
     scheme, separator, rest = url.partition("://")
     if separator and scheme not in _SCHEMES:
         raise ConfigurationError(
-            f"{scheme}://... is no place for files: give a path, file:///path, "
+            f"{scheme_of(url)}... is no place for files: give a path, file:///path, "
             "s3://bucket/path?region=... or hdfs://host:port/path. Another store that pyarrow.fs "
             "knows goes by filesystem=, with url= a path in it"
         )
-    host = re.split("[/?#]", rest, maxsplit=1)[0].rpartition("@")[2]
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+    host = authority.rpartition("@")[2]
     port = host.rpartition("]")[2].partition(":")[2]
-    if separator and port and (scheme == "s3" or not port.isdecimal()):
+    after = rest[len(authority) :]
+    misplaced = scheme != "file" and (is_misplaced(after) or ("@" in authority and "@" in after))
+    if separator and (misplaced or (port and (scheme == "s3" or not port.isdecimal()))):
         raise ConfigurationError(
             f"{scheme}://... is no place for files: what stands before its first slash is neither "
             "a bucket nor a host. Write what is special in a key as %XX: / is %2F, + is %2B, # is "
-            "%23, ? is %3F"
+            "%23, ? is %3F, and @ is %40"
         )
 
 
@@ -93,7 +88,7 @@ def replaces_nothing(url: str, system: Any) -> bool:
     """Say whether a rename in that file system goes over nothing that is there, as on HDFS."""
     if system is not None:
         return bool(system.type_name == "hdfs")
-    return "://" in url and urlsplit(url).scheme in _HDFS
+    return url.partition("://")[0] in _HDFS and "://" in url
 
 
 @lru_cache(maxsize=8)
@@ -107,10 +102,9 @@ def _connected(url: str, process: int) -> tuple[Any, str]:
     try:
         system, root = fs.FileSystem.from_uri(url)
     except (ValueError, TypeError) as error:
-        where = without_secrets(url)
-        raise ConfigurationError(
-            f"{where!r} is no place for files: {str(error).replace(url, where)}"
-        ) from None
+        where = place(url)
+        why = f": {error}" if where == url else "; see its user, its key and its options"
+        raise ConfigurationError(f"{where!r} is no place for files{why}") from None
     return system, str(root)
 
 
@@ -195,6 +189,17 @@ class Folder:
 
         found = self.system.get_file_info(fs.FileSelector(self.path(below), allow_not_found=True))
         return [each.base_name for each in found if each.type is fs.FileType.File]
+
+    def names_below(self, below: str) -> dict[str, list[str]]:
+        """List the files in the folders of a folder of it, with one look: by folder."""
+        from pyarrow import fs
+
+        selector = fs.FileSelector(self.path(below), allow_not_found=True, recursive=True)
+        listed: dict[str, list[str]] = {}
+        for each in self.system.get_file_info(selector):
+            if each.type is fs.FileType.File:
+                listed.setdefault(Path(each.path).parent.name, []).append(each.base_name)
+        return listed
 
     def sizes(self, names: Sequence[str]) -> list[int | None]:
         """Tell the size of each file, None of one that is not there."""

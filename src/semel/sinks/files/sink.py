@@ -1,8 +1,12 @@
 """Part files: one per partition and minibatch, and a manifest per minibatch (REPEATABLE).
 
 Always true:
-- a part file has one name, whoever writes it, and is written anew from its first event on; on
-  HDFS, where a rename replaces nothing, each attempt has one of its own, and none is removed;
+- the name of a part file says its minibatch, its partition and the range of its records, so the
+  same records have the same name, whoever writes them; on HDFS, where a rename replaces nothing,
+  it says the attempt too;
+- an attempt that moves its file puts down the name first. Of a partition that an older generation
+  left, every name is emptied; of a complete minibatch the driver removes what no manifest names. No
+  other attempt removes a file: a later one may have put the same name there meanwhile;
 - an attempt first puts its claim, then removes what earlier ones hold aside; it moves its own file
   only while no later claim stands. So an earlier one finds a later claim, or nothing to move;
 - readers go by manifests (`committed`, `read`): what is not named there does not count.
@@ -13,12 +17,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
-from semel.errors import ConfigurationError, Diverged, Fenced, NotDelivered
+import pyarrow as pa
+
+from semel.errors import ConfigurationError, Diverged, Fenced, NotDelivered, plain_text
 from semel.events.ids import Attempt, Minibatch
 from semel.protocol import Capability
 from semel.sinks.files import formats, manifests
@@ -28,29 +34,26 @@ from semel.sinks.files.folders import (
     refuse_url,
     replaces_nothing,
     where_of,
-    without_secrets,
 )
 from semel.sinks.files.formats import FORMATS
-from semel.sinks.files.loads import Handed, Loader
+from semel.sinks.files.loads import Loader, Selective, as_event, refuse_stage, stage_of
 from semel.sinks.files.manifests import Manifest, Part, manifest_name, stem
 from semel.sinks.files.reading import schema_text
-from semel.sinks.sink import Sink
-from semel.sinks.unrun import runs_nothing
+from semel.sinks.sink import Sink, Target
+from semel.urls import place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    import pyarrow as pa
 
     from semel.events import Chunk
     from semel.sinks.endings import Ended
     from semel.sinks.files.folders import Writing
     from semel.sinks.files.formats import Writer
-    from semel.sinks.sink import Target
 
 ASIDE = "_aside"
 _CLAIM = re.compile(r"(\d+)\.(-?\d+)\.claim")
 _HELD = re.compile(r"(\d+)\.(-?\d+)\.part")
+_MOVED = re.compile(r"(\d+)\.(-?\d+)\.moved-(-?\d+--?\d+)")
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,60}")
 _COMPRESSIONS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
 
@@ -67,7 +70,8 @@ class Files(Sink):
         compression: of Parquet.
         row_group_rows: rows of a Parquet row group.
         filesystem: a file system of pyarrow, where no URL can say it; `url` is then a path in it.
-        then: what is asked to load each manifest, once it is in place: a `Loader`, or a function.
+        then: the second stage, once a manifest is in place: a `Loader`, which loads it with its
+            key in one transaction; another sink, whose events are manifests; or a function.
     """
 
     name: str = "files"
@@ -77,7 +81,7 @@ class Files(Sink):
     compression: str = "snappy"
     row_group_rows: int = 131_072
     filesystem: Any = field(default=None, repr=False)
-    then: Loader | Callable[[Manifest], None] | None = None
+    then: Loader | Sink | Callable[[Manifest], object] | None = field(default=None, repr=False)
     chunk_rows: int = 65_536
     whole: bool = True
 
@@ -106,16 +110,7 @@ class Files(Sink):
             raise ConfigurationError(
                 f"sink {self.name!r}: row_group_rows is at least 1, and whole is always true"
             )
-        if self.then is not None and not isinstance(self.then, Loader) and not callable(self.then):
-            raise ConfigurationError(
-                f"sink {self.name!r}: then={self.then!r} is neither a loader nor a function"
-            )
-        calls = (self.then, *(getattr(self.then, name, None) for name in ("known", "load")))
-        if any(map(runs_nothing, calls)):
-            raise ConfigurationError(
-                f"sink {self.name!r}: then={self.then!r} is `async def` or has a `yield`, so a "
-                "call would load nothing. Make it an ordinary function that waits for its end"
-            )
+        refuse_stage(self.name, self.then)
         if self.filesystem is None:
             refuse_url(url)
 
@@ -126,7 +121,7 @@ class Files(Sink):
     @property
     def where(self) -> str:
         """The folder, without a secret."""
-        return without_secrets(self._url)
+        return place(self._url)
 
     @property
     def capability(self) -> Capability:
@@ -140,7 +135,16 @@ class Files(Sink):
                 "Visible with the manifest of each minibatch; a file that no manifest names does "
                 "not count. Places are remembered for ever, so nothing is ever in doubt."
             ),
+            *self._notes_of_stage(),
         )
+
+    def _notes_of_stage(self) -> tuple[str, ...]:
+        if (stage := self.stage) is None:
+            return ()
+        sent = f"Then each manifest is sent to {stage.name!r} ({stage.capability.value})"
+        if stage.capability is not Capability.OPAQUE:
+            return (f"{sent}, in order and once.",)
+        return (f"{sent}, in order; one that may have arrived: on_doubt={stage.on_doubt.value!r}.",)
 
     def describe(self) -> dict[str, object]:
         """Say what may not change under a pipeline."""
@@ -151,23 +155,31 @@ class Files(Sink):
         return Folder.at(self._url, self.filesystem, (pipeline, self.name))
 
     def refuse(self, schema: pa.Schema) -> None:
-        """Raise `ConfigurationError` for columns that the format cannot hold."""
+        """Raise `ConfigurationError` for columns that the format cannot hold, or that `then` names
+        and that are not there.
+        """
         try:
             formats.refuse(schema, self.format)
+            if isinstance(self.then, Selective) and not isinstance(self.then, Sink):
+                self.then.refuse(schema)
         except ConfigurationError as error:
             raise ConfigurationError(f"sink {self.name!r}: {error}") from None
 
-    def part_name(self, target: Target) -> str:
-        """Name the file of a partition: the same for every attempt, but on HDFS."""
+    def part_name(self, target: Target, records: str = "") -> str:
+        """Name the file of a partition: the same for every attempt, but on HDFS. `records` is the
+        range of its records; without it, it is the name that 0.1 gave.
+        """
         ending, _ = FORMATS[self.format]
         own = f"-{target.attempt}" if replaces_nothing(self._url, self.filesystem) else ""
-        named = f"{stem(target.minibatch)}-{escaped(target.partition)}{own}"
-        return f"{self.prefix}-{named}{ending}"
+        named = f"{stem(target.minibatch)}-{escaped(target.partition)}"
+        return f"{self.prefix}-{named}{f'-{records}' if records else ''}{own}{ending}"
 
     def locate(self, target: Target) -> str:
-        """Name the place of this partition, without a secret."""
+        """Name the place of this partition, without a secret; `*` stands for the range of records,
+        which is known at the end of the partition.
+        """
         folder = where_of(self._url, (target.pipeline, self.name))
-        return f"{folder}/{self.part_name(target)}"
+        return f"{folder}/{self.part_name(target, '*')}"
 
     def open(self, target: Target) -> PartSession:
         """Claim the place, on the executor. Raises `Fenced` when a later attempt has claimed it."""
@@ -182,19 +194,45 @@ class Files(Sink):
     # -- the end of a minibatch, on the driver
 
     def conclude(self, ended: Ended) -> None:
-        """Put the manifest in its place, then have it loaded; what is done already is left so.
+        """Put the manifest in its place, then have a loader load it; what is done already is left
+        so. A second stage that is a sink or a function follows from the ledger (`stage`).
 
         Raises `Diverged` when another manifest stands there, `NotDelivered` when a file that it
         would name does not.
         """
         folder = self.folder(ended.pipeline)
         manifest = self._manifest(ended, folder)
-        if self.then is not None:
-            loader = self.then if isinstance(self.then, Loader) else Handed(self.then)
-            if not loader.known(manifest):
-                loader.load(manifest)
+        loads = isinstance(self.then, Loader) and not isinstance(self.then, Sink)
+        if loads and not cast("Loader", self.then).known(manifest):
+            cast("Loader", self.then).load(manifest)
         with contextlib.suppress(Exception):  # nobody looks there any more; nothing rests on it
+            self._remove_unnamed(ended, folder, {part.name for part in manifest.parts})
             folder.remove_folder(f"{ASIDE}/{stem(ended.minibatch)}")
+
+    def _remove_unnamed(self, ended: Ended, folder: Folder, named: set[str]) -> None:
+        """Remove what attempts that do not count have moved to a place of another name."""
+        aside = folder.names_below(f"{ASIDE}/{stem(ended.minibatch)}")
+        for each in ended.parts:
+            at = (ended.minibatch, each.partition, each.attempt)
+            target = Target(ended.pipeline, self.name, *at)
+            names = aside.get(escaped(each.partition), [])
+            if len(list(filter(_CLAIM.fullmatch, names))) > 1:
+                for place in sorted(moved(self, target, names) - named):
+                    folder.remove(place)
+
+    @property
+    def stage(self) -> Sink | None:
+        """The second stage as a sink of manifests; None where there is none, or a loader."""
+        return stage_of(self.name, self.then, self.standing)
+
+    def announce(self, ended: Ended) -> pa.RecordBatch:
+        """Give the manifest of a concluded minibatch as an event of the second stage."""
+        return as_event(self.standing(ended.pipeline, ended.minibatch))
+
+    def standing(self, pipeline: str, minibatch: Minibatch) -> Manifest:
+        """Give the manifest of a minibatch as it stands."""
+        folder = self.folder(pipeline)
+        return Manifest.load(folder.read(manifest_name(minibatch)), folder, minibatch)
 
     def _manifest(self, ended: Ended, folder: Folder) -> Manifest:
         """Give the manifest that stands, or put it there."""
@@ -233,7 +271,8 @@ class Files(Sink):
 
 def _standing(ended: Ended, folder: Folder, parts: tuple[Part, ...]) -> Manifest:
     """Give the manifest that stands. Raises `Diverged` where it names other files."""
-    standing = Manifest.load(folder.read(manifest_name(ended.minibatch)), folder)
+    name = manifest_name(ended.minibatch)
+    standing = Manifest.load(folder.read(name), folder, ended.minibatch)
     if not set(parts) <= set(standing.parts):
         raise Diverged(
             f"pipeline {ended.pipeline!r}, minibatch {ended.minibatch}: {standing.location} stands "
@@ -251,7 +290,8 @@ class PartSession:
         self._target = target
         self._folder = sink.folder(target.pipeline)
         self._aside = f"{ASIDE}/{stem(target.minibatch)}/{escaped(target.partition)}"
-        self._place = sink.part_name(target)
+        self._place = sink.part_name(target, "*")
+        self._records: tuple[int, int] | None = None
         self._file: Writing | None = None
         self._writer: Writer | None = None
         self._schema = ""
@@ -291,17 +331,29 @@ class PartSession:
                 self._schema = schema_text(batch.schema)
         self._writer.write(batch)
         self._rows += batch.num_rows
+        first, last = _range(chunk, self._target.partition)
+        self._records = (first if self._records is None else self._records[0], last)
 
     def finish(self) -> dict[str, Any] | None:
         """Move the file to its place; where nothing was written, see that nothing stands there."""
         self._require_open()
-        if self._writer is None or self._file is None:
-            self._check(self._folder.names(self._aside))
-            self._folder.remove(self._place)
+        if self._writer is None or self._file is None or self._records is None:
+            names = self._folder.names(self._aside)
+            self._check(names)
+            for place in sorted(moved(self._sink, self._target, names)):
+                self._folder.remove(place)
             return None
-        self._writer.close()
-        self._file.keep()
-        self._check(self._folder.names(self._aside))
+        try:
+            self._writer.close()
+            self._file.keep()
+        except Exception:  # on HDFS a file that a later attempt has removed cannot be closed
+            self._check(self._folder.names(self._aside))
+            raise
+        records = f"{self._records[0]}-{self._records[1]}"
+        self._place = self._sink.part_name(self._target, records)
+        self._folder.write_aside(f"{self._aside}/{self._target.attempt}.moved-{records}").close()
+        names = self._folder.names(self._aside)
+        self._check(names)
         try:
             self._folder.move(self._held, self._place)
         except Exception as error:
@@ -311,7 +363,8 @@ class PartSession:
                     "the folder"
                 ) from error
             raise NotDelivered(
-                f"{self._told()}: the file could not be moved to its place ({error}). It does not "
+                f"{self._told()}: the file could not be moved to its place "
+                f"({plain_text(error)}). It does not "
                 "count and is written anew; see that the folder can be written"
             ) from error
         placed = {
@@ -353,6 +406,31 @@ class PartSession:
             f"pipeline {self._target.pipeline!r}, {self._folder.where}/{self._place}, attempt "
             f"{self._target.attempt}"
         )
+
+
+def moved(sink: Files, target: Target, names: list[str]) -> set[str]:
+    """Give the places to which attempts at a partition may have moved their files, by the `names`
+    aside. 0.1 did not put them down: where it was at work there is only a claim.
+    """
+
+    def place_of(found: re.Match[str], records: str = "") -> str:
+        return sink.part_name(replace(target, attempt=_attempt(found)), records)
+
+    old = {place_of(found) for found in map(_CLAIM.fullmatch, names) if found is not None}
+    return old | {
+        place_of(found, found[3]) for found in map(_MOVED.fullmatch, names) if found is not None
+    }
+
+
+def _range(chunk: Chunk, partition: str) -> tuple[int, int]:
+    """Give the first and the last record of a chunk: the offsets where the partition is one of the
+    source's, else the output sequence numbers. Both are the same on every replay.
+    """
+    rows = chunk.rows
+    if rows.scope(0) == partition and pa.types.is_integer(rows.ids[0].type):
+        return rows.ids[0][0].as_py(), rows.ids[0][-1].as_py()
+    numbers = chunk.osns()
+    return int(numbers[0]), int(numbers[-1])
 
 
 def _attempt(found: re.Match[str]) -> Attempt:

@@ -2,6 +2,8 @@
 
 Always true:
 - a status that is not in the table is unknown;
+- only a whole response says "not delivered" or "rejected", or answers a probe: one that breaks off,
+  or breaks the rules of HTTP, may belong to nothing that was asked;
 - 503 says "not delivered" only together with Retry-After, which asks for the request again: alone
   it is also what a gateway says whose service went away in the middle of the request;
 - a broken connection says "not delivered" only where nothing of the request can have been written.
@@ -34,6 +36,9 @@ NOT_DELIVERED = {
 
 UNAVAILABLE = 503
 
+WAIT_S_MAX = 86_400.0
+"""So long a destination is waited for at most, whatever its Retry-After says."""
+
 NEVER = {
     301: "the destination has moved; redirects are not followed: correct url=",
     307: "the destination is elsewhere; redirects are not followed: correct url=",
@@ -48,11 +53,14 @@ IN_FLIGHT = 409
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a destination answered: the status, the first part of the body, when to come again."""
+    """What a destination answered: the status, the first part of the body, when to come again, and
+    whether the response came whole.
+    """
 
     status: int
     text: str = ""
     retry_after: str | None = None
+    whole: bool = True
 
 
 def judged(answer: Answer, where: str, clock: Clock, *, keyed: bool) -> DeliveryError | None:
@@ -65,33 +73,41 @@ def judged(answer: Answer, where: str, clock: Clock, *, keyed: bool) -> Delivery
         return None
     told = f"{where} answered {status} {_phrase(status)}".rstrip()
     shown = f" Response: {answer.text}" if answer.text else ""
+    if not answer.whole:
+        return OutcomeUnknown(f"{told}, but the response broke off: it may have arrived.{shown}")
     wait_s = seconds_until(answer.retry_after, clock)
+    found: DeliveryError
     if status == UNAVAILABLE and wait_s is not None:
-        return NotDelivered(f"{told}: it is not available, and says when to come.{shown}", wait_s)
-    if status in NOT_DELIVERED:
-        return NotDelivered(f"{told}: {NOT_DELIVERED[status]}.{shown}", wait_s)
-    if status == IN_FLIGHT and keyed:
-        return OutcomeUnknown(f"{told}: an earlier request with this key is in flight.{shown}")
-    if status in NEVER or 400 <= status < 500:
-        return Rejected(f"{told}{': ' + NEVER[status] if status in NEVER else ''}.{shown}")
-    elsewhere = ", and redirects are not followed: correct url=" if 300 <= status < 400 else ""
-    return OutcomeUnknown(f"{told}: it may have arrived{elsewhere}.{shown}")
+        found = NotDelivered(f"{told}: it is not available, and says when to come.{shown}", wait_s)
+    elif status in NOT_DELIVERED:
+        found = NotDelivered(f"{told}: {NOT_DELIVERED[status]}.{shown}", wait_s)
+    elif status == IN_FLIGHT and keyed:
+        found = OutcomeUnknown(f"{told}: an earlier request with this key is in flight.{shown}")
+    elif status in NEVER or 400 <= status < 500:
+        found = Rejected(f"{told}{': ' + NEVER[status] if status in NEVER else ''}.{shown}")
+    else:
+        elsewhere = ", and redirects are not followed: correct url=" if 300 <= status < 400 else ""
+        found = OutcomeUnknown(f"{told}: it may have arrived{elsewhere}.{shown}")
+    return found
 
 
 def seconds_until(retry_after: str | None, clock: Clock) -> float | None:
-    """Read Retry-After, which is a number of seconds or a date; None where it is neither."""
+    """Read Retry-After, which is a number of seconds or a date; None where it is neither. However
+    far it lies in the future, it is at most `WAIT_S_MAX`.
+    """
     if retry_after is None:
         return None
     text = retry_after.strip()
     if text.isascii() and text.isdecimal():
-        return float(text)
+        return min(float(text), WAIT_S_MAX)
     try:
         until = parsedate_to_datetime(text)
-    except ValueError:
+        if until.tzinfo is None:
+            until = until.replace(tzinfo=UTC)
+        wait_s = until.timestamp() - clock.wall()
+    except (ArithmeticError, LookupError, TypeError, ValueError):  # a date that there is not
         return None
-    if until.tzinfo is None:
-        until = until.replace(tzinfo=UTC)
-    return max(0.0, until.timestamp() - clock.wall())
+    return min(max(0.0, wait_s), WAIT_S_MAX)
 
 
 def _phrase(status: int) -> str:

@@ -18,7 +18,14 @@ from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
-from semel.errors import DeliveryError, MissingExtra, NotDelivered, OutcomeUnknown, Rejected
+from semel.errors import (
+    DeliveryError,
+    MissingExtra,
+    NotDelivered,
+    OutcomeUnknown,
+    Rejected,
+    plain_text,
+)
 from semel.ledger.clock import SystemClock
 from semel.sinks.http.answers import SHOWN_BYTES, Answer, judged
 from semel.sinks.http.connections import Broken, Connections, NeverSent
@@ -28,7 +35,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from semel.ledger.clock import Clock
+    from semel.sinks.http.responses import Response
     from semel.sinks.http.secrets import Masks
+    from semel.sinks.http.tunnels import Proxy
     from semel.sinks.retry import Retry
 
     Line = Sequence[int]
@@ -68,6 +77,7 @@ class Door:
         where: the destination as messages name it.
         origin: scheme, host and port.
         keyed: whether the destination absorbs a repeat by its Idempotency-Key.
+        proxy: what leads to it by a tunnel, if anything does.
     """
 
     where: str
@@ -77,6 +87,7 @@ class Door:
     tls: ssl.SSLContext | None
     masks: Masks
     keyed: bool
+    proxy: Proxy | None = None
 
 
 class Calls:
@@ -86,13 +97,15 @@ class Calls:
         self._door, self._limits = door, limits
         self._clock: Clock = clock or SystemClock()
         self._random = Random(uuid4().int)
-        self._loop = _new_loop()
+        self._loop, reader = _library()
         self._connections = Connections(
             self._loop,
             door.origin,
             door.tls,
+            reader=reader,
             connect_s=limits.connect_s,
             timeout_s=limits.timeout_s,
+            proxy=door.proxy,
         )
         self._head = _head(door)
         self._interval = 1.0 / limits.rate_limit if limits.rate_limit else 0.0
@@ -187,18 +200,21 @@ class Calls:
         except (NotDelivered, Rejected) as error:
             return error
         except Exception as error:  # noqa: BLE001 - nothing was sent yet
-            return Rejected(f"its request cannot be made ({type(error).__name__}: {error})")
+            why = plain_text(f"{type(error).__name__}: {error}")
+            return Rejected(f"its request cannot be made ({why})")
         return await self._send(filled)
 
     async def _send(self, request: Request) -> DeliveryError | None:
         """Call until the outcome is known, while there is patience and time."""
         doubt: OutcomeUnknown | None = None
         last: DeliveryError | None = None
-        pauses = self._limits.retry.pauses(self._random)
+        pauses = self._limits.retry.pauses(self._random, self._loop.time)
         while True:
             if (refused := await self._turn()) is not None:
                 return doubt or last or refused
             last = await self._call(request)
+            if isinstance(last, Rejected) and doubt is not None:
+                return OutcomeUnknown(f"{last} An earlier call of it may have arrived: {doubt}")
             if last is None or isinstance(last, Rejected):
                 return last
             if isinstance(last, OutcomeUnknown):
@@ -233,21 +249,26 @@ class Calls:
         where = self._door.where
         try:
             answer = await self._answer(self._door.method, request, self._latest)
+            outcome = judged(answer, where, self._clock, keyed=self._door.keyed)
         except NeverSent as error:
             self._note_failure(failed=True)
-            told = self._door.masks(str(error))
-            return NotDelivered(f"{where} could not be reached, nothing was sent ({told})")
+            return NotDelivered(
+                f"{where} could not be reached, nothing was sent ({self._shown(error)})"
+            )
         except Exception as error:  # noqa: BLE001 - an error nobody classified is unknown
             self._note_failure(failed=True)
-            told = self._door.masks(f"{type(error).__name__}: {error}")
+            told = self._shown(f"{type(error).__name__}: {error}")
             return OutcomeUnknown(f"{where} did not answer, it may have arrived ({told})")
         self._note_failure(failed=answer.status >= 500)
-        outcome = judged(answer, where, self._clock, keyed=self._door.keyed)
         if isinstance(outcome, NotDelivered) and outcome.retry_after_s is not None:
             wait_s = min(outcome.retry_after_s, self._limits.retry.for_s)
             outcome.retry_after_s = wait_s
             self._not_before = max(self._not_before, self._loop.time() + wait_s)
         return outcome
+
+    def _shown(self, foreign: object) -> str:
+        """Give foreign text as it may stand in a message: no secret, one line."""
+        return plain_text(self._door.masks(str(foreign)), SHOWN_BYTES)
 
     async def _answer(self, method: str, request: Request, latest: float) -> Answer:
         body = request.body or b""
@@ -258,22 +279,26 @@ class Calls:
             head += f"Content-Length: {len(body)}\r\n"
         reply = await self._connections.call(f"{head}\r\n".encode("ascii") + body, latest)
         if 200 <= reply.status < 300:
-            return Answer(reply.status)
-        shown = self._door.masks(reply.text.decode(errors="replace"))[:SHOWN_BYTES]
-        return Answer(reply.status, shown, reply.retry_after)
+            return Answer(reply.status, whole=reply.whole)
+        shown = self._shown(reply.text.decode(errors="replace"))
+        return Answer(reply.status, shown, reply.retry_after, reply.whole)
 
     def ask(self, request: Request) -> int:
-        """Make one GET, which has no effect, and give its status."""
+        """Make one GET, which has no effect, and give its status. Raises `Broken` where no whole
+        response came: a part of one may belong to nothing that was asked.
+        """
 
         async def asking() -> Answer:
             await self._tick()
             return await self._answer("GET", request, inf)
 
         try:
-            status: int = self.run(asking()).status
+            answer: Answer = self.run(asking())
         except (NeverSent, Broken) as error:
-            raise type(error)(self._door.masks(str(error))) from None
-        return status
+            raise type(error)(self._shown(error)) from None
+        if not answer.whole:
+            raise Broken(f"the response, {answer.status}, broke off")
+        return answer.status
 
     # -- time
 
@@ -317,10 +342,15 @@ def _head(door: Door) -> str:
     return "".join(f"{name}: {value}\r\n" for name, value in lines.items())
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
-    """Make a loop. Raises `MissingExtra`, which names what to install."""
+def _library() -> tuple[asyncio.AbstractEventLoop, type[Response]]:
+    """Make a loop, and give the reader of responses. Raises `MissingExtra`, which names what to
+    install.
+    """
     try:
         import uvloop
-    except ImportError:
-        raise MissingExtra("uvloop is not installed: pip install 'semel[http]'") from None
-    return uvloop.new_event_loop()
+
+        from semel.sinks.http.responses import Response
+    except ImportError as error:
+        name = error.name or "uvloop"
+        raise MissingExtra(f"{name} is not installed: pip install 'semel[http]'") from None
+    return uvloop.new_event_loop(), Response

@@ -3,34 +3,28 @@
 Always true:
 - what goes wrong before the first byte of a request is `NeverSent`; after it nobody knows;
 - a request is written once, on one connection;
-- a status that arrived is an answer, whatever becomes of the rest of the response;
-- a connection is used again only after a response whose end is certain, with nothing behind it.
+- an answer says whether its response came whole;
+- a connection is used again only after a whole response, with nothing behind it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 import socket
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Callable
+
+    from semel.sinks.http.responses import Response
+    from semel.sinks.http.tunnels import Proxy
 
 KEEPALIVE_S = 4.0
 """Shorter than common servers keep an idle connection, so that seldom one closes as we write."""
 
 ADDRESSES_S = 10.0
-HEAD_MAX = 65_536
-TEXT_MAX = 8_192
-
-_LINE_END = -1
-"""What is left of a chunk when only the line end behind it is."""
-
-_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9]\d\d)(?: [^\r\n]*)?(?=\r\n)")
-_FIELD = re.compile(rb"\r\n([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n]*?)[ \t]*(?=\r\n)")
-_CHUNK = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;[^\r\n]*)?\r\n")
 
 
 class NeverSent(Exception):
@@ -42,126 +36,22 @@ class Broken(Exception):
 
 
 class Reply(NamedTuple):
-    """A status, the beginning of the body, and when to come again."""
+    """A status, the beginning of the body, when to come again, and whether all of it came."""
 
     status: int
     text: bytes
     retry_after: str | None
-
-
-class Response:
-    """Reads one response as its bytes come."""
-
-    __slots__ = ("_buffer", "_chunked", "_left", "keeps", "retry_after", "status", "text")
-
-    def __init__(self) -> None:
-        self._buffer = b""
-        self._chunked = False
-        self._left: int | None = None
-        self.status = 0
-        self.text = b""
-        self.retry_after: str | None = None
-        self.keeps = False
-
-    def feed(self, part: bytes) -> bool:
-        """Take bytes; say whether the response is at its end. Raises `Broken` for what is none."""
-        self._buffer = self._buffer + part if self._buffer else part
-        while not self.status:
-            end = self._buffer.find(b"\r\n\r\n")
-            if end < 0:
-                if len(self._buffer) > HEAD_MAX:
-                    raise Broken("the head of the response has no end")
-                return False
-            head, self._buffer = self._buffer[: end + 2], self._buffer[end + 4 :]
-            self._read_head(head)
-        return self._read_chunks() if self._chunked else self._read_body()
-
-    def _read_head(self, head: bytes) -> None:
-        found = _STATUS.match(head)
-        if found is None:
-            raise Broken(f"the response is not HTTP/1.1: {head[:40]!r}")
-        status = int(found[2])
-        if status < 200:
-            if status == 101:
-                raise Broken("the service changed the protocol")
-            return  # on its way, not an answer
-        fields = [(name.lower(), value) for name, value in _FIELD.findall(head)]
-        lengths = {value for name, value in fields if name == b"content-length"}
-        codings = [value.lower() for name, value in fields if name == b"transfer-encoding"]
-        close = any(name == b"connection" and b"close" in value.lower() for name, value in fields)
-        for name, value in fields:
-            if name == b"retry-after":
-                self.retry_after = value.decode("latin-1")
-        self.status = status
-        self.keeps = found[1] == b"1" and not close
-        if status in (204, 304):
-            self._left = 0
-        elif codings:
-            self._chunked = codings == [b"chunked"] and not lengths
-            self.keeps = self.keeps and self._chunked
-        elif len(lengths) == 1 and (length := lengths.pop()).isdigit() and len(length) < 16:
-            self._left = int(length)
-        else:
-            self.keeps = False  # it ends with the connection
-
-    def _read_body(self) -> bool:
-        if self._left is None:
-            self._take(len(self._buffer))
-            return len(self.text) >= TEXT_MAX
-        self._left -= self._take(self._left)
-        return self._ended(ended=self._left == 0)
-
-    def _read_chunks(self) -> bool:
-        while True:
-            if self._left is not None and self._left > 0:
-                self._left -= self._take(self._left)
-                if self._left:
-                    return self._ended(ended=False)
-                self._left = _LINE_END
-            if self._left == _LINE_END:
-                if len(self._buffer) < 2:
-                    return self._ended(ended=False)
-                self._buffer, self._left = self._buffer[2:], None
-            found = _CHUNK.match(self._buffer)
-            if found is None:
-                if b"\r\n" in self._buffer or len(self._buffer) > HEAD_MAX:
-                    self.keeps = False  # no chunk: nobody knows where the response ends
-                    return True
-                return self._ended(ended=False)
-            self._left = int(found[1], 16)
-            if not self._left:
-                behind = self._buffer[found.end() :]
-                if behind in (b"", b"\r"):
-                    return self._ended(ended=False)
-                self.keeps = self.keeps and behind == b"\r\n"
-                return True  # what trailers say is not asked for
-            self._buffer = self._buffer[found.end() :]
-
-    def _take(self, count: int) -> int:
-        part, self._buffer = self._buffer[:count], self._buffer[count:]
-        if len(self.text) < TEXT_MAX:
-            self.text += part
-        return len(part)
-
-    def _ended(self, *, ended: bool) -> bool:
-        """An end that is certain, or a body so long that it is not waited for."""
-        if ended:
-            self.keeps = self.keeps and not self._buffer
-            return True
-        if len(self.text) >= TEXT_MAX:
-            self.keeps = False
-            return True
-        return False
+    whole: bool
 
 
 class Connection(asyncio.Protocol):
     """One connection, with at most one call on it."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self, loop: asyncio.AbstractEventLoop, reader: Callable[[], Response]) -> None:
+        self._loop, self._reader = loop, reader
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[Reply] | None = None
-        self._response = Response()
+        self._response: Response | None = None
         self.idle_since = 0.0
 
     @property
@@ -175,7 +65,7 @@ class Connection(asyncio.Protocol):
             raise NeverSent("the connection was closed")
         waiter: asyncio.Future[Reply] = self._loop.create_future()
         self._waiter = waiter
-        self._response = Response()
+        self._response = None
         timer = self._loop.call_later(timeout_s, self._end, f"no answer within {timeout_s:g} s")
         try:
             self._transport.write(request)
@@ -200,16 +90,21 @@ class Connection(asyncio.Protocol):
         if self._waiter is None or self._waiter.done():
             self.close()
             return
+        response = self._response
+        if response is None:  # not before: calls in flight hold as little as they can
+            response = self._response = self._reader()
         try:
-            ended = self._response.feed(data)
-        except Broken as error:
+            ended = response.feed(data)
+        except Exception as error:  # noqa: BLE001 - whatever cannot be read is no answer
             self._end(str(error))
             return
         if ended:
-            self._answer()
+            self._answer(response)
 
     def eof_received(self) -> None:
-        """Nothing more will come."""
+        """Nothing more will come: a response without a length is at its end."""
+        if self._response is not None:
+            self._response.end()
         self._end("the service closed the connection")
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -217,23 +112,25 @@ class Connection(asyncio.Protocol):
         self._end("the connection was lost" + (f": {exc}" if exc else ""))
 
     def _end(self, why: str) -> None:
-        """No more of the response will be read: a status that came is the answer all the same."""
+        """No more of the response will be read; a status that came is an answer all the same."""
         if self._waiter is not None and not self._waiter.done():
-            if self._response.status:
+            if self._response is not None and self._response.status:
                 self._response.keeps = False
-                self._answer()
+                self._answer(self._response)
             else:
                 self._waiter.set_exception(Broken(why))
         self.close()
 
-    def _answer(self) -> None:
-        response = self._response
+    def _answer(self, response: Response) -> None:
         assert self._waiter is not None
         assert self._transport is not None
         written = not self._transport.get_write_buffer_size()
         if not (response.keeps and written):
             self.close()
-        self._waiter.set_result(Reply(response.status, response.text, response.retry_after))
+        self._response = None
+        self._waiter.set_result(
+            Reply(response.status, response.text, response.retry_after, response.whole)
+        )
 
 
 class Connections:
@@ -245,13 +142,17 @@ class Connections:
         origin: str,
         tls: ssl.SSLContext | None,
         *,
+        reader: Callable[[], Response],
         connect_s: float,
         timeout_s: float,
+        proxy: Proxy | None = None,
     ) -> None:
         parts = urlsplit(origin)
         self._loop, self._tls = loop, tls
+        self._reader, self._proxy = reader, proxy
         self._host = str(parts.hostname)
         self._port = parts.port or (443 if tls else 80)
+        self._next = (self._host, self._port) if proxy is None else (proxy.host, proxy.port)
         self._connect_s, self._timeout_s = connect_s, timeout_s
         self._idle: list[Connection] = []
         self._addresses: tuple[float, asyncio.Future[Any]] | None = None
@@ -300,28 +201,56 @@ class Connections:
             raise NeverSent(why) from error
 
     async def _to_any(self, addresses: list[str]) -> Connection:
-        last: OSError = OSError(f"{self._host} has no address")
+        last: OSError = OSError(f"{self._next[0]} has no address")
         for address in addresses:
             try:
-                _, made = await self._loop.create_connection(
-                    lambda: Connection(self._loop),
-                    address,
-                    self._port,
-                    ssl=self._tls,
-                    server_hostname=self._host if self._tls else None,
-                )
+                if self._proxy is None:
+                    return await self._direct(address)
+                return await self._through(self._proxy, address)
             except OSError as error:
                 last = error
-            else:
-                return made
         raise last
 
+    def _made(self) -> Connection:
+        return Connection(self._loop, self._reader)
+
+    async def _direct(self, address: str) -> Connection:
+        _, made = await self._loop.create_connection(
+            self._made,
+            address,
+            self._port,
+            ssl=self._tls,
+            server_hostname=self._host if self._tls else None,
+        )
+        return made
+
+    async def _through(self, proxy: Proxy, address: str) -> Connection:
+        """Make a connection to the service itself, through a tunnel of the proxy's."""
+        transport: asyncio.BaseTransport | None
+        transport = await proxy.tunnel(self._loop, address, (self._host, self._port), self._reader)
+        connection = self._made()
+        try:
+            if self._tls is not None:
+                transport = await self._loop.start_tls(
+                    transport, connection, self._tls, server_hostname=self._host
+                )
+            if transport is None or transport.is_closing():
+                raise ConnectionResetError("the tunnel was closed")
+        except BaseException:
+            if transport is not None:
+                transport.close()
+            raise
+        if self._tls is None:
+            transport.set_protocol(connection)
+        connection.connection_made(transport)
+        return connection
+
     async def _found(self) -> list[str]:
-        """Give the host's addresses; all who ask at once share one look."""
+        """Give the addresses of the host, or of the proxy; all who ask at once share one look."""
         now = self._loop.time()
         if self._addresses is None or now - self._addresses[0] > ADDRESSES_S:
             looking = asyncio.ensure_future(
-                self._loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+                self._loop.getaddrinfo(*self._next, type=socket.SOCK_STREAM)
             )
             looking.add_done_callback(_looked_at)
             self._addresses = (now, looking)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _NAMED = re.compile(r"\$\{(\w+)\}")
+_COLUMN = re.compile(r"\{[^{}\":,]+\}")
 _SHORT = 4
 
 
@@ -85,6 +86,11 @@ def revealed_alone(text: str) -> list[str]:
 def names_secret(text: str) -> bool:
     """Whether a text takes something from the environment."""
     return _NAMED.search(text) is not None
+
+
+def names_column(text: str) -> bool:
+    """Whether a text with secrets names a column too; the braces of JSON do not."""
+    return _COLUMN.search(_NAMED.sub("", text)) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,14 @@ from semel.sinks.http.secrets import (
     Auth,
     Masks,
     authorization,
+    names_column,
     names_secret,
     revealed,
     revealed_alone,
     tls,
 )
 from semel.sinks.http.templates import Template, UrlTemplate
+from semel.sinks.http.tunnels import proxy_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,6 +42,7 @@ class Service:
     auth: tuple[Auth, ...]
     ca: str | None
     limits: Limits
+    proxy: str | None = field(default=None, repr=False)
 
     def calls(self, url: str, *, keyed: bool = False) -> Calls:
         """Make ready to call, on this machine and with its secrets. Raises `ConfigurationError` for
@@ -61,6 +64,8 @@ class Service:
             headers["Authorization"] = told
         template = UrlTemplate.of(url, what)
         secure = template.origin.startswith("https:")
+        proxy = proxy_for(self.proxy, template.origin, what)
+        secrets += () if proxy is None else proxy.secrets
         _allow_files(self.limits.concurrency + _FILES_BESIDE)
         return Calls(
             Door(
@@ -69,8 +74,9 @@ class Service:
                 method=self.method,
                 headers=headers,
                 tls=tls(self.auth, self.ca, what) if secure else None,
-                masks=Masks.of([*secrets, *_in_query(url)]),
+                masks=Masks.of([*secrets, *template.literals, *_in_query(url)]),
                 keyed=keyed,
+                proxy=proxy,
             ),
             self.limits,
         )
@@ -81,6 +87,11 @@ def header(value: str, what: str) -> Template | None:
     if not isinstance(value, str) or not value.isascii() or not value.isprintable():
         raise ConfigurationError(f"{what} is one line of ASCII")
     if names_secret(value):
+        if names_column(value):
+            raise ConfigurationError(
+                f"{what} takes ${{NAME}} from the environment and a value from a column; a header "
+                "takes one or the other: make two headers, or compute the value as a column"
+            )
         return None
     return Template.of(value, what)
 

@@ -14,8 +14,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
 
 from semel.errors import ConfigurationError, OutcomeUnknown, Rejected
+from semel.events.columns import is_bytes, is_text
 from semel.protocol import Capability, OnDoubt
 from semel.sinks.http.calls import Calls, Limits, Request
 from semel.sinks.http.connections import Broken, NeverSent
@@ -33,10 +35,12 @@ from semel.sinks.http.templates import (
     require_headers,
     to_json,
 )
+from semel.sinks.http.tunnels import require_proxy
+from semel.sinks.settings import no_column
 from semel.sinks.sink import DELIVERED, ProbingSession, Receipt, Session, Sink, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from semel.events import Chunk, Event, Rows
 
@@ -70,6 +74,7 @@ class Http(Sink):
         timeout_s: how long one call may take: 10 s, or half of `deadline_s` where that is less; a
             chunk's calls start so that they end within `deadline_s`.
         connect_s: how long a connection may take to be made.
+        proxy: the URL of a proxy to go through by CONNECT, or "env": the executor's HTTPS_PROXY.
         rate_limit: calls per second of a session, at most.
         breaker: after so many failures in a row the rest of a chunk is not tried.
     """
@@ -88,6 +93,7 @@ class Http(Sink):
     concurrency: int = 500
     timeout_s: float | None = None
     connect_s: float = 3.0
+    proxy: str | None = field(default=None, repr=False)
     rate_limit: float | None = None
     breaker: int = 20
     remembers_s: float = 0.0
@@ -158,6 +164,7 @@ class Http(Sink):
         if self.method not in METHODS:
             raise self._wrong(f"method={self.method!r} is not one of {', '.join(METHODS)}")
         UrlTemplate.of(self.url, self._named("url"))
+        require_proxy(self.proxy, self._named("proxy"))
         require_headers(self.headers)
         for name, value in self.headers.items():
             header(value, self._named(f"header {name}"))
@@ -174,6 +181,43 @@ class Http(Sink):
             raise self._wrong("auth names two Authorization headers: choose one")
         if credentials and any(name.lower() == "authorization" for name in self.headers):
             raise self._wrong("auth and headers both set Authorization: choose one")
+
+    def refuse(self, schema: pa.Schema) -> None:
+        """Raise `ConfigurationError` for a template that names a column which is not there, or one
+        that has no text.
+        """
+        for what, names, text in self._templates():
+            for name in names:
+                if name == KEY:
+                    continue
+                if name not in schema.names:
+                    raise no_column(self._named(what), name, schema.names)
+                kind = schema.field(name).type
+                if text and pa.types.is_nested(kind):
+                    raise self._wrong(
+                        f"{what} needs a text or a number, and column {name!r} is {kind}: select a "
+                        "part of it, or make it text with to_json before semel.deliver"
+                    )
+        body = self.body_column
+        if body is not None and not (is_text(kind := schema.field(body).type) or is_bytes(kind)):
+            raise self._wrong(f"body_column: column {body!r} is {kind}; a body is text or bytes")
+
+    def _templates(self) -> Iterator[tuple[str, Iterable[str], bool]]:
+        """Give what each setting names: the setting, its columns, and whether it makes texts of
+        them.
+        """
+        yield "url", sorted(UrlTemplate.of(self.url, "url").names), True
+        for name, value in self.headers.items():
+            template = header(value, name)
+            yield f"header {name}", () if template is None else template.names, True
+        if isinstance(self.probe, Asked):
+            yield "probe", sorted(self.probe.url.names), True
+        if self.body_column is not None:
+            yield "body_column", (self.body_column,), False
+        if self.body is not None:
+            shape = JsonBody.of(self.body, "body")
+            yield "body", sorted(shape.names), False
+            yield "body", sorted(shape.texts), True
 
     @property
     def call_s(self) -> float:
@@ -205,6 +249,7 @@ class Http(Sink):
             headers=dict(self.headers),
             auth=self.auth_given,
             ca=self.ca,
+            proxy=self.proxy,
             limits=Limits(
                 concurrency=self.concurrency,
                 timeout_s=self.call_s,

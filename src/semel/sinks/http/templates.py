@@ -33,6 +33,7 @@ KEY_LENGTH_MAX = 255
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 _NOT_PLAIN = re.compile(r"[^\x20-\x7e]+")
+_WORD = re.compile(r"[a-z]{1,16}(?:[-_.][a-z]{1,16})*|v\d{1,2}")
 _SEPARATOR = re.compile(r"[/\\]")
 _SPECIAL = re.compile(r'(["\\])')
 
@@ -66,6 +67,11 @@ class Template:
             names.append(name)
             texts.append("")
         return cls(tuple(texts), tuple(names))
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is one column and nothing else, so that a body takes the value itself."""
+        return self.texts == ("", "")
 
     def fill(self, value: Callable[[str], str]) -> str:
         """Put what `value` gives for each name between the texts."""
@@ -116,7 +122,7 @@ class UrlTemplate:
 
     text: str = field(repr=False)
     origin: str
-    segments: tuple[Template, ...]
+    segments: tuple[Template, ...] = field(repr=False)
     query: Template | None = field(repr=False)
     names: frozenset[str]
     """The columns that it takes values from."""
@@ -128,7 +134,10 @@ class UrlTemplate:
             raise ConfigurationError(
                 f"{what} is one line of ASCII without blanks; write what else it holds as %XX"
             )
-        parts = urlsplit(text)
+        try:
+            parts = urlsplit(text)
+        except ValueError:  # its words hold what stands before the path, and so a password
+            raise ConfigurationError(f"{what}: the host cannot be read") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigurationError(f"{what} begins with https:// (or http://) and a host")
         if "@" in parts.netloc:
@@ -150,9 +159,21 @@ class UrlTemplate:
 
     @property
     def shown(self) -> str:
-        """The URL as people may read it: without its query, which may hold a secret."""
-        path = "/".join(each.fill("{{{}}}".format) for each in self.segments)
-        return f"{self.origin}/{path}"
+        """The URL as people may read it: what is fixed in path and query may be a secret."""
+        names = [f"{{{name}}}" for each in self.segments for name in each.names]
+        fixed = any(text for each in self.segments for text in each.texts)
+        return "/".join([self.origin, *(["..."] if fixed else []), *names])
+
+    @property
+    def literals(self) -> list[str]:
+        """What is fixed in the path and may be a secret: the path itself, and segments that are
+        not plain words.
+        """
+        fixed = [text for each in self.segments for text in each.texts if text]
+        found = [text for text in fixed if not _WORD.fullmatch(text)]
+        if not self.names and len(fixed) > 1:
+            found.append("/".join(fixed))
+        return found
 
     def fill(self, row: Mapping[str, Any]) -> str:
         """Give path and query for one event. Raises `Rejected` for a value without a place."""
@@ -289,26 +310,31 @@ class JsonBody:
 
     shape: Any
     names: frozenset[str]
+    texts: frozenset[str]
+    """Those of the names that stand beside other text, and so are written as text."""
 
     @classmethod
     def of(cls, shape: Any, what: str) -> JsonBody:
         """Read a shape made of mappings, lists, texts, numbers, booleans and None."""
-        names: set[str] = set()
-        return cls(_shape(shape, what, names), frozenset(names))
+        found: list[Template] = []
+        made = _shape(shape, what, found)
+        names = frozenset(name for each in found for name in each.names)
+        texts = frozenset(name for each in found if not each.alone for name in each.names)
+        return cls(made, names, texts)
 
     def fill(self, row: Mapping[str, Any]) -> bytes:
         """Give the body for one event."""
         return to_json(_filled(self.shape, row))
 
 
-def _shape(shape: Any, what: str, names: set[str]) -> Any:
+def _shape(shape: Any, what: str, found: list[Template]) -> Any:
     if isinstance(shape, dict):
-        return {str(name): _shape(value, what, names) for name, value in shape.items()}
+        return {str(name): _shape(value, what, found) for name, value in shape.items()}
     if isinstance(shape, list | tuple):
-        return [_shape(value, what, names) for value in shape]
+        return [_shape(value, what, found) for value in shape]
     if isinstance(shape, str):
         template = Template.of(shape, what)
-        names.update(template.names)
+        found.append(template)
         return template
     if shape is None or isinstance(shape, bool | int | float):
         return shape
@@ -317,7 +343,7 @@ def _shape(shape: Any, what: str, names: set[str]) -> Any:
 
 def _filled(shape: Any, row: Mapping[str, Any]) -> Any:
     if isinstance(shape, Template):
-        if len(shape.names) == 1 and shape.texts == ("", ""):
+        if shape.alone:
             return column(row, shape.names[0], "the body")
         return shape.fill(lambda name: text_of(row, name, "the body"))
     if isinstance(shape, dict):

@@ -19,7 +19,7 @@ from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events import EntityIds, IdSet
 from semel.events.ids import Minibatch
 from semel.sinks.kafka.outlet import Outlet, need_number, place_of
-from semel.sinks.progress import Progress, Tail
+from semel.sinks.progress import UNREADABLE, Progress, Tail, unreadable
 from semel.sinks.sink import DELIVERED, Receipt
 
 if TYPE_CHECKING:
@@ -40,11 +40,13 @@ class Mark:
         after: where the log ended when its writer took the fence.
         at: the offset of the record that carries this, as its writer foresaw it; None where it
             could not. A copy of the record stands elsewhere.
+        topic: the identity of the topic, as its writer knew it; None where it did not.
     """
 
     events: int = 0
     after: int = 0
     at: int | None = None
+    topic: list[str] | None = None
 
 
 @dataclass(slots=True)
@@ -54,6 +56,7 @@ class Held:
     Attributes:
         after: where the log ended when the fence was taken.
         end: where it ends now, if nobody else writes there; None where that is not known.
+        topic: the identity of the topic, as the tail has it.
     """
 
     writer: Writer
@@ -61,6 +64,7 @@ class Held:
     events: int = 0
     after: int = 0
     end: int | None = None
+    topic: list[str] | None = None
 
 
 class LogSession:
@@ -134,6 +138,8 @@ class LogSession:
 
         try:
             found = self._events(ending.back_until(enough), minibatch)
+        except UNREADABLE as error:
+            raise self._unreadable(error) from error
         finally:
             ending.close()
         if held.tail == Tail() and ending.low > 0:
@@ -176,6 +182,7 @@ class LogSession:
         self, held: Held, chunk: Chunk, tail: Tail, events: int, minibatch: Minibatch | None
     ) -> Receipt:
         """Append records in one transaction. A resend has no minibatch of its own."""
+        self._outlet.require_same(self._topic, held.topic)
         records = self._outlet.records(chunk)
         count = len(records)
         records.partitions = [self._partition] * count
@@ -184,11 +191,16 @@ class LogSession:
         if minibatch is None:
             records.last.append((RESENT, str(tail.resent).encode()))
         end, held.end = held.end, None  # where it ends is not known after a transaction that failed
-        told = Mark(events, held.after, None if end is None else end + count - 1)
+        topic = self._outlet.topic(self._topic).identity
+        told = Mark(events, held.after, None if end is None else end + count - 1, topic)
         records.last.append((TAIL, json.dumps(_written(tail, told)).encode()))
-        held.writer.transact(lambda writer: writer.send(records, self._topic))
+        try:
+            held.writer.transact(lambda writer: writer.send(records, self._topic))
+        except ConfigurationError:
+            self._outlet.forget()
+            raise
         held.end = None if end is None else end + count + 1  # behind it stands Kafka's commit
-        held.tail, held.events = tail, events
+        held.tail, held.events, held.topic = tail, events, topic
         return DELIVERED
 
     def _read(self, writer: Writer) -> Held:
@@ -204,7 +216,9 @@ class LogSession:
                 found = ending.read(max(ending.low, min(mark.after, last.offset())))
                 tails = [_read_tail(told) for told in map(self._tail, found) if told]
                 tail, mark = max(tails, key=lambda each: (each[0].osn, each[0].resent))
-            return Held(writer, tail, mark.events, ending.end, ending.end)
+            return Held(writer, tail, mark.events, ending.end, ending.end, mark.topic)
+        except UNREADABLE as error:
+            raise self._unreadable(error) from error
         finally:
             ending.close()
 
@@ -217,6 +231,10 @@ class LogSession:
                 "would forget what was delivered. With sequenced=True set cleanup.policy=delete on "
                 "it; else leave sequenced out, and progress is kept in a topic of its own"
             )
+
+    def _unreadable(self, error: Exception) -> ConfigurationError:
+        what = f"what semel's headers of a record in topic {self._topic!r} say"
+        return unreadable(self._outlet.where, what, error)
 
     def _gone(self, minibatch: Minibatch, why: str) -> Diverged:
         return Diverged(
@@ -268,6 +286,7 @@ def _written(tail: Tail, mark: Mark) -> dict[str, Any]:
         "events": mark.events,
         "after": mark.after,
         "at": mark.at,
+        "topic": mark.topic,
     }
 
 
@@ -280,4 +299,4 @@ def _read_tail(text: bytes | None) -> tuple[Tail, Mark]:
         stamp=None if value["stamp"] is None else Progress.from_json(value["stamp"]),
         resent=value["resent"],
     )
-    return tail, Mark(value["events"], value["after"], value["at"])
+    return tail, Mark(value["events"], value["after"], value["at"], value.get("topic"))

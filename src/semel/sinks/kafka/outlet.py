@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from math import inf
 from typing import TYPE_CHECKING
 
-from semel.errors import ConfigurationError, Rejected
+from semel.errors import ConfigurationError, Diverged, Rejected
 from semel.events.chunks import escaped
 from semel.ledger.clock import SystemClock
 from semel.sinks.kafka.records import BYTES_MAX, OVERHEAD_MAX, records_of
@@ -65,6 +66,19 @@ class Outlet:
             known = self._asking().find(name) or known
             self._topics[name] = (CLOCK.monotonic(), known)
         return known
+
+    def forget(self) -> None:
+        """Ask for the topics again with the next session: one of them was refused."""
+        for name, (_, known) in self._topics.items():
+            self._topics[name] = (-inf, known)
+
+    def require_same(self, name: str, recorded: list[str] | None) -> None:
+        """Raise `Diverged` where a topic is not the one that was written to before."""
+        if self.topic(name).is_another(recorded):
+            raise Diverged(
+                f"{self.where}: topic {name!r} was deleted and recreated, so what it had "
+                "acknowledged is gone. Restore it, or start under a new name"
+            )
 
     def writer(self) -> Writer:
         """Make a writer, and fence whoever was before it."""

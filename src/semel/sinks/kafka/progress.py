@@ -4,6 +4,8 @@ Always true:
 - the last committed record of a place's key is its progress row; nobody writes it but the holder of
   the place's `transactional.id`;
 - while a session holds the fence, the row it wrote last is the row that stands;
+- the row names the topic that was written to by its id: one that was deleted and recreated is
+  noticed before a further event goes there;
 - ids of a minibatch are parts beside the row, one or more for each chunk, so that a transaction
   carries its own chunk's ids and not all that came before.
 """
@@ -21,7 +23,8 @@ from semel.errors import ConfigurationError, Fenced, Rejected, SemelError
 from semel.events import EntityIds
 from semel.sinks.kafka.outlet import Outlet, number_of, place_of
 from semel.sinks.kafka.records import BYTES_MAX, OVERHEAD_MAX
-from semel.sinks.progress import Progress
+from semel.sinks.kafka.writer import PARTITION_AT_FAULT, TOPIC_AT_FAULT
+from semel.sinks.progress import UNREADABLE, Progress, unreadable
 from semel.sinks.sink import DELIVERED, Receipt
 
 if TYPE_CHECKING:
@@ -40,11 +43,18 @@ KEPT_MAX = 16
 
 @dataclass(slots=True)
 class Held:
-    """A fence that is held, and the row that stands behind it."""
+    """A fence that is held, and the row that stands behind it.
+
+    Attributes:
+        topic: the identity of the topic that the row was written with; None where none was.
+        kept_in: the identity of the progress topic.
+    """
 
     writer: Writer
     row: Progress | None
     parts: int
+    topic: list[str] | None = None
+    kept_in: list[str] | None = None
 
 
 _kept: OrderedDict[tuple[object, ...], Held] = OrderedDict()
@@ -116,7 +126,9 @@ class ProgressSession:
         where it is not, or where more than the row is asked for.
         """
         stood = kept.row
-        if stood is None or stood.minibatch == self._target.minibatch:
+        progress = self._outlet.topic(self._sink.progress_topic)
+        again = stood is None or stood.minibatch == self._target.minibatch
+        if stood is None or again or progress.is_another(kept.kept_in):
             kept.writer.close()
             return None
         try:
@@ -136,11 +148,10 @@ class ProgressSession:
             self._held = None
         writer = self._outlet.writer()
         try:
-            row, parts = self._read()
+            self._held = self._read(writer)
         except BaseException:
             writer.close()
             raise
-        self._held = Held(writer, row, parts)
         return self._held
 
     def _take(self, held: Held) -> None:
@@ -156,6 +167,8 @@ class ProgressSession:
         row that is not what was acknowledged.
         """
         self._refuse_later(held, progress)
+        if self._sink.topic is not None:
+            self._outlet.require_same(self._sink.topic, held.topic)
         row = held.row
         if row is not None and row.minibatch == progress.minibatch and row.done > progress.start:
             raise Fenced(
@@ -176,13 +189,18 @@ class ProgressSession:
     # -- the row
 
     def _write(self, held: Held, row: Progress, fill: Any = None) -> None:
-        """Commit the row, with what `fill` produces and with the ids of the chunk beside it."""
+        """Commit the row, with what `fill` produces and with the ids of the chunk beside it. The
+        topic that it names is the one that `fill` writes to, else the one that it named.
+        """
         same = held.row is not None and held.row.minibatch == row.minibatch
         first = held.parts if same else 0
         pieces = _pieces(row)
         parts = first + len(pieces)
         bare = replace(row, ids=EntityIds.EMPTY)
-        text = json.dumps({**bare.to_json(), "parts": parts}).encode()
+        topic = held.topic
+        if fill is not None and self._sink.topic is not None:
+            topic = self._outlet.topic(self._sink.topic).identity
+        text = json.dumps({**bare.to_json(), "parts": parts, "topic": topic}).encode()
 
         def produce(writer: Writer) -> None:
             if fill is not None:
@@ -195,7 +213,7 @@ class ProgressSession:
             self._put(writer, self._place.encode(), text)
 
         try:
-            held.writer.transact(produce, by_row=fill is not None and self._sink.topic is None)
+            held.writer.transact(produce, chosen=frozenset() if fill is None else self._chosen())
         except Rejected as error:
             if fill is not None:
                 raise
@@ -203,7 +221,15 @@ class ProgressSession:
                 f"{self._outlet.where}: the progress topic {self._sink.progress_topic!r} does not "
                 f"take progress: {error}. Nothing was sent; see its settings"
             ) from error
-        held.row, held.parts = bare, parts
+        except ConfigurationError:
+            self._outlet.forget()
+            raise
+        held.row, held.parts, held.topic = bare, parts, topic
+
+    def _chosen(self) -> frozenset[str]:
+        """Give the errors about what each row names, as the sink says."""
+        topics = TOPIC_AT_FAULT if self._sink.topic is None else frozenset()
+        return topics if self._sink.partition is None else topics | PARTITION_AT_FAULT
 
     def _put(self, writer: Writer, key: bytes, value: bytes | None) -> None:
         limit = self._outlet.topic(self._sink.progress_topic).bytes_max or BYTES_MAX
@@ -218,7 +244,7 @@ class ProgressSession:
     def _part_key(self, part: int) -> bytes:
         return f"{self._place}\x1f{part}".encode()
 
-    def _read(self) -> tuple[Progress | None, int]:
+    def _read(self, writer: Writer) -> Held:
         """Find the row as it is committed, behind the fence, and how many parts are beside it."""
         place = self._place.encode()
         ending = self._outlet.ending(self._sink.progress_topic, self._partition)
@@ -227,10 +253,15 @@ class ProgressSession:
         finally:
             ending.close()
         rows = [each.value() for each in found if each.key() == place]
+        kept_in = self._outlet.topic(self._sink.progress_topic).identity
         if not rows or rows[-1] is None:
-            return None, 0
-        value = json.loads(rows[-1])
-        return Progress.from_json(value), int(value["parts"])
+            return Held(writer, None, 0, kept_in=kept_in)
+        try:
+            value = json.loads(rows[-1])
+            row = Progress.from_json(value)
+            return Held(writer, row, int(value["parts"]), value.get("topic"), kept_in)
+        except UNREADABLE as error:
+            raise self._unreadable(error) from error
 
     def _all_ids(self) -> EntityIds:
         """Read the ids of the minibatch back; only asked for where it was begun before."""
@@ -238,8 +269,14 @@ class ProgressSession:
         ending = self._outlet.ending(self._sink.progress_topic, self._partition)
         try:
             return self._ids(ending.read(), held.parts, self._target.minibatch)
+        except UNREADABLE as error:
+            raise self._unreadable(error) from error
         finally:
             ending.close()
+
+    def _unreadable(self, error: Exception) -> ConfigurationError:
+        what = f"progress in topic {self._sink.progress_topic!r}, key {self._place!r},"
+        return unreadable(self._outlet.where, what, error)
 
     def _ids(self, records: list[Any], parts: int, minibatch: Minibatch) -> EntityIds:
         """Put the ids of a minibatch together from its parts."""

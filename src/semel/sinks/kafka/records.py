@@ -11,8 +11,7 @@ import json
 import math
 import re
 from dataclasses import dataclass, field
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
+from datetime import timedelta
 from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +21,11 @@ import pyarrow.compute as pc
 
 from semel.errors import ConfigurationError, Rejected
 from semel.events import values
-from semel.events.columns import is_text
+from semel.events.columns import is_bytes, is_text
+from semel.sinks.settings import no_column
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from semel.events import Chunk, Rows
 
@@ -147,6 +147,24 @@ def records_of(chunk: Chunk, shape: Shape, pipeline: str) -> Records:
     )
 
 
+def refuse_columns(schema: pa.Schema, shape: Shape) -> None:
+    """Raise `ConfigurationError` for a column that is not there, or cannot be what it is to be."""
+    roles = [("key", shape.key), ("value", shape.value)]
+    roles += [(f"header {name!r}", column) for name, column in shape.headers]
+    for role, name in [*roles, ("topic", shape.topic), ("partition", shape.partition)]:
+        if name is None:
+            continue
+        if name not in schema.names:
+            raise no_column(f"the {role}", name, schema.names)
+        kind = schema.field(name).type
+        if role == "topic":
+            _require_topic(kind, name)
+        elif role == "partition":
+            _require_partition(kind, name)
+        else:
+            _require_writable(kind, name, role)
+
+
 def _keys(rows: Rows, shape: Shape) -> pa.Array | None:
     if shape.key is not None:
         return _bytes(rows, shape.key, "key")
@@ -197,15 +215,19 @@ def _column(rows: Rows, name: str, role: str) -> pa.Array:
 def _bytes(rows: Rows, name: str, role: str) -> pa.Array:
     """A column as bytes: text as UTF-8, integers and booleans as text."""
     array = _column(rows, name, role)
+    _require_writable(array.type, name, role)
     kind = array.type
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return array
-    if is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-        return _texts(array)
-    raise ConfigurationError(
-        f"column {name!r} is {kind}; the {role} is text, binary, an integer or a boolean: "
-        f"cast({name} as string)"
-    )
+    return array if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else _texts(array)
+
+
+def _require_writable(kind: pa.DataType, name: str, role: str) -> None:
+    types = pa.types
+    writable = (is_text, types.is_binary, types.is_large_binary, types.is_integer, types.is_boolean)
+    if not any(fits(kind) for fits in writable):
+        raise ConfigurationError(
+            f"column {name!r} is {kind}; the {role} is text, binary, an integer or a boolean: "
+            f"cast({name} as string)"
+        )
 
 
 def _texts(array: pa.Array) -> pa.Array:
@@ -221,8 +243,7 @@ def _topics(rows: Rows, name: str | None) -> list[str] | None:
     if name is None:
         return None
     array = _column(rows, name, "topic")
-    if not is_text(array.type):
-        raise ConfigurationError(f"column {name!r} is {array.type}; a topic's name is text")
+    _require_topic(array.type, name)
     topics: list[str | None] = array.to_pylist()
     for topic in set(topics):
         if topic is None or not _TOPIC.fullmatch(topic) or topic.startswith(("__", ".")):
@@ -230,13 +251,22 @@ def _topics(rows: Rows, name: str | None) -> list[str] | None:
     return [topic for topic in topics if topic is not None]
 
 
+def _require_topic(kind: pa.DataType, name: str) -> None:
+    if not is_text(kind):
+        raise ConfigurationError(f"column {name!r} is {kind}; a topic's name is text")
+
+
+def _require_partition(kind: pa.DataType, name: str) -> None:
+    if not pa.types.is_integer(kind):
+        raise ConfigurationError(f"column {name!r} is {kind}; a partition is an integer")
+
+
 def _partitions(rows: Rows, name: str | None) -> list[int] | None:
     """The partition of each row. A null or a negative number rejects the chunk."""
     if name is None:
         return None
     array = _column(rows, name, "partition")
-    if not pa.types.is_integer(array.type):
-        raise ConfigurationError(f"column {name!r} is {array.type}; a partition is an integer")
+    _require_partition(array.type, name)
     if array.null_count or (len(array) and pc.min(array).as_py() < 0):
         raise Rejected(f"column {name!r} is null or negative; a partition is a number from 0 on")
     found: list[int] = array.to_pylist()
@@ -263,9 +293,8 @@ def _json(rows: Rows) -> pa.Array:
 
 
 def json_text(array: pa.Array) -> pa.Array:
-    """Each value of a column as JSON; null stays null.
-
-    As Spark's `to_json` has it: a NaN is a text, binary is base64, times are ISO 8601.
+    """Each value of a column as JSON; null stays null. What differs from Spark's `to_json` is said
+    in docs/sinks/kafka.md.
     """
     kind = array.type
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
@@ -276,31 +305,84 @@ def json_text(array: pa.Array) -> pa.Array:
         array = array.cast(pa.string())
         if pc.any(pc.match_substring_regex(array, _SPECIAL)).as_py() is not True:
             return pc.binary_join_element_wise('"', array, '"', "")
-    made = [None if each is None else _dumped(each) for each in array.to_pylist()]
-    return pa.array(made, pa.string())
+    return pa.array(map(_json_of(kind), array.to_pylist()), pa.string())
 
 
-def _dumped(value: Any) -> str:
-    return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"))
+def _json_of(kind: pa.DataType) -> Callable[[Any], str | None]:
+    """How a value of a column is written, which may be None."""
+    write = _writer(kind)
+    return lambda value: None if value is None else write(value)
 
 
-def _plain(value: Any) -> Any:
-    """A value as JSON can say it."""
-    if isinstance(value, dict):
-        return {str(name): _plain(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, datetime | date | time):
-        return value.isoformat()
-    return value.total_seconds() if isinstance(value, timedelta) else _number(value)
+def _inner(kind: pa.DataType) -> Callable[[Any], str]:
+    """How a value inside another one is written, which may be None."""
+    write = _writer(kind)
+    return lambda value: "null" if value is None else write(value)
 
 
-def _number(value: Any) -> Any:
-    return str(value) if isinstance(value, Decimal) else value
+def _writer(kind: pa.DataType) -> Callable[[Any], str]:
+    """How a value of a type is written. Python's own value does not always tell: an empty map is
+    an empty list.
+    """
+    types = pa.types
+    if types.is_dictionary(kind):
+        return _writer(kind.value_type)
+    if types.is_struct(kind):
+        fields = [(each.name, f"{_quoted(each.name)}:", _inner(each.type)) for each in kind]
+        return lambda value: _braced(f"{head}{write(value[name])}" for name, head, write in fields)
+    if types.is_map(kind):
+        key, item = _key(kind.key_type), _inner(kind.item_type)
+        return lambda value: _braced(f"{key(name)}:{item(each)}" for name, each in value)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        element = _inner(kind.value_type)
+        return lambda value: f"[{','.join(map(element, value))}]"
+    return next((write for holds, write in _WRITERS if holds(kind)), _quoted)
+
+
+def _braced(entries: Iterable[str]) -> str:
+    return "{" + ",".join(entries) + "}"
+
+
+def _key(kind: pa.DataType) -> Callable[[Any], str]:
+    """How a key of a map is written: as its value is, which is made a text where it is none."""
+    write = _writer(kind)
+
+    def text(value: Any) -> str:
+        made = write(value)
+        return made if made.startswith('"') else _quoted(made)
+
+    return text
+
+
+def _quoted(value: object) -> str:
+    return json.dumps(str(value), ensure_ascii=False)
+
+
+def _float(value: float) -> str:
+    if math.isfinite(value):
+        return repr(value)
+    return {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}[str(value)]
+
+
+def _interval(value: timedelta) -> str:
+    """As Spark writes an interval that goes from days to seconds."""
+    sign, value = ("-", -value) if value < timedelta() else ("", value)
+    minutes, seconds = divmod(value.seconds, 60)
+    part = f"{value.microseconds:06d}".rstrip("0")
+    time = f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d}{'.' if part else ''}{part}"
+    return f"\"INTERVAL '{sign}{value.days} {time}' DAY TO SECOND\""
+
+
+_WRITERS: list[tuple[Callable[[pa.DataType], bool], Callable[[Any], str]]] = [
+    (pa.types.is_boolean, lambda value: "true" if value else "false"),
+    (pa.types.is_integer, str),
+    (pa.types.is_decimal, str),
+    (pa.types.is_floating, _float),
+    (is_text, _quoted),
+    (is_bytes, lambda value: f'"{base64.b64encode(value).decode()}"'),
+    (pa.types.is_duration, _interval),
+    (pa.types.is_temporal, lambda value: f'"{value.isoformat()}"'),
+]
 
 
 def mapping_of(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

@@ -8,17 +8,20 @@ With `sequenced=True` there is no progress topic: the log of each partition is a
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError
 from semel.protocol import Capability
 from semel.sinks.kafka.outlet import place_of
-from semel.sinks.kafka.records import BYTES_MAX, STAMPS, Shape, mapping_of
+from semel.sinks.kafka.records import BYTES_MAX, STAMPS, Shape, mapping_of, refuse_columns
 from semel.sinks.sink import Sink, Target
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import pyarrow as pa
 
     from semel.sinks.kafka.log import LogSession
     from semel.sinks.kafka.progress import ProgressSession
@@ -89,6 +92,11 @@ class Kafka(Sink):
         found = []
         if not self.servers or not isinstance(self.servers, str):
             found.append("servers is a text like 'host:9092,host:9092'")
+        elif not all(_SERVER.fullmatch(each) for each in self.servers.split(",")):
+            found.append(
+                "servers is a text like 'host:9092,host:9092', and nothing of what it is is shown: "
+                "a user and a password belong into config (sasl.username, sasl.password)"
+            )
         if (self.topic is None) == (self.topic_column is None):
             found.append("say either topic or topic_column")
         if self.topic is not None and self.topic == self.progress_topic:
@@ -128,6 +136,15 @@ class Kafka(Sink):
                 "min.insync.replicas), and on nobody deleting that topic."
             ),
         )
+
+    def refuse(self, schema: pa.Schema) -> None:
+        """Raise `ConfigurationError` for a column that is not there, or of a type that a record
+        cannot take there.
+        """
+        try:
+            refuse_columns(schema, self.shape)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"sink {self.name!r}: {error}") from None
 
     def describe(self) -> dict[str, object]:
         """What may not change under a pipeline; no setting of the client is among it."""
@@ -197,6 +214,8 @@ class Kafka(Sink):
             f"Kafka at {self.servers}"
         )
 
+
+_SERVER = re.compile(r" *(?:[A-Z_]+://)?(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.-]+)(?::[0-9]{1,5})? *")
 
 _PRODUCER = frozenset(
     {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.errors import NotDelivered
 from semel.ledger.clock import SystemClock
-from semel.sinks.kafka.writer import Told, client_library
+from semel.sinks.kafka.writer import Told, Words, client_library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,6 +39,7 @@ class Ending:
     ) -> None:
         self._kafka = client_library()
         self._place = (topic, partition)
+        self._words = Words(config)
         self._patience_s, self._expires_s = patience_s, expires_s
         own = {
             **config,
@@ -89,7 +90,7 @@ class Ending:
             elif refused is not None and refused.name() == "_PARTITION_EOF":
                 at = message.offset()
             elif refused is not None and not (refused.retriable() or refused.name() in OF_GROUPS):
-                raise self._unread(refused.str())
+                raise self._unread(self._words(refused))
             elif CLOCK.monotonic() > moved + self._expires_s:
                 raise self._unread(f"another transaction is open at offset {at} of {self.end}")
             elif CLOCK.monotonic() > heard + self._patience_s / 2:
@@ -103,7 +104,7 @@ class Ending:
         try:
             low, end = asker.get_watermark_offsets(place, timeout=patience_s)
         except self._kafka.KafkaException as error:
-            raise self._unread(error.args[0].str()) from error
+            raise self._unread(self._words(error.args[0])) from error
         return int(low), int(end)
 
     def _unread(self, why: str) -> NotDelivered:

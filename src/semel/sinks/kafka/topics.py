@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError, NotDelivered
 from semel.ledger.clock import SystemClock
-from semel.sinks.kafka.writer import WRONG, Told, client_library, no_such_config
+from semel.sinks.kafka.writer import WRONG, Told, Words, client_library, no_such_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +31,10 @@ PROGRESS = {
 """A progress topic keeps the last word of each partition for ever, and little else."""
 
 
+NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+"""What brokers that give topics no ids say."""
+
+
 @dataclass(frozen=True, slots=True)
 class Topic:
     """A topic as its brokers describe it."""
@@ -40,6 +44,25 @@ class Topic:
     id: str
     bytes_max: int | None = None
     policy: str | None = None
+    cluster: str | None = None
+
+    @property
+    def identity(self) -> list[str] | None:
+        """What tells it from any other, also from one of its name that comes later: cluster, name
+        and id. None where the brokers do not say.
+        """
+        if self.cluster is None or self.id == NO_ID:
+            return None
+        return [self.cluster, self.name, self.id]
+
+    def is_another(self, recorded: list[str] | None) -> bool:
+        """Say whether it is not the topic that was recorded, although it has its name. Ids of
+        another cluster are not compared: there it is a copy.
+        """
+        here = self.identity
+        if here is None or recorded is None or here[:2] != recorded[:2]:
+            return False
+        return here != recorded
 
 
 class Topics:
@@ -55,7 +78,9 @@ class Topics:
         from confluent_kafka.admin import AdminClient
 
         self._where = where
+        self._words = Words(config)
         self._told: Any = None
+        self._cluster: tuple[str | None] | None = None
         own: dict[str, Any] = {**config, "logger": Told(), "error_cb": self._hear}
         try:
             self._admin = AdminClient(own)
@@ -93,7 +118,20 @@ class Topics:
             str(told.topic_id),
             None if limit is None else int(limit),
             settings.get("cleanup.policy"),
+            self._cluster_id(),
         )
+
+    def _cluster_id(self) -> str | None:
+        """The id of the cluster, asked for once; None where it does not say."""
+        if self._cluster is None:
+            asked = self._admin.describe_cluster(request_timeout=self._left())
+            try:
+                self._cluster = (self._answer(asked).cluster_id,)
+            except self._kafka.KafkaException as error:
+                if _nobody_answered(error.args[0]):
+                    raise self._failed(error.args[0]) from error
+                self._cluster = (None,)
+        return self._cluster[0]
 
     def need(self, name: str) -> Topic:
         """Describe a topic that has to be there. Raises `ConfigurationError` where it is not."""
@@ -139,7 +177,7 @@ class Topics:
                 raise self._failed(refused) from error
             raise ConfigurationError(
                 f"{self._where}: the progress topic {name!r} is not there and could not be made "
-                f"({refused.str()}). Create it with {partitions} partitions and "
+                f"({self._words(refused)}). Create it with {partitions} partitions and "
                 "cleanup.policy=compact"
             ) from error
 
@@ -179,10 +217,10 @@ class Topics:
         if refused.name() in WRONG or (self._told is not None and self._told.name() in WRONG):
             told = self._told or refused
             return ConfigurationError(
-                f"{self._where}: {told.str()} ({told.name()}). See the sink's config; nothing was "
-                "sent"
+                f"{self._where}: {self._words(told)} ({told.name()}). See the sink's "
+                "config; nothing was sent"
             )
-        return NotDelivered(f"{self._where}: {refused.str()} ({refused.name()})")
+        return NotDelivered(f"{self._where}: {self._words(refused)} ({refused.name()})")
 
     def _hear(self, told: Any) -> None:
         if self._told is None or self._told.name() not in WRONG:

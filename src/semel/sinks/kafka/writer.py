@@ -23,6 +23,7 @@ from semel.errors import (
     OutcomeUnknown,
     Rejected,
     SemelError,
+    plain_text,
 )
 from semel.ledger.clock import SystemClock
 
@@ -40,24 +41,26 @@ AT_FAULT = frozenset(
     {
         "MSG_SIZE_TOO_LARGE",
         "RECORD_LIST_TOO_LARGE",
-        "INVALID_MSG",
-        "INVALID_MSG_SIZE",
         "INVALID_RECORD",
         "_INVALID_DIFFERENT_RECORD",
-        "INVALID_TIMESTAMP",
-        "_UNKNOWN_PARTITION",
     }
 )
-"""Names of Kafka's errors that say that a record itself cannot be taken, now or later."""
+"""Names of Kafka's errors that say that a record itself cannot be taken, now or later. Of a batch
+of several the client says INVALID_RECORD also where it is their time; a record alone tells.
+"""
 
-TOPIC_AT_FAULT = frozenset(
-    {
-        "UNKNOWN_TOPIC_OR_PART",
-        "_UNKNOWN_TOPIC",
-        "TOPIC_EXCEPTION",
-        "TOPIC_AUTHORIZATION_FAILED",
-    }
-)
+TOPIC_AT_FAULT = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "TOPIC_EXCEPTION"})
+PARTITION_AT_FAULT = frozenset({"_UNKNOWN_PARTITION"})
+"""What there is not. That is an event's fault only where the event chose it (`chosen`)."""
+
+RIGHTS = frozenset({"TOPIC_AUTHORIZATION_FAILED"})
+
+HINTS = {
+    "INVALID_TIMESTAMP": "the times of records are the clock's of this machine: set it, or raise "
+    "message.timestamp.before.max.ms and message.timestamp.after.max.ms of the topic",
+}
+"""What to do, where it is not about rights or the sink's config."""
+
 PURGED = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT", "_STATE"})
 WRONG = frozenset(
     {
@@ -71,9 +74,16 @@ WRONG = frozenset(
         "UNSUPPORTED_VERSION",
         "_UNSUPPORTED_FEATURE",
         "POLICY_VIOLATION",
+        "INVALID_TIMESTAMP",
+        "INVALID_REQUIRED_ACKS",
+        "UNSUPPORTED_FOR_MESSAGE_FORMAT",
+        "UNSUPPORTED_COMPRESSION_TYPE",
     }
 )
 """What trying again does not mend: a person has to."""
+
+_SECRET = re.compile(r"password|secret|oauthbearer\.config|\.pem$")
+"""Settings whose values are shown nowhere, also where the client repeats them."""
 
 MOMENT_S = 0.2
 """So long an abort is tried where the time of its call is over: whoever fences next does it too."""
@@ -86,6 +96,22 @@ class Told:
         """Write a line for whoever looks for it."""
         del level
         _LOG.debug(text, *arguments)
+
+
+class Words:
+    """The client's words as they may stand in a message: one line, and no secret of its config."""
+
+    def __init__(self, config: Mapping[str, object]) -> None:
+        found = [str(value) for name, value in config.items() if _SECRET.search(name)]
+        found += [part for each in found for part in re.findall(r"=\s*(\S+)", each)]
+        self._secrets = sorted({each for each in found if len(each) >= 4}, key=len, reverse=True)
+
+    def __call__(self, refused: Any) -> str:
+        """Give the text of an error of the client's."""
+        text: str = refused.str()
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return plain_text(text)
 
 
 def client_library() -> Any:
@@ -103,6 +129,7 @@ class Writer:
     def __init__(self, config: Mapping[str, object], where: str, *, patience_s: float) -> None:
         self._kafka = client_library()
         self._where = where
+        self._words = Words(config)
         self._patience_s = patience_s
         self._ends = 0.0
         self._refused: Any = None
@@ -133,14 +160,16 @@ class Writer:
             except self._kafka.KafkaException as error:
                 self._listen()
                 if not error.args[0].retriable() or left <= 0 or self._hopeless():
-                    raise self._before_commit(self._told_or(error.args[0])) from error
+                    raise self._before_commit(self._told_or(error.args[0]), frozenset()) from error
             else:
                 self.usable = True
                 return
 
-    def transact(self, fill: Callable[[Writer], None], *, by_row: bool = False) -> None:
-        """Make one transaction of what `fill` produces: all of it or nothing. `by_row`: each row
-        names its topic, so one that does not exist is the row's fault.
+    def transact(
+        self, fill: Callable[[Writer], None], *, chosen: frozenset[str] = frozenset()
+    ) -> None:
+        """Make one transaction of what `fill` produces: all of it or nothing. `chosen`: errors
+        about topics or partitions that the rows name, and that are so the rows' fault.
 
         Raises `NotDelivered`, `Rejected` or `Fenced` when nothing of it arrived, `OutcomeUnknown`
         when nobody knows: whoever fences next finds out. All of it has one deadline.
@@ -152,9 +181,7 @@ class Writer:
             fill(self)
             self._flush()
         except (self._kafka.KafkaException, SemelError) as error:
-            found = (
-                error if isinstance(error, SemelError) else self._classified(error, by_row=by_row)
-            )
+            found = error if isinstance(error, SemelError) else self._classified(error, chosen)
             self._abort(found)
             raise found from error
         self._commit()
@@ -227,7 +254,8 @@ class Writer:
         if self._left() < 0:
             raise NotDelivered(
                 f"{self._where}: the brokers did not take a chunk within {self._patience_s:g} s "
-                f"({self._told or 'no error was told'}). Nothing of it is visible"
+                f"({self._words(self._told) if self._told else 'no error was told'}). Nothing of "
+                "it is visible"
             )
 
     def _commit(self) -> None:
@@ -242,7 +270,8 @@ class Writer:
                     raise self._fenced() from error
                 if not refused.retriable() or left <= 0:
                     raise OutcomeUnknown(
-                        f"{self._where}: the commit of a chunk was not answered ({refused.str()})"
+                        f"{self._where}: the commit of a chunk was not answered "
+                        f"({self._words(refused)})"
                     ) from error
             else:
                 return
@@ -264,7 +293,7 @@ class Writer:
         with suppress(self._kafka.KafkaException):
             self._producer.poll(0)
 
-    def _classified(self, error: Exception, *, by_row: bool) -> SemelError:
+    def _classified(self, error: Exception, chosen: frozenset[str]) -> SemelError:
         """Say what went wrong with a transaction; where its records were only thrown away because
         of it, the client tells why when it is asked for another one.
         """
@@ -274,21 +303,23 @@ class Writer:
                 self._producer.begin_transaction()
             except self._kafka.KafkaException as why:
                 refused = why.args[0]
-        return self._before_commit(refused, by_row=by_row)
+        return self._before_commit(refused, chosen)
 
-    def _before_commit(self, refused: Any, *, by_row: bool = False) -> SemelError:
+    def _before_commit(self, refused: Any, chosen: frozenset[str]) -> SemelError:
         """Say what an error means while no commit was asked for: nothing arrived."""
-        name, text = refused.name(), refused.str()
+        name, text = refused.name(), self._words(refused)
         if name in FENCED:
             return self._fenced()
         if name in AT_FAULT:
             return Rejected(f"Kafka refuses the record: {text}")
-        if by_row and name in TOPIC_AT_FAULT:
-            return Rejected(f"Kafka does not take records for the topic that it names: {text}")
-        if name in TOPIC_AT_FAULT or name in WRONG:
+        if name in chosen:
+            return Rejected(
+                f"Kafka does not take records for the topic or partition that it names: {text}"
+            )
+        if name in TOPIC_AT_FAULT | PARTITION_AT_FAULT | RIGHTS | WRONG:
+            hint = HINTS.get(name, "see the rights of the user and the sink's config")
             return ConfigurationError(
-                f"{self._where}: {text} ({name}). Nothing was sent; see the rights of the user and "
-                "the sink's config, then restart the query"
+                f"{self._where}: {text} ({name}). Nothing was sent; {hint}, then restart the query"
             )
         return NotDelivered(f"{self._where}: {text} ({name})")
 

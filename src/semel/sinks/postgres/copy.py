@@ -2,7 +2,8 @@
 
 - A null is an empty field, an empty text is a quoted one: every text is quoted, so nothing in it
   is ever taken for anything else. What is no text at all (NUL, not UTF-8) the server refuses.
-- Instants are written in UTC, single floats as the double they are, bytes as hexadecimal.
+- Instants are written in UTC, single floats as the double they are, bytes as hexadecimal. A day
+  before the year 1 is refused; a year that Arrow has no text for is written all the same.
 - Lists, structs and maps become JSON, or a list an array where the table has one; only these are
   made value by value.
 """
@@ -21,6 +22,8 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from semel.errors import ConfigurationError, Rejected
+from semel.events import moments
+from semel.events.values import CANNOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -47,6 +50,14 @@ def type_of(kind: pa.DataType) -> str | None:
     if pa.types.is_decimal(kind):
         return f"numeric({kind.precision}, {kind.scale})"
     return next((name for holds, name in _TYPES if holds(kind)), None)
+
+
+def _without_type(kind: pa.DataType) -> pa.DataType | None:
+    """The type, or the first within it, that PostgreSQL has none for; None where there is none."""
+    if type_of(kind) is None:
+        return kind
+    inner = [kind.field(at).type for at in range(kind.num_fields)]
+    return next(filter(None, map(_without_type, inner)), None)
 
 
 def is_binary(kind: pa.DataType) -> bool:
@@ -95,14 +106,23 @@ def copy_text(
     Raises `Rejected` for a value that PostgreSQL cannot hold, and `ConfigurationError` for a column
     that does not go where it is to go; both before the first piece.
     """
-    made = []
-    for array, name, into in zip(columns, names, types, strict=True):
-        try:
-            made.append(_column(array, name, into))
-        except pa.ArrowInvalid as error:
-            raise Rejected(f"column {name!r}: {error}") from error
+    made = [_made(*each) for each in zip(columns, names, types, strict=True)]
     batch = pa.RecordBatch.from_arrays(made, names=[str(at) for at in range(len(made))])
     return (_piece(batch.slice(at, PIECE)) for at in range(0, batch.num_rows, PIECE))
+
+
+def text_column(array: pa.Array, name: str, into: str) -> pa.Array:
+    """Give each value as the text that PostgreSQL reads; null stays null. Raises as `copy_text`."""
+    made = _made(array, name, into)
+    is_text = pa.types.is_string(made.type) or pa.types.is_large_string(made.type)
+    return made if is_text else made.cast(pa.large_string())
+
+
+def _made(array: pa.Array, name: str, into: str) -> pa.Array:
+    try:
+        return _column(array, name, into)
+    except pa.ArrowInvalid as error:
+        raise Rejected(f"column {name!r}: {error}") from error
 
 
 def _piece(batch: pa.RecordBatch) -> pa.Buffer:
@@ -115,10 +135,10 @@ def _column(array: pa.Array, name: str, into: str) -> pa.Array:
     kind = array.type
     if pa.types.is_dictionary(kind):
         return _column(array.dictionary_decode(), name, into)
-    if type_of(kind) is None:
+    if (odd := _without_type(kind)) is not None:
         raise ConfigurationError(
-            f"column {name!r} is of Arrow's type {kind}, which PostgreSQL has no type for; cast it "
-            "in the query, or leave it out"
+            f"column {name!r} is of Arrow's type {odd}, or holds values of it, which PostgreSQL "
+            "has no type for; cast it in the query, or leave it out"
         )
     if is_nested(kind):
         return _nested(array, name, into)
@@ -149,7 +169,7 @@ def _dated(array: pa.Array, name: str) -> pa.Array:
     first = pc.min(array.cast(number)).as_py()
     if first is not None and first < least:
         raise Rejected(f"column {name!r} holds a day before the year 1")
-    return array
+    return array if moments.unwritable(array) is None else moments.texts(array)
 
 
 def _interval(array: pa.Array) -> pa.Array:
@@ -208,7 +228,7 @@ def _nested(array: pa.Array, name: str, into: str) -> pa.Array:
         make = _hexed if into == "bytea[]" else plain
         values = [make(value, kind) for value in array.to_pylist()]
         texts = [None if value is None else write(value) for value in values]
-    except ValueError as error:
+    except CANNOT as error:
         raise Rejected(f"column {name!r}: {error}") from error
     return pa.array(texts, pa.string())
 
@@ -227,7 +247,7 @@ def plain(value: Any, kind: pa.DataType) -> Any:
     if value is None:
         return None
     if pa.types.is_map(kind):
-        return {_name(key): plain(each, kind.item_type) for key, each in value}
+        return {_name(key, kind.key_type): plain(each, kind.item_type) for key, each in value}
     if pa.types.is_struct(kind):
         return {
             field.name: plain(value[field.name], field.type)
@@ -253,16 +273,25 @@ def array_text(value: Any) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _name(key: Any) -> str:
-    return key if isinstance(key, str) else json_text(plain(key, pa.null()))
+def _name(key: Any, kind: pa.DataType) -> str:
+    """A key of a map as the name of a member: a text as it is, else its JSON."""
+    made = plain(key, kind)
+    return made if isinstance(made, str) else json_text(made)
 
 
 def _word(value: Any) -> str:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, timedelta):
-        return str(value.total_seconds())
+        return _seconds(value)
     if isinstance(value, date | datetime | time):
         return value.isoformat()
     assert isinstance(value, Decimal), type(value)
     return str(value)
+
+
+def _seconds(value: timedelta) -> str:
+    """All of its seconds, exactly: a float has no microseconds beyond three centuries."""
+    whole, rest = divmod(abs(value), timedelta(seconds=1))
+    part = f"{rest.microseconds:06d}".rstrip("0") or "0"
+    return f"{'-' if value < timedelta() else ''}{whole}.{part}"

@@ -11,12 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
-from psycopg import sql
-from psycopg.types.json import Jsonb
+from psycopg import errors, sql
 
-from semel.errors import ConfigurationError, Rejected
-from semel.sinks.postgres.copy import copy_text, is_nested, json_text, plain, type_of
+from semel.errors import ConfigurationError
+from semel.sinks.postgres.copy import copy_text, type_of
+from semel.sinks.postgres.errors import reason
+from semel.sinks.postgres.parameters import STAGED, Parameters
 from semel.sinks.postgres.tables import described
 
 if TYPE_CHECKING:
@@ -28,10 +28,14 @@ if TYPE_CHECKING:
     from semel.sinks.postgres.sink import Postgres
 
     Connection = psycopg.Connection[tuple[Any, ...]]
-    Act = Callable[[Connection], None]
+    Act = Callable[[Connection], object]
 
-OWN = ("semel_entity", "semel_event", "semel_osn")
-"""What a staged chunk tells of each event beside the frame's columns."""
+_IS_OTHER = b"select to_regclass('semel_batch') is distinct from to_regclass('pg_temp.semel_batch')"
+_OTHER = b"""
+select n.nspname, current_setting('search_path')
+from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+where c.oid = to_regclass('semel_batch')"""
+"""Whether a statement's `semel_batch` is another one than the chunk, and in which schema it is."""
 
 
 class Effect(Protocol):
@@ -54,7 +58,9 @@ def effect_of(sink: Postgres, where: str) -> Effect:
     """Give the effect that the sink describes."""
     if sink.table is not None:
         return Append(sink.table, sink.columns, where)
-    return Each(sink.statements[0]) if sink.each is not None else Apply(sink.statements, where)
+    return (
+        Each(sink.statements[0], where) if sink.each is not None else Apply(sink.statements, where)
+    )
 
 
 class Plain:
@@ -128,10 +134,13 @@ class Append(Plain):
         return alike[0]
 
 
-def _copied(connection: Connection, *, statement: sql.Composed, text: Iterable[pa.Buffer]) -> None:
-    with connection.cursor() as cursor, cursor.copy(statement) as copy:
-        for piece in text:
-            copy.write(memoryview(piece))
+def _copied(connection: Connection, *, statement: sql.Composed, text: Iterable[pa.Buffer]) -> int:
+    """COPY, and say how many rows the server took."""
+    with connection.cursor() as cursor:
+        with cursor.copy(statement) as copy:
+            for piece in text:
+                copy.write(memoryview(piece))
+        return cursor.rowcount
 
 
 # -- apply
@@ -153,7 +162,7 @@ class Apply:
 
     def prepared(self, chunk: Chunk) -> Act:
         """Write the chunk as COPY reads it, and the table that takes it."""
-        columns, names = _staged_columns(chunk, self._where)
+        columns, names = staged_columns(chunk, self._where)
         types = [type_of(each.type) or "text" for each in columns]
         text = copy_text(columns, names, types)
         pairs = [
@@ -163,7 +172,7 @@ class Apply:
         table = sql.SQL("create temporary table semel_batch ({}) on commit delete rows").format(
             sql.SQL(", ").join(pairs)
         )
-        return partial(self._act, table=table, text=text)
+        return partial(self._act, table=table, text=text, rows=len(chunk))
 
     def committed(self) -> None:
         """The table stands, empty."""
@@ -174,7 +183,7 @@ class Apply:
         self._making = self._staged
 
     def _act(
-        self, connection: Connection, *, table: sql.Composed, text: Iterable[pa.Buffer]
+        self, connection: Connection, *, table: sql.Composed, text: Iterable[pa.Buffer], rows: int
     ) -> None:
         wanted = table.as_string(connection)
         if self._staged != wanted:
@@ -183,16 +192,33 @@ class Apply:
             connection.execute(table)
         self._making = wanted
         copy = sql.SQL("copy pg_temp.semel_batch from stdin (format csv)").format()
-        _copied(connection, statement=copy, text=text)
+        staged = _copied(connection, statement=copy, text=text)
+        if staged != rows:
+            raise ConfigurationError(
+                f"{self._where}: {staged} of {rows} events were staged in semel_batch; what keeps "
+                "the others out?"
+            )
         for statement in self._statements:
+            self._require_found(connection)
             connection.execute(statement, binary=True)  # binary: one statement, never several
 
+    def _require_found(self, connection: Connection) -> None:
+        """Raise `ConfigurationError` where `semel_batch` in a statement is not the chunk."""
+        if connection.execute(_IS_OTHER).fetchone() == (True,):
+            schema, path = connection.execute(_OTHER).fetchone() or ("?", "?")
+            raise ConfigurationError(
+                f"{self._where}: semel_batch in the statement would be {schema}.semel_batch and "
+                f"not the chunk, because the search_path ({path}) names pg_temp after that "
+                "schema. Rename that one, or remove pg_temp from the search_path. Nothing was "
+                "delivered"
+            )
 
-def _staged_columns(chunk: Chunk, where: str) -> tuple[list[pa.Array], list[str]]:
+
+def staged_columns(chunk: Chunk, where: str) -> tuple[list[pa.Array], list[str]]:
     """The frame's columns, and whom each row is about."""
     rows = chunk.rows
     names = list(rows.batch.schema.names)
-    taken = sorted({*names} & {*OWN})
+    taken = sorted({*names} & {*STAGED})
     if taken:
         raise ConfigurationError(
             f"{where}: the frame has columns that semel names itself: {', '.join(taken)}; rename "
@@ -200,10 +226,8 @@ def _staged_columns(chunk: Chunk, where: str) -> tuple[list[pa.Array], list[str]
         )
     labels = rows.scopes if rows.entities is None else rows.entities
     entities = labels.names.array.take(pa.array(labels.codes))
-    event = rows.ids[0]
-    if len(rows.ids) > 1:
-        event = pc.binary_join_element_wise(*(part.cast(pa.string()) for part in rows.ids), ",")
-    return [*rows.batch.columns, entities, event, pa.array(chunk.osns())], [*names, *OWN]
+    own = [entities, rows.id_texts(), pa.array(chunk.osns())]
+    return [*rows.batch.columns, *own], [*names, *STAGED]
 
 
 def _literal(text: str) -> Any:
@@ -217,41 +241,34 @@ def _literal(text: str) -> Any:
 class Each(Plain):
     """One statement per event, sent without waiting for the answer to the one before."""
 
-    def __init__(self, statement: str) -> None:
-        self._statement = statement.encode()
+    def __init__(self, statement: str, where: str) -> None:
+        self._parameters = Parameters(statement)
+        self._where = where
 
     def prepared(self, chunk: Chunk) -> Act:
-        """Make the parameters: the event's columns, and whom it is about."""
-        kinds = {field.name: field.type for field in chunk.rows.batch.schema}
-        nested = {name: kind for name, kind in kinds.items() if is_nested(kind)}
-        parameters = [
-            {
-                **event.value,
-                **{name: _jsonb(event.value[name], kind) for name, kind in nested.items()},
-                "semel_entity": event.entity,
-                "semel_event": ",".join(map(str, event.id))
-                if isinstance(event.id, tuple)
-                else event.id,
-                "semel_osn": event.osn,
-                "semel_key": event.key,
-            }
-            for event in chunk.events()
-        ]
-        return partial(self._act, parameters=parameters)
+        """Write the columns that the statement names, and give them their types."""
+        statement, rows = self._parameters.of(chunk)
+        types = dict(self._parameters.types)
+        return partial(self._act, statement=statement.encode(), rows=rows, types=types)
 
-    def _act(self, connection: Connection, *, parameters: Sequence[Mapping[str, Any]]) -> None:
-        with connection.cursor() as cursor:
-            cursor.executemany(self._statement, parameters)
+    def _act(
+        self,
+        connection: Connection,
+        *,
+        statement: bytes,
+        rows: Sequence[Mapping[str, Any]],
+        types: Mapping[str, str],
+    ) -> None:
+        try:
+            with connection.cursor() as cursor:
+                cursor.executemany(statement, rows)
+        except (errors.UndefinedFunction, errors.AmbiguousFunction) as error:
+            named = ", ".join(f"{name} {kind}" for name, kind in types.items()) or "none has one"
+            raise ConfigurationError(
+                f"{self._where}: PostgreSQL says {reason(error)}. A parameter has the type of its "
+                f"column ({named}), a text has none; write %(column)s::type where the function or "
+                "operator takes another one. Nothing was delivered and nothing parked; correct the "
+                "statement, then restart the query"
+            ) from error
         # After a pipeline the server has no idle timeout until the next message of another kind.
         connection.execute("select")
-
-
-def _jsonb(value: Any, kind: pa.DataType) -> Jsonb | None:
-    if value is None:
-        return None
-    made = plain(value, kind)
-    try:
-        json_text(made)
-    except ValueError as error:
-        raise Rejected(f"a value of type {kind} has no JSON: {error}") from error
-    return Jsonb(made, dumps=json_text)

@@ -10,11 +10,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from semel.errors import ConfigurationError, Diverged, MissingExtra, NotDelivered
-from semel.ledger.stores import redact
+from semel.ledger.libpq import DEFAULTS, FORM, read_url
+from semel.sinks.settings import no_column
+from semel.urls import redact, require_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,11 +52,14 @@ class PostgresLoad:
     deadline_s: float = 300.0
 
     def __post_init__(self) -> None:
+        require_one_line(self.url, "PostgresLoad: the url", FORM)
         if not self.url.startswith(("postgresql://", "postgres://")):
             raise ConfigurationError(
                 f"PostgresLoad: {redact(self.url)!r} is no URL of PostgreSQL: say "
                 "postgresql://user:password@host/database"
             )
+        with suppress(ImportError):  # where there is no driver, whoever loads looks at it
+            read_url(self.url, "PostgresLoad: the url")
         if not self.table or isinstance(self.columns, str):
             raise ConfigurationError(
                 "PostgresLoad: table= names where rows go, and columns= is a list of names"
@@ -63,6 +69,12 @@ class PostgresLoad:
     def where(self) -> str:
         """The table, for people to read."""
         return f"{self.table} of {redact(self.url)}"
+
+    def refuse(self, schema: pa.Schema) -> None:
+        """Raise `ConfigurationError` for a column that the files will not have."""
+        for name in self.columns or ():
+            if name not in schema.names:
+                raise no_column("then: columns of PostgresLoad", name, schema.names)
 
     def known(self, manifest: Manifest) -> bool:
         """Say whether it was loaded. Raises `Diverged` where another one has its key."""
@@ -85,18 +97,11 @@ class _Loading:
             import psycopg
         except ImportError:
             raise MissingExtra("psycopg is not installed: pip install 'semel[postgres]'") from None
-        from semel.ledger.libpq import DEFAULTS
         from semel.sinks.postgres.errors import Phase, refused
 
         self._described = described
         self._phase: Phase = Phase.ROW
-        try:
-            given = psycopg.conninfo.conninfo_to_dict(described.url)
-        except psycopg.Error:  # its words may hold a part of the password
-            raise ConfigurationError(
-                f"PostgresLoad: {redact(described.url)!r} is not a URL that PostgreSQL "
-                "understands; the form is postgresql://user:password@host:port/database"
-            ) from None
+        given = read_url(described.url, "PostgresLoad: the url")
         settings: dict[str, Any] = {**DEFAULTS, **given, "client_encoding": "UTF8"}
         try:
             self._connection = psycopg.connect(**settings, autocommit=True)

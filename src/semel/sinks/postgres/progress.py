@@ -3,7 +3,7 @@
 - One row of `semel_progress` for each (pipeline, sink, partition); an advisory lock of the
   transaction is held before it is looked at, so it is locked also before it exists.
 - The ids of the minibatch so far are one row of `semel_progress_ids` per chunk: nothing that grows
-  is written again. They go when the minibatch changes.
+  is written again. They go when the minibatch changes. The row counts them: others are left over.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from semel.errors import ConfigurationError, Fenced, NotDelivered
 from semel.events import Attempt, EntityIds, Minibatch
 from semel.ledger.clock import SystemClock
 from semel.sinks.postgres.errors import reason
-from semel.sinks.progress import Progress
+from semel.sinks.progress import UNREADABLE, Progress, unreadable
 
 if TYPE_CHECKING:
     from semel.sinks.sink import Target
@@ -70,8 +70,11 @@ on conflict (pipeline, sink, partition) do update set generation = excluded.gene
   sort_key = excluded.sort_key, id_rows = excluded.id_rows, moved_at = now()"""
 
 _READ_IDS = """
-select ids from {schema}.semel_progress_ids where (pipeline, sink, partition) = (%s, %s, %s)"""
-_ADD_IDS = "insert into {schema}.semel_progress_ids values (%s, %s, %s, %s, %s)"
+select done, ids from {schema}.semel_progress_ids where (pipeline, sink, partition) = (%s, %s, %s)
+"""
+_ADD_IDS = """
+insert into {schema}.semel_progress_ids values (%s, %s, %s, %s, %s)
+on conflict (pipeline, sink, partition, done) do update set ids = excluded.ids"""
 _DROP_IDS = """
 delete from {schema}.semel_progress_ids where (pipeline, sink, partition) = (%s, %s, %s)"""
 
@@ -176,16 +179,36 @@ class ProgressTable:
             retry_after_s=0.1,
         )
 
-    def ids(self, connection: Connection) -> EntityIds:
-        """The ids that stand beside the row that was read last."""
+    def ids(self, connection: Connection, done: int) -> EntityIds:
+        """The ids that stand beside the row that was read last, which says `done`.
+
+        Raises `ConfigurationError` where the row counts others than there are.
+        """
         if not self.id_rows:
             return EntityIds.EMPTY
         found = connection.execute(self._worded(_READ_IDS), self._place).fetchall()
-        return EntityIds.union(EntityIds.from_json(json.loads(ids)) for (ids,) in found)
+        own = [ids for at, ids in found if at <= done]  # what is beyond is left from before
+        if len(own) != self.id_rows:
+            raise ConfigurationError(
+                f"{self._where}: {len(own)} rows of {self.schema}.semel_progress_ids belong to "
+                f"this partition, and its row in semel_progress counts {self.id_rows}: one of the "
+                "two tables was changed. Restore both from one backup. If the checkpoint is there, "
+                "you can also delete those rows and set id_rows = 0 in the progress row: the ids "
+                "are needed only after a lost checkpoint"
+            )
+        try:
+            return EntityIds.union(EntityIds.from_json(json.loads(ids)) for ids in own)
+        except UNREADABLE as error:
+            what = f"a row of {self.schema}.semel_progress_ids"
+            raise unreadable(self._where, what, error) from error
 
     def write(self, connection: Connection, progress: Progress, *, goes_on: bool) -> None:
-        """Put the row; `goes_on` within the minibatch that stands, whose ids then stay."""
-        if (self.id_rows or self._is_new) and not goes_on:
+        """Put the row; `goes_on` within the minibatch that stands, whose ids then stay.
+
+        Ids that no row counts are not ours: they go before the first that this row counts.
+        """
+        stale = (self.id_rows or self._is_new) and not goes_on
+        if stale or (progress.ids and not self.id_rows):
             connection.execute(self._worded(_DROP_IDS), self._place)
             self.id_rows = 0
         if progress.ids:
@@ -216,6 +239,10 @@ class ProgressTable:
             self.id_rows = 0
             return None
         generation, batch, run, task, start, done, osn, digest, key, self.id_rows = row
+        try:
+            sort_key = None if key is None else json.loads(key)
+        except UNREADABLE as error:
+            raise unreadable(self._where, f"{self.schema}.semel_progress", error) from error
         stood = Progress(
             minibatch=Minibatch(generation, batch),
             attempt=Attempt(run, task),
@@ -223,7 +250,7 @@ class ProgressTable:
             done=done,
             osn=osn,
             digest=digest,
-            sort_key=None if key is None else json.loads(key),
+            sort_key=sort_key,
         )
         target = self._target
         if stood.attempt > target.attempt or stood.minibatch > target.minibatch:

@@ -16,14 +16,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from semel.errors import ConfigurationError, Fenced, MissingExtra, NotDelivered
-from semel.ledger.libpq import DEFAULTS
-from semel.ledger.stores import redact
+from semel.ledger.libpq import DEFAULTS, read_url
 from semel.sinks.progress import Progress
 from semel.sinks.sink import DELIVERED, Receipt
 
 try:
     import psycopg
-    from psycopg import conninfo
     from psycopg.pq import TransactionStatus
 except ImportError as missing:
     raise MissingExtra("psycopg is not installed: pip install 'semel[postgres]'") from missing
@@ -82,9 +80,9 @@ class PostgresSession:
         with self._transaction() as at:
             stood = at.stood
             if stood is not None:
-                stood = replace(stood, ids=self._table.ids(at.connection))
+                stood = replace(stood, ids=self._table.ids(at.connection, stood.done))
             before = at.stood or Progress(minibatch, attempt)  # its ids stay where they are
-            goes_on = before.minibatch == minibatch
+            goes_on = stood is not None and before.minibatch == minibatch
             self._table.write(at.connection, before.taken_by(minibatch, attempt), goes_on=goes_on)
         return stood
 
@@ -182,13 +180,7 @@ class PostgresSession:
 
 
 def _settings(sink: Postgres, target: Target) -> dict[str, str]:
-    try:
-        given = conninfo.conninfo_to_dict(sink.url)
-    except psycopg.Error:
-        raise ConfigurationError(
-            f"sink {sink.name!r}: {redact(sink.url)!r} is not a URL that PostgreSQL understands; "
-            "the form is postgresql://user:password@host:port/database"
-        ) from None
+    given = read_url(sink.url, f"sink {sink.name!r}: the url")
     given.pop("client_encoding", None)
     named = {"application_name": holder_name(target.attempt)}
-    return DEFAULTS | named | {name: str(value) for name, value in given.items()}
+    return DEFAULTS | named | given

@@ -9,16 +9,21 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError
-from semel.ledger.stores import redact
+from semel.ledger.libpq import FORM, read_url
 from semel.protocol import Capability
+from semel.sinks.settings import no_column
 from semel.sinks.sink import Sink
+from semel.urls import redact, require_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    import pyarrow as pa
 
     from semel.sinks.postgres.session import PostgresSession
     from semel.sinks.sink import Target
@@ -138,18 +143,39 @@ class Postgres(Sink):
             ),
         )
 
+    def refuse(self, schema: pa.Schema) -> None:
+        """Raise `ConfigurationError` for a setting that names a column which is not there."""
+        from semel.sinks.postgres.parameters import OF_SEMEL, STAGED, named
+
+        who = f"sink {self.name!r}"
+        for name in self.columns or ():
+            if name not in schema.names:
+                raise no_column(f"{who}, columns", name, schema.names)
+        for name in named(self.each or ""):
+            if name not in schema.names and name not in OF_SEMEL:
+                raise no_column(f"{who}, each", name, [*schema.names, *OF_SEMEL])
+        taken = sorted({*schema.names} & {*STAGED}) if self.apply is not None else []
+        if taken:
+            raise ConfigurationError(
+                f"{who}, apply: the frame has columns that semel names itself: {', '.join(taken)}; "
+                "rename them"
+            )
+
     def describe(self) -> dict[str, object]:
         """Say where the progress stands: statements and addresses may change under a pipeline."""
         return {**super().describe(), "progress": f"{self.schema}.semel_progress"}
 
 
 def _require_url(url: str, name: str) -> None:
-    if not url.startswith(("postgresql://", "postgres://")):
-        shown = redact(url) if "://" in url else "the url"  # `host=... password=...` is not shown
+    if not isinstance(url, str) or not url.startswith(("postgresql://", "postgres://")):
+        shown = redact(url) if isinstance(url, str) and "://" in url else "the url"
         raise ConfigurationError(
             f"sink {name!r}: {shown} is not the URL of a PostgreSQL database; the form is "
             "postgresql://user:password@host:port/database"
         )
+    require_one_line(url, f"sink {name!r}: the url", FORM)
+    with suppress(ImportError):  # where there is no driver the executors look at it
+        read_url(url, f"sink {name!r}: the url")
 
 
 def _require_statement(statement: str, name: str) -> None:

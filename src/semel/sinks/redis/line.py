@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from semel.errors import ConfigurationError, MissingExtra, NotDelivered, OutcomeUnknown, SemelError
-from semel.ledger.stores import redact
+from semel.errors import ConfigurationError, NotDelivered, OutcomeUnknown, SemelError
+from semel.sinks.redis.scripts import CHECK
+from semel.sinks.redis.urls import settings_of
+from semel.urls import redact
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,33 +49,11 @@ class Line:
     """A connection of one session; it is made when it is first needed, and made anew when lost."""
 
     def __init__(self, url: str, deadline_s: float) -> None:
-        try:
-            from redis import exceptions
-            from redis.connection import Connection, parse_url
-        except ModuleNotFoundError:
-            raise MissingExtra("redis-py is not installed: pip install 'semel[redis]'") from None
-        self._errors = exceptions
         self.shown = redact(url)
-        try:
-            told: dict[str, Any] = dict(parse_url(url))  # type: ignore[no-untyped-call]
-        except ValueError:
-            raise ConfigurationError(
-                f"{self.shown} is not the URL of a Redis: write "
-                "redis://[user]:password@host:port/0 (rediss:// for TLS, unix:///path for a "
-                "socket), special characters as %XX"
-            ) from None
-        self._kind: Any = told.pop("connection_class", Connection)
-        self._settings: dict[str, Any] = {
-            **told,
-            "socket_timeout": deadline_s,
-            "socket_connect_timeout": min(deadline_s, 5.0),
-            "protocol": 2,
-            "retry": None,
-            "retry_on_timeout": False,
-            "retry_on_error": [],
-            "health_check_interval": 0,
-            "decode_responses": False,
-        }
+        self._kind, self._settings = settings_of(url, deadline_s)
+        from redis import exceptions
+
+        self._errors = exceptions
         self._connection: Any = None
 
     def ask(self, *command: bytes) -> Any:
@@ -102,6 +82,7 @@ class Line:
             try:
                 return self._exchange([first, _bulk(b"EVALSHA"), _bulk(script.name), *rest])
             except self._errors.NoScriptError:
+                self._require_lua(script.body)
                 self._exchange([_array(3), _bulk(b"SCRIPT"), _bulk(b"LOAD"), _bulk(script.text)])
             except self._errors.MovedError as moved:
                 self._go_to(moved.host, moved.port)
@@ -112,6 +93,18 @@ class Line:
         if self._connection is not None:
             connection, self._connection = self._connection, None
             connection.disconnect()
+
+    def _require_lua(self, body: bytes) -> None:
+        """Raise `ConfigurationError` for a body that is not Lua by itself: one that closes semel's
+        function and goes on would run outside of it.
+        """
+        if not body:
+            return
+        why = self.ask(b"EVAL", CHECK.text, b"0", body)
+        if why:
+            raise ConfigurationError(
+                f"{self.shown}: the script is no Lua: {why.decode(errors='replace')}"
+            )
 
     # -- the wire
 

@@ -17,7 +17,7 @@ from semel.errors import ConfigurationError
 from semel.events import EntityIds
 from semel.events.chunks import escaped
 from semel.events.ids import Attempt, Minibatch
-from semel.sinks.progress import Progress
+from semel.sinks.progress import UNREADABLE, Progress
 from semel.sinks.redis.templates import OWN
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def read(found: Mapping[bytes, bytes], chunks: Mapping[bytes, bytes]) -> Progres
             rejected=rejected,
             rejected_events=events,
         )
-    except (KeyError, ValueError, TypeError, pa.ArrowException) as error:
+    except (*UNREADABLE, pa.ArrowException) as error:
         raise ConfigurationError(
             f"the progress row in Redis cannot be read ({type(error).__name__}): somebody else has "
             "written there. Look at the keys that begin with 'semel:'"

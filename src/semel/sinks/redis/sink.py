@@ -14,15 +14,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from semel.errors import ConfigurationError, SemelError
-from semel.ledger.stores import redact
+import pyarrow as pa
+
+from semel.errors import ConfigurationError, MissingExtra, SemelError
 from semel.protocol import Capability, OnReject
 from semel.sinks.redis import words
 from semel.sinks.redis.line import Line
 from semel.sinks.redis.scripts import COMMAND, Script, applying
 from semel.sinks.redis.session import RedisSession
-from semel.sinks.redis.templates import OWN, Template
+from semel.sinks.redis.templates import OWN, Template, fill
+from semel.sinks.redis.urls import settings_of
+from semel.sinks.settings import no_column
 from semel.sinks.sink import Sink, Target
+from semel.urls import redact, require_authority, require_one_line
 
 ARGUMENTS: dict[str, tuple[int, int]] = {
     "INCRBY": (1, 1),
@@ -96,11 +100,19 @@ class Redis(Sink):
 
     def _require_settings(self) -> None:
         said = f"sink {self.name!r}"
+        require_one_line(self.url, f"{said}: the url", "redis://[user]:password@host:port/0")
         if self.url.partition("://")[0] not in ("redis", "rediss", "unix") or "://" not in self.url:
             raise ConfigurationError(
                 f"{said}: {redact(self.url)!r} is not the URL of a Redis: write "
                 "redis://[user]:password@host:port/0 (rediss:// for TLS, unix:///path for a socket)"
             )
+        require_authority(self.url, f"{said}: the url", "redis://[user]:password@host:port/0")
+        try:
+            settings_of(self.url, self.deadline_s)
+        except MissingExtra:
+            pass  # where sessions are opened it is needed, and its absence is said there
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{said}: {error}") from None
         if type(self.chunk_rows) is not int or not 1 <= self.chunk_rows <= CHUNK_ROWS_MAX:
             raise ConfigurationError(
                 f"{said}: chunk_rows={self.chunk_rows!r} - between 1 and {CHUNK_ROWS_MAX}, because "
@@ -168,6 +180,23 @@ class Redis(Sink):
             ),
             f"How durable that is: {self.durability()}",
         )
+
+    def refuse(self, schema: pa.Schema) -> None:
+        """Raise `ConfigurationError` for a template that names a column which is not there, or one
+        that is not one value.
+        """
+        empty = pa.RecordBatch.from_pylist([], schema)
+        for what, templates in (
+            ("key", self.key_templates),
+            ("arguments", self.argument_templates),
+        ):
+            for name in [name for each in templates for name in each.columns]:
+                if name.partition(".")[0] not in schema.names and name not in schema.names:
+                    raise no_column(f"sink {self.name!r}, {what}", name, schema.names)
+            try:
+                fill(empty, templates, ())
+            except ConfigurationError as error:
+                raise ConfigurationError(f"sink {self.name!r}, {what}: {error}") from None
 
     def describe(self) -> dict[str, object]:
         """Say where the progress rows are; what the sink does to its keys may change."""

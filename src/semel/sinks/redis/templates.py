@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.errors import ConfigurationError
-from semel.events import columns
+from semel.events import columns, moments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,10 +104,10 @@ def _bytes_of(array: pa.Array, name: str) -> pa.Array:
         is_.is_floating,
         is_.is_decimal,
         is_.is_boolean,
-        is_.is_date,
-        is_.is_timestamp,
         is_.is_null,
     )
+    if is_.is_date(kind) or is_.is_timestamp(kind):
+        return moments.texts(array).cast(_BYTES)
     if not any(fits(kind) for fits in plain):
         raise ConfigurationError(
             f"column {name!r} is {kind}, and an argument of Redis is one value: take a part of it "

@@ -1,0 +1,93 @@
+"""Whether a process lives, and what time it is, as the kernel says and not as /proc shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from semel.ledger.clock import SystemClock
+from semel.ledger.processes import Process
+
+NAMING = (
+    "import json, sys; from semel.ledger.processes import Process;"
+    "print(json.dumps(Process.here().to_json()), flush=True); sys.stdin.read()"
+)
+ASKING = (
+    "import json, os, sys; from semel.ledger.processes import Process;"
+    "os.setgroups([]); os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[2]));"
+    "print(os.path.exists('/proc/' + str(json.loads(sys.argv[1])['pid'])),"
+    " Process.from_json(json.loads(sys.argv[1])).gone())"
+)
+
+
+def privileged(*command: str) -> str:
+    """Run a command that only root may; give what it says."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if os.getuid() != 0 or done.returncode:
+        pytest.skip(f"only root may: {done.stderr}")
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def living() -> Iterator[Process]:
+    child = subprocess.Popen(
+        [sys.executable, "-c", NAMING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    yield Process.from_json(json.loads(child.stdout.readline()))
+    child.communicate("")
+
+
+def hidden(process: Process) -> str:
+    """Ask as another user, where /proc hides what is not one's own."""
+    nobody = str(pwd.getpwnam("nobody").pw_uid)
+    mount = 'mount -t proc -o hidepid=2 proc /proc && exec "$@"'
+    asks = [sys.executable, "-c", ASKING, json.dumps(process.to_json()), nobody]
+    return privileged("unshare", "-m", "sh", "-c", mount, "-", *asks)
+
+
+def test_a_living_process_of_another_user_that_proc_hides_is_not_gone(living: Process) -> None:
+    assert not living.gone()
+    assert hidden(living) == "False False"
+
+
+def test_a_process_that_has_ended_is_gone_also_where_proc_hides(living: Process) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    gone = Process(living.host, living.boot, ended.pid, living.start)
+    assert gone.gone()
+    assert hidden(gone) == "False True"
+
+
+def test_a_process_that_nobody_has_waited_for_yet_is_gone() -> None:
+    child = subprocess.Popen([sys.executable, "-c", NAMING], stdin=-1, stdout=-1, text=True)
+    assert child.stdout is not None
+    process = Process.from_json(json.loads(child.stdout.readline()))
+    child.kill()
+    ends = time.monotonic() + 10
+    while not process.gone():
+        assert time.monotonic() < ends
+    assert child.returncode is None, "it is a zombie still"
+    child.communicate()
+
+
+def test_a_lease_runs_out_while_the_machine_is_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SystemClock()
+    began = clock.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: 0.0)  # as it stands still in a suspended machine
+    time.sleep(0.05)
+    assert clock.monotonic() >= began + 0.05
+
+
+def test_the_clock_of_leases_counts_suspended_time() -> None:
+    """In a time namespace whose boot was a day ago by the one clock, and just now by the other."""
+    asks = "import time; from semel.ledger.clock import SystemClock as S; print(S().monotonic())"
+    apart = ("unshare", "--fork", "--time", "--boottime", "86400000")
+    assert float(privileged(*apart, sys.executable, "-c", asks)) > 86_400_000

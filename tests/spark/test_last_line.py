@@ -1,0 +1,77 @@
+"""What a user sees in a terminal when a query fails: the sentence of the error stands last."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from semel.spark.failures import last_sentence
+from semel.verify.standalone import ConnectServer, spark_environment
+from spark import broken_job
+
+HERE = Path(__file__).parent
+
+BROKEN = (
+    "semel.errors.SinkBroken: pipeline '{name}', sink 'charge', minibatch 1.0, partition 0of1: "
+    "event 0 of 'a' failed with NameError: name 'reqeusts' is not defined. The sink has not "
+    "delivered anything before, so its code is taken to be broken. "
+)
+
+
+def shown(master: str, folder: Path) -> tuple[str, str]:
+    """Run the job as a process; give what it shows of the query, and of the batch."""
+    environment = {**os.environ, **spark_environment(folder, [HERE.parent])}
+    made = subprocess.run(
+        [sys.executable, str(HERE / "broken_job.py"), master, str(folder)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert made.returncode == 1, made.stderr
+    of_query, between, of_batch = made.stderr.partition(broken_job.BETWEEN)
+    assert between, made.stderr
+    return of_query.strip(), of_batch.strip()
+
+
+def test_the_sentence_of_an_error_is_the_last_line_in_a_classic_session(tmp_path: Path) -> None:
+    of_query, of_batch = shown("local", tmp_path)
+    assert of_query.splitlines()[-1].startswith(BROKEN.format(name="pay"))
+    assert of_batch.splitlines()[-1].startswith(BROKEN.format(name="pay@d"))
+    assert 'reqeusts.post("http://service/"' in of_query, "the traceback of the sink is logged"
+
+
+def test_the_sentence_of_an_error_is_the_last_line_through_connect(
+    connect: ConnectServer, tmp_path: Path
+) -> None:
+    of_query, of_batch = shown(connect.url, tmp_path)
+    assert of_query.splitlines()[-1].startswith(BROKEN.format(name="pay"))
+    assert of_batch.splitlines()[-1].startswith(BROKEN.format(name="pay@d"))
+
+
+STATE = " SQLSTATE: 39000 SQLSTATE: XXKST"
+PLAN = "\n=== Streaming Query ===\nIdentifier: [id = 1]\n\nLogical Plan:\n+- ~Relation [c#0]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            f"[STREAM_FAILED] x\nsemel.errors.Diverged: a b.\n{STATE}{PLAN}",
+            "semel.errors.Diverged: a b.",
+        ),
+        (
+            f"x\nsemel.spark.failures.Failed: P: y\nModuleNotFoundError: No z\n{STATE}{PLAN}",
+            "ModuleNotFoundError: No z",
+        ),
+        (f"[STREAM_FAILED] out of memory SQLSTATE: XXKST{PLAN}", None),
+        ("", None),
+    ],
+)
+def test_the_sentence_is_found_in_what_spark_says(text: str, sentence: str | None) -> None:
+    assert last_sentence(text) == sentence
