@@ -4,6 +4,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
+# PySpark 3.5.9, 4.0.5, 4.1.4, 4.2.1 or 4.3.0, and those `make test` runs the smoke tests on: the oldest, and the one
+# that is otherwise the most different from the newest.
+VERSION ?= 3.5.9
+SMOKED := 3.5.9 4.0.5
+
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 # The build backend is pinned too: pip reads the first name before 25.3, the second from then on.
@@ -12,7 +17,7 @@ export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install java maven demo check test test-spark42 simulate bench bench-spine format clean
+.PHONY: help install java maven demo check test rows test-spark smoke-spark simulate bench bench-spine format clean
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -43,18 +48,28 @@ check: $(INSTALLED) ## format, lint, types, the direction of imports, the tidy t
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/test_tidy.py
 
-test: java maven $(INSTALLED) ## every test, on two processes
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+WORKERS ?= 2
 
-.venv42/.installed: pyproject.toml constraints.txt
-	test -x .venv42/bin/python || $(PYTHON) -m venv .venv42
-	sed 's/^pyspark==.*/pyspark==4.2.1/' constraints.txt > .venv42/constraints.txt
-	PIP_CONSTRAINT=$(CURDIR)/.venv42/constraints.txt PIP_BUILD_CONSTRAINT=$(CURDIR)/.venv42/constraints.txt \
-		.venv42/bin/python -m pip install -e '.[connect,postgres,http,redis,kafka,dev]'
+test: java maven $(INSTALLED) $(SMOKED:%=.venv-spark-%/.installed) ## every test on the newest Spark (WORKERS=2 processes), then the smoke tests on older ones
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+	for version in $(SMOKED); do $(MAKE) smoke-spark VERSION=$$version || exit 1; done
+
+rows: $(INSTALLED) ## which test showed each row of the source systems in the last run; JSON=1
+	@$(BIN)/python -m tests.rows $(if $(JSON),--json)
+
+# An environment of its own for each PySpark. The extra `connect` needs 4.0: that of 3.5 wants NumPy before 2.
+.venv-spark-%/.installed: pyproject.toml constraints.txt
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	sed 's/^pyspark==.*/pyspark==$*/' constraints.txt > $(@D)/constraints.txt
+	PIP_CONSTRAINT=$(CURDIR)/$(@D)/constraints.txt PIP_BUILD_CONSTRAINT=$(CURDIR)/$(@D)/constraints.txt \
+		$(@D)/bin/python -m pip install -e '.[$(if $(filter 3.%,$*),spark,connect),postgres,http,redis,kafka,dev]'
 	@touch $@
 
-test-spark42: java maven .venv42/.installed ## the tests on Spark, with PySpark 4.2
-	.venv42/bin/python -m pytest -n 2 --dist loadgroup tests/spark
+test-spark: java maven .venv-spark-$(VERSION)/.installed ## the tests on Spark with another PySpark: make test-spark VERSION=3.5.9
+	.venv-spark-$(VERSION)/bin/python -m pytest -n 2 --dist loadgroup tests/spark
+
+smoke-spark: java .venv-spark-$(VERSION)/.installed # the few of them that `make test` runs on older ones too; none may be skipped
+	CI=true .venv-spark-$(VERSION)/bin/python -m pytest -n 2 --dist loadgroup -m smoke tests/spark
 
 simulate: $(INSTALLED) ## the real protocol on a simulated store, sink and clock
 	$(BIN)/semel simulate
