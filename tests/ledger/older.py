@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -102,10 +102,15 @@ def crash_in_the_middle(name: str) -> World:
 # -- as text
 
 
-def written(world: World) -> Iterator[dict[str, Any]]:
-    """Give the destinations and then the rows of one pipeline, each as a JSON object."""
-    for sink, destination in world.destinations.items():
+def written(world: World, recent: set[str] | None = None) -> Iterator[dict[str, Any]]:
+    """Give the destinations and then the rows of one pipeline, each as a JSON object.
+
+    Of the destinations only what became of the `recent` events is kept; unless told, those of the
+    last two minibatches.
+    """
+    if recent is None:
         recent = set(" ".join(INPUTS[world.name][-2:]).split())
+    for sink, destination in world.destinations.items():
         state = _state(destination, recent)
         yield {"pipeline": world.name, "sink": sink, "now": world.clock.now} | state
     for at, payload in world.store.memory.rows().items():
@@ -127,9 +132,14 @@ def load(store: Store, rows: Iterable[Put]) -> None:
     store.commit([], list(rows))
 
 
-def restored(name: str, store: Store, states: dict[tuple[str, str], dict[str, Any]]) -> World:
+def restored(
+    name: str,
+    store: Store,
+    states: dict[tuple[str, str], dict[str, Any]],
+    make: Callable[[str], World] = world_of,
+) -> World:
     """The world after the crash: the same destinations, with what they had, and this ledger."""
-    world = world_of(name)
+    world = make(name)
     world.store.memory = store  # type: ignore[assignment]
     world.clock.now = states[name, "post"]["now"] + 100
     world._starts = 100
