@@ -11,13 +11,14 @@ SMOKED := 3.5.9 4.0.5
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
+export NO_MKDOCS_2_WARNING := 1
 # The build backend is pinned too: pip reads the first name before 25.3, the second from then on.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install java maven demo check test rows test-spark smoke-spark simulate bench bench-spine format clean
+.PHONY: help install java maven demo check docs test rows test-spark smoke-spark simulate bench bench-spine format clean
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -26,7 +27,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "step 1 of 2: a Python environment in .venv"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "step 2 of 2: semel, PySpark (large) and what the tests need; once, some minutes. What pip says:"
-	@$(BIN)/python -m pip install -c constraints.txt -e '.[connect,postgres,http,redis,kafka,dev]'
+	@$(BIN)/python -m pip install -c constraints.txt -e '.[connect,postgres,http,redis,kafka,dev,docs]'
 	@touch $@
 
 install: $(INSTALLED) ## install all of it into .venv, once; the other targets do it by themselves
@@ -41,12 +42,17 @@ maven: # it fetches the Kafka broker of the tests
 demo: java $(INSTALLED) ## see it: real Spark, killed half-way, with semel and without
 	$(BIN)/semel demo
 
-check: $(INSTALLED) ## format, lint, types, the direction of imports, the tidy test
+check: $(INSTALLED) ## format, lint, types, the direction of imports, the tidy test, the documentation site
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q tests/test_tidy.py
+	@$(MAKE) --no-print-directory docs
+	SEMEL_SITE=site $(BIN)/python -m pytest -q tests/test_tidy.py tests/test_site.py tests/test_version.py
+
+docs: $(INSTALLED) ## build the documentation site into site/; open site/index.html
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "the documentation is built: site/index.html"
 
 WORKERS ?= 2
 
@@ -89,5 +95,5 @@ format: $(INSTALLED) ## write the format and what ruff can mend by itself
 	$(BIN)/ruff format .
 
 clean: ## remove caches and built files (.venv stays)
-	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf build dist site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -20,7 +20,7 @@ from semel.sinks import Function, Retry
 from semel.spark.deliver import deliver, deliver_batch
 
 ROOT = Path(__file__).parent.parent
-PAPERS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/**/*.md")])
+PAPERS = sorted([*ROOT.glob("*.md"), *ROOT.glob(".github/**/*.md"), *ROOT.glob("docs/**/*.md")])
 NAMES = [str(each.relative_to(ROOT)) for each in PAPERS]
 
 papers = pytest.mark.parametrize("paper", PAPERS, ids=NAMES)

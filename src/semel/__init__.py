@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from semel.sinks import sink
     from semel.spark.deliver import deliver, deliver_batch
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "ConfigurationError",

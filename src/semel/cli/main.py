@@ -10,12 +10,12 @@ Always true:
 from __future__ import annotations
 
 import sys
-from importlib.metadata import version
 from io import TextIOWrapper
 from typing import Annotated
 
 import typer
 
+from semel import __version__
 from semel.cli import (
     bench,
     demo,
@@ -77,7 +77,7 @@ app.command("verify-sink", short_help=HELP["verify-sink"], epilog=verify_sink.EP
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"semel {version('semel')}")
+        print(f"semel {__version__}")
         raise typer.Exit
 
 
