@@ -9,9 +9,12 @@ from semel.ledger.keys import STREAMS, key, prefix
 from semel.ledger.owners import FINISHED, PIPELINES, described
 from semel.ledger.recent import minibatch_of
 from semel.ledger.rows import StreamRow
+from semel.ledger.sequences import read_sequences
 from semel.protocol import PartitionState
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from semel.ledger.minibatches import Wish
     from semel.ledger.rows import OpenRow
     from semel.ledger.scribe import Scribe
@@ -20,7 +23,8 @@ if TYPE_CHECKING:
 def left_out(scribe: Scribe, recorded: str | None, before: OpenRow, wish: Wish) -> None:
     """A sink that is left out with something open would be forgotten: finish it first.
 
-    Spark goes on only when a minibatch was concluded, so only the newest one may not be.
+    Spark goes on only when a minibatch was concluded, so only the newest one may not be; that of
+    an older generation is concluded before the first one of the next is delivered.
     """
     at = key(PIPELINES, scribe.pipeline)
     known = {} if recorded is None else described(recorded, at).get("sinks", {})
@@ -35,14 +39,33 @@ def left_out(scribe: Scribe, recorded: str | None, before: OpenRow, wish: Wish) 
                     f"partition {row.partition} is half delivered. Start once with it, let the "
                     "minibatch come to its end, then leave it out"
                 )
-            last = minibatch.generation == before.minibatch.generation and minibatch.batch >= newest
-            if row.placed is not None and last and not goes_on:
+            if minibatch.generation == before.minibatch.generation:
+                last = minibatch.batch >= newest and not goes_on
+            else:
+                last = _begun(before) and not _passed(scribe, sink, known)
+            if row.placed is not None and last:
                 raise ConfigurationError(
                     f"pipeline {scribe.pipeline!r}: sink {sink!r} is left out, but minibatch "
                     f"{minibatch} may not have been concluded there: its manifest or load may be "
                     "missing. Start once with it, let the minibatch come to its end, then leave "
                     "it out"
                 )
+
+
+def _begun(before: OpenRow) -> bool:
+    """Whether nothing of a generation is complete: what the one before left may still be open."""
+    _, serial, complete = before.reached()
+    return serial == before.first and not complete
+
+
+def _passed(scribe: Scribe, sink: str, sinks: Iterable[str]) -> bool:
+    """Whether another sink has completed a minibatch since a sink had its last one."""
+    last = {
+        name: max((serial for row in rows.values() for serial, _ in row.before), default=0)
+        for name in sinks
+        for rows in (read_sequences(scribe, name),)
+    }
+    return max(last.values()) > last[sink]
 
 
 def rescaled(scribe: Scribe, text: str | None, wish: Wish) -> None:
