@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError, Diverged
 from semel.ledger.keys import STREAMS, key, prefix
-from semel.ledger.owners import FINISHED, PIPELINES, described
+from semel.ledger.owners import FINISHED, PIPELINES, STAGE_OF, described
+from semel.ledger.parked import read_parked
 from semel.ledger.recent import minibatch_of
 from semel.ledger.rows import StreamRow
 from semel.ledger.sequences import read_sequences
 from semel.protocol import PartitionState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
+    from semel.events.ids import Minibatch
     from semel.ledger.minibatches import Wish
     from semel.ledger.rows import OpenRow
     from semel.ledger.scribe import Scribe
@@ -28,8 +30,6 @@ def left_out(scribe: Scribe, recorded: str | None, before: OpenRow, wish: Wish) 
     """
     at = key(PIPELINES, scribe.pipeline)
     known = {} if recorded is None else described(recorded, at).get("sinks", {})
-    newest = before.reached()[0]
-    goes_on = wish.query == before.query and wish.batch == newest + 1
     for sink in sorted(set(known) - set(wish.sinks)):
         for at, text in scribe.scan(STREAMS, prefix(scribe.pipeline, sink)):
             row, minibatch = StreamRow.load(text, at), minibatch_of(at)
@@ -39,17 +39,51 @@ def left_out(scribe: Scribe, recorded: str | None, before: OpenRow, wish: Wish) 
                     f"partition {row.partition} is half delivered. Start once with it, let the "
                     "minibatch come to its end, then leave it out"
                 )
-            if minibatch.generation == before.minibatch.generation:
-                last = minibatch.batch >= newest and not goes_on
-            else:
-                last = _begun(before) and not _passed(scribe, sink, known)
-            if row.placed is not None and last:
+            if row.placed is not None and _is_last(scribe, sink, known, before, wish, minibatch):
                 raise ConfigurationError(
                     f"pipeline {scribe.pipeline!r}: sink {sink!r} is left out, but minibatch "
                     f"{minibatch} may not have been concluded there: its manifest or load may be "
                     "missing. Start once with it, let the minibatch come to its end, then leave "
                     "it out"
                 )
+    for stage in sorted(set(known) - set(wish.stages.values())):
+        if STAGE_OF in known[stage]:
+            _stage_left_out(scribe, stage, known, before, wish)
+
+
+def _stage_left_out(
+    scribe: Scribe, stage: str, known: Mapping[str, Mapping[str, str]], before: OpenRow, wish: Wish
+) -> None:
+    """Refuse to leave a second stage out that was not handed the newest minibatch yet."""
+    sink = known[stage][STAGE_OF]
+    for at, text in scribe.scan(STREAMS, prefix(scribe.pipeline, sink)):
+        minibatch = minibatch_of(at)
+        if (
+            StreamRow.load(text, at).stage == stage
+            and _is_last(scribe, sink, known, before, wish, minibatch)
+            and not read_parked(scribe, stage, minibatch=minibatch)
+        ):
+            raise ConfigurationError(
+                f"pipeline {scribe.pipeline!r}: the second stage {stage!r} is left out, but "
+                f"minibatch {minibatch} was not handed to it. Start once with it, let the "
+                "minibatch come to its end, then leave it out"
+            )
+
+
+def _is_last(
+    scribe: Scribe,
+    sink: str,
+    known: Iterable[str],
+    before: OpenRow,
+    wish: Wish,
+    minibatch: Minibatch,
+) -> bool:
+    """Whether a complete minibatch may not have been concluded at a sink."""
+    if minibatch.generation != before.minibatch.generation:
+        return _begun(before) and not _passed(scribe, sink, known)
+    newest = before.reached()[0]
+    goes_on = wish.query == before.query and wish.batch == newest + 1
+    return minibatch.batch >= newest and not goes_on
 
 
 def _begun(before: OpenRow) -> bool:
