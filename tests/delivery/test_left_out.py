@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from delivery.test_concluding import Shelf
 from delivery.witnesses import Crash, Database, Post, crash_after
-from delivery.world import COUNTER, GIVEN, POSITION, World, once
+from delivery.world import COUNTER, GIVEN, POSITION, World, crash_everywhere, once
 from semel.errors import ConfigurationError, NotDelivered, Rejected
 from semel.events import Identity
 from semel.ledger.keys import prefix
@@ -66,6 +67,60 @@ def test_a_lost_checkpoint_does_not_let_it_be_left_out_either(identity: str) -> 
     world.start()
     world.minibatch(0, "a1 b2 a3", "another")
     assert world.destinations["files"].readers_see() == ["a1", "b2", "a3"]
+
+
+@pytest.mark.parametrize("identity", ["given", "position"])
+def test_a_new_generation_that_ended_before_it_concluded_the_old_one_does_not_let_it_go(
+    identity: str,
+) -> None:
+    def make() -> World:
+        world = unconcluded(IDENTITIES[identity])
+        world.start()
+        return world
+
+    def act(world: World) -> None:
+        world.minibatch(0, "a1 b2 a3", "q2")
+
+    refused = 0
+    for what, world in crash_everywhere(make, act):
+        shelf, every = world.destinations["files"], list(world.sinks)
+        without(world, "files")
+        try:
+            world.minibatch(0, "a1 b2 a3", "q2")
+        except ConfigurationError as error:
+            refused += bool(re.search(REFUSED, str(error)))
+            world.sinks = every
+            world.start()
+            world.minibatch(0, "a1 b2 a3", "q2")
+            assert shelf.readers_see() == ["a1", "b2", "a3"], what
+        assert shelf.readers_see()[:2] == ["a1", "b2"], what
+        assert once(world.out.seen) == "a1 b2 a3", what
+    assert refused > 2
+
+
+@pytest.mark.parametrize("identity", ["given", "position"])
+def test_a_sink_that_was_left_out_long_ago_is_not_asked_for_when_a_checkpoint_is_lost(
+    identity: str,
+) -> None:
+    def make() -> World:
+        world = World(IDENTITIES[identity])
+        world.add(Shelf(), "files")
+        world.add(Database())
+        world.start()
+        world.minibatch(0, "a1 b2")
+        without(world, "files")
+        world.minibatch(1, "a3")
+        world.start()
+        return world
+
+    def act(world: World) -> None:
+        world.minibatch(0, "a1 b2 a3 b4", "q2")
+
+    for what, world in crash_everywhere(make, act):
+        world.start()
+        world.minibatch(0, "a1 b2 a3 b4", "q2")
+        assert once(world.out.seen) == "a1 b2 a3 b4", what
+        assert world.destinations["files"].readers_see() == ["a1", "b2"], what
 
 
 def test_a_batch_job_is_not_finished_without_a_sink_that_is_not_concluded() -> None:

@@ -248,6 +248,42 @@ def test_no_more_manifests_wait_than_park_limit_says(tmp_path: Path) -> None:
         world.minibatch(2, "c3")
 
 
+def test_a_stage_that_was_not_handed_the_newest_manifest_is_not_left_out(tmp_path: Path) -> None:
+    folders = iter(range(10_000))
+    made: dict[int, tuple[Service, Path]] = {}
+
+    def begun() -> World:
+        service, folder = Service(), tmp_path / str(next(folders))
+        world = staged(folder, service)
+        made[id(world)] = service, folder
+        world.minibatch(0, INPUT[0])
+        return world
+
+    refused = 0
+    for what, world in crash_everywhere(begun, lambda world: world.minibatch(1, INPUT[1])):
+        service, folder = made[id(world)]
+        complete = world.opened().complete and world.opened().minibatch.batch == 1
+        every, world.sinks = world.sinks, [Files(name="out", url=str(folder), retry=ONCE)]
+        restarted(world)
+        try:
+            world.minibatch(1, INPUT[1])
+        except ConfigurationError as error:
+            refused += "minibatch 1.1 was not handed to it" in str(error)
+            world.sinks = every
+            restarted(world)
+            world.minibatch(1, INPUT[1])
+            assert service.seen == ["1.0", "1.1"], what
+            world.sinks = [Files(name="out", url=str(folder), retry=ONCE)]
+            restarted(world)
+        else:
+            assert not complete or len(states(world)) == 2, what
+        for _ in range(2):  # without it, and again: it is not asked for any more
+            world.minibatch(2, INPUT[2])
+            restarted(world)
+        assert check_ledger(world.store)[1] == [], what
+    assert refused
+
+
 def test_a_replaced_driver_hands_nothing_over(tmp_path: Path) -> None:
     service = Service()
     world = staged(tmp_path, service)

@@ -206,9 +206,9 @@ OPAQUE = {
 
 @pytest.mark.rows("S17", "N3")
 def test_every_status_is_one_of_four_things(service: HttpWitness) -> None:
-    with session(service.url, retry=Retry(0.01, 0.01, 0.01), breaker=1_000) as opened:
+    with session(service.url, breaker=1_000) as opened:
         for status, expected in OPAQUE.items():
-            service.plan(status=status, text=f"because {status}", times=10, match=f"s{status}")
+            service.plan(status=status, text=f"because {status}", times=1_000, match=f"s{status}")
             asked = service.figures()["requests"]
             why = opened.deliver(chunk_of(f"s{status} s{status}")).failures
             if expected is None:
@@ -343,6 +343,32 @@ def test_a_breaker_that_opened_closes_with_the_next_chunk(fresh: HttpWitness) ->
     with session(fresh.url, breaker=3, retry=Retry(0.01, 0.01, 1.0)) as opened:
         assert set(opened.deliver(chunk_of("a")).failures) == {0}
         assert opened.deliver(chunk_of("a")).failures == {}
+
+
+@pytest.mark.parametrize("when", ["between two calls", "while it connects"])
+def test_a_machine_that_was_suspended_starts_no_call_after_the_deadline(
+    when: str, fresh: HttpWitness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever took over has waited, and believes that nothing of this chunk is still to come."""
+    right, slept = time.clock_gettime, [0.0]
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: right(clock) + slept[0])
+    with session(fresh.url, window=3, concurrency=1) as opened:
+        calls = opened.calls
+        name = "_call" if when == "between two calls" else "_connected"
+        where = calls if name == "_call" else calls._connections
+        goes_on = getattr(where, name)
+
+        async def sleeping(*given: Any) -> Any:
+            result = await goes_on(*given)
+            slept[0] += 3_600.0
+            return result
+
+        monkeypatch.setattr(where, name, sleeping)
+        why = opened.deliver(chunk_of("a b c")).failures
+    tried = 1 if name == "_call" else 0
+    assert len(fresh.effects()) == tried
+    assert sorted(why) == [0, 1, 2][tried:]
+    assert all(isinstance(each, NotDelivered) for each in why.values())
 
 
 def test_a_chunk_ends_within_its_deadline_and_the_rest_was_not_tried(fresh: HttpWitness) -> None:

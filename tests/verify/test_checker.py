@@ -159,6 +159,13 @@ PLANTED: dict[str, tuple[Category, Callable[[], Evidence]]] = {
 }
 
 
+def test_what_a_sink_gets_of_before_it_was_added_has_no_order_when_it_is_read_again() -> None:
+    owed = frozenset(FACTS) - {SAME[0]}
+    assert judge(evidence(SWAPPED, required=owed, generations=2)).verdict is Verdict.VALID
+    for wrong in ({"generations": 2}, {"required": owed}):
+        assert judge(evidence(SWAPPED, **wrong)).counts[Category.REORDERED] == 1
+
+
 @pytest.mark.parametrize("planted", PLANTED)
 def test_what_is_planted_is_found(planted: str) -> None:
     category, made = PLANTED[planted]

@@ -25,7 +25,7 @@ from semel.protocol import ParkedState
 from semel.sinks.endings import stage_after
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from semel.events import Identity
     from semel.ledger.finished import Finished
@@ -110,8 +110,7 @@ class Driver:
                 **{sink.name: sink.describe() for sink in self.sinks},
                 **{
                     stage.name: {**stage.describe(), STAGE_OF: sink.name}
-                    for sink in self.sinks
-                    if (stage := stage_after(sink)) is not None
+                    for sink, stage in self._staged()
                 },
             },
         }
@@ -144,6 +143,7 @@ class Driver:
             self.accept_gap,
             sources,
             inputs,
+            {sink.name: stage.name for sink, stage in self._staged()},
         )
         opening = self._minibatches.open(wish)
         generation, lost_before = opening.row.minibatch.generation, opening.lost_before
@@ -227,6 +227,12 @@ class Driver:
 
     def _stages(self) -> Stages:
         return Stages(self.scribe, self.run, self.process, self.around)
+
+    def _staged(self) -> Iterator[tuple[Sink, Sink]]:
+        """Give each sink that has a second stage, and that."""
+        for sink in self.sinks:
+            if (stage := stage_after(sink)) is not None:
+                yield sink, stage
 
     def _with_stages(self) -> list[Sink]:
         """Give every destination: the sinks, and the stages after them."""

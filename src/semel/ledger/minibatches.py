@@ -111,6 +111,7 @@ class Wish:
         sources: what Kafka says of the topics that Spark reads.
         accept_gap: go on although Spark begins later than the ledger stands.
         inputs: the position of each input after the minibatch, as Spark writes it.
+        stages: the second stage of each sink that has one.
     """
 
     query: str
@@ -122,6 +123,7 @@ class Wish:
     accept_gap: bool = False
     sources: Sources = UNKNOWN
     inputs: tuple[str, ...] = ()
+    stages: Mapping[str, str] = field(default_factory=dict)
 
 
 class Minibatches:
@@ -133,6 +135,7 @@ class Minibatches:
         self._open = key(OPEN, scribe.pipeline)
         self._pipeline = key(PIPELINES, scribe.pipeline)
         self._all_in = False
+        self._stages: Mapping[str, str] = {}
 
     def open(self, wish: Wish) -> Opening:
         """Open a minibatch; a run's first open fences the run before it.
@@ -141,6 +144,7 @@ class Minibatches:
         cannot survive a lost checkpoint or the pipeline was rescaled meanwhile, `Diverged` when
         Spark went on past a minibatch that is not complete, or begins later than the ledger stands.
         """
+        self._stages = wish.stages
         while True:
             rows = self._scribe.read(self._open, self._pipeline)
             text, described = rows.get(self._open), rows.get(self._pipeline)
@@ -269,7 +273,7 @@ class Minibatches:
                 if row.state is PartitionState.COMPLETE:
                     continue
                 requirements.append(Equals(row_key, text))
-                updates[Put(row_key, _completed(row, report).dump())] = None
+                updates[Put(row_key, _completed(row, report, self._stages.get(sink)).dump())] = None
                 updates[self._advanced(opening, sink, row, report)] = None
                 updates |= dict.fromkeys(
                     journal.updates(self._scribe.pipeline, _new(opening, report))
@@ -469,7 +473,7 @@ def _begins(before: OpenRow, row: OpenRow) -> bool:
     return before.minibatch.generation != row.minibatch.generation and not row.continues
 
 
-def _completed(row: StreamRow, report: Report) -> StreamRow:
+def _completed(row: StreamRow, report: Report, stage: str | None) -> StreamRow:
     """Give the row as it stands when complete: what it held, and no location any more."""
     return replace(
         row,
@@ -480,6 +484,7 @@ def _completed(row: StreamRow, report: Report) -> StreamRow:
         last=report.last,
         location=None,
         placed=None if report.placed is None else dict(report.placed),
+        stage=None if report.placed is None else stage,
     )
 
 

@@ -6,12 +6,17 @@ from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError, Diverged
 from semel.ledger.keys import STREAMS, key, prefix
-from semel.ledger.owners import FINISHED, PIPELINES, described
+from semel.ledger.owners import FINISHED, PIPELINES, STAGE_OF, described
+from semel.ledger.parked import read_parked
 from semel.ledger.recent import minibatch_of
 from semel.ledger.rows import StreamRow
+from semel.ledger.sequences import read_sequences
 from semel.protocol import PartitionState
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from semel.events.ids import Minibatch
     from semel.ledger.minibatches import Wish
     from semel.ledger.rows import OpenRow
     from semel.ledger.scribe import Scribe
@@ -20,12 +25,11 @@ if TYPE_CHECKING:
 def left_out(scribe: Scribe, recorded: str | None, before: OpenRow, wish: Wish) -> None:
     """A sink that is left out with something open would be forgotten: finish it first.
 
-    Spark goes on only when a minibatch was concluded, so only the newest one may not be.
+    Spark goes on only when a minibatch was concluded, so only the newest one may not be; that of
+    an older generation is concluded before the first one of the next is delivered.
     """
     at = key(PIPELINES, scribe.pipeline)
     known = {} if recorded is None else described(recorded, at).get("sinks", {})
-    newest = before.reached()[0]
-    goes_on = wish.query == before.query and wish.batch == newest + 1
     for sink in sorted(set(known) - set(wish.sinks)):
         for at, text in scribe.scan(STREAMS, prefix(scribe.pipeline, sink)):
             row, minibatch = StreamRow.load(text, at), minibatch_of(at)
@@ -35,14 +39,67 @@ def left_out(scribe: Scribe, recorded: str | None, before: OpenRow, wish: Wish) 
                     f"partition {row.partition} is half delivered. Start once with it, let the "
                     "minibatch come to its end, then leave it out"
                 )
-            last = minibatch.generation == before.minibatch.generation and minibatch.batch >= newest
-            if row.placed is not None and last and not goes_on:
+            if row.placed is not None and _is_last(scribe, sink, known, before, wish, minibatch):
                 raise ConfigurationError(
                     f"pipeline {scribe.pipeline!r}: sink {sink!r} is left out, but minibatch "
                     f"{minibatch} may not have been concluded there: its manifest or load may be "
                     "missing. Start once with it, let the minibatch come to its end, then leave "
                     "it out"
                 )
+    for stage in sorted(set(known) - set(wish.stages.values())):
+        if STAGE_OF in known[stage]:
+            _stage_left_out(scribe, stage, known, before, wish)
+
+
+def _stage_left_out(
+    scribe: Scribe, stage: str, known: Mapping[str, Mapping[str, str]], before: OpenRow, wish: Wish
+) -> None:
+    """Refuse to leave a second stage out that was not handed the newest minibatch yet."""
+    sink = known[stage][STAGE_OF]
+    for at, text in scribe.scan(STREAMS, prefix(scribe.pipeline, sink)):
+        minibatch = minibatch_of(at)
+        if (
+            StreamRow.load(text, at).stage == stage
+            and _is_last(scribe, sink, known, before, wish, minibatch)
+            and not read_parked(scribe, stage, minibatch=minibatch)
+        ):
+            raise ConfigurationError(
+                f"pipeline {scribe.pipeline!r}: the second stage {stage!r} is left out, but "
+                f"minibatch {minibatch} was not handed to it. Start once with it, let the "
+                "minibatch come to its end, then leave it out"
+            )
+
+
+def _is_last(
+    scribe: Scribe,
+    sink: str,
+    known: Iterable[str],
+    before: OpenRow,
+    wish: Wish,
+    minibatch: Minibatch,
+) -> bool:
+    """Whether a complete minibatch may not have been concluded at a sink."""
+    if minibatch.generation != before.minibatch.generation:
+        return _begun(before) and not _passed(scribe, sink, known)
+    newest = before.reached()[0]
+    goes_on = wish.query == before.query and wish.batch == newest + 1
+    return minibatch.batch >= newest and not goes_on
+
+
+def _begun(before: OpenRow) -> bool:
+    """Whether nothing of a generation is complete: what the one before left may still be open."""
+    _, serial, complete = before.reached()
+    return serial == before.first and not complete
+
+
+def _passed(scribe: Scribe, sink: str, sinks: Iterable[str]) -> bool:
+    """Whether another sink has completed a minibatch since a sink had its last one."""
+    last = {
+        name: max((serial for row in rows.values() for serial, _ in row.before), default=0)
+        for name in sinks
+        for rows in (read_sequences(scribe, name),)
+    }
+    return max(last.values()) > last[sink]
 
 
 def rescaled(scribe: Scribe, text: str | None, wish: Wish) -> None:

@@ -171,6 +171,7 @@ class StreamRow:
         dropped: whether a person said that none of it counts: it is only numbered past.
         placed: what the destination told of the place, once complete; None where it has none.
         columns: the type of each column, in their order; None where there are too many of them.
+        stage: the second stage that gets what was placed; None where there is none.
     """
 
     partition: str
@@ -193,6 +194,7 @@ class StreamRow:
     dropped: bool = False
     placed: dict[str, Any] | None = None
     columns: dict[str, str] | None = None
+    stage: str | None = None
 
     def dump(self) -> str:
         """Give the payload."""
@@ -218,6 +220,7 @@ class StreamRow:
                 "dropped": self.dropped,
                 **({} if self.placed is None else {"placed": self.placed}),
                 **({} if self.columns is None else {"columns": list(self.columns.items())}),
+                **({} if self.stage is None else {"stage": self.stage}),
             }
         )
 
@@ -250,6 +253,7 @@ class StreamRow:
             dropped=row.flag("dropped"),
             placed=row.later("placed", row.object, None),
             columns=row.later("columns", row.text_pairs, None),
+            stage=row.later("stage", row.text, None),
         )
 
 

@@ -308,13 +308,16 @@ def _judge_order(
 
 
 def _exempt(evidence: Evidence, effect: Effect, rows: list[ParkedRow]) -> bool:
-    """What a policy, a person or a broken deadline took out of the order."""
+    """What a policy, a person, a broken deadline or a re-read took out of the order."""
     if effect.late:
         return True
     if evidence.case.on_doubt is OnDoubt.SKIP and any(row.doubted for row in rows):
         return True
     if evidence.generations > 1 and evidence.case.identities.by_source and rows:
         return True
+    owed = evidence.required
+    if evidence.generations > 1 and owed is not None and effect.number not in owed:
+        return True  # of before the sink was added; a second re-read may begin before the first
     dead_letter = effect.number in evidence.refused and evidence.case.on_reject is OnReject.PARK
     return dead_letter and bool(rows)
 

@@ -3,7 +3,8 @@
 Always true:
 - at most one event of an entity is in flight, and after one that failed the later ones of its
   entity are not tried;
-- a request is written only while its call can end before the chunk's deadline;
+- a request is written only while its call can end before the chunk's deadline, on a clock that
+  goes on while the machine is suspended;
 - nothing is sent twice unless the destination absorbs it, or nothing of it was written.
 """
 
@@ -105,6 +106,7 @@ class Calls:
             reader=reader,
             connect_s=limits.connect_s,
             timeout_s=limits.timeout_s,
+            now=self._clock.monotonic,
             proxy=door.proxy,
         )
         self._head = _head(door)
@@ -159,7 +161,7 @@ class Calls:
     ) -> None:
         await self._tick()  # connections that the server closed meanwhile are noticed here
         limits = self._limits
-        self._latest = self._loop.time() + limits.deadline_s - limits.timeout_s
+        self._latest = self._clock.monotonic() + limits.deadline_s - limits.timeout_s
         self._failed_in_a_row = 0
         waiting = deque(sorted(lines, key=len, reverse=True))  # the longest would end last
 
@@ -222,13 +224,13 @@ class Calls:
                     return last
                 doubt = last
             pause = next(pauses, None)
-            if pause is None or self._loop.time() + pause > self._latest:
+            if pause is None or self._clock.monotonic() + pause > self._latest:
                 return doubt or last
             await self._pause(pause)
 
     async def _turn(self) -> NotDelivered | None:
         """Wait until a call may start; say why when none may any more."""
-        now = self._loop.time()
+        now = self._clock.monotonic()
         start = now
         if self._interval:
             start = max(now, self._next_at)
@@ -242,7 +244,7 @@ class Calls:
             if start <= now:
                 return None
             await self._pause(start - now)
-            now = self._loop.time()
+            now = self._clock.monotonic()
 
     async def _call(self, request: Request) -> DeliveryError | None:
         """Make one call and say what came of it; an error nobody classified is unknown."""
@@ -263,7 +265,7 @@ class Calls:
         if isinstance(outcome, NotDelivered) and outcome.retry_after_s is not None:
             wait_s = min(outcome.retry_after_s, self._limits.retry.for_s)
             outcome.retry_after_s = wait_s
-            self._not_before = max(self._not_before, self._loop.time() + wait_s)
+            self._not_before = max(self._not_before, self._clock.monotonic() + wait_s)
         return outcome
 
     def _shown(self, foreign: object) -> str:

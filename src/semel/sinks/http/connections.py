@@ -145,6 +145,7 @@ class Connections:
         reader: Callable[[], Response],
         connect_s: float,
         timeout_s: float,
+        now: Callable[[], float],
         proxy: Proxy | None = None,
     ) -> None:
         parts = urlsplit(origin)
@@ -153,7 +154,7 @@ class Connections:
         self._host = str(parts.hostname)
         self._port = parts.port or (443 if tls else 80)
         self._next = (self._host, self._port) if proxy is None else (proxy.host, proxy.port)
-        self._connect_s, self._timeout_s = connect_s, timeout_s
+        self._connect_s, self._timeout_s, self._now = connect_s, timeout_s, now
         self._idle: list[Connection] = []
         self._addresses: tuple[float, asyncio.Future[Any]] | None = None
 
@@ -162,7 +163,7 @@ class Connections:
         `Broken`.
         """
         connection = self._waiting() or await self._connected()
-        if self._loop.time() > latest:
+        if self._now() > latest:
             self._keep(connection)
             raise NeverSent("the connection stood too late for the call to end in time")
         reply = await connection.call(request, self._timeout_s)
