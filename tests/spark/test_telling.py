@@ -13,6 +13,10 @@ from semel.spark.task import Outcome
 from semel.spark.telling import tell
 
 INPUT = "a1 a2 b3 b4 c5 c6"
+PARKED = (
+    "not sent again and not delivered, because parked by an attempt before (`semel parked ls` "
+    "shows them): "
+)
 
 
 def said(world: World, caplog: pytest.LogCaptureFixture, batch: int = 0) -> list[str]:
@@ -32,10 +36,7 @@ def test_what_was_parked_is_never_said_to_be_delivered(caplog: pytest.LogCapture
     first = said(world, caplog)
     assert first == ["parked for another reason, or behind one that is (`semel parked ls`): 6"]
     world.start()
-    assert said(world, caplog) == [
-        "not sent again and not delivered, because parked by an attempt before "
-        "(`semel parked ls` shows them): 6"
-    ]
+    assert said(world, caplog) == [f"{PARKED}6"]
 
 
 def test_delivered_and_in_doubt_are_counted_apart(caplog: pytest.LogCaptureFixture) -> None:
@@ -48,8 +49,7 @@ def test_delivered_and_in_doubt_are_counted_apart(caplog: pytest.LogCaptureFixtu
     world.start()
     assert said(world, caplog) == [
         "not sent again, because delivered by an attempt before: 4",
-        "not sent again and not delivered, because parked by an attempt before "
-        "(`semel parked ls` shows them): 2",
+        f"{PARKED}2",
     ]
 
 
