@@ -162,14 +162,11 @@ def table(run: dict[str, Any]) -> list[dict[str, Any]]:
     found = []
     for name, title in TITLES.items():
         judged = rows.get(name, Judgement([], {}))
-        state = "shown" if judged.shown_by else "not shown"
-        if name not in required and not judged.shown_by:
-            state = "not yet required"
         found.append(
             {
                 "row": name,
                 "title": title,
-                "state": state,
+                "state": "shown" if judged.shown_by else "not shown",
                 "required": name in required,
                 "shown_by": judged.shown_by,
                 "others": judged.others,
@@ -204,7 +201,7 @@ def shown(run: dict[str, Any]) -> Iterator[str]:
     """Give the lines for a person: the cases of one parametrized test stand together."""
     yield told(run)
     for each in table(run):
-        optional = "" if each["required"] or each["state"] != "shown" else ", not yet required"
+        optional = "" if each["required"] else ", not yet required"
         yield f"{each['row']:4} {each['title']}: {each['state']}{optional}"
         tests = Counter((test.partition("[")[0], "") for test in each["shown_by"])
         tests += Counter((test.partition("[")[0], out) for test, out in each["others"].items())
@@ -229,7 +226,8 @@ def main(arguments: list[str] | None = None) -> int:
     else:
         lines = list(shown(run))
     sys.stdout.write("\n".join(lines) + "\n")
-    return int(options.check and any(each["state"] == "not shown" for each in found))
+    missing = [each for each in found if each["required"] and each["state"] == "not shown"]
+    return int(options.check and bool(missing))
 
 
 if __name__ == "__main__":

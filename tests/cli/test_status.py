@@ -20,15 +20,24 @@ import pytest
 
 from cli.running import beats, pipeline_at, read_json, refused, semel
 from delivery.witnesses import Crash, Database, Destination, Post, crash, lost
-from delivery.world import COUNTER, GIVEN, INCREASING, ORDERED_POSITION, POSITION, World, events
+from delivery.world import (
+    COUNTER,
+    GIVEN,
+    INCREASING,
+    ORDERED_POSITION,
+    POSITION,
+    World,
+    events,
+)
 from semel.bench.servers import PostgresServer
 from semel.events import Given, Identity
 from semel.ledger import Scribe, open_store, payloads
 from semel.ledger.keys import key
 from semel.ledger.owners import Owners
 from semel.ledger.processes import Process
+from semel.ledger.pruning import REMEMBER_S, Pruning
 from semel.ledger.store import Put
-from semel.protocol import ParkedState
+from semel.protocol import OnDoubt, ParkedState
 
 Out = pytest.CaptureFixture[str]
 
@@ -73,11 +82,14 @@ def test_status_tells_who_runs_what_is_open_and_what_is_parked(
             "sink": "out",
             "capability": "opaque",
             "last_osn": 3,
+            "delivered": 1,
             "transmitted": 2,
             "pending_partitions": 0,
             "in_doubt": 1,
             "rejected": 0,
             "waiting": 1,
+            "skipped": 0,
+            "discarded": 0,
             "blocked_entities": 1,
             "resends": {"asked": 0, "sending": 0, "last": None},
         }
@@ -89,6 +101,63 @@ def test_status_tells_who_runs_what_is_open_and_what_is_parked(
     for words in ("1 on host", "1.1 open", "given: c, id", "semel parked ls"):
         assert words in out
     assert [each["pipeline"] for each in read_json(capsys, "status")] == ["pay"]
+
+
+TOLD = ("delivered", "in_doubt", "rejected", "waiting", "skipped", "discarded")
+
+
+def told_of(capsys: Out, url: str) -> dict[str, int | None]:
+    """The counts of the only sink that are not nought."""
+    [each] = read_json(capsys, "status", "--ledger", url)
+    [sink] = each["sinks"]
+    return {name: sink[name] for name in TOLD if sink[name] != 0}
+
+
+def test_what_policy_skip_dropped_counts_as_skipped_also_when_its_row_is_pruned(
+    tmp_path: Path, capsys: Out
+) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    made = pipeline_at(url, on_doubt=OnDoubt.SKIP)
+    made.out.plan(lost)
+    made.out.refuses.add("b2")
+    made.minibatch(0, "a1 b2 c3")
+    assert told_of(capsys, url) == {"delivered": 1, "rejected": 1, "skipped": 1}
+    made.resolve("b2", "discarded")
+    for batch in range(1, 4):
+        made.minibatch(batch, f"d{batch}")
+    made.clock.move(2 * REMEMBER_S)
+    Pruning(made.scribe).run(["out"])
+    assert made.parked() == []
+    assert told_of(capsys, url) == {"delivered": 4, "skipped": 1, "discarded": 1}
+
+
+def test_what_is_parked_of_an_open_minibatch_is_not_taken_from_those_before(
+    world: World, capsys: Out
+) -> None:
+    world.minibatch(0, "a1 b2")
+    world.out.plan(lost, crash)
+    with pytest.raises(Crash):
+        world.task(world.open(1), "c3 d4")
+    told = told_of(capsys, os.environ["SEMEL_LEDGER"])
+    assert told == {"delivered": 2, "in_doubt": 1}
+
+
+def test_after_a_lost_checkpoint_nothing_is_said_of_how_many_are_delivered(
+    world: World, capsys: Out
+) -> None:
+    world.minibatch(0, "a1 b2")
+    world.start()
+    world.minibatch(0, "a1 b2 c3", "q2")
+    assert told_of(capsys, os.environ["SEMEL_LEDGER"]) == {"delivered": None}
+    assert " - " in semel(capsys, "status")[1]
+
+
+def test_a_finished_batch_tells_delivered_from_parked(world: World, capsys: Out) -> None:
+    world.out.refuses.add("b2")
+    opening = world.open(0)
+    world.driver.end(opening, world.task(opening, "a1 b2 c3"))
+    world.driver.finish(opening)
+    assert told_of(capsys, os.environ["SEMEL_LEDGER"]) == {"delivered": 2, "rejected": 1}
 
 
 def test_a_check_finds_what_waits_for_a_person(world: World, capsys: Out) -> None:

@@ -1,12 +1,18 @@
-"""What a report counts: delivered, parked and dropped are different, also of attempts before."""
+"""What a report and `semel status` count: delivered, parked and dropped are different, also of
+attempts before.
+"""
 
 from __future__ import annotations
+
+from contextlib import closing
 
 import pytest
 
 from delivery.witnesses import Crash, Database, Post, crash, fine, lost
 from delivery.world import KINDS, World, world_like, world_of
+from semel.cli.status import read_standing
 from semel.delivery.resending import Resending
+from semel.ledger import Ledger
 from semel.ledger.reports import Report
 from semel.protocol import OnDoubt, OnReject
 
@@ -122,3 +128,29 @@ def test_what_was_sent_again_since_counts_as_delivered() -> None:
     [report] = world.minibatch(0, INPUT)
     assert world.parked() == ["a1 delivered", "a2 delivered"]
     assert counts(report) == {"suppressed": 6}
+
+
+def told(world: World) -> dict[str, int | None]:
+    """What `semel status` counts, where it is not nought."""
+    names = ("delivered", "in_doubt", "rejected", "waiting", "skipped", "discarded")
+    with closing(Ledger(world.store)) as ledger:
+        [sink] = read_standing(ledger, "pay")["sinks"]
+    return {name: sink[name] for name in names if sink[name] != 0}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_status_does_not_count_as_delivered_what_is_parked(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("semel.cli.status.WATCH_S", 0.0)
+    world = world_like(kind, on_reject=OnReject.BLOCK, chunk_rows=1, span_chunks=1)
+    world.out.refuses.update({"a1", "b2"})
+    world.minibatch(0, "a1 b2 a3 c4")
+    assert told(world) == {"delivered": 1, "rejected": 2, "waiting": 1}
+    world.out.refuses.clear()
+    world.resolve("b2", "discarded")
+    world.resolve("a1", "resend")
+    world.driver.drain(waits=True)
+    world.minibatch(1, "c5")  # a log takes what is parked before its own events
+    assert world.parked() == ["a1 delivered", "b2 discarded", "a3 delivered"]
+    assert told(world) == {"delivered": 4, "discarded": 1}

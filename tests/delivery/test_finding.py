@@ -182,7 +182,8 @@ def test_a_summary_tells_who_runs_what_is_open_and_what_is_parked() -> None:
     assert summary["sinks"]["out"] == {
         "capability": "opaque",
         "partitions": {"complete": 1},
-        "delivered": 3,
+        "last_osn": 3,
+        "delivered": 1,
         "transmitted": {"0": 2},
         "parked": {"held": 1, "waiting": 1},
         "last_resend": None,

@@ -99,8 +99,9 @@ def test_a_replay_gives_the_same_order_numbers_and_times_however_it_is_cut(
 
 
 @pytest.mark.rows("O21")
-def test_other_times_on_a_replay_are_noticed_before_anything_is_sent() -> None:
-    world = world_like("transactional", chunk_rows=1)
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_times_on_a_replay_are_noticed_before_anything_is_sent(kind: str) -> None:
+    world = world_like(kind, chunk_rows=1, span_chunks=1)
     opening = world.open(0)
     began = datetime(2026, 1, 31, tzinfo=UTC)
     world.out.plan(fine, crash)

@@ -10,7 +10,7 @@ import pytest
 from delivery.world import KINDS, World, world_like
 from semel.errors import NotDelivered
 from semel.ledger.clock import SystemClock
-from semel.sinks import Http, Postgres, Redis, Retry, Sink
+from semel.sinks import Http, Kafka, Postgres, Redis, Retry, Sink
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -37,7 +37,7 @@ def nobody() -> int:
         return port
 
 
-PATIENT = Retry(for_s=2.0)
+PATIENT = Retry(for_s=3.0)
 
 
 def sinks() -> list[Sink]:
@@ -54,10 +54,15 @@ def sinks() -> list[Sink]:
             retry=PATIENT,
         ),
         Postgres(name="out", url=f"postgresql://u@{at}/d", table="t", retry=PATIENT),
+        Kafka(name="out", servers=at, topic="t", retry=PATIENT),
+        Kafka(name="out", servers=at, topic="t", sequenced=True, retry=PATIENT),
     ]
 
 
-@pytest.mark.parametrize("sink", sinks(), ids=["http", "keyed http", "redis", "postgres"])
+NAMES = ["http", "keyed http", "redis", "postgres", "kafka", "kafka log"]
+
+
+@pytest.mark.parametrize("sink", sinks(), ids=NAMES)
 def test_where_nobody_listens_the_task_gives_up_in_time(sink: Sink) -> None:
     world = World()
     world.clock = SystemClock()  # type: ignore[assignment]

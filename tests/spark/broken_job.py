@@ -1,4 +1,5 @@
-"""A job whose sink is misspelt: it waits for its query, then runs a batch, and shows both errors.
+"""A job whose sink is misspelt: it waits for its query in each way that Spark has, then runs a
+batch, and shows every error.
 
 Arguments: the master (or the URL of a Spark Connect server) and a folder.
 """
@@ -13,7 +14,7 @@ from typing import Any
 import semel
 from semel.spark.session import make_session
 
-BETWEEN = "-- the batch --"
+BETWEEN = "-- the next --"
 
 
 def charge(event: semel.Event) -> None:
@@ -55,11 +56,13 @@ def main() -> None:
     stream = spark.readStream.schema(schema).json(files)
     writer = semel.deliver(stream, name="pay", **words).trigger(availableNow=True)
     query = started(writer.option("checkpointLocation", str(folder / "checkpoint")))
-    try:
-        query.awaitTermination()
-    except Exception:
-        traceback.print_exc()
-    sys.stderr.write(f"{BETWEEN}\n")
+    waits = (query.awaitTermination, spark.streams.awaitAnyTermination, query.processAllAvailable)
+    for wait in waits:
+        try:
+            wait()
+        except Exception:
+            traceback.print_exc()
+        sys.stderr.write(f"{BETWEEN}\n")
     semel.deliver_batch(spark.read.schema(schema).json(files), name="pay", batch="d", **words)
 
 

@@ -41,8 +41,10 @@ def status(
 
     A run is `beating`, `ended`, `gone` (its process is not there any more) or `silent` (it did not
     beat while it was watched, for up to 10 seconds). `last OSN` is the sum over partitions: how
-    many events got an output sequence number. `transmitted` is the same sum of the last numbers
-    that are known to have reached the destination; it is less where the last events are parked.
+    many events got an output sequence number. `delivered` of them are: what is in doubt, rejected,
+    waiting, skipped (policy `skip`) or discarded (by a person) is not. `transmitted` is the same
+    sum of the last numbers that are known to have reached the destination; it is less where the
+    last events are parked.
     """
     with opened(ledger) as (looked_at, _):
         names = looked_at.pipelines() if pipeline is None else [pipeline]
@@ -79,12 +81,15 @@ def _standing(ledger: Ledger, pipeline: str, *, moves: bool) -> dict[str, Any]:
         {
             "sink": name,
             "capability": sink["capability"],
-            "last_osn": sink["delivered"],
+            "last_osn": sink["last_osn"],
+            "delivered": sink["delivered"],
             "transmitted": None if summary["finished"] else sum(sink["transmitted"].values()),
             "pending_partitions": sink["partitions"].get(PartitionState.PENDING.value, 0),
             "in_doubt": sink["parked"].get(_HELD, 0),
             "rejected": sink["parked"].get(_REJECTED, 0),
             "waiting": sum(sink["parked"].get(state, 0) for state in _TURN),
+            "skipped": sink["parked"].get(ParkedState.SKIPPED.value, 0),
+            "discarded": sink["parked"].get(ParkedState.DISCARDED.value, 0),
             "blocked_entities": sink["blocked"],
             "resends": _resends(sink),
         }
@@ -155,7 +160,19 @@ def _show(found: list[dict[str, Any]]) -> None:
         right=("run", "N"),
     )
     print()
-    numbers = ("last OSN", "transmitted", "pending", "in doubt", "rejected", "waiting", "blocked")
+    told = (
+        ("last OSN", "last_osn"),
+        ("delivered", "delivered"),
+        ("transmitted", "transmitted"),
+        ("pending", "pending_partitions"),
+        ("in doubt", "in_doubt"),
+        ("rejected", "rejected"),
+        ("waiting", "waiting"),
+        ("skipped", "skipped"),
+        ("discarded", "discarded"),
+        ("blocked", "blocked_entities"),
+    )
+    numbers = tuple(title for title, _ in told)
     show_table(
         ("pipeline", "sink", "capability", *numbers),
         [
@@ -163,13 +180,7 @@ def _show(found: list[dict[str, Any]]) -> None:
                 each["pipeline"],
                 sink["sink"],
                 sink["capability"],
-                sink["last_osn"],
-                "-" if sink["transmitted"] is None else sink["transmitted"],
-                sink["pending_partitions"],
-                sink["in_doubt"],
-                sink["rejected"],
-                sink["waiting"],
-                sink["blocked_entities"],
+                *("-" if sink[name] is None else sink[name] for _, name in told),
             )
             for each in found
             for sink in each["sinks"]

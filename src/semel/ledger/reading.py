@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from semel.errors import ConfigurationError
 from semel.events.entityids import unpacked
-from semel.ledger import keys, payloads
+from semel.ledger import keys, payloads, tallies
 from semel.ledger.clock import SystemClock
 from semel.ledger.damage import DamagedRow, readable, sifted
 from semel.ledger.finished import recorded
@@ -16,6 +16,7 @@ from semel.ledger.inspecting import load_row
 from semel.ledger.journal import TABLE as JOURNAL
 from semel.ledger.keys import EVENTS, OPEN, PARKED, STREAMS, prefix
 from semel.ledger.outcomes import TABLE as OUTCOMES
+from semel.ledger.outcomes import OutcomeRow
 from semel.ledger.owners import LOOKS, OWNERS, PIPELINES, STAGE_OF, OwnerRow, described
 from semel.ledger.parked import read_parked
 from semel.ledger.rows import HeadRow, OpenRow, ParkedRow, SpanRow, StreamRow
@@ -159,7 +160,7 @@ class Ledger:
         known = one(PIPELINES, described) or {}
         owner, opened = one(OWNERS, OwnerRow.load), one(OPEN, OpenRow.load)
         sinks = {
-            sink: self._sink_summary(pipeline, sink, known, damaged)
+            sink: self._sink_summary(pipeline, sink, (known, opened), damaged)
             for sink in sorted(known.get("sinks", {}))
         }
         return {
@@ -182,8 +183,14 @@ class Ledger:
         }
 
     def _sink_summary(
-        self, pipeline: str, sink: str, known: dict[str, Any], damaged: list[DamagedRow]
+        self,
+        pipeline: str,
+        sink: str,
+        of: tuple[dict[str, Any], OpenRow | None],
+        damaged: list[DamagedRow],
     ) -> dict[str, Any]:
+        known, opened = of
+
         def every(table: str, load: Callable[[str, Key], T]) -> list[T]:
             found, unread = sifted(self._store.scan(table, prefix(pipeline, sink)), load)
             damaged.extend(unread)
@@ -193,12 +200,14 @@ class Ledger:
         standings = {row.partition: row.after for row in every(SEQUENCES, SequenceRow.load)}
         last = sum(standing.osn for standing in standings.values())
         streams, parked = every(STREAMS, StreamRow.load), every(PARKED, ParkedRow.load)
+        outcomes = every(OUTCOMES, OutcomeRow.load)
         return {
             "capability": known["sinks"][sink].get("capability"),
             "partitions": dict(Counter(row.state.value for row in streams)),
-            "delivered": last if done is None else done.count,
+            "last_osn": last if done is None else done.count,
+            "delivered": tallies.delivered(sink, known, opened, standings, (parked, outcomes)),
             "transmitted": self._transmitted(pipeline, sink, standings, streams, parked),
-            "parked": dict(Counter(row.state.value for row in parked)),
+            "parked": tallies.parked_by_state(parked, outcomes),
             "last_resend": _last_resend(parked),
             "blocked": len(every(keys.HEADS, HeadRow.load)),
         }

@@ -5,6 +5,8 @@ Always true: whatever would make the promise false is refused here, before an ev
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from functools import wraps
 from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import uuid4
 
@@ -16,6 +18,8 @@ from semel.spark.microbatches import MicroBatches
 from semel.spark.plans import is_classic
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -144,6 +148,7 @@ class Delivering:
         super().foreachBatch(batches)  # type: ignore[misc]
         query: StreamingQuery = super().start()  # type: ignore[misc]
         query.__class__ = _derived(type(query), Waiting)
+        _tell_of_any(type(said.spark.streams))
         if said.classic:
             batches.query = query
         return query
@@ -185,14 +190,43 @@ class Waiting:
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802
         """As Spark's; the text of an error ends with the sentence that semel stopped with."""
-        try:
+        with _sentence_last():
             ended: bool | None = super().awaitTermination(timeout)  # type: ignore[misc]
-        except Exception as error:
-            sentence = last_sentence(str(error))
-            if sentence:
-                error.add_note(sentence)
-            raise
         return ended
+
+    def processAllAvailable(self) -> None:  # noqa: N802
+        """As Spark's; the text of an error ends with the sentence that semel stopped with."""
+        with _sentence_last():
+            super().processAllAvailable()  # type: ignore[misc]
+
+
+@contextmanager
+def _sentence_last() -> Iterator[None]:
+    """Let the text of an error end with the sentence of semel's that stands in it."""
+    try:
+        yield
+    except Exception as error:
+        sentence = last_sentence(str(error))
+        if sentence:
+            error.add_note(sentence)
+        raise
+
+
+def _tell_of_any(manager: type[Any]) -> None:
+    """Let `spark.streams.awaitAnyTermination` end an error in the same way. A session makes its
+    manager anew each time it is asked for it, so this is said to the class, once.
+    """
+    plain = manager.awaitAnyTermination
+    if hasattr(plain, "__wrapped__"):
+        return
+
+    @wraps(plain)
+    def await_any(self: Any, timeout: int | None = None) -> bool | None:
+        with _sentence_last():
+            ended: bool | None = plain(self, timeout)
+        return ended
+
+    manager.awaitAnyTermination = await_any
 
 
 _classes: dict[tuple[type[Any], type[Any]], type[Any]] = {}

@@ -31,6 +31,9 @@ KNOWN_S = 60.0
 DOUBTED_S = 1.0
 """For so long it is believed where an event would be rejected because of it."""
 
+REACHED_S = 3.0
+"""For so long a broker is looked for at least, however short the patience: it may be busy."""
+
 
 class Outlet:
     """Opens writers and readers for one partition, and makes its records."""
@@ -57,7 +60,14 @@ class Outlet:
             self._topics[name] = (CLOCK.monotonic(), asking.need(name))
 
     def _asking(self) -> Topics:
-        return Topics(self.sink.client(), self.where, patience_s=self.sink.deadline_s)
+        return Topics(self.sink.client(), self.where, patience_s=self._reach_s)
+
+    @property
+    def _reach_s(self) -> float:
+        """How long a broker is looked for: nothing is sent by it, so not longer than all tries
+        together may take.
+        """
+        return min(self.sink.deadline_s, max(self.sink.retry.for_s, REACHED_S))
 
     def topic(self, name: str, *, within_s: float | None = None) -> Topic:
         """What is known of a topic, or what it says now where that is older than `within_s`."""
@@ -89,7 +99,7 @@ class Outlet:
             patience_s=sink.deadline_s,
         )
         try:
-            made.fence()
+            made.fence(self._reach_s)
         except BaseException:
             made.close()
             raise

@@ -148,11 +148,11 @@ class Writer:
         except (self._kafka.KafkaException, TypeError, ValueError) as error:
             raise no_such_config(where, error) from None
 
-    def fence(self) -> None:
+    def fence(self, patience_s: float) -> None:
         """Take the `transactional.id`: whoever had it is refused from now on, and what it had not
         committed is gone. Raises `NotDelivered` when nobody answers.
         """
-        ends = CLOCK.monotonic() + self._patience_s
+        ends = CLOCK.monotonic() + patience_s
         while True:
             left = ends - CLOCK.monotonic()
             try:

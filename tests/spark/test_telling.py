@@ -1,0 +1,68 @@
+"""What the log says at the end of a minibatch: delivered, parked and dropped are told apart."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from delivery.witnesses import Post, lost
+from delivery.world import World, world_of
+from semel.protocol import OnDoubt, OnReject
+from semel.spark.task import Outcome
+from semel.spark.telling import tell
+
+INPUT = "a1 a2 b3 b4 c5 c6"
+PARKED = (
+    "not sent again and not delivered, because parked by an attempt before (`semel parked ls` "
+    "shows them): "
+)
+
+
+def said(world: World, caplog: pytest.LogCaptureFixture, batch: int = 0) -> list[str]:
+    """Deliver a minibatch, and let it be told; give the lines without their place."""
+    opening = world.open(batch)
+    reports = world.task(opening, INPUT)
+    world.driver.end(opening, reports)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, logger="semel"):
+        tell("here", Outcome(tuple(reports)))
+    return [each.getMessage().removeprefix("here: events ") for each in caplog.records]
+
+
+def test_what_was_parked_is_never_said_to_be_delivered(caplog: pytest.LogCaptureFixture) -> None:
+    world = world_of(Post(), on_reject=OnReject.BLOCK)
+    world.out.refuses.update({"a1", "b3", "c5"})
+    first = said(world, caplog)
+    assert first == ["parked for another reason, or behind one that is (`semel parked ls`): 6"]
+    world.start()
+    assert said(world, caplog) == [f"{PARKED}6"]
+
+
+def test_delivered_and_in_doubt_are_counted_apart(caplog: pytest.LogCaptureFixture) -> None:
+    world = world_of(Post())
+    world.out.plan(lost)
+    assert said(world, caplog) == [
+        "parked in doubt (`semel parked ls` shows them): 1",
+        "parked for another reason, or behind one that is (`semel parked ls`): 1",
+    ]
+    world.start()
+    assert said(world, caplog) == [
+        "not sent again, because delivered by an attempt before: 4",
+        f"{PARKED}2",
+    ]
+
+
+def test_what_policy_skip_dropped_is_neither_delivered_nor_parked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = world_of(Post(), on_doubt=OnDoubt.SKIP)
+    world.out.plan(lost)
+    assert said(world, caplog) == [
+        "in doubt and dropped (on_doubt='skip'): they may not have arrived: 1"
+    ]
+    world.start()
+    assert said(world, caplog) == [
+        "not sent again, because delivered by an attempt before: 5",
+        "not sent again, because dropped in doubt by an attempt before (on_doubt='skip'): 1",
+    ]
