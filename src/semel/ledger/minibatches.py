@@ -251,9 +251,7 @@ class Minibatches:
                 ) from None
 
     def stands(self, opening: Opening) -> bool:
-        """Say whether the minibatch is open just as it was: no other run has it, nobody completed
-        it.
-        """
+        """Say whether it is open just as it was: no other run has it, nobody completed it."""
         return self._scribe.read_one(self._open) == opening.text
 
     def _completing(

@@ -164,8 +164,7 @@ class StreamRow:
         waited: whether no attempt before this one can still act: it was first, or has waited.
         task: Spark's partitionId.
         osn: the last OSN before the partition's first event (L of the minibatch before).
-        done: events at the start of the order that a complete row already covered (position
-            identity).
+        done: events at the start that a complete row already covered (position identity).
         first: the sort key of the first event; before complete with position identity only.
         location: the destination's place for exactly these events; removed with complete.
         dropped: whether a person said that none of it counts: it is only numbered past.
@@ -262,13 +261,11 @@ class SpanRow:
     """A run of chunks that may have been sent, or surely have been.
 
     Attributes:
-        chunks: their ranges [start, stop) of the order; neighbours once settled are told as one
-            range.
+        chunks: their ranges [start, stop) of the order; settled neighbours are told as one range.
         ids: of all events, a set for each of the chunks.
         running: the digest of the partition from its start to the span's end.
         handled: of those among them that are not sent from here: parked, or delivered before.
-        tries: how many attempts have repeated it for all of their patience and got no answer
-            (REPEATABLE); 0 where nobody counted.
+        tries: how many attempts repeated it and got no answer (REPEATABLE); 0: nobody counted.
     """
 
     number: int
