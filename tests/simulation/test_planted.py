@@ -206,6 +206,7 @@ right_read_spans = intents.IntentWay._read_spans
 right_finish = lane.Lane.finish
 right_claim = partitions.Holding.claim
 right_write = partitions.Holding.write
+right_move = sequences.SequenceRow.moved
 right_park = fenced.FencedWay._park
 right_outcome = calls.outcome
 right_judge = doubts.Doubts.judge
@@ -301,6 +302,14 @@ def stands_still(self: sequences.SequenceRow, serial: int, after: Any) -> sequen
     """Never moves L."""
     del after
     return replace(self, before=((serial, self.as_of(serial)),))
+
+
+def stands_still_once_rescaled(
+    self: sequences.SequenceRow, serial: int, after: Any
+) -> sequences.SequenceRow:
+    """Never moves L of a third partition: no world begins with so many."""
+    move = stands_still if self.partition.endswith("of3") else right_move
+    return move(self, serial, after)
 
 
 def drops_everything(numbers: Any, number: int) -> tuple[int, ...]:
@@ -639,6 +648,13 @@ BUGS = [
         "output sequence numbers stand still",
         partial(replaced, sequences.SequenceRow, "moved", stands_still),
         every_crash(SEQUENCED),
+    ),
+    Bug(
+        "output sequence numbers stand still after a rescale",
+        partial(replaced, sequences.SequenceRow, "moved", stands_still_once_rescaled),
+        random_worlds(
+            lambda world: world.case.capability is Capability.OPAQUE and world.changes.rescales > 0
+        ),
     ),
     Bug(
         "a minibatch is completed from any report",

@@ -7,13 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from semel.events import Attempt, Minibatch
+from semel.events import Attempt, Event, Minibatch
 from semel.ledger.rows import ParkedRow
 from semel.protocol import OnDoubt, OnReject, ParkedState
+from semel.sinks import Target
 from semel.verify.cases import Case, Variant
 from semel.verify.checker import Category, Evidence, Verdict, judge
 from semel.verify.inputs import Fact, Identities, feed
-from semel.verify.witnesses import Effect
+from semel.verify.scheduler import Hub
+from semel.verify.witnesses import NUMBER, Destination, Effect
 
 FEED = feed(Identities.INCREASING, 1, 12, 6)
 CASE = Case(Variant.OPAQUE, identities=Identities.INCREASING)
@@ -122,6 +124,12 @@ PLANTED: dict[str, tuple[Category, Callable[[], Evidence]]] = {
         Category.UNEXPECTED,
         lambda: evidence([*all_but(12), effect(12, osn=11)]),
     ),
+    "two events share an output sequence number after a rescale": (
+        Category.UNEXPECTED,
+        lambda: evidence(
+            [*all_but(11, 12), effect(11, osn=1, scale=1), effect(12, osn=1, scale=1)]
+        ),
+    ),
     "numbers fall in a log": (
         Category.UNEXPECTED,
         lambda: evidence([effect(2), effect(1), *all_but(1, 2)], case=LOG),
@@ -164,6 +172,33 @@ def test_what_a_sink_gets_of_before_it_was_added_has_no_order_when_it_is_read_ag
     assert judge(evidence(SWAPPED, required=owed, generations=2)).verdict is Verdict.VALID
     for wrong in ({"generations": 2}, {"required": owed}):
         assert judge(evidence(SWAPPED, **wrong)).counts[Category.REORDERED] == 1
+
+
+def sent(into: Destination, number: int, osn: int, minibatch: Minibatch) -> None:
+    fact = FACTS[number]
+    event = Event(fact.entity, number, osn, "key", {NUMBER: number})
+    target = Target("world", "witness", minibatch, fact.partition, Attempt(1, 1))
+    into.accept(event, target, 0.0)
+
+
+def shared_numbers(into: Destination) -> list[str]:
+    found = judge(evidence(into.seen(), ended=False)).violations
+    return [each.message for each in found if "OSN" in each.message]
+
+
+def test_a_zombie_from_before_a_rescale_keeps_its_number() -> None:
+    into = Destination(Hub())
+    before, between, after = Minibatch(1, 0), Minibatch(1, 2), Minibatch(1, 3)
+    into.rescaled += [before, between]  # there and back: the partitions are called as before
+    sent(into, 10, 1, after)
+    sent(into, 2, 1, before)
+    assert shared_numbers(into) == []
+    sent(into, 3, 1, before)
+    sent(into, 11, 1, after)
+    assert shared_numbers(into) == [
+        "events 2 and 3 were both sent as OSN 1",
+        "events 10 and 11 were both sent as OSN 1",
+    ]
 
 
 @pytest.mark.parametrize("planted", PLANTED)

@@ -163,8 +163,9 @@ class Changes:
         done = self._committed(batch, minibatches)
         cluster.feed, starts = cluster.feed.rescaled(to, done)
         cluster.partitions = to
+        newest = cluster.newest()
         for destination in cluster.destinations.values():
-            destination.scale += 1
+            destination.rescaled.append(newest)
         self._note(f"it was rescaled to {to} partitions")
         pieces = cut(cluster.feed, self.chance.randint(1, 3), self.chance, starts)
         return (*({} for _ in range(batch)), *tail_apart(pieces, cluster.feed, starts))

@@ -26,7 +26,7 @@ from semel.errors import (
     LedgerUnavailable,
     SemelError,
 )
-from semel.events import Attempt
+from semel.events import Attempt, Minibatch
 from semel.ledger.journal import Journal
 from semel.ledger.keys import OPEN, PARKED, STREAMS, prefix
 from semel.ledger.parked import HeadMoved
@@ -273,6 +273,13 @@ class Cluster:
     def opened(self) -> OpenRow | None:
         """Give the minibatch that the ledger has open."""
         return next((OpenRow.load(text) for _, text in self.store.scan(OPEN, "")), None)
+
+    def newest(self) -> Minibatch:
+        """Give the newest minibatch that the ledger has, also where one before it is run again."""
+        opened = self.opened()
+        if opened is None:
+            return Minibatch(1, -1)
+        return Minibatch(opened.minibatch.generation, opened.reached()[0])
 
     def generation(self) -> int:
         """Give the generation that the ledger has come to."""

@@ -45,7 +45,8 @@ class Effect:
         number: which event of the world it is.
         late: whether it happened later than the deadline of its call allows.
         resend: whether it was sent by whoever drains parked events.
-        scale: how often the pipeline had been rescaled by then.
+        scale: how often the pipeline had been rescaled before its minibatch: numbers begin anew
+            each time, and a zombie from before keeps those it was given.
     """
 
     number: int
@@ -94,6 +95,7 @@ class Destination:
         poison: events that break whoever sends them again, with an error nobody classified.
         needs: a column that a new release of the sink cannot do without.
         turned_away: events that its gateway refused, or that a new release cannot send.
+        rescaled: the newest minibatch of each time that the pipeline was rescaled.
     """
 
     hub: Hub
@@ -105,7 +107,7 @@ class Destination:
     needs: str | None = None
     gateway: Gateway | None = None
     turned_away: set[int] = field(default_factory=set)
-    scale: int = 0
+    rescaled: list[Minibatch] = field(default_factory=list)
 
     def has(self, number: int) -> bool:
         """Say whether an event took effect."""
@@ -132,7 +134,7 @@ class Destination:
             at=self.hub.now,
             late=self.hub.now - began > self.deadline_s,
             resend=target.partition == RESENDS,
-            scale=self.scale,
+            scale=sum(target.minibatch > newest for newest in self.rescaled),
         )
 
     def look_at(self, chunk: Chunk, *, resend: bool) -> None:
