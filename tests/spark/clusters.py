@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -59,6 +59,7 @@ SPECULATING = {
     "spark.speculation.interval": "100ms",
     "spark.speculation.quantile": "0.5",
     "spark.speculation.multiplier": "1.1",
+    "spark.speculation.efficiency.enabled": "false",
     "spark.speculation.minTaskRuntime": "5s",  # longer than a Python worker takes to come up
 }
 """When one of two tasks has ended and the other one goes on and on, its copy starts elsewhere."""
@@ -124,6 +125,32 @@ def partitions(settings: Settings, batch: int, sink: str = "charge") -> dict[str
 def held_by(settings: Settings, batch: int, pid: int) -> dict[str, Any]:
     """Give the row of the partition that a process has."""
     return next(row for row in partitions(settings, batch).values() if row["process"]["pid"] == pid)
+
+
+def hold_both(bed: Bed) -> None:
+    """Let both tasks of the next minibatch stop as soon as they have their partitions."""
+    bed.house.arm("claim.after", "stop", times=2)
+
+
+def stop_in_the_middle(
+    bed: Bed, run: Run, settings: Settings, batch: int, after: Callable[[str], int]
+) -> int:
+    """Of the two that are held, let one go on until it has had so many effects as `after` says of
+    its partition and one more, where it stops; then the other one to its end. Give the first.
+
+    Spark copies a task only once another one has ended: on a machine that is slow, too, no copy
+    starts before the original stands where it is meant to.
+    """
+    house = bed.house
+    wait_for(lambda: len(house.taken("claim.after")) == 2 * (batch + 1), run, LONG_S)
+    original, other = [int(each.pid or 0) for each in house.taken("claim.after")[-2:]]
+    before = len(house.taken("effect.after"))
+    house.arm("effect.after", "stop", after=after(held_by(settings, batch, original)["partition"]))
+    go_on(original)
+    [stopped] = wait_for(lambda: house.taken("effect.after")[before:], run, LONG_S)
+    assert stopped.pid == original
+    go_on(other)
+    return original
 
 
 @contextmanager

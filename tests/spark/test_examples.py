@@ -12,6 +12,7 @@ import pytest
 
 from semel.verify.households import Household
 from semel.verify.standalone import SMALL_JVM, spark_environment
+from spark.needs import require
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 START = Path(__file__).parents[2] / "docs" / "start.md"
@@ -80,6 +81,8 @@ def test_every_example_and_the_first_page_run_only_as_a_script() -> None:
 
 @pytest.mark.parametrize("name", SAYS)
 def test_an_example_runs_and_says_what_it_did(name: str, tmp_path: Path) -> None:
+    if name == "positions":
+        require("positions")
     with Household("examples") as household:
         said = run(household, tmp_path, str(EXAMPLES / f"{name}.py"), str(tmp_path / "out"))
     for text in SAYS[name]:

@@ -14,12 +14,16 @@ from spark.clusters import (
     calls_of,
     driver,
     go_on,
+    hold_both,
+    partition_of,
     partitions,
+    stop_in_the_middle,
     wait_until_complete,
 )
 from spark.driving import TESTS, Bed, wait_for
 
 ROWS = 40
+STEPS = ["claim.after", "effect.after", "take.after"]
 
 
 @pytest.mark.rows("S19", "A17")
@@ -32,7 +36,7 @@ def test_two_copies_of_a_task_deliver_each_event_once_whichever_of_them_spark_pr
         master=cluster.url,
         sink=capability,
         sink_settings={
-            "steps": ["effect.after", "take.after"],
+            "steps": STEPS,
             "chunk_rows": 2,
             "span_chunks": 1,
             "lease_s": LONG_S,  # nobody asks the ledger again before he reports
@@ -41,11 +45,11 @@ def test_two_copies_of_a_task_deliver_each_event_once_whichever_of_them_spark_pr
         conf=SPECULATING,
     )
     chunk = 2 if capability == "transactional" else 1  # what one effect holds
-    house.arm("effect.after", "stop", after=3)
+    hold_both(bed)
     bed.payments(files=1, rows=ROWS, customers=8)
     with driver(bed, settings) as run:
         # The copy takes the partition over while the original is alive; then both go on.
-        original = wait_for(lambda: house.taken("effect.after"), run, LONG_S)[0].pid
+        original = stop_in_the_middle(bed, run, settings, 0, lambda _: 3)
         wait_for(lambda: house.asked().get("take.after"), run, LONG_S)
         go_on(original)
         wait_until_complete(run, settings, 0)
@@ -57,12 +61,17 @@ def test_two_copies_of_a_task_deliver_each_event_once_whichever_of_them_spark_pr
         takes = house.asked()["take.after"]
         charged = len(house.charges())
         house.arm("take.after", "stop")
-        fresh = calls_of(payments(ROWS, 2 * ROWS), chunk)
-        house.arm("effect.after", "stop", after=fresh - 1)
+        hold_both(bed)
         bed.payments(files=1, rows=ROWS, customers=8)
-        original = wait_for(lambda: house.taken("effect.after")[1:], run, LONG_S)[0].pid
-        assert len(house.charges()) == charged + ROWS
+
+        def all_but_one(partition: str) -> int:
+            fresh = payments(ROWS, 2 * ROWS)
+            here = [each for each in fresh if partition_of(each[0]) == partition]
+            return calls_of(here, chunk) - 1
+
+        original = stop_in_the_middle(bed, run, settings, 1, all_but_one)
         copy = wait_for(lambda: house.taken("take.after"), run, LONG_S)[0].pid
+        assert len(house.charges()) == charged + ROWS
         assert copy != original
         row = next(row for row in partitions(settings, 1).values() if row["process"]["pid"] == copy)
         go_on(original)
@@ -86,14 +95,14 @@ def test_a_task_that_fails_because_it_was_replaced_does_not_end_the_query(
     settings = bed.settings(
         master=cluster.url,
         sink="transactional",
-        sink_settings={"steps": ["effect.after", "take.after"], "chunk_rows": 2},
+        sink_settings={"steps": STEPS, "chunk_rows": 2, "lease_s": LONG_S},
         conf={**SPECULATING, "spark.task.maxFailures": "1"},  # on five hosts, four would not do
         delay_s=0.1,
     )
-    house.arm("effect.after", "stop", after=3)
+    hold_both(bed)
     bed.payments(files=2, rows=2 * ROWS, customers=8)
     run = bed.start(settings)
-    original = wait_for(lambda: house.taken("effect.after"), run, LONG_S)[0].pid
+    original = stop_in_the_middle(bed, run, settings, 0, lambda _: 3)
     wait_for(lambda: house.asked().get("take.after"), run, LONG_S)
     wait_for(lambda: len({call.attempt for call in house.calls()}) == 3, run, LONG_S)
     go_on(original)
