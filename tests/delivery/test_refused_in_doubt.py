@@ -137,6 +137,26 @@ def test_a_refusal_of_what_was_open_when_the_checkpoint_was_lost_is_a_doubt(
     assert once(world.out.seen) == "a1 b2 d4"
 
 
+def test_what_was_open_when_a_checkpoint_was_lost_stays_in_doubt_while_it_waits() -> None:
+    world = world_like(BY_EVENT, GIVEN, chunk_rows=1)
+    opening = world.open(0)
+    world.out.plan(fine, fine, crash_after)
+    with pytest.raises(Crash):
+        world.task(opening, "a1 b2 a3")
+    world.start()
+    world.out.plan(refused)
+    world.minibatch(0, "a1 b2 a3 a4", "q2")
+    assert world.parked() == ["a1 held", "a3 waiting", "a4 waiting"]
+    world.resolve("a1", "delivered")
+    world.out.plan(refused)
+    world.driver.drain()
+    assert world.parked() == ["a1 delivered", "a3 held", "a4 waiting"]
+    world.resolve("a3", "delivered")
+    world.out.plan(refused)
+    world.driver.drain()
+    assert world.parked()[-1] == "a4 rejected", "it was never sent before"
+
+
 def test_what_was_open_when_a_checkpoint_was_lost_stays_known_until_it_comes_again() -> None:
     world = world_like(BY_EVENT, GIVEN, chunk_rows=1)
     opening = world.open(0)
@@ -441,6 +461,51 @@ def test_what_may_have_arrived_stays_so_while_it_waits_behind_a_held_event() -> 
     world.driver.drain()
     assert world.parked() == ["a1 delivered", "a2 held"]
     assert once(world.out.seen) == "a1 a2 b3"
+
+
+def waits_and_has_arrived() -> World:
+    """a3 arrived by an attempt that was killed, and waits now behind a1, which is in doubt."""
+    world = world_like(BY_EVENT, chunk_rows=1)
+    world.out.plan(fine, fine, crash_after)
+    with pytest.raises(Crash):
+        world.minibatch(0, "a1 b2 a3")
+    world.clock.move(1_000.0)
+    world.out.plan(refused)
+    restart(world, "a1 b2 a3")
+    assert world.parked() == ["a1 held", "a3 waiting"]
+    world.resolve("a1", "delivered")
+    return world
+
+
+def test_what_an_attempt_before_may_have_sent_is_absorbed_when_its_turn_comes() -> None:
+    world = waits_and_has_arrived()
+    [row] = [row for _, row in world.parked_rows() if row.event == 3]
+    assert row.doubted
+    assert world.driver.drain() == 1
+    assert world.parked() == ["a1 delivered", "a3 delivered"]
+    assert once(world.out.seen) == "a1 b2 a3"
+
+
+def test_what_an_attempt_before_may_have_sent_is_no_dead_letter_when_it_is_refused() -> None:
+    world = waits_and_has_arrived()
+    world.out.plan(refused)
+    world.driver.drain()
+    assert world.parked() == ["a1 delivered", "a3 held"], "a dead letter surely did not arrive"
+
+
+@pytest.mark.parametrize("end", [None, away, crash])
+def test_what_an_attempt_before_may_have_sent_is_held_once_its_key_is_forgotten(end: Any) -> None:
+    world = waits_and_has_arrived()
+    world.clock.move(85_000.0)  # its key is remembered for 400 s more
+    if end is not None:
+        world.out.plan(*[end] * 100)
+        with suppress(Crash, NotDelivered):
+            world.driver.drain()
+        world.out.script.clear()
+    world.clock.move(500.0)
+    world.driver.drain()
+    assert once(world.out.seen) == "a1 b2 a3"
+    assert world.parked() == ["a1 delivered", "a3 held"]
 
 
 def test_a_resend_of_a_chunks_event_waits_until_the_call_before_it_has_ended() -> None:

@@ -278,6 +278,17 @@ def test_a_world_that_did_not_come_to_its_end_is_unknown_not_valid() -> None:
     assert judgement.counts[Category.PENDING] == 1
 
 
+def test_what_waits_may_have_arrived_only_where_the_ledger_says_so() -> None:
+    case = Case(Variant.REPEATABLE, identities=Identities.INCREASING)
+    waits = parked(3, ParkedState.WAITING, doubted=True)
+    judgement = judge(evidence(all_but(), waits, case=case, gateway=True))
+    assert judgement.verdict is Verdict.UNKNOWN
+    assert judgement.counts[Category.PENDING] == 1
+    for wrong in (replace(waits, doubted=False), waits):
+        gateway = not wrong.doubted  # nothing leaves a doubt where nothing is refused
+        assert judge(evidence(all_but(), wrong, case=case, gateway=gateway)).violations
+
+
 def test_a_slip_that_nobody_reported_is_counted_as_such() -> None:
     assert judge(evidence(LATE, case=PROBES)).unreported == 1
     told = parked(3, ParkedState.LATE)

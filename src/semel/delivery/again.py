@@ -87,7 +87,7 @@ class Again:
         """Send, or ask first where an earlier sender did not come to an end."""
         self._within_lease(claimed)
         known = self._unsent(claimed) if not taken_over else None
-        if taken_over and self._forgotten(claimed):
+        if (taken_over or claimed.waited_in_doubt) and self._forgotten(claimed):
             known = _FORGOTTEN
         if known is not None:
             return known
@@ -151,7 +151,8 @@ class Again:
         result: Receipt | DeliveryError = NotDelivered("not tried")
         try:
             for _ in self.around.tries(self.sink.retry):
-                result = self._patiently(claimed, lambda: session.deliver(chunk), sent=sent)
+                unsure = sent or claimed.waited_in_doubt
+                result = self._patiently(claimed, lambda: session.deliver(chunk), sent=unsure)
                 if sent and isinstance(result, Rejected):
                     return RefusedInDoubt.after(result)
                 if self.sink.capability is Capability.OPAQUE or result is _FORGOTTEN:

@@ -139,10 +139,10 @@ class Doubts:
         """A refusal takes nothing back: what was in doubt and was sent again stays so."""
         if not isinstance(why, Rejected):
             return why
-        before = int(rows.positions[at]) in self._recorded or self._was_sent_before(rows, at)
+        before = int(rows.positions[at]) in self._recorded or self.was_sent_before(rows, at)
         return RefusedInDoubt.after(why) if before else why
 
-    def _was_sent_before(self, rows: Rows, at: int) -> bool:
+    def was_sent_before(self, rows: Rows, at: int) -> bool:
         """Whether an event may have been sent in an older generation, which did not settle it."""
         lane = self._lane
         if lane.assignment.opening.row.minibatch.generation == 1:

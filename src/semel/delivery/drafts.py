@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from semel.delivery.doubts import Doubts
     from semel.delivery.lane import Lane
     from semel.events import Rows
     from semel.ledger.parked import Parks
@@ -50,10 +51,18 @@ class Draft:
 
 
 class Drafts:
-    """Drafts the spans of one lane; `rows` are those of the step, from the lane's position on."""
+    """Drafts the spans of one lane.
 
-    def __init__(self, lane: Lane) -> None:
+    Attributes:
+        rows: those of the step, from the lane's position on.
+        unsure: the positions of events that may have arrived although nobody said so; kept by the
+            caller.
+    """
+
+    def __init__(self, lane: Lane, unsure: AbstractSet[int], doubts: Doubts) -> None:
         self._lane = lane
+        self._doubts = doubts
+        self.unsure = unsure
         self.rows: Rows | None = None
 
     def next(self, rows: Rows) -> Draft:
@@ -76,7 +85,7 @@ class Drafts:
         at: float | None = None,
     ) -> Draft:
         """Draft the next span over `rows`: who waits behind a blocked entity is parked and not
-        sent.
+        sent. What may have arrived waits in doubt, since the intent that was recorded `at`.
         """
         lane = self._lane
         handled = np.zeros(len(rows), np.bool_)
@@ -86,10 +95,9 @@ class Drafts:
             handled |= known
         besides = {(row.entity, row.scope) for row in to_park if row.blocks}
         waiting = lane.blocked(rows, besides) & ~handled
-        followers = [
-            parked_row(lane, rows, at, ParkedState.WAITING, "an event of its entity is parked")
-            for at in np.flatnonzero(waiting).tolist()
-        ]
+        recorded_at = lane.scribe.clock.wall() if at is None else at
+        places = np.flatnonzero(waiting).tolist()
+        followers = [self._follower(rows, place, recorded_at) for place in places]
         parks = lane.parks(_parked_once(to_park, followers))
         handled = handled | waiting
         start, stop = ranges[0][0], ranges[-1][1]
@@ -100,11 +108,21 @@ class Drafts:
             running=self._running(stop),
             ids=tuple(rows.slice(low - start, high - start).id_sets() for low, high in ranges),
             attempt=lane.assignment.attempt,
-            at=lane.scribe.clock.wall() if at is None else at,
+            at=recorded_at,
             osn=(lane.last_osn_before + start + 1, lane.last_osn_before + stop),
             handled=rows.take(handled).id_sets() if handled.any() else EntityIds.EMPTY,
         )
         return Draft(span, rows, handled, parks)
+
+    def _follower(self, rows: Rows, place: int, recorded_at: float) -> ParkedRow:
+        """Park an event behind the first of its entity: in doubt where an attempt before, or one
+        of an older generation, may have sent it.
+        """
+        why = "an event of its entity is parked"
+        row = parked_row(self._lane, rows, place, ParkedState.WAITING, why)
+        if row.position in self.unsure or self._doubts.was_sent_before(rows, place):
+            return replace(row, doubted=True, at=recorded_at)
+        return row
 
     def cut_off(self, draft: Draft, first: int) -> SpanRow:
         """Give the part of a span before `first`."""
@@ -154,7 +172,7 @@ def _parked_once(to_park: Sequence[ParkedRow], followers: list[ParkedRow]) -> li
     waits = {row.position for row in followers}
     return [
         *(row for row in to_park if row.position not in waits),
-        *(replace(row, doubted=row.position in marked) for row in followers),
+        *(replace(row, doubted=row.doubted or row.position in marked) for row in followers),
     ]
 
 

@@ -50,8 +50,8 @@ class IntentWay:
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
         self._doubts = Doubts(lane)
-        self._drafts = Drafts(lane)
         self._caller = Caller(lane)
+        self._drafts = Drafts(lane, self._caller.unsure, self._doubts)
         self._action: Action | None = None
         self._recorded: deque[SpanRow] = deque()
         self._unsettled: Draft | None = None

@@ -88,7 +88,7 @@ class Claimed:
         was: the row before; SENDING when an earlier sender did not come to an end.
         first: the first token under which it may have been sent; the own one when nobody was
             before.
-        began: when that was.
+        began: when that was, or since when it may have been sent where it waited in doubt.
     """
 
     key: Key
@@ -100,6 +100,15 @@ class Claimed:
     row_text: str
     asked_at: float
     began: float
+
+    @property
+    def waited_in_doubt(self) -> bool:
+        """Whether it only waited for its turn, and may have arrived before it was parked."""
+        return _waits_in_doubt(self.was)
+
+
+def _waits_in_doubt(row: ParkedRow) -> bool:
+    return row.state is ParkedState.WAITING and row.doubted
 
 
 class Resends:
@@ -126,7 +135,8 @@ class Resends:
         token = 1 if slot is None else slot.token + 1
         first = token if slot is None or slot.current is None else slot.first
         now = self._scribe.clock.wall()
-        began = now if slot is None or slot.current is None else slot.began
+        since = row.at if _waits_in_doubt(row) else now
+        began = since if slot is None or slot.current is None else slot.began
         mine = SlotRow(token, first, row_key.key, self._process, now, began).dump()
         sending = replace(row, state=ParkedState.SENDING, attempts=row.attempts + 1)
         sending_text = sending.dump()
@@ -164,7 +174,8 @@ class Resends:
             why=why,
             blocks=blocks,
             doubted=claimed.row.doubted or in_doubt,
-            at=self._scribe.clock.wall(),
+            # what goes on waiting may have been sent as long ago as before
+            at=claimed.was.at if state is ParkedState.WAITING else self._scribe.clock.wall(),
         )
         free = replace(SlotRow.load(claimed.slot_text, self._slot), current=None).dump()
         entity = (row.entity, row.scope)

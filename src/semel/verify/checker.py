@@ -43,6 +43,9 @@ class Category(StrEnum):
     NOT_DUE = "not due"
 
 
+ON_ITS_WAY = {ParkedState.WAITING, ParkedState.RESEND, ParkedState.SENDING}
+
+
 class Verdict(StrEnum):
     """Of a world."""
 
@@ -200,6 +203,11 @@ class _Event:
     def _states(self) -> set[ParkedState]:
         return {row.state for row in self.rows}
 
+    @property
+    def _waits_unsent(self) -> bool:
+        """Whether it waits for its turn, and the ledger does not say that it may have arrived."""
+        return any(row.state is ParkedState.WAITING and not row.doubted for row in self.rows)
+
     def _absent(self) -> None:
         """It never took effect: allowed only where the ledger says why."""
         states = self._states
@@ -210,7 +218,7 @@ class _Event:
                 self.judgement.find(Category.LOST, f"{self._name}: parked as rejected, and was not")
                 return
             self.judgement.count(Category.REJECTED)
-        elif states & {ParkedState.WAITING, ParkedState.RESEND, ParkedState.SENDING}:
+        elif states & ON_ITS_WAY:
             self.judgement.count(Category.PENDING)
         elif ParkedState.DISCARDED in states:
             self.judgement.count(Category.DISCARDED)
@@ -234,9 +242,9 @@ class _Event:
             self.judgement.find(Category.UNEXPECTED, f"{self._name} was discarded, and arrived")
         elif ParkedState.REJECTED in states:
             self.judgement.find(Category.UNEXPECTED, f"{self._name} was rejected, and arrived")
-        elif ParkedState.WAITING in states and not self.effects[0].late:
+        elif self._waits_unsent and not self.effects[0].late:
             self.judgement.find(Category.UNEXPECTED, f"{self._name} waits, and arrived")
-        elif states & {ParkedState.RESEND, ParkedState.SENDING} and not self.effects[0].late:
+        elif states & ON_ITS_WAY and not self.effects[0].late:
             self.judgement.count(Category.PENDING)
         else:
             self.judgement.count(Category.DELIVERED)
