@@ -15,6 +15,10 @@ NEEDS: dict[str, tuple[tuple[int, int], str]] = {
     "quiet": ((4, 2), "a PySpark that gives no cause for warnings by itself"),
     "streaming.runtime": ((4, 1), "the package of Spark's own class that runs a query"),
     "toArrow": ((4, 0), "DataFrame.toArrow, by which this test reads"),
+    "pandas state": (
+        (4, 0),
+        "an applyInPandasWithState that PyArrow 26 does not break (docs/spark-versions.md)",
+    ),
     "positions": (
         (4, 2),
         "a Python source with a limit for each micro-batch (test_kafka.py has Kafka's positions)",
