@@ -19,9 +19,9 @@ from semel.bench import kafka_broker, redis
 from semel.bench.progress import Progress
 from semel.bench.turns import folder
 from semel.bench.writes import counted_writes
-from semel.ledger.clock import SystemClock
-from semel.ledger.store import Key, Put
-from semel.ledger.stores import open_store
+from semel.ledger.store.commit import Key, Put
+from semel.ledger.store.opening import open_store
+from semel.runtime import SystemClock
 
 CLOCK = SystemClock()
 PATIENCE_S = 20.0

@@ -34,12 +34,12 @@ from docs_blocks import (
     wrong_commands,
 )
 from semel.cli import verify_sink
-from semel.delivery import Agreement
+from semel.delivery import PipelineSpec
 from semel.events import Given, columns
 from semel.protocol import Capability
 from semel.sinks import Files
-from semel.verify.contract import Earned, Finding, Result
-from semel.verify.contract_cases import CASES
+from semel.verify.contract.cases import CASES
+from semel.verify.contract.suite import Earned, Finding, Result
 from sinks.s3 import S3Server, rclone
 
 pages = pytest.mark.parametrize("page", NAMES)
@@ -189,7 +189,7 @@ def test_files_in_an_object_store_are_read_as_printed(
 
 def test_what_start_prints_of_costs_is_what_explain_says() -> None:
     charge = semel.sink(window=1, on_doubt="hold", name="charge")(lambda _: None)
-    agreement = Agreement("charges", (charge,), Given("customer", ("payment_id",)))
+    agreement = PipelineSpec("charges", (charge,), Given("customer", ("payment_id",)))
     [printed] = [each.text for each in blocks("docs/start.md", "") if each.text[:6] == "Costs:"]
     assert printed in str(semel.explain(agreement))
 

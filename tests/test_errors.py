@@ -12,8 +12,8 @@ import pytest
 from semel import errors
 from semel.errors import NotDelivered, SemelError, plain_text
 from semel.ledger.keys import key
-from semel.ledger.parked import HeadMoved
-from semel.ledger.store import Conflict
+from semel.ledger.store.commit import Conflict
+from semel.ledger.verbs.parked import HeadMoved
 
 BRANCH = re.compile(r"^(?P<indent>[│ ]*)(?:[├└]── )?(?P<name>[A-Z]\w+)(?:  +(?P<says>.+))?$")
 

@@ -24,7 +24,7 @@ FUNCTION_LINES_MAX = 60
 BANNED_MODULES = {"utils", "common", "core", "base", "helpers", "types"}
 BANNED_CLASSES = re.compile(r"(Manager|Handler|Helper|Base|Impl)$")
 
-CLOCK = ("semel/*/clock.py",)
+CLOCK = ("semel/runtime.py",)
 BENCH = ("semel/bench/*",)
 FACES = ("semel/cli/*", "semel/bench/*")
 
@@ -301,7 +301,7 @@ CLEAN = [
     ("pyspark", "semel/spark/a.py", "import pyspark\n"),
     ("pyspark", "semel/delivery/a.py", '"""The host is pyspark."""\nimport pysparkling\n'),
     ("seed", "semel/a.py", "import random\nr = random.Random(1)\n"),
-    (TIME, "semel/delivery/clock.py", "import time\nnow = time.monotonic()\n"),
+    (TIME, "semel/runtime.py", "import time\nnow = time.monotonic()\n"),
     (TIME, "semel/a.py", '"""Never time.time()."""\ndef f(time):\n    return time.time()\n'),
     (PERF, "semel/bench/a.py", "import time\nnow = time.perf_counter()\n"),
     (SLEEP, "semel/a.py", "def f(clock):\n    clock.sleep(1)\n"),

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from semel.cli.ledger_checks import check_ledger
 from semel.errors import ConfigurationError, SemelError
-from semel.events.ids import Attempt, Minibatch
+from semel.events.event import Attempt, Minibatch
 from semel.ledger import Ledger
 from semel.ledger.keys import key
-from semel.ledger.stores import open_store
+from semel.ledger.store.opening import open_store
 from semel.sinks import Files, Http, Kafka, Postgres, Redis, Target
 from semel.sinks.http.templates import UrlTemplate
-from semel.sinks.postgres.load import PostgresLoad
-from semel.sinks.redis.line import Line
+from semel.sinks.postgres.manifest_loader import PostgresLoad
+from semel.sinks.redis.connection import Line
 from semel.urls import conceal, place, redact
 
 MARKS = ("hush", "sesame", "quiet")

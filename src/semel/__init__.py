@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from semel import errors, sinks
-    from semel.delivery.explaining import explain
     from semel.errors import (
         ConfigurationError,
         DeliveryError,
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     )
     from semel.events import Event
     from semel.events.routing import by_directory, by_range
+    from semel.guarantees.explain import explain
     from semel.ledger import Ledger
     from semel.sinks import sink
     from semel.spark.deliver import deliver, deliver_batch
@@ -67,7 +67,7 @@ _HOMES = {
     "Ledger": "semel.ledger",
     "deliver": "semel.spark",
     "deliver_batch": "semel.spark",
-    "explain": "semel.delivery.explaining",
+    "explain": "semel.guarantees.explain",
     "sink": "semel.sinks",
 }
 

@@ -16,11 +16,11 @@ import pytest
 from delivery.witnesses import Destination, Post
 from delivery.world import GIVEN, World
 from semel.cli import main as cli
-from semel.delivery import looking
+from semel.delivery import start_guard
 from semel.events import Identity
-from semel.ledger import Scribe, open_store
-from semel.ledger.clock import SystemClock
-from semel.ledger.owners import Owners
+from semel.ledger import LedgerClient, open_store
+from semel.ledger.verbs.runs import Owners
+from semel.runtime import SystemClock
 
 
 def semel(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -32,7 +32,7 @@ def semel(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
             cli.main()
     finally:
         sys.argv = before
-        looking._looking.clear()  # this process lives on, and others start pipelines in it
+        start_guard._looking.clear()  # this process lives on, and others start pipelines in it
     told = capsys.readouterr()
     code = ended.value.code
     return (0 if code is None else int(code)), told.out, told.err
@@ -75,7 +75,7 @@ def beats(url: Path | str, run: int = 1, away_s: float = 0.0) -> Iterator[None]:
 
     def beat() -> None:
         while not stopped.wait(0.05):
-            Owners(Scribe(store, "pay", AwayClock(away_s))).beat(run, f"nonce-{run}")
+            Owners(LedgerClient(store, "pay", AwayClock(away_s))).beat(run, f"nonce-{run}")
 
     thread = threading.Thread(target=beat)
     thread.start()

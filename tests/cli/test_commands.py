@@ -15,9 +15,9 @@ import typer.main
 from cli.running import pipeline_at, refused, semel
 from delivery.witnesses import lost
 from semel.cli.main import app
-from semel.ledger import Scribe
-from semel.ledger.owners import Owners
-from semel.ledger.processes import Process
+from semel.ledger import LedgerClient
+from semel.ledger.verbs.runs import Owners
+from semel.runtime import Process
 
 Out = pytest.CaptureFixture[str]
 
@@ -115,7 +115,7 @@ def run(*arguments: str, **settings: Any) -> subprocess.CompletedProcess[bytes]:
 
 def test_a_terminal_that_knows_few_characters_is_no_fault(tmp_path: Path) -> None:
     world = pipeline_at(tmp_path / "ledger.db")
-    Owners(Scribe(world.store, "Zürich 日本")).register({"sinks": {}}, Process.here(), "n")
+    Owners(LedgerClient(world.store, "Zürich 日本")).register({"sinks": {}}, Process.here(), "n")
     url = f"sqlite:///{tmp_path}/ledger.db"
     done = run("status", "--ledger", url, env=os.environ | {"PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stderr) == (0, b"")

@@ -13,10 +13,12 @@ import pytest
 import semel as package
 from cli.running import read_json, refused, semel
 from delivery.witnesses import Absorber, Database, Destination, Logs, Post, Register
-from semel.delivery import Agreement
-from semel.delivery.calls import forgets
-from semel.delivery.costs import cost
-from semel.delivery.guarantees import (
+from semel.delivery import PipelineSpec
+from semel.delivery.calling import forgets
+from semel.errors import ConfigurationError
+from semel.events import Counter, Given, Identity, Position
+from semel.guarantees.costs import cost
+from semel.guarantees.wording import (
     AFTER_A_CRASH,
     AFTER_A_ZOMBIE,
     AFTER_AN_OPAQUE_ZOMBIE,
@@ -24,8 +26,6 @@ from semel.delivery.guarantees import (
     ON_DOUBT,
     ON_REJECT,
 )
-from semel.errors import ConfigurationError
-from semel.events import Counter, Given, Identity, Position
 from semel.protocol import Capability, OnDoubt, OnReject
 from semel.sinks import Files, Http, Postgres, Sink
 
@@ -62,7 +62,7 @@ def test_every_capability_and_policy_has_its_words() -> None:
 def test_a_pipeline_is_told_with_its_row_of_the_promise(
     capability: Capability, identity: Identity
 ) -> None:
-    agreement = Agreement("charges", (sink_of(capability),), identity)
+    agreement = PipelineSpec("charges", (sink_of(capability),), identity)
     words = told(agreement)
     for part in (f"is {capability.value.upper()}:", "'charges'", AFTER_A_CRASH[capability]):
         assert part in words
@@ -83,10 +83,10 @@ def test_only_an_opaque_sink_has_events_in_doubt(capability: Capability) -> None
 
 def test_what_may_be_in_doubt_is_the_window_times_the_partitions() -> None:
     opaque = sink_of(Capability.OPAQUE, chunk_rows=3)
-    [promise] = package.explain(Agreement("p", (opaque,), GIVEN, partitions=8)).sinks
+    [promise] = package.explain(PipelineSpec("p", (opaque,), GIVEN, partitions=8)).sinks
     assert (promise.in_doubt_per_partition, promise.in_doubt_at_once) == (3, 24)
     assert "at most 3 events per partition and crash, so 24 in all 8 partitions" in promise.in_doubt
-    [promise] = package.explain(Agreement("p", (opaque,), Position(), partitions=8)).sinks
+    [promise] = package.explain(PipelineSpec("p", (opaque,), Position(), partitions=8)).sinks
     assert promise.in_doubt_at_once is None
     assert "times the number of partitions" in promise.in_doubt
 
@@ -135,7 +135,7 @@ def test_that_a_repeat_has_to_arrive_while_its_key_is_remembered_is_told() -> No
     ],
 )
 def test_what_survives_a_lost_checkpoint_is_told(identity: Identity, words: str) -> None:
-    agreement = Agreement("p", (sink_of(Capability.OPAQUE),), identity, remember_s=7_200)
+    agreement = PipelineSpec("p", (sink_of(Capability.OPAQUE),), identity, remember_s=7_200)
     assert words in told(agreement)
     found = package.explain(agreement).identity
     assert found is not None
@@ -143,7 +143,9 @@ def test_what_survives_a_lost_checkpoint_is_told(identity: Identity, words: str)
 
 
 def test_a_topic_made_anew_that_nobody_would_notice_is_told_with_the_reason() -> None:
-    unknown = Agreement("p", (sink_of(Capability.OPAQUE),), Position(), unknown_source="it is dark")
+    unknown = PipelineSpec(
+        "p", (sink_of(Capability.OPAQUE),), Position(), unknown_source="it is dark"
+    )
     assert "A topic made anew is noticed only when it reaches that offset: it is dark." in told(
         unknown
     )
@@ -152,16 +154,16 @@ def test_a_topic_made_anew_that_nobody_would_notice_is_told_with_the_reason() ->
 
 def test_order_is_told_as_it_is() -> None:
     opaque = sink_of(Capability.OPAQUE)
-    assert "in order of payment_id" in told(Agreement("p", (opaque,), GIVEN))
-    assert "Order: off" in told(Agreement("p", (opaque,), GIVEN, order=False))
-    assert "wait behind it" not in told(Agreement("p", (opaque,), GIVEN, order=False))
-    assert "No entity is named" in told(Agreement("p", (opaque,), Position()))
-    assert "within a source partition" in told(Agreement("p", (opaque,), Position(entity="c")))
+    assert "in order of payment_id" in told(PipelineSpec("p", (opaque,), GIVEN))
+    assert "Order: off" in told(PipelineSpec("p", (opaque,), GIVEN, order=False))
+    assert "wait behind it" not in told(PipelineSpec("p", (opaque,), GIVEN, order=False))
+    assert "No entity is named" in told(PipelineSpec("p", (opaque,), Position()))
+    assert "within a source partition" in told(PipelineSpec("p", (opaque,), Position(entity="c")))
 
 
 def test_a_bare_sink_a_function_and_what_carries_an_agreement_are_understood() -> None:
     class Writer:
-        agreement = Agreement("charges", (sink_of(Capability.OPAQUE),), GIVEN)
+        agreement = PipelineSpec("charges", (sink_of(Capability.OPAQUE),), GIVEN)
 
     def charge(event: package.Event) -> None:
         raise AssertionError("it is not called")
@@ -317,7 +319,7 @@ def test_each_sink_says_what_holds_at_its_destination() -> None:
 @pytest.mark.rows("N12")
 def test_what_the_readmes_configuration_costs_is_printed_with_what_to_change() -> None:
     charge = package.sink(window=1, on_doubt="hold", name="charge")(lambda _: None)
-    agreement = Agreement("charges", (charge,), GIVEN)
+    agreement = PipelineSpec("charges", (charge,), GIVEN)
     [promise] = package.explain(agreement).sinks
     assert promise.cost == cost(charge, agreement)
     each, day = promise.cost.bytes_each, promise.cost.bytes_per_day
@@ -336,10 +338,10 @@ def test_what_the_readmes_configuration_costs_is_printed_with_what_to_change() -
 
 
 def test_what_costs_less_says_so() -> None:
-    risen = Agreement("p", (sink_of(Capability.TRANSACTIONAL),), replace(GIVEN, increasing=True))
+    risen = PipelineSpec("p", (sink_of(Capability.TRANSACTIONAL),), replace(GIVEN, increasing=True))
     assert "Costs: no ledger commit per event, 2 per minibatch" in told(risen)
     assert "Remembers the last id of each entity" in told(risen)
-    placed = Agreement("p", (sink_of(Capability.REPEATABLE, chunk_rows=50),), Position())
+    placed = PipelineSpec("p", (sink_of(Capability.REPEATABLE, chunk_rows=50),), Position())
     assert "Costs: 1 ledger commit per 400 events, besides" in told(placed)
     assert "Remembers nothing per event." in told(placed)
     assert "emember" not in package.explain(sink_of(Capability.OPAQUE)).sinks[0].costs

@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.doubles import parked
-from semel.cli.handles import find_event, read_events, read_ids, write_id, write_text
+from semel.cli.event_names import find_event, read_events, read_ids, write_id, write_text
 from semel.errors import ConfigurationError
 from semel.events import Minibatch
-from semel.events.ids import EventID
-from semel.ledger import Ledger, Scribe, keys
-from semel.ledger.owners import Owners
-from semel.ledger.parked import parking
-from semel.ledger.processes import Process
-from semel.ledger.stores import open_store
+from semel.events.event import EventID
+from semel.ledger import Ledger, LedgerClient, keys
+from semel.ledger.store.opening import open_store
+from semel.ledger.verbs.parked import parking
+from semel.ledger.verbs.runs import Owners
 from semel.protocol import ParkedState
-from semel.verify.memory import MemoryStore
+from semel.runtime import Process
+from semel.verify.simulator.cluster import MemoryStore
 
 TEXTS = [
     "c42",
@@ -57,8 +57,8 @@ IDS: list[EventID] = [0, 7, -7, 10**30, *TEXTS, (7, "x"), ("a,b", 1), ("",), ("7
 def test_every_printed_handle_finds_its_own_event_again(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path}/ledger.db")
     for pipeline, sink in [("pay", "out"), ("a/b", "it's"), ("-x", "7")]:
-        scribe = Scribe(store, pipeline)
-        Owners(scribe).register({"sinks": {sink: {}}}, Process.here(), "n")
+        client = LedgerClient(store, pipeline)
+        Owners(client).register({"sinks": {sink: {}}}, Process.here(), "n")
         rows = [parked(7, entity=entity, blocks=False) for entity in TEXTS]
         rows += [parked(event, entity="e", blocks=False) for event in IDS]
         rows += [parked(event, entity="e", scope="t/0", blocks=False) for event in (7, (7, 1))]
@@ -89,8 +89,8 @@ def test_an_id_of_several_columns_is_read_as_it_was_written(event: tuple[int | s
 
 def ledger_with(*events: EventID, sinks: tuple[str, ...] = ("out",)) -> Ledger:
     store = MemoryStore()
-    scribe = Scribe(store, "pay")
-    Owners(scribe).register({"sinks": {sink: {} for sink in sinks}}, Process.here(), "n")
+    client = LedgerClient(store, "pay")
+    Owners(client).register({"sinks": {sink: {} for sink in sinks}}, Process.here(), "n")
     for sink in sinks:
         rows = [parked(event, blocks=False) for event in events]
         store.commit([], parking("pay", sink, rows, {}).updates)
@@ -127,8 +127,8 @@ def test_what_fits_several_events_lists_them() -> None:
 
 def test_an_event_that_was_parked_in_two_minibatches_has_two_names() -> None:
     store = MemoryStore()
-    scribe = Scribe(store, "pay")
-    Owners(scribe).register({"sinks": {"out": {}}}, Process.here(), "n")
+    client = LedgerClient(store, "pay")
+    Owners(client).register({"sinks": {"out": {}}}, Process.here(), "n")
     rows = [
         parked(7, minibatch=Minibatch(1, 0), state=ParkedState.RESENT, blocks=False),
         parked(7, minibatch=Minibatch(2, 3)),

@@ -14,7 +14,7 @@ from cli.running import beats, pipeline_at, read_json, refused, semel
 from delivery.witnesses import Database, lost
 from delivery.world import ORDERED_POSITION, World
 from semel.errors import Diverged, OutcomeUnknown
-from semel.ledger.owners import Owners
+from semel.ledger.verbs.runs import Owners
 from semel.protocol import OnReject
 
 Out = pytest.CaptureFixture[str]
@@ -103,7 +103,7 @@ def test_after_resend_the_running_pipeline_sends_it_and_what_waits(
 
 
 def test_it_says_so_when_nobody_runs_who_could_send(world: World, capsys: Out) -> None:
-    Owners(world.scribe).beat(1, "nonce-1", ended=True)
+    Owners(world.client).beat(1, "nonce-1", ended=True)
     status, out, _ = semel(capsys, "resolve", "b/2", "resend", "--reason", "the address is mended")
     assert status == 0
     assert "pipeline pay does not seem to run (ended)" in out
@@ -172,7 +172,7 @@ def diverged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def end(world: World) -> None:
-    Owners(world.scribe).beat(2, "nonce-2", ended=True)
+    Owners(world.client).beat(2, "nonce-2", ended=True)
 
 
 def test_a_minibatch_that_diverged_stands_as_recorded(diverged: World, capsys: Out) -> None:

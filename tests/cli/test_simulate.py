@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cli.running import semel
-from semel.verify.worlds import world_seed
+from semel.verify.simulator.worlds import world_seed
 
 
 def test_a_few_worlds_are_summed_up_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,10 +52,10 @@ def test_a_world_is_told_again_by_its_seed(capsys: pytest.CaptureFixture[str]) -
 def test_an_invalid_world_ends_with_status_1_its_story_and_its_seed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from semel.ledger.partitions import Holding
+    from semel.ledger.verbs.partitions import PartitionClaim
     from semel.protocol import Found
 
-    monkeypatch.setattr(Holding, "_take_over", lambda _: Found.NEW)
+    monkeypatch.setattr(PartitionClaim, "_take_over", lambda _: Found.NEW)
     status, out, err = semel(capsys, "simulate", "--worlds", "10", "--processes", "0", "--json")
     told = json.loads(out)
     assert status == 1

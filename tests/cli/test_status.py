@@ -31,13 +31,13 @@ from delivery.world import (
 )
 from semel.bench.servers import PostgresServer
 from semel.events import Given, Identity
-from semel.ledger import Scribe, open_store, payloads
+from semel.ledger import LedgerClient, open_store, payloads
 from semel.ledger.keys import key
-from semel.ledger.owners import Owners
-from semel.ledger.processes import Process
-from semel.ledger.pruning import REMEMBER_S, Pruning
-from semel.ledger.store import Put
+from semel.ledger.store.commit import Put
+from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
+from semel.ledger.verbs.runs import Owners
 from semel.protocol import OnDoubt, ParkedState
+from semel.runtime import Process
 
 Out = pytest.CaptureFixture[str]
 
@@ -126,7 +126,7 @@ def test_what_policy_skip_dropped_counts_as_skipped_also_when_its_row_is_pruned(
     for batch in range(1, 4):
         made.minibatch(batch, f"d{batch}")
     made.clock.move(2 * REMEMBER_S)
-    Pruning(made.scribe).run(["out"])
+    Pruning(made.client).run(["out"])
     assert made.parked() == []
     assert told_of(capsys, url) == {"delivered": 4, "skipped": 1, "discarded": 1}
 
@@ -179,13 +179,13 @@ def test_a_run_is_beating_silent_ended_or_gone(world: World, capsys: Out) -> Non
     with beats(os.environ["SEMEL_LEDGER"]):
         assert state() == (1, "beating")
     assert state() == (1, "silent")
-    Owners(world.scribe).beat(1, "nonce-1", ended=True)
+    Owners(world.client).beat(1, "nonce-1", ended=True)
     assert state() == (1, "ended")
     killed = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     start = Path(f"/proc/{killed.pid}/stat").read_text().rpartition(")")[2].split()[19]
     here = Process.here()
     driver = Process(here.host, here.boot, killed.pid, start)
-    Owners(world.scribe).register(world.driver.describe(), driver, "nonce-2")
+    Owners(world.client).register(world.driver.describe(), driver, "nonce-2")
     os.kill(killed.pid, signal.SIGKILL)
     killed.wait()
     assert state() == (2, "gone")
@@ -329,7 +329,7 @@ def test_what_becomes_of_a_pending_partition_is_told_by_capability(
     destination.plan(crash)
     with pytest.raises(Crash):
         world.task(world.open(0), "c5 d6")
-    Owners(world.scribe).beat(1, "nonce-1", ended=True)
+    Owners(world.client).beat(1, "nonce-1", ended=True)
     _, out, _ = semel(capsys, "status", "--ledger", f"sqlite:///{tmp_path}/ledger.db")
     assert f"pay, sink out: 1 partition is pending, and nobody runs it; {then} the next" in out
 
@@ -454,7 +454,7 @@ def test_a_wrong_ledger_pipeline_sink_or_table_gets_one_line(
 
 
 def test_two_pipelines_have_to_be_told_apart(world: World, capsys: Out) -> None:
-    other = Scribe(world.store, "refunds")
+    other = LedgerClient(world.store, "refunds")
     Owners(other).register({"sinks": {"out": {}}, "identity": None}, Process.here(), "n")
     told = refused(capsys, "ledger", "find", "--entity", "a")
     assert "pay" in told

@@ -10,7 +10,7 @@ import pytest
 from semel.bench.kafka_broker import KafkaBroker
 from semel.sinks import Sink
 from semel.sinks.kafka import Kafka
-from semel.verify.plugin import SinkContract
+from semel.verify.contract.plugin import SinkContract
 from sinks.kafka_world import consumed
 
 pytestmark = pytest.mark.rows("N10")

@@ -10,7 +10,7 @@ import pytest
 from semel.bench.servers import PostgresServer
 from semel.sinks import Sink
 from semel.sinks.postgres import Postgres
-from semel.verify.plugin import SinkContract
+from semel.verify.contract.plugin import SinkContract
 
 pytestmark = pytest.mark.rows("N10")
 

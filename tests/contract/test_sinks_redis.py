@@ -7,7 +7,7 @@ import pytest
 from semel.bench.redis_server import RedisServer
 from semel.sinks import Sink
 from semel.sinks.redis import Redis
-from semel.verify.plugin import SinkContract
+from semel.verify.contract.plugin import SinkContract
 
 pytestmark = pytest.mark.rows("N10")
 

@@ -15,7 +15,7 @@ import pytest
 from semel.errors import ConfigurationError, LedgerUnavailable
 from semel.ledger import payloads
 from semel.ledger.keys import key, prefix
-from semel.ledger.store import (
+from semel.ledger.store.commit import (
     Absent,
     Conflict,
     Delete,
@@ -28,7 +28,7 @@ from semel.ledger.store import (
     Sweep,
     Update,
 )
-from semel.ledger.stores import PAGE_ROWS, arrange, beyond, open_store
+from semel.ledger.store.opening import PAGE_ROWS, arrange, beyond, open_store
 from semel.urls import redact
 
 A, B, C = key("t", "a"), key("t", "b"), key("t", "c")

@@ -18,8 +18,8 @@ import pytest
 from semel.errors import ConfigurationError, LedgerUnavailable, MissingExtra
 from semel.ledger import payloads
 from semel.ledger.keys import key
-from semel.ledger.store import Absent, Conflict, Equals, Put, Store, Sweep
-from semel.ledger.stores import open_store
+from semel.ledger.store.commit import Absent, Conflict, Equals, Put, Store, Sweep
+from semel.ledger.store.opening import open_store
 
 if TYPE_CHECKING:
     from semel.bench.servers import PostgresServer
@@ -374,7 +374,7 @@ def test_a_conflict_keeps_the_connection(store: Store) -> None:
 
 
 def test_without_its_driver_the_store_names_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "semel.ledger.postgres", raising=False)
+    monkeypatch.delitem(sys.modules, "semel.ledger.store.postgres", raising=False)
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(MissingExtra, match=r"pip install 'semel\[postgres\]'"):
         open_store("postgresql://h/d")

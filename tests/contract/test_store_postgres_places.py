@@ -16,11 +16,11 @@ import pytest
 from contract.pooling import Pool
 from semel.errors import ConfigurationError, LedgerUnavailable
 from semel.ledger import payloads
+from semel.ledger.client import LedgerClient
 from semel.ledger.keys import key
-from semel.ledger.postgres import PostgresStore
-from semel.ledger.scribe import Scribe
-from semel.ledger.store import Absent, Equals, Put
-from semel.ledger.stores import open_store
+from semel.ledger.store.commit import Absent, Equals, Put
+from semel.ledger.store.opening import open_store
+from semel.ledger.store.postgres import PostgresStore
 
 if TYPE_CHECKING:
     from semel.bench.servers import PostgresServer
@@ -268,10 +268,10 @@ def test_a_commit_whose_wait_was_cut_off_finds_its_own_success(
 ) -> None:
     with closing(PostgresStore(url, answer_s=1.0)) as store, ThreadPoolExecutor(1) as threads:
         store.commit([], [Put(A, ONE)])
-        scribe = Scribe(store, "pay")
+        client = LedgerClient(store, "pay")
         with standby_away(postgres):
             commit = threads.submit(
-                scribe.commit, [Equals(A, ONE), Absent(B)], [Put(A, TWO), Put(B, ONE)]
+                client.commit, [Equals(A, ONE), Absent(B)], [Put(A, TWO), Put(B, ONE)]
             )
             time.sleep(2.5)
             assert not commit.done()

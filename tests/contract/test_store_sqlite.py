@@ -19,8 +19,8 @@ import pytest
 from semel.errors import ConfigurationError, LedgerUnavailable
 from semel.ledger import payloads
 from semel.ledger.keys import key
-from semel.ledger.sqlite import SqliteStore
-from semel.ledger.store import Absent, Conflict, Equals, Put, Requirement
+from semel.ledger.store.commit import Absent, Conflict, Equals, Put, Requirement
+from semel.ledger.store.sqlite import SqliteStore
 
 A, B = key("t", "a"), key("t", "b")
 ONE, TWO = payloads.dump({"n": 1}), payloads.dump({"n": 2})

@@ -18,10 +18,10 @@ from delivery.world import (
     world_like,
 )
 from semel.errors import Diverged, NotDelivered
-from semel.events.ids import EventID
+from semel.events.event import EventID
 from semel.ledger.rows import SpanRow
-from semel.ledger.sequences import SequenceRow
-from semel.ledger.store import Requirement, Update
+from semel.ledger.store.commit import Requirement, Update
+from semel.ledger.verbs.sequences import SequenceRow
 from semel.protocol import SpanState
 from semel.sinks import Retry
 

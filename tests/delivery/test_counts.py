@@ -11,9 +11,9 @@ import pytest
 from delivery.witnesses import Crash, Database, Post, crash, fine, lost
 from delivery.world import KINDS, World, world_like, world_of
 from semel.cli.status import read_standing
-from semel.delivery.resending import Resending
+from semel.delivery.parking.resend import Resending
 from semel.ledger import Ledger
-from semel.ledger.reports import Report
+from semel.ledger.verbs.complete import Report
 from semel.protocol import OnDoubt, OnReject
 
 INPUT = "a1 a2 b3 b4 c5 c6"
@@ -124,7 +124,7 @@ def test_what_was_sent_again_since_counts_as_delivered() -> None:
     world.clock.sleep(60)  # nothing of the first call is under way any more
     world.start()
     driver = world.driver
-    Resending(driver.scribe, driver.sinks[0], driver.process, driver.around).drain()
+    Resending(driver.client, driver.sinks[0], driver.process, driver.runtime).drain()
     [report] = world.minibatch(0, INPUT)
     assert world.parked() == ["a1 delivered", "a2 delivered"]
     assert counts(report) == {"suppressed": 6}

@@ -20,13 +20,13 @@ from delivery.world import (
     world_of,
 )
 from semel.delivery import Assignment
-from semel.delivery.recounting import count
+from semel.delivery.strategies.replay_check import count_partition
 from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events import Attempt, Identity
 from semel.ledger import Ledger
-from semel.ledger.finished import Finished, combined
-from semel.ledger.judging import judge
-from semel.ledger.reports import Report
+from semel.ledger.verbs.batch_jobs import Finished, combined
+from semel.ledger.verbs.complete import Report
+from semel.ledger.verbs.divergence import judge
 from semel.protocol import Judgement
 
 IDENTITIES: dict[str, Identity] = {
@@ -170,7 +170,7 @@ def test_a_batch_that_was_judged_is_not_compared(decision: Judgement) -> None:
     world.out.plan(fine, crash_after)
     with pytest.raises(Crash):
         world.task(opening, TEXT)
-    judge(world.scribe, world.opened().minibatch, decision, "ann", "looked")
+    judge(world.client, world.opened().minibatch, decision, "ann", "looked")
     run(world, "a1=9 b2 a3 c4")
     kept = world.driver.finished()
     assert kept is not None
@@ -181,7 +181,7 @@ def test_a_batch_that_was_judged_is_not_compared(decision: Judgement) -> None:
 def test_a_complete_batch_that_was_settled_keeps_what_is_recorded() -> None:
     world = world_like("transactional", COUNTER)
     reports = world.minibatch(0, TEXT, "batch")
-    judge(world.scribe, world.opened().minibatch, Judgement.AS_RECORDED, "ann", "looked")
+    judge(world.client, world.opened().minibatch, Judgement.AS_RECORDED, "ann", "looked")
     run(world, "a1=9")
     assert world.driver.finished() == {"out": told(reports)}
 
@@ -209,11 +209,11 @@ def test_counting_tells_what_delivering_told_however_batches_are_cut(identity: s
         0,
     )
     batches = [events("a1"), events("b2 a3"), events("c4")]
-    again = count(assignment, world.sinks, batches)
+    again = count_partition(assignment, world.sinks, batches)
     assert [(each.sink, each.count, each.digest) for each in again] == [
         (each.sink, each.count, each.digest) for each in whole
     ]
-    assert count(assignment, world.sinks, []) == []
+    assert count_partition(assignment, world.sinks, []) == []
     assert (world.store.reads, len(world.store.scans)) == (looked, scanned)
 
 

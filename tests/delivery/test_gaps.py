@@ -13,8 +13,8 @@ from semel.delivery import Driver
 from semel.delivery.driver import PRUNE_EVERY
 from semel.errors import ConfigurationError, Diverged
 from semel.events import IdSet
-from semel.ledger.gaps import next_offset
-from semel.ledger.sequences import Mark
+from semel.ledger.verbs.open_checks import next_offset
+from semel.ledger.verbs.sequences import Mark
 
 
 def delivered() -> World:
@@ -77,11 +77,11 @@ def test_another_topic_under_the_same_name_is_still_found() -> None:
 
 
 def test_a_judged_generation_is_not_looked_at_for_gaps() -> None:
-    from semel.ledger.judging import judge
+    from semel.ledger.verbs.divergence import judge
     from semel.protocol import Judgement
 
     world = delivered()
-    judge(world.scribe, world.opened().minibatch, Judgement.AS_REPLAYED, "ann", "looked")
+    judge(world.client, world.opened().minibatch, Judgement.AS_REPLAYED, "ann", "looked")
     opening = world.driver.begin("q", 1, {"t/0": 9})
     world.driver.end(opening, world.task(opening, "a9"))
     assert world.out.seen.endswith("a9")
@@ -166,12 +166,12 @@ def test_the_next_offset_is_the_first_that_is_not_handled_as_a_whole(
 
 def driver(world: World, number: int, partitions: int | None, default: int | None) -> Driver:
     return Driver(
-        world.scribe,
+        world.client,
         world.sinks,
         world.identity,
         world.process("d"),
         f"n-{number}",
-        world.around,
+        world.runtime,
         partitions,
         default_partitions=default,
     )

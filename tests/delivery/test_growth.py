@@ -13,11 +13,11 @@ from delivery.witnesses import Absorber, Crash, Database, Destination, Logs, Pos
 from delivery.world import COUNTER, GIVEN, INCREASING, POSITION, World, events, world_of
 from semel.delivery import Assignment, PartitionDelivery
 from semel.events import Attempt, Identity
+from semel.ledger.inspect.ledger import TABLES
 from semel.ledger.journal import Journal
-from semel.ledger.outcomes import TABLE as OUTCOMES
-from semel.ledger.pruning import REMEMBER_S
-from semel.ledger.reading import TABLES
-from semel.ledger.store import Sweep
+from semel.ledger.store.commit import Sweep
+from semel.ledger.verbs.outcomes import TABLE as OUTCOMES
+from semel.ledger.verbs.pruning import REMEMBER_S
 
 MINIBATCHES = 10_000
 STEP_S = REMEMBER_S / 300  # a minibatch is forgotten after 300 others
@@ -38,7 +38,7 @@ def grow(
     """Run minibatches, some with doubts and dead letters that a person resolves, and watch."""
     world = world_of(make(), identity, chunk_rows=1)
     plant(world)
-    journal = Journal(world.scribe)  # one worker process that lives all the time
+    journal = Journal(world.client)  # one worker process that lives all the time
     most: list[dict[str, tuple[int, int]]] = [{}, {}]
     for batch in range(count):
         world.clock.move(STEP_S)
@@ -56,7 +56,7 @@ def grow(
             0,
         )
         rows: list[pa.RecordBatch] = [events(text)]
-        delivery = PartitionDelivery(assignment, world.sinks, world.scribe, journal, world.around)
+        delivery = PartitionDelivery(assignment, world.sinks, world.client, journal, world.runtime)
         world.driver.end(opening, delivery.run(rows))
         tidy(world)
         if batch % 50 == 49:

@@ -19,7 +19,7 @@ from delivery.world import (
     world_of,
 )
 from semel.events import Identity
-from semel.ledger.parked import head_key
+from semel.ledger.verbs.parked import head_key
 from semel.protocol import OnDoubt, OnReject
 
 ORDERED: dict[str, Identity] = {

@@ -27,7 +27,7 @@ from semel.errors import Diverged
 from semel.events import Identity
 from semel.ledger import Ledger
 from semel.ledger.rows import OpenRow
-from semel.ledger.sequences import SequenceRow
+from semel.ledger.verbs.sequences import SequenceRow
 
 IDENTITIES: dict[str, Identity] = {
     "position": POSITION,

@@ -12,7 +12,7 @@ from delivery.world import World
 from semel.errors import ConfigurationError, Fenced
 from semel.ledger import open_store
 from semel.ledger.keys import key
-from semel.ledger.store import Delete, Key, Put, Store
+from semel.ledger.store.commit import Delete, Key, Put, Store
 
 
 @pytest.fixture

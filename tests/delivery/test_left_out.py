@@ -16,7 +16,7 @@ from delivery.world import COUNTER, GIVEN, POSITION, World, crash_everywhere, on
 from semel.errors import ConfigurationError, NotDelivered, Rejected
 from semel.events import Identity
 from semel.ledger.keys import prefix
-from semel.ledger.store import Delete, Put
+from semel.ledger.store.commit import Delete, Put
 from semel.sinks.files import Files
 
 IDENTITIES: dict[str, Identity] = {"given": GIVEN, "position": POSITION, "counter": COUNTER}

@@ -21,7 +21,7 @@ from delivery.world import (
 )
 from semel.errors import DeliveryError, HeldInDoubt, NotDelivered, OutcomeUnknown
 from semel.events import Chunk, Identity
-from semel.ledger.store import Delete
+from semel.ledger.store.commit import Delete
 from semel.protocol import OnDoubt, OnReject
 from semel.sinks import Retry
 

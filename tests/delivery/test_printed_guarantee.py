@@ -9,7 +9,7 @@ import pytest
 
 import semel
 from delivery.world import EXACT, KINDS, World, crash_everywhere, once, world_like
-from semel.delivery.guarantees import BECAUSE
+from semel.guarantees.wording import BECAUSE
 from semel.protocol import Capability
 
 INPUT = "a1 b2 c3 d4 e5 f6"

@@ -15,7 +15,7 @@ from delivery.witnesses import Crash, crash, fine
 from delivery.world import COUNTER, GIVEN, KINDS, POSITION, World, events, world_like
 from semel.errors import Diverged
 from semel.events import Identity
-from semel.ledger.sequences import SequenceRow
+from semel.ledger.verbs.sequences import SequenceRow
 
 
 def of_partition(text: str, number: int) -> pa.RecordBatch:

@@ -7,13 +7,13 @@ import pytest
 from delivery.witnesses import Crash, crash_after
 from delivery.world import POSITION, World, world_like
 from semel.errors import Diverged
-from semel.ledger.minibatches import Opening
-from semel.ledger.sources import UNKNOWN, Sources
+from semel.ledger.verbs.open import OpenMinibatch
+from semel.ledger.verbs.open_checks import UNKNOWN, Sources
 
 OLD, NEW = Sources({"t": "old"}, ""), Sources({"t": "new"}, "")
 
 
-def begin(world: World, batch: int, query: str = "q", sources: Sources = OLD) -> Opening:
+def begin(world: World, batch: int, query: str = "q", sources: Sources = OLD) -> OpenMinibatch:
     return world.driver.begin(query, batch, {"t/0": 0}, sources)
 
 

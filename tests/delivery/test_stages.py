@@ -17,12 +17,12 @@ import pytest
 import semel
 from delivery.witnesses import Absorber, Database, Register
 from delivery.world import GIVEN, World, crash_everywhere
-from semel.delivery import Agreement
-from semel.delivery.concluding import _ended
+from semel.delivery import PipelineSpec
+from semel.delivery.driver import _ended
 from semel.errors import ConfigurationError, Fenced, HeldInDoubt, NotDelivered, Rejected
 from semel.ledger import Ledger
-from semel.ledger.checking import check_ledger
-from semel.ledger.owners import Owners
+from semel.ledger.inspect.check import check_ledger
+from semel.ledger.verbs.runs import Owners
 from semel.sinks import Http, Kafka, Retry
 from semel.sinks.files import Files, committed
 from semel.sinks.files.manifests import Manifest
@@ -68,7 +68,7 @@ def staged(folder: Path, service: Service, **settings: Any) -> World:
 def stage(world: World) -> str:
     found = [
         name
-        for name, each in (Owners(world.scribe).described() or {})["sinks"].items()
+        for name, each in (Owners(world.client).described() or {})["sinks"].items()
         if "stage_of" in each
     ]
     return str(found[0])
@@ -79,11 +79,11 @@ def states(world: World) -> list[str]:
 
 
 def resolve(world: World, event: str, decision: str) -> None:
-    from semel.ledger.parked import resolve as say
+    from semel.ledger.verbs.parked import resolve as say
     from semel.protocol import ParkedState
 
     [at] = [at for at, row in world.parked_rows(stage(world)) if row.event == event]
-    say(world.scribe, stage(world), at, ParkedState(decision), "ann", "looked")
+    say(world.client, stage(world), at, ParkedState(decision), "ann", "looked")
 
 
 def restarted(world: World) -> None:
@@ -292,7 +292,7 @@ def test_a_replaced_driver_hands_nothing_over(tmp_path: Path) -> None:
     early._minibatches.complete(opening, reports, ["out"])
     restarted(world)
     world.open(0)
-    [ended] = _ended(world.scribe, "out", "pay/out/")
+    [ended] = _ended(world.client, "out", "pay/out/")
     Files.conclude(world.sinks[0], ended)  # type: ignore[arg-type]
     with pytest.raises(Fenced, match="run 1 was replaced before it handed minibatch"):
         early._stages().hand_over(world.sinks[0], ended)
@@ -346,18 +346,18 @@ def test_what_cannot_be_a_second_stage_is_refused(tmp_path: Path) -> None:
     twice = Files(name="out", url=str(tmp_path), then=semel.sink(name="other")(batches))
     other = Files(name="other", url=str(tmp_path))
     with pytest.raises(ConfigurationError, match="two sinks are called 'other'"):
-        Agreement("pay", (twice, other), GIVEN)
+        PipelineSpec("pay", (twice, other), GIVEN)
 
 
 CHILD = """
 import sys, os, signal, urllib.request
 sys.path.insert(0, sys.argv[1])
 from delivery.world import World
-from semel.ledger.scribe import Scribe
-from semel.ledger.stores import open_store
-from semel.ledger.clock import SystemClock
-from semel.delivery import Surroundings
-from semel.ledger.processes import Process
+from semel.ledger.client import Scribe
+from semel.ledger.store.opening import open_store
+from semel.runtime import SystemClock
+from semel.delivery import Runtime
+from semel.runtime import Process
 from semel.sinks.files import Files
 import semel
 _, _, folder, url, policy, dies = sys.argv
@@ -372,7 +372,7 @@ world = World()
 world.clock = SystemClock()
 world.store = open_store(f"sqlite:///{folder}/ledger.db")
 world.scribe = Scribe(world.store, "pay")
-world.around = Surroundings()
+world.around = Runtime()
 world.process = lambda _: Process.here()
 world.sinks.append(Files(name="out", url=folder + "/lake", then=notify))
 world.start()

@@ -23,20 +23,20 @@ from delivery.witnesses import (
     Wire,
     fine,
 )
-from semel.delivery import Assignment, Driver, PartitionDelivery, Surroundings
+from semel.delivery import Assignment, Driver, PartitionDelivery, Runtime
 from semel.errors import LedgerUnavailable
 from semel.events import Attempt, Counter, Given, Identity, Position
+from semel.ledger.client import LedgerClient
 from semel.ledger.journal import Journal
-from semel.ledger.minibatches import Opening
-from semel.ledger.parked import read_heads, read_parked, resolve
-from semel.ledger.processes import Process
-from semel.ledger.reports import Report
-from semel.ledger.rows import OpenRow, ParkedRow, SpanRow, StreamRow
-from semel.ledger.scribe import Scribe
-from semel.ledger.store import Key, Payload, Put, Requirement, Update
+from semel.ledger.rows import OpenRow, ParkedRow, PartitionRow, SpanRow
+from semel.ledger.store.commit import Key, Payload, Put, Requirement, Update
+from semel.ledger.verbs.complete import Report
+from semel.ledger.verbs.open import OpenMinibatch
+from semel.ledger.verbs.parked import read_heads, read_parked, resolve
 from semel.protocol import ParkedState
+from semel.runtime import Process
 from semel.sinks import Sink
-from semel.verify.memory import MemoryStore
+from semel.verify.simulator.cluster import MemoryStore
 
 GIVEN = Given(entity="c", event=("id",))
 INCREASING = Given(entity="c", event=("id",), increasing=True)
@@ -196,8 +196,8 @@ class World:
         if not self.partition:
             self.partition = "t/0" if isinstance(self.identity, Position) else "0"
         self.store = Store(self.wire)
-        self.scribe = Scribe(self.store, self.name, self.clock)
-        self.around = Surroundings(self.clock, Random(7), self.gone.__contains__)
+        self.client = LedgerClient(self.store, self.name, self.clock)
+        self.runtime = Runtime(self.clock, Random(7), self.gone.__contains__)
         self._tasks = 0
         self._starts = 0
         self.driver: Driver
@@ -223,12 +223,12 @@ class World:
         """Start the query: a run of its own, in a process of its own."""
         self._starts += 1
         self.driver = Driver(
-            self.scribe,
+            self.client,
             list(self.sinks),
             self.identity,
             self.process(f"driver-{self._starts}"),
             f"nonce-{self._starts}",
-            self.around,
+            self.runtime,
             self.partitions,
             routing=self.routing,
         )
@@ -240,12 +240,12 @@ class World:
 
     # -- one minibatch
 
-    def open(self, batch: int, query: str = "q") -> Opening:
+    def open(self, batch: int, query: str = "q") -> OpenMinibatch:
         return self.driver.begin(query, batch)
 
     def task(
         self,
-        opening: Opening,
+        opening: OpenMinibatch,
         text: str | Iterable[pa.RecordBatch],
         *,
         number: int | None = None,
@@ -267,13 +267,13 @@ class World:
             **others,
         )
         clock = clock or self.clock
-        scribe = Scribe(self.store, self.name, clock)
+        client = LedgerClient(self.store, self.name, clock)
         delivery = PartitionDelivery(
             assignment,
             self.sinks if sinks is None else sinks,
-            scribe,
-            Journal(scribe),
-            Surroundings(clock, self.around.random, self.around.gone),
+            client,
+            Journal(client),
+            Runtime(clock, self.runtime.random, self.runtime.gone),
         )
         return delivery.run([events(text)] if isinstance(text, str) else text)
 
@@ -287,7 +287,7 @@ class World:
     # -- what stands in the ledger
 
     def parked_rows(self, sink: str = "out") -> list[tuple[Key, ParkedRow]]:
-        return [(at, row) for at, row, _ in read_parked(self.scribe, sink)]
+        return [(at, row) for at, row, _ in read_parked(self.client, sink)]
 
     def parked(self, sink: str = "out") -> list[str]:
         """What is parked, in the order it came: `["a1 held", "a3 waiting"]`."""
@@ -298,15 +298,15 @@ class World:
         return f"{entity}{row.event if row.value is None else row.value['id']}"
 
     def heads(self, sink: str = "out") -> list[str]:
-        return sorted(entity for entity, _ in read_heads(self.scribe, sink))
+        return sorted(entity for entity, _ in read_heads(self.client, sink))
 
     def resolve(self, name: str, decision: str, sink: str = "out") -> ParkedRow:
         """A person says what became of an event."""
         [at] = [at for at, row in self.parked_rows(sink) if self._name(row) == name]
-        return resolve(self.scribe, sink, at, ParkedState(decision), "ann", "looked")
+        return resolve(self.client, sink, at, ParkedState(decision), "ann", "looked")
 
-    def streams(self) -> list[StreamRow]:
-        return [StreamRow.load(text) for _, text in self.store.memory.scan("streams", "")]
+    def streams(self) -> list[PartitionRow]:
+        return [PartitionRow.load(text) for _, text in self.store.memory.scan("streams", "")]
 
     def spans(self) -> list[SpanRow]:
         return [SpanRow.load(text) for _, text in self.store.memory.scan("events", "")]

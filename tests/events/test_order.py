@@ -11,7 +11,7 @@ import xxhash
 
 from semel.errors import ConfigurationError
 from semel.events import Counter, Given, Position, bucket, cuts, digest, order_columns, sort
-from semel.events.order import SEED
+from semel.events.partitioning import SEED
 
 
 def test_an_entity_keeps_its_bucket_when_its_column_changes_type() -> None:

@@ -11,11 +11,11 @@ import pyarrow as pa
 from ledger.doubles import ELSEWHERE, World
 from semel.delivery.assignment import Assignment
 from semel.delivery.partition import PartitionDelivery
-from semel.delivery.surroundings import Surroundings
 from semel.events import Attempt, Identity
 from semel.ledger.journal import Journal
-from semel.ledger.minibatches import Minibatches, Opening, Wish
-from semel.ledger.reports import Report
+from semel.ledger.verbs.complete import Report
+from semel.ledger.verbs.open import Minibatches, OpenMinibatch, OpenRequest
+from semel.runtime import Runtime
 from semel.sinks import Sink
 
 
@@ -38,16 +38,18 @@ class Driver:
             "sinks": {sink.name: sink.describe() for sink in self.sinks},
         }
         self.run = self.world.owners.register(description, ELSEWHERE, self.nonce)
-        self.minibatches = Minibatches(self.world.scribe, self.run)
-        self.journal = Journal(self.world.scribe)
+        self.minibatches = Minibatches(self.world.client, self.run)
+        self.journal = Journal(self.world.client)
 
-    def open(self, batch: int, query: str = "q") -> Opening:
+    def open(self, batch: int, query: str = "q") -> OpenMinibatch:
         names = tuple(sink.name for sink in self.sinks)
         survives = self.identity.survives_lost_checkpoint
-        return self.minibatches.open(Wish(query, batch, names, survives_lost_checkpoint=survives))
+        return self.minibatches.open(
+            OpenRequest(query, batch, names, survives_lost_checkpoint=survives)
+        )
 
     def deliver(
-        self, opening: Opening, partition: str, batches: Sequence[pa.RecordBatch]
+        self, opening: OpenMinibatch, partition: str, batches: Sequence[pa.RecordBatch]
     ) -> list[Report]:
         """One attempt at one partition."""
         self._task += 1
@@ -60,13 +62,13 @@ class Driver:
             ELSEWHERE,
             task=0,
         )
-        around = Surroundings(self.world.clock, Random(1), lambda _: False)
+        runtime = Runtime(self.world.clock, Random(1), lambda _: False)
         delivery = PartitionDelivery(
-            assignment, self.sinks, self.world.scribe, self.journal, around
+            assignment, self.sinks, self.world.client, self.journal, runtime
         )
         return delivery.run(batches)
 
-    def complete(self, opening: Opening, reports: Sequence[Report]) -> None:
+    def complete(self, opening: OpenMinibatch, reports: Sequence[Report]) -> None:
         self.minibatches.complete(opening, reports, [sink.name for sink in self.sinks])
 
     def minibatch(self, batch: int, rows: Mapping[str, pa.RecordBatch]) -> list[Report]:

@@ -11,19 +11,19 @@ from typing import Any
 
 from semel.errors import LedgerUnavailable
 from semel.events import EntityIds, IdSet
-from semel.events.ids import Attempt, EventID, Minibatch
+from semel.events.event import Attempt, EventID, Minibatch
+from semel.ledger.client import LedgerClient
 from semel.ledger.journal import Entry
-from semel.ledger.minibatches import Minibatches, Opening, Wish
-from semel.ledger.owners import Owners
-from semel.ledger.partitions import Claimant, Holding
-from semel.ledger.processes import Process
-from semel.ledger.reports import Report
-from semel.ledger.rows import ParkedRow, SpanRow, StreamRow
-from semel.ledger.scribe import Scribe
-from semel.ledger.sequences import Mark
-from semel.ledger.store import Conflict, Key, Payload, Requirement, Store, Update
-from semel.ledger.stores import open_store
+from semel.ledger.rows import ParkedRow, PartitionRow, SpanRow
+from semel.ledger.store.commit import Conflict, Key, Payload, Requirement, Store, Update
+from semel.ledger.store.opening import open_store
+from semel.ledger.verbs.complete import Report
+from semel.ledger.verbs.open import Minibatches, OpenMinibatch, OpenRequest
+from semel.ledger.verbs.partitions import Claimant, PartitionClaim
+from semel.ledger.verbs.runs import Owners
+from semel.ledger.verbs.sequences import Mark
 from semel.protocol import ParkedState, SpanState
+from semel.runtime import Process
 
 PIPELINE = "pay"
 SINK = "charge"
@@ -165,8 +165,8 @@ class World:
 
     def __post_init__(self) -> None:
         self.store = WitnessStore(open_store(f"sqlite:///{self.path}"))
-        self.scribe = Scribe(self.store, self.pipeline, self.clock)
-        self.owners = Owners(self.scribe)
+        self.client = LedgerClient(self.store, self.pipeline, self.clock)
+        self.owners = Owners(self.client)
 
     def another(self) -> World:
         """The same ledger, as another process has it."""
@@ -178,7 +178,7 @@ class World:
     def begin(self, nonce: str = "n1", process: Process = ELSEWHERE) -> Minibatches:
         """Register a run."""
         run = self.owners.register(DESCRIPTION, process, nonce)
-        return Minibatches(self.scribe, run)
+        return Minibatches(self.client, run)
 
     def size(self) -> int:
         """How many bytes all payloads and keys have."""
@@ -193,13 +193,13 @@ class World:
         return Counter(at.table for at in self.store.contents())
 
 
-def wish(batch: int, *sinks: str, query: str = "q", **others: Any) -> Wish:
-    return Wish(query, batch, sinks or (SINK,), **others)
+def request(batch: int, *sinks: str, query: str = "q", **others: Any) -> OpenRequest:
+    return OpenRequest(query, batch, sinks or (SINK,), **others)
 
 
-def holding(
+def claim_of(
     world: World,
-    opening: Opening,
+    opening: OpenMinibatch,
     task: int,
     *,
     run: int | None = None,
@@ -207,11 +207,11 @@ def holding(
     sink: str = SINK,
     spark_task: int = 0,
     process: Process = ELSEWHERE,
-) -> Holding:
+) -> PartitionClaim:
     """The hand of one attempt on one partition, before it claims."""
     attempt = Attempt(opening.row.run if run is None else run, task)
     who = Claimant(attempt, process, spark_task, lease_s=10.0, deadline_s=30.0)
-    return Holding(world.scribe, opening, sink, partition, who)
+    return PartitionClaim(world.client, opening, sink, partition, who)
 
 
 def span(
@@ -298,22 +298,24 @@ def parked(
     )
 
 
-def stream_row(world: World, opening: Opening, partition: str = "0", sink: str = SINK) -> StreamRow:
+def stream_row(
+    world: World, opening: OpenMinibatch, partition: str = "0", sink: str = SINK
+) -> PartitionRow:
     """The row of a partition as it stands."""
     from semel.ledger.keys import key
 
     minibatch = opening.row.minibatch
     at = key("streams", world.pipeline, sink, minibatch.generation, minibatch.batch, partition)
-    return StreamRow.load(world.store.contents()[at])
+    return PartitionRow.load(world.store.contents()[at])
 
 
-def claim_of_one_process(path: str, opening: Opening, task: int) -> tuple[int, str]:
+def claim_of_one_process(path: str, opening: OpenMinibatch, task: int) -> tuple[int, str]:
     """Claim partition 0 from a process or thread of one's own; say what was found."""
     from semel.errors import Fenced
 
     world = World(Path(path))
     try:
-        found = holding(world, opening, task).claim(span(0, 0, 3, attempt=Attempt(1, task)))
+        found = claim_of(world, opening, task).claim(span(0, 0, 3, attempt=Attempt(1, task)))
     except Fenced:
         return task, "fenced"
     finally:

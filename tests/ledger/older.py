@@ -33,7 +33,7 @@ from delivery.witnesses import (
 )
 from delivery.world import COUNTER, GIVEN, INCREASING, POSITION, World
 from semel.events import Identity, Minibatch
-from semel.ledger.store import Key, Put, Store
+from semel.ledger.store.commit import Key, Put, Store
 from semel.sinks import Progress
 
 FILE = Path(__file__).parent / "fixtures" / "ledger-0.1.jsonl"

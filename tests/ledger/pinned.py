@@ -39,12 +39,12 @@ from semel.bench.servers import PostgresServer
 from semel.errors import Diverged
 from semel.events import Identity
 from semel.ledger import open_store
-from semel.ledger.judging import judge
-from semel.ledger.minibatches import Opening
-from semel.ledger.parked import resolve
-from semel.ledger.reports import Report
 from semel.ledger.rows import ParkedRow
-from semel.ledger.store import Put, Store
+from semel.ledger.store.commit import Put, Store
+from semel.ledger.verbs.complete import Report
+from semel.ledger.verbs.divergence import judge
+from semel.ledger.verbs.open import OpenMinibatch
+from semel.ledger.verbs.parked import resolve
 from semel.protocol import Judgement, OnReject, ParkedState
 
 FOLDER = Path(__file__).parent / "fixtures"
@@ -157,7 +157,7 @@ def world_of_many(name: str) -> World:
     return world
 
 
-def tasks(world: World, opening: Opening, text: str) -> list[Report]:
+def tasks(world: World, opening: OpenMinibatch, text: str) -> list[Report]:
     """Deliver each partition, one after the other."""
     reports: list[Report] = []
     for at, (partition, events) in enumerate(parted(world, text).items()):
@@ -216,7 +216,7 @@ def _half(world: World, inputs: Inputs) -> None:
         world.start()
 
 
-def _half_again(world: World, opening: Opening, text: str) -> None:
+def _half_again(world: World, opening: OpenMinibatch, text: str) -> None:
     """So does the generation that follows."""
     world.destinations["log"].plan(fine, crash_after)
     world.destinations["post"].plan(crash_after)
@@ -266,7 +266,7 @@ def _judged(state: str, name: str, decision: Judgement) -> World:
     try:
         world.driver.end(opening, tasks(world, opening, replay))
     except Diverged:
-        judge(world.scribe, world.opened().minibatch, decision, "ann", "looked")
+        judge(world.client, world.opened().minibatch, decision, "ann", "looked")
     else:
         raise AssertionError("nothing diverged")
     world.start()
@@ -376,7 +376,7 @@ def decide(world: World) -> None:
             if row.state in (ParkedState.HELD, ParkedState.REJECTED):
                 arrived = _has(destination, row)
                 said = ParkedState.DELIVERED if arrived else ParkedState.RESEND
-                resolve(world.scribe, sink, at, said, "ann", "looked")
+                resolve(world.client, sink, at, said, "ann", "looked")
     world.clock.move(3_600)
     world.driver.drain()
 

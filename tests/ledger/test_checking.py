@@ -13,12 +13,12 @@ from delivery.witnesses import lost
 from delivery.world import KINDS, World, crash_everywhere, world_like
 from ledger.older import INPUTS, crash_in_the_middle, load, read
 from semel.ledger import payloads
-from semel.ledger.checking import check_ledger
-from semel.ledger.judging import judge
-from semel.ledger.pruning import REMEMBER_S, Pruning
-from semel.ledger.store import Key
+from semel.ledger.inspect.check import check_ledger
+from semel.ledger.store.commit import Key
+from semel.ledger.verbs.divergence import judge
+from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
 from semel.protocol import Judgement, OnDoubt, OnReject
-from semel.verify.memory import MemoryStore
+from semel.verify.simulator.cluster import MemoryStore
 
 
 def problems(store: Any) -> list[str]:
@@ -51,7 +51,7 @@ def busy(world: World) -> None:
     world.clock.move(100)
     world.driver.drain()
     world.minibatch(2, "a7 c8")
-    judge(world.scribe, world.opened().minibatch, Judgement.AS_REPLAYED, "ann", "looked")
+    judge(world.client, world.opened().minibatch, Judgement.AS_REPLAYED, "ann", "looked")
     world.start()
     world.minibatch(2, "a7=1 c8=1")
     if "counter" not in str(world.identity.describe()):
@@ -89,7 +89,7 @@ def test_nothing_is_wrong_after_pruning(kind: str) -> None:
         world.minibatch(batch, f"a{batch + 1} b{batch + 10}")
     world.clock.move(3 * REMEMBER_S)
     world.minibatch(4, "a50")
-    Pruning(world.scribe).run(["out"])
+    Pruning(world.client).run(["out"])
     world.clock.move(1)
     assert problems(world.store.memory) == []
 

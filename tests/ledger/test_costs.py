@@ -9,9 +9,9 @@ import pytest
 
 from ledger.delivering import Driver, messages, payments
 from ledger.doubles import World
-from semel.delivery import Agreement
-from semel.delivery.costs import Load, commits_of_partition, cost
+from semel.delivery import PipelineSpec
 from semel.events import Counter, Given, Identity, Position
+from semel.guarantees.costs import Load, commits_of_partition, cost
 from semel.protocol import Capability
 from semel.sinks import Sink, sink
 from sinks.witnesses import Destination, Witness
@@ -33,8 +33,8 @@ def rows(start: int, count: int) -> pa.RecordBatch:
     )
 
 
-def agreed(identity: Identity, by: Sink = README, partitions: int | None = 2) -> Agreement:
-    return Agreement("pay", (by,), identity, partitions)
+def agreed(identity: Identity, by: Sink = README, partitions: int | None = 2) -> PipelineSpec:
+    return PipelineSpec("pay", (by,), identity, partitions)
 
 
 @pytest.mark.parametrize("count", [1, 7, 40, 41])

@@ -53,7 +53,7 @@ def test_a_replay_of_a_minibatch_gives_the_same_ids(world: World) -> None:
     driver.minibatch(0, {"0": rows("a", "b")})
     opening = driver.open(1)
     seen: list[object] = []
-    for worker in (driver.journal, Journal(world.scribe)):
+    for worker in (driver.journal, Journal(world.client)):
         driver.journal = worker
         stamped = COUNTED.stamper(
             "0", last=worker.restore(COUNTERS, "0", before=opening.row.serial).values
@@ -93,7 +93,7 @@ def test_counters_survive_a_restart_of_everything(tmp_path: Path) -> None:
 def test_a_worker_with_a_stale_cache_repeats_no_id(world: World) -> None:
     till = Till()
     driver = Driver(world, COUNTED, [till.sink()])
-    one, other = Journal(world.scribe), Journal(world.another().scribe)
+    one, other = Journal(world.client), Journal(world.another().client)
     for batch in range(40):
         driver.journal = other if batch in (0, 1, 17, 30) else one
         driver.minibatch(batch, {"0": rows("a", "b")})

@@ -22,20 +22,20 @@ from ledger.damaging import WAYS
 from ledger.older import INPUTS, crash_in_the_middle, load, restored, written
 from semel.errors import SemelError
 from semel.events import IdSet, Minibatch
-from semel.events.ids import EventID
-from semel.ledger import Ledger, Scribe, open_store
-from semel.ledger.checking import check_ledger
+from semel.events.event import EventID
+from semel.ledger import Ledger, LedgerClient, open_store
 from semel.ledger.damage import DamagedRow
-from semel.ledger.inspecting import load_row
-from semel.ledger.judging import judge
-from semel.ledger.outcomes import OutcomeRow, outcome_key
-from semel.ledger.parked import resolve
-from semel.ledger.pruning import REMEMBER_S, Pruning
-from semel.ledger.reading import TABLES
-from semel.ledger.rescaling import rescale
-from semel.ledger.store import Key, Put
+from semel.ledger.inspect.check import check_ledger
+from semel.ledger.inspect.ledger import TABLES
+from semel.ledger.inspect.listing import load_row
+from semel.ledger.store.commit import Key, Put
+from semel.ledger.verbs.divergence import judge
+from semel.ledger.verbs.outcomes import OutcomeRow, outcome_key
+from semel.ledger.verbs.parked import resolve
+from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
+from semel.ledger.verbs.rescale import rescale
 from semel.protocol import Judgement, ParkedState
-from semel.verify.memory import MemoryStore
+from semel.verify.simulator.cluster import MemoryStore
 
 SEED = int(os.environ.get("SEMEL_DAMAGE_SEED", "11"))
 EACH = int(os.environ.get("SEMEL_DAMAGE_EACH", "20"))
@@ -136,7 +136,7 @@ def damages(crashes: list[Crashed], table: str, purpose: str, count: int) -> Ite
 def looks(world: World, scope: str) -> Iterator[Callable[[], object]]:
     """Every verb that looks at a ledger, or that a person calls."""
     name = world.name
-    ledger, scribe = Ledger(world.store), Scribe(world.store, name, world.clock)
+    ledger, client = Ledger(world.store), LedgerClient(world.store, name, world.clock)
     yield ledger.pipelines
     yield partial(ledger.sinks, name)
     yield partial(ledger.summary, name)
@@ -151,10 +151,10 @@ def looks(world: World, scope: str) -> Iterator[Callable[[], object]]:
     yield partial(check_ledger, world.store)
     parked = [at for at in world.store.memory.rows() if at.table == "parked"]
     for at in parked[:4]:
-        yield partial(resolve, scribe, "post", at, ParkedState.DISCARDED, "ann", "looked")
-    yield partial(judge, scribe, Minibatch(1, 2), Judgement.AS_REPLAYED, "ann", "looked")
-    yield partial(rescale, scribe, 3)
-    yield partial(Pruning(scribe, 1.0).run, ["post", "base", "absorb"])
+        yield partial(resolve, client, "post", at, ParkedState.DISCARDED, "ann", "looked")
+    yield partial(judge, client, Minibatch(1, 2), Judgement.AS_REPLAYED, "ann", "looked")
+    yield partial(rescale, client, 3)
+    yield partial(Pruning(client, 1.0).run, ["post", "base", "absorb"])
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -181,7 +181,7 @@ def deliver(world: World) -> None:
     world.driver.drain()
     world.minibatch(last + 1, "z1000001")
     world.clock.move(3 * REMEMBER_S)
-    Pruning(world.scribe).run([sink.name for sink in world.sinks])
+    Pruning(world.client).run([sink.name for sink in world.sinks])
     world.minibatch(last + 2, "z1000002")
 
 
@@ -194,7 +194,7 @@ def lose_the_checkpoint(world: World) -> None:
 def as_replayed(world: World) -> None:
     """The engine after a judgement: what is recorded of the minibatch is dropped."""
     last = len(INPUTS[world.name]) - 1
-    judge(world.scribe, Minibatch(1, last), Judgement.AS_REPLAYED, "ann", "looked")
+    judge(world.client, Minibatch(1, last), Judgement.AS_REPLAYED, "ann", "looked")
     world.start()
     world.minibatch(last, INPUTS[world.name][last])
 

@@ -12,7 +12,7 @@ from delivery.world import World
 from ledger.older import INPUTS, load, read, restored
 from semel.ledger import Ledger, open_store
 from semel.ledger.rows import OpenRow
-from semel.ledger.store import Store
+from semel.ledger.store.commit import Store
 from semel.protocol import ParkedState
 
 SURVIVES = ("given", "increasing", "position")

@@ -15,8 +15,8 @@ from ledger.doubles import DESCRIPTION, ELSEWHERE, SINK, World
 from semel.errors import ConfigurationError, Fenced
 from semel.ledger import payloads
 from semel.ledger.keys import key
-from semel.ledger.owners import OwnerRow, enter, leave, starting
-from semel.ledger.processes import Process
+from semel.ledger.verbs.runs import OwnerRow, enter, leave, starting
+from semel.runtime import Process
 
 LEASE_S = 10.0
 
@@ -233,7 +233,7 @@ def test_threads_start_a_pipeline_one_by_one_and_other_pipelines_at_once(world: 
 @pytest.mark.rows("A18")
 def test_a_process_known_to_be_gone_is_not_waited_for(world: World) -> None:
     code = (
-        "import json, sys; from semel.ledger.processes import Process;"
+        "import json, sys; from semel.runtime import Process;"
         "print(json.dumps(Process.here().to_json()), flush=True); sys.stdin.read()"
     )
     child = subprocess.Popen(
@@ -241,7 +241,7 @@ def test_a_process_known_to_be_gone_is_not_waited_for(world: World) -> None:
     )
     assert child.stdin is not None
     assert child.stdout is not None
-    process = Process.from_json(json.loads(child.stdout.readline()))
+    process = Process(**json.loads(child.stdout.readline()))
     world.owners.register(DESCRIPTION, process, "n1")
     assert not process.gone()
     assert not world.owners.alive(Process.here(), LEASE_S)
@@ -260,7 +260,7 @@ def test_of_a_process_of_another_machine_nobody_knows_that_it_is_gone() -> None:
     assert not here.gone()
     assert Process(here.host, here.boot, here.pid, "1").gone()
     assert not Process(here.host, "", here.pid, "1").gone()
-    assert Process.from_json(json.loads(json.dumps(here.to_json()))) == here
+    assert Process(**json.loads(json.dumps(here.to_json()))) == here
 
 
 def test_of_a_process_of_another_container_nobody_knows_that_it_is_gone(

@@ -38,9 +38,9 @@ from ledger.pinned import (
     without_places,
 )
 from semel.ledger import open_store
-from semel.ledger.checking import check_ledger
-from semel.ledger.store import Store
-from semel.verify.memory import MemoryStore
+from semel.ledger.inspect.check import check_ledger
+from semel.ledger.store.commit import Store
+from semel.verify.simulator.cluster import MemoryStore
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])

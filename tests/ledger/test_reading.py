@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from ledger.doubles import World, wish
+from ledger.doubles import World, request
 from semel.errors import ConfigurationError
 from semel.ledger import Ledger, open_store
 
@@ -36,7 +36,7 @@ def test_a_pipeline_that_never_ran_is_refused_with_those_that_did(world: World) 
     with Ledger(world.store) as ledger:
         with pytest.raises(ConfigurationError, match="it has none at all"):
             ledger.sinks("typo")
-        world.begin().open(wish(0))
+        world.begin().open(request(0))
         for look in (
             lambda: ledger.sinks("typo"),
             lambda: ledger.summary("typo"),

@@ -11,8 +11,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from semel.verify.witnesses import Effect
-from semel.verify.worlds import World, world_seed
+from semel.verify.simulator.destinations import Effect
+from semel.verify.simulator.worlds import World, world_seed
 
 FILE = Path(__file__).parent / "baseline.json"
 SEED = 7

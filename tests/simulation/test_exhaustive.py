@@ -12,8 +12,8 @@ from dataclasses import replace
 import pytest
 
 from semel.protocol import Capability, OnDoubt, OnReject
-from semel.verify.cases import Case, Variant
-from semel.verify.explore import (
+from semel.verify.simulator.cases import Case, Variant
+from semel.verify.simulator.explore import (
     DRIVERS,
     FIRST,
     TASKS,
@@ -23,8 +23,8 @@ from semel.verify.explore import (
     ScriptedWorld,
     explore,
 )
-from semel.verify.faults import Fault, Kind, Wire
-from semel.verify.inputs import Identities
+from semel.verify.simulator.faults import Fault, Kind, Wire
+from semel.verify.simulator.inputs import Identities
 
 WINDOW = 3
 

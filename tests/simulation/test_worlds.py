@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from semel.verify import Verdict, run_world, run_worlds
-from semel.verify.checker import Category
-from semel.verify.worlds import Summary, World, world_seed
+from semel.verify.simulator.checker import Category
+from semel.verify.simulator.worlds import Summary, World, world_seed
 
 WORLDS = 300
 SEED = 20_261_114
@@ -114,10 +114,10 @@ def test_a_story_names_who_did_what_and_what_went_wrong() -> None:
 
 
 def test_a_broken_ledger_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from semel.ledger.partitions import Holding
+    from semel.ledger.verbs.partitions import PartitionClaim
     from semel.protocol import Found
 
-    monkeypatch.setattr(Holding, "_take_over", lambda _: Found.NEW)
+    monkeypatch.setattr(PartitionClaim, "_take_over", lambda _: Found.NEW)
     found = [run_world(world_seed(SEED, at)) for at in range(60)]
     assert any(outcome.verdict is Verdict.INVALID for outcome in found)
 

@@ -20,15 +20,15 @@ import pyarrow as pa
 from semel.bench.kafka_broker import KafkaBroker
 from semel.delivery import Assignment, Driver, PartitionDelivery
 from semel.events import Attempt, Chunk, EntityIds, Given, Identity, Minibatch, Rows
-from semel.events.labels import Labels
+from semel.events.encoding.dictionary_column import Labels
+from semel.ledger.client import LedgerClient
 from semel.ledger.journal import Journal
-from semel.ledger.minibatches import Opening
-from semel.ledger.parked import read_parked
-from semel.ledger.processes import Process
-from semel.ledger.reports import Report
 from semel.ledger.rows import ParkedRow
-from semel.ledger.scribe import Scribe
-from semel.ledger.stores import open_store
+from semel.ledger.store.opening import open_store
+from semel.ledger.verbs.complete import Report
+from semel.ledger.verbs.open import OpenMinibatch
+from semel.ledger.verbs.parked import read_parked
+from semel.runtime import Process
 from semel.sinks import Progress, Retry, Sink, Target
 from semel.sinks.kafka import Kafka
 
@@ -179,21 +179,21 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         self.store = open_store(f"sqlite:///{self.folder}/{self.name}.db")
-        self.scribe = Scribe(self.store, self.name)
+        self.client = LedgerClient(self.store, self.name)
         self.start()
 
     def start(self) -> None:
         """A run of its own."""
         me = Process.here()
-        self.driver = Driver(self.scribe, [self.sink], self.identity, me, uuid4().hex, partitions=1)
+        self.driver = Driver(self.client, [self.sink], self.identity, me, uuid4().hex, partitions=1)
         self.driver.start()
 
-    def open(self, batch: int, query: str = "q") -> Opening:
+    def open(self, batch: int, query: str = "q") -> OpenMinibatch:
         return self.driver.begin(query, batch)
 
     def task(
         self,
-        opening: Opening,
+        opening: OpenMinibatch,
         rows: pa.RecordBatch | Iterable[pa.RecordBatch],
         sink: Sink | None = None,
         partition: str = "0",
@@ -204,7 +204,7 @@ class Pipeline:
             self.name, opening, self.identity, partition, attempt, Process.here(), 0
         )
         delivery = PartitionDelivery(
-            assignment, [sink or self.sink], self.scribe, Journal(self.scribe)
+            assignment, [sink or self.sink], self.client, Journal(self.client)
         )
         return delivery.run([rows] if isinstance(rows, pa.RecordBatch) else rows)
 
@@ -215,7 +215,7 @@ class Pipeline:
         return reports
 
     def parked(self) -> list[ParkedRow]:
-        return [row for _, row, _ in read_parked(self.scribe, self.sink.name)]
+        return [row for _, row, _ in read_parked(self.client, self.sink.name)]
 
     def close(self) -> None:
         self.store.close()

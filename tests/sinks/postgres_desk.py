@@ -17,12 +17,12 @@ import pyarrow as pa
 
 from semel.delivery import Assignment, Driver, PartitionDelivery
 from semel.events import Attempt, Chunk, Given, Identity, Minibatch
+from semel.ledger.client import LedgerClient
 from semel.ledger.journal import Journal
-from semel.ledger.parked import read_parked
-from semel.ledger.processes import Process
 from semel.ledger.rows import ParkedRow
-from semel.ledger.scribe import Scribe
-from semel.ledger.stores import open_store
+from semel.ledger.store.opening import open_store
+from semel.ledger.verbs.parked import read_parked
+from semel.runtime import Process
 from semel.sinks import Progress, Retry, Target
 from semel.sinks.postgres import Postgres
 from semel.sinks.postgres.session import PostgresSession
@@ -102,13 +102,13 @@ class Desk:
         """Run a whole minibatch through the engine, as one run of one driver, and complete it."""
         store = open_store(ledger or f"sqlite:///{self.folder}/ledger.db")
         try:
-            scribe, me = Scribe(store, "pay"), Process.here()
-            driver = Driver(scribe, [sink], identity, me, nonce)
+            client, me = LedgerClient(store, "pay"), Process.here()
+            driver = Driver(client, [sink], identity, me, nonce)
             driver.start()
             opening = driver.begin("query", number)
             attempt = Attempt(driver.run, number + 1)
             assignment = Assignment("pay", opening, identity, "0", attempt, me, 0)
-            delivery = PartitionDelivery(assignment, [sink], scribe, Journal(scribe))
+            delivery = PartitionDelivery(assignment, [sink], client, Journal(client))
             driver.end(opening, delivery.run(rows))
         finally:
             store.close()
@@ -117,7 +117,7 @@ class Desk:
         """What stands parked in the ledger."""
         store = open_store(f"sqlite:///{self.folder}/ledger.db")
         try:
-            return [row for _, row, _ in read_parked(Scribe(store, "pay"), "out")]
+            return [row for _, row, _ in read_parked(LedgerClient(store, "pay"), "out")]
         finally:
             store.close()
 

@@ -9,7 +9,7 @@ import pytest
 
 from semel.errors import ConfigurationError
 from semel.sinks import Files, Http, Kafka, Postgres, Redis, Sink
-from semel.sinks.postgres.load import PostgresLoad
+from semel.sinks.postgres.manifest_loader import PostgresLoad
 
 SCHEMA = pa.schema(
     [

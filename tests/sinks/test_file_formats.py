@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 
 from delivery.world import World
 from semel.errors import ConfigurationError
-from semel.sinks.files import Files, committed, formats, json_lines, read
-from semel.sinks.files.folders import Folder
+from semel.sinks.files import Files, committed, json_lines, read, writers
+from semel.sinks.files.storage import Folder
 
 AT = datetime(2026, 11, 14, 12, 30, 15, 123456, UTC)
 
@@ -132,7 +132,7 @@ def test_two_columns_of_one_name_are_refused_where_they_could_not_be_told_apart(
     schema = pa.schema([("a", pa.int64()), ("a", pa.string())])
     for form in ("json", "csv"):
         with pytest.raises(ConfigurationError, match="two columns are called 'a'"):
-            formats.refuse(schema, form)
+            writers.refuse(schema, form)
 
 
 # -- ten thousand odd records, through the engine
@@ -241,7 +241,7 @@ def test_a_writer_cuts_where_it_was_told_and_not_where_batches_end(
     digests = set()
     for cut in (1_000, 999, 512, 100, 7):
         writing = folder.write_aside("file")
-        writer = formats.FORMATS[form][1](writing, whole.schema, 100, "zstd")
+        writer = writers.FORMATS[form][1](writing, whole.schema, 100, "zstd")
         for start in range(0, 1_000, cut):
             writer.write(whole.slice(start, cut))
         writer.close()

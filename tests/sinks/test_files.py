@@ -17,16 +17,16 @@ from pyarrow import fs
 
 from delivery.witnesses import Crash
 from delivery.world import POSITION, World, events
-from semel.delivery import concluding
+from semel.delivery import driver
 from semel.errors import ConfigurationError, Diverged, Fenced, NotDelivered
 from semel.events import Attempt, Chunk, Minibatch
-from semel.events.position import Position
+from semel.events.identity.position import Position
 from semel.protocol import Capability
 from semel.sinks import Target, WholeSession
-from semel.sinks.endings import Concluding
+from semel.sinks.conclude import Concluding
 from semel.sinks.files import Files, committed, read
-from semel.sinks.files.folders import Folder, Writing, escaped, unescaped
 from semel.sinks.files.sink import PartSession
+from semel.sinks.files.storage import Folder, Writing, escaped, unescaped
 from semel.sinks.retry import Retry
 from semel.urls import place
 
@@ -359,7 +359,7 @@ def test_a_crash_after_complete_and_before_the_manifest_is_made_good_by_a_new_ge
 ) -> None:
     world = world_at(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr(concluding, "conclude", _dies)
+        patched.setattr(driver, "conclude", _dies)
         with pytest.raises(Crash):
             world.minibatch(0, "a1 b2 c3")
     assert rows_in(tmp_path) == []

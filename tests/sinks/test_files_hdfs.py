@@ -11,10 +11,10 @@ from pyarrow import fs
 
 from delivery.world import World
 from semel.errors import Diverged, Fenced
-from semel.sinks.endings import Ended, EndedPart
+from semel.sinks.conclude import Ended, EndedPart
 from semel.sinks.files import Files, committed, read
-from semel.sinks.files.folders import Folder
 from semel.sinks.files.sink import PartSession
+from semel.sinks.files.storage import Folder
 from semel.sinks.retry import Retry
 from sinks.test_files import chunk_of, target
 

@@ -12,7 +12,7 @@ from delivery.world import GIVEN, POSITION, World, crash_everywhere
 from semel.errors import Fenced
 from semel.events import Identity
 from semel.sinks.files import Files, committed, read
-from semel.sinks.files.folders import Folder
+from semel.sinks.files.storage import Folder
 from semel.sinks.retry import Retry
 from sinks.test_files import chunk_of, target
 

@@ -18,7 +18,7 @@ from semel.errors import ConfigurationError, NotDelivered, Rejected
 from semel.events import Minibatch
 from semel.sinks.files import Files, committed
 from semel.sinks.files.manifests import Manifest
-from semel.sinks.postgres.load import PostgresLoad, _Loading
+from semel.sinks.postgres.manifest_loader import PostgresLoad, _Loading
 from semel.sinks.retry import Retry
 
 INPUT = "a1 b2 c3 d4 e5"

@@ -14,7 +14,7 @@ import pytest
 from delivery.world import World
 from semel.errors import Diverged
 from semel.sinks.files import Files, committed
-from semel.sinks.postgres.load import PostgresLoad
+from semel.sinks.postgres.manifest_loader import PostgresLoad
 from semel.sinks.retry import Retry
 
 

@@ -17,7 +17,7 @@ from semel.bench.servers import PostgresServer
 from semel.errors import ConfigurationError, NotDelivered, OutcomeUnknown, SemelError
 from semel.sinks.files import Files, committed
 from semel.sinks.files.manifests import Manifest
-from semel.sinks.postgres.load import PostgresLoad
+from semel.sinks.postgres.manifest_loader import PostgresLoad
 from semel.sinks.retry import Retry
 
 

@@ -16,20 +16,20 @@ from hypothesis import strategies as st
 
 from delivery.world import World
 from semel.errors import ConfigurationError, NotDelivered
-from semel.sinks.files import Files, formats, read, reading
-from semel.sinks.files.folders import Folder
+from semel.sinks.files import Files, read, readers, writers
+from semel.sinks.files.storage import Folder
 from sinks.test_file_formats import AT, odd_batches
 
 
 def round_trip(folder: Path, form: str, batch: pa.RecordBatch) -> pa.Table:
-    formats.refuse(batch.schema, form)
+    writers.refuse(batch.schema, form)
     writing = Folder.at(str(folder)).write_aside("file")
-    writer = formats.FORMATS[form][1](writing, batch.schema, 100, "none")
+    writer = writers.FORMATS[form][1](writing, batch.schema, 100, "none")
     writer.write(batch)
     writer.close()
     writing.keep()
     content = (folder / "file").read_bytes()
-    return reading.table(content, form, reading.schema_text(batch.schema))
+    return readers.table(content, form, readers.schema_text(batch.schema))
 
 
 PLAIN: list[tuple[pa.DataType, list[Any]]] = [
@@ -187,4 +187,4 @@ def test_a_file_without_its_types_or_with_other_rows_is_told(tmp_path: Path, for
 def test_a_struct_with_two_fields_of_one_name_is_refused_in_json() -> None:
     twice = pa.struct([("x", pa.int32()), ("x", pa.string())])
     with pytest.raises(ConfigurationError, match="column 'v': two fields of it have one name"):
-        formats.refuse(pa.schema([("v", twice)]), "json")
+        writers.refuse(pa.schema([("v", twice)]), "json")

@@ -13,7 +13,7 @@ from delivery.world import World
 from semel.errors import Fenced, NotDelivered
 from semel.events import Minibatch
 from semel.sinks.files import Files, committed, read
-from semel.sinks.files.folders import Folder
+from semel.sinks.files.storage import Folder
 from semel.sinks.retry import Retry
 from sinks.s3 import SECRET, S3Server, rclone
 from sinks.test_files import chunk_of, target

@@ -21,7 +21,6 @@ import pyarrow as pa
 import pytest
 
 from semel.bench.http_witness import HttpWitness
-from semel.delivery.explaining import explain
 from semel.errors import (
     ConfigurationError,
     DeliveryError,
@@ -30,6 +29,7 @@ from semel.errors import (
     OutcomeUnknown,
     Rejected,
 )
+from semel.guarantees.explain import explain
 from semel.protocol import Capability, OnDoubt
 from semel.sinks import Retry
 from semel.sinks.http import Basic, Bearer, Certificate, Http

@@ -22,11 +22,11 @@ from semel.errors import (
     OutcomeUnknown,
     Rejected,
 )
-from semel.ledger.clock import SystemClock
+from semel.runtime import SystemClock
 from semel.sinks import Retry
 from semel.sinks.http import Bearer, Http
-from semel.sinks.http.answers import WAIT_S_MAX, seconds_until
-from semel.sinks.http.connections import Broken
+from semel.sinks.http.classify import WAIT_S_MAX, seconds_until
+from semel.sinks.http.http1 import Broken
 from semel.sinks.http.responses import HEAD_MAX, Response
 from sinks.http_wires import OK, TARGET, Conversation, Wire, chunk_of
 

@@ -20,8 +20,8 @@ from semel.events import Attempt, EntityIds, IdSet, Minibatch
 from semel.protocol import Capability
 from semel.sinks import Progress
 from semel.sinks.kafka import Kafka
-from semel.sinks.kafka import progress as rows
-from semel.sinks.kafka.progress import PART_BYTES_MAX, progress_partition
+from semel.sinks.kafka import transactional_session as rows
+from semel.sinks.kafka.transactional_session import PART_BYTES_MAX, progress_partition
 from sinks.kafka_world import (
     FIRST,
     PROGRESS,

@@ -23,9 +23,8 @@ from semel.errors import (
 )
 from semel.events import EntityIds, IdSet
 from semel.sinks import Progress, Retry
-from semel.sinks.kafka.outlet import Outlet
-from semel.sinks.kafka.progress import ProgressSession
-from semel.sinks.kafka.writer import (
+from semel.sinks.kafka.connection import Outlet
+from semel.sinks.kafka.producer import (
     AT_FAULT,
     FENCED,
     PARTITION_AT_FAULT,
@@ -35,6 +34,7 @@ from semel.sinks.kafka.writer import (
     WRONG,
     Writer,
 )
+from semel.sinks.kafka.transactional_session import ProgressSession
 from sinks.kafka_world import (
     APIS,
     Pipeline,
@@ -158,7 +158,7 @@ def test_a_crash_in_the_middle_of_a_transaction_leaves_nothing_to_see(
     sink = sink_to(kafka, topic)
     session = opened(sink, place)
     session.take_over()
-    writer = session._holding().writer
+    writer = session._claim().writer
     writer._producer.begin_transaction()
     writer.put(topic, b'{"id":0}', b"k")
     writer._producer.flush()

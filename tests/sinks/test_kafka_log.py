@@ -12,9 +12,9 @@ import pytest
 from semel.bench.kafka_broker import KafkaBroker
 from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events import Attempt, IdSet
-from semel.ledger.parked import read_parked, resolve
+from semel.ledger.verbs.parked import read_parked, resolve
 from semel.protocol import Capability, OnReject, ParkedState
-from semel.sinks.kafka.log import LogSession
+from semel.sinks.kafka.sequenced_session import LogSession
 from sinks.kafka_world import (
     FIRST,
     SECOND,
@@ -200,7 +200,7 @@ def test_a_rejected_event_is_resent_into_the_log_before_what_waited_for_it(
     bodies = ["a", "b" * 30_000, "c", "d", "e"]
     pipeline.minibatch(0, chunk(0, 5, body=bodies).rows.batch)  # entities c0 c1 c2 c0 c1
     assert [value for _, value, _ in consumed(kafka, topic)] == [b"a", b"c", b"d"]
-    rows = read_parked(pipeline.scribe, "out")
+    rows = read_parked(pipeline.client, "out")
     assert [row.state for _, row, _ in rows] == [ParkedState.REJECTED, ParkedState.WAITING]
     kafka_limit = sink_to(
         kafka,
@@ -211,7 +211,7 @@ def test_a_rejected_event_is_resent_into_the_log_before_what_waited_for_it(
         config={"message.max.bytes": 100_000},
     )
     alter(kafka, topic, "max.message.bytes", "100000")
-    resolve(pipeline.scribe, "out", rows[0][0], ParkedState.RESEND, "ann", "the limit was raised")
+    resolve(pipeline.client, "out", rows[0][0], ParkedState.RESEND, "ann", "the limit was raised")
     opening = pipeline.open(1)
     more = chunk(5, 6, body=["f"]).rows.batch
     pipeline.driver.end(opening, pipeline.task(opening, more, kafka_limit))

@@ -17,8 +17,8 @@ import pytest
 from semel.bench.kafka_broker import KafkaBroker
 from semel.bench.servers import PostgresServer
 from semel.errors import Diverged, SemelError
-from semel.sinks.kafka import outlet, topics
-from semel.sinks.kafka import progress as rows
+from semel.sinks.kafka import connection, topics
+from semel.sinks.kafka import transactional_session as rows
 from sinks import kafka_world
 from sinks.kafka_world import Pipeline, consumed, ids_in, sink_to
 from sinks.postgres_desk import Desk, batch, chunk_of, progress_of
@@ -148,9 +148,9 @@ def test_a_topic_that_was_deleted_and_recreated_is_noticed(
         recreate(kafka, topic)
         if going_on == "another process":
             rows._kept.clear()
-            outlet._known.clear()
+            connection._known.clear()
         else:
-            monkeypatch.setattr(outlet, "KNOWN_S", 0.0)  # a minute later
+            monkeypatch.setattr(connection, "KNOWN_S", 0.0)  # a minute later
         for _ in range(2):
             opening = pipeline.open(1)
             with pytest.raises(Diverged, match=rf"topic '{topic}' was deleted and recreated"):
@@ -180,7 +180,7 @@ def test_a_topic_recreated_between_two_chunks_is_noticed_with_the_next_look(
         with suppress(SemelError):
             pipeline.driver.end(opening, pipeline.task(opening, halves()))
         rows._kept.clear()
-        outlet._known.clear()
+        connection._known.clear()
         pipeline.start()
         with suppress(Diverged):
             pipeline.minibatch(1, events)
@@ -239,7 +239,7 @@ def test_a_kept_fence_notices_a_progress_topic_that_was_recreated(
     pipeline.minibatch(0, kafka_world.chunk(0, 3).rows.batch)
     assert rows._kept
     recreate(kafka, progress, cleanup_policy="compact")
-    monkeypatch.setattr(outlet, "KNOWN_S", 0.0)  # a minute later
+    monkeypatch.setattr(connection, "KNOWN_S", 0.0)  # a minute later
     opening = pipeline.open(1)
     with pytest.raises(Diverged, match=r"3 is the last output .* it has nothing"):
         pipeline.task(opening, kafka_world.chunk(3, 4).rows.batch)

@@ -12,7 +12,7 @@ import pytest
 
 from semel.bench.redis_server import RedisServer
 from semel.errors import Rejected
-from semel.events.values import ArrowValue
+from semel.events.encoding.python_values import ArrowValue
 from semel.sinks.redis import Redis
 from sinks.postgres_desk import Desk, batch, chunk_of
 from sinks.redis_world import chunk_of as redis_chunk

@@ -9,7 +9,7 @@ import pytest
 
 from delivery.world import KINDS, World, world_like
 from semel.errors import NotDelivered
-from semel.ledger.clock import SystemClock
+from semel.runtime import SystemClock
 from semel.sinks import Http, Kafka, Postgres, Redis, Retry, Sink
 
 

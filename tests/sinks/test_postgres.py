@@ -497,18 +497,18 @@ def test_a_lost_checkpoint_delivers_nothing_of_a_half_done_minibatch_again(desk:
 def _another_query(desk: Desk, sink: Postgres) -> None:
     """Read everything again under a new query id, as after a lost checkpoint, one row more."""
     from semel.delivery import Assignment, Driver, PartitionDelivery
+    from semel.ledger.client import LedgerClient
     from semel.ledger.journal import Journal
-    from semel.ledger.processes import Process
-    from semel.ledger.scribe import Scribe
-    from semel.ledger.stores import open_store
+    from semel.ledger.store.opening import open_store
+    from semel.runtime import Process
 
     store = open_store(f"sqlite:///{desk.folder}/ledger.db")
-    scribe, me = Scribe(store, "pay"), Process.here()
-    driver = Driver(scribe, [sink], GIVEN, me, "n2")
+    client, me = LedgerClient(store, "pay"), Process.here()
+    driver = Driver(client, [sink], GIVEN, me, "n2")
     driver.start()
     opening = driver.begin("another query", 0)
     assignment = Assignment("pay", opening, GIVEN, "0", Attempt(driver.run, 1), me, 0)
-    rows = PartitionDelivery(assignment, [sink], scribe, Journal(scribe)).run([batch(range(20))])
+    rows = PartitionDelivery(assignment, [sink], client, Journal(client)).run([batch(range(20))])
     driver.end(opening, rows)
     store.close()
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import semel
-from semel.delivery.agreement import Agreement
+from semel.delivery.spec import PipelineSpec
 from semel.errors import ConfigurationError
 from semel.events import Given
 from semel.protocol import OnDoubt, OnReject
@@ -89,7 +89,7 @@ def test_a_sink_that_was_made_can_be_changed_copied_and_sent(kind: str) -> None:
 def test_what_is_parked_at_once_fits_into_the_default_limit(kind: str) -> None:
     sink = made(kind)
     assert sink.park_limit >= max(10_000, sink.parked_at_once)
-    Agreement("p", (sink,), Given("c", ("id",)))
+    PipelineSpec("p", (sink,), Given("c", ("id",)))
 
 
 def test_a_limit_follows_from_the_window_or_the_chunk_unless_it_is_given() -> None:
@@ -112,11 +112,11 @@ def test_a_limit_below_what_is_parked_at_once_is_refused_before_anything_starts(
     sink: Sink, least: int
 ) -> None:
     with pytest.raises(ConfigurationError, match=f"park_limit of {least} or more"):
-        Agreement("p", (sink,), Given("c", ("id",)))
+        PipelineSpec("p", (sink,), Given("c", ("id",)))
 
 
 def test_a_limit_of_nothing_is_a_wish_and_not_a_mistake() -> None:
-    Agreement("p", (semel.sink(park_limit=0)(print),), Given("c", ("id",)))
+    PipelineSpec("p", (semel.sink(park_limit=0)(print),), Given("c", ("id",)))
 
 
 def test_settings_are_written_with_their_names() -> None:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from semel import Ledger
-from semel.ledger.parked import resolve
+from semel.ledger.client import LedgerClient
 from semel.ledger.rows import ParkedRow
-from semel.ledger.scribe import Scribe
-from semel.ledger.stores import open_store
+from semel.ledger.store.opening import open_store
+from semel.ledger.verbs.parked import resolve
 from semel.protocol import ParkedState
-from semel.verify.counting_house import Charge, CountingHouse
+from semel.verify.demo.charge_server import Charge, CountingHouse
 from spark.driving import Name, assert_once, assert_ordered, names, repeated
 from spark.settings import Settings
 
@@ -89,7 +89,7 @@ def judge_held(house: CountingHouse, settings: Settings, sink: str) -> int:
     for at, row in held:
         arrived = (row.scope, row.event) in charged
         decision = ParkedState.DELIVERED if arrived else ParkedState.RESEND
-        resolve(Scribe(store, settings.name), sink, at, decision, "witness", "it was counted")
+        resolve(LedgerClient(store, settings.name), sink, at, decision, "witness", "it was counted")
     store.close()
     return len(held)
 

@@ -10,7 +10,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from semel.verify.standalone import SMALL_JVM
+from semel.verify.demo.standalone import SMALL_JVM
 from spark.driving import Bed, wait_for
 
 ARCHIVE = Path(sys.prefix) / f"spark-{version('pyspark')}.jsa"

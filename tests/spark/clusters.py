@@ -11,16 +11,15 @@ from typing import Any
 import xxhash
 
 from semel import Ledger
-from semel.delivery.resending import Resending
-from semel.delivery.surroundings import Surroundings
+from semel.delivery.parking.resend import Resending
 from semel.errors import ConfigurationError
 from semel.events import bucket_name
 from semel.ledger import keys
-from semel.ledger.processes import Process
-from semel.ledger.scribe import Scribe
-from semel.ledger.stores import open_store
-from semel.verify.households import state_of
-from semel.verify.standalone import StandaloneCluster, python_workers
+from semel.ledger.client import LedgerClient
+from semel.ledger.store.opening import open_store
+from semel.runtime import Process, Runtime
+from semel.verify.demo.standalone import StandaloneCluster, python_workers
+from semel.verify.process_group import state_of
 from spark.accounts import judge_held
 from spark.destinations import make_sink
 from spark.driving import Bed, Name, Run, wait_for
@@ -170,7 +169,7 @@ def release(bed: Bed, settings: Settings, sink: str = "charge", capability: str 
     judged = judge_held(bed.house, settings, sink)
     store = open_store(settings.ledger)
     described = make_sink(capability, settings.house, sink, lease_s=0.0, deadline_s=0.0)
-    scribe = Scribe(store, settings.name)
-    Resending(scribe, described, Process.here(), Surroundings()).drain()
+    client = LedgerClient(store, settings.name)
+    Resending(client, described, Process.here(), Runtime()).drain()
     store.close()
     return judged

@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kafka_fixture import ONE_OF_A_RUN
-from semel.verify.counting_house import CountingHouse
-from semel.verify.households import Household
-from semel.verify.standalone import ConnectServer, StandaloneCluster
+from semel.verify.demo.charge_server import CountingHouse
+from semel.verify.demo.standalone import ConnectServer, StandaloneCluster
+from semel.verify.process_group import Household
 from spark.classes import archive
 from spark.driving import TESTS, Bed
 from spark.needs import has, not_skipped, reason

@@ -17,7 +17,7 @@ from semel.errors import NotDelivered, OutcomeUnknown
 from semel.events import Chunk, EntityIds, Event, IdSet, Minibatch
 from semel.protocol import Capability, OnDoubt
 from semel.sinks import DELIVERED, Function, Progress, Receipt, Retry, Sink, Tail, Target
-from semel.verify.counting_house import Clerk, clerk
+from semel.verify.demo.charge_server import Clerk, clerk
 from spark import faults
 
 Body = dict[str, Any]

@@ -1,6 +1,6 @@
 """Runs driver scripts in processes of their own, so that they can be killed and started again.
 
-Everything a driver starts ends with the test: see `semel.verify.households`.
+Everything a driver starts ends with the test: see `semel.verify.process_group`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from semel.events.ids import EventID
-from semel.verify.counting_house import Charge, CountingHouse
-from semel.verify.households import Household, command_of, descendants
-from semel.verify.standalone import python_workers, spark_environment
+from semel.events.event import EventID
+from semel.verify.demo.charge_server import Charge, CountingHouse
+from semel.verify.demo.standalone import python_workers, spark_environment
+from semel.verify.process_group import Household, command_of, descendants
 from spark.needs import require
 from spark.settings import Settings
 from spark.tables import write_table

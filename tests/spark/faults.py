@@ -14,9 +14,9 @@ from functools import wraps
 from typing import Any
 
 from semel.ledger import payloads
-from semel.ledger.sqlite import SqliteStore
-from semel.ledger.store import Absent, Put, Requirement, Sweep, Update
-from semel.verify.counting_house import clerk
+from semel.ledger.store.commit import Absent, Put, Requirement, Sweep, Update
+from semel.ledger.store.sqlite import SqliteStore
+from semel.verify.demo.charge_server import clerk
 
 COMMITS = (
     "register",  # the run gets its number
@@ -67,7 +67,7 @@ def install(url: str, steps: Collection[str]) -> None:
     if not wanted:
         return
     if not _watched:
-        from semel.ledger.postgres import PostgresStore  # slow, and most workers need none
+        from semel.ledger.store.postgres import PostgresStore  # slow, and most workers need none
 
         for store in (SqliteStore, PostgresStore):
             store.commit = _watching(store.commit)  # type: ignore[method-assign]

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from semel.sinks import Retry, Target
-from semel.sinks.endings import Ended
+from semel.sinks.conclude import Ended
 from semel.sinks.files import Files
-from semel.sinks.files.folders import Folder
 from semel.sinks.files.manifests import Manifest
 from semel.sinks.files.sink import PartSession
-from semel.sinks.postgres.load import PostgresLoad
+from semel.sinks.files.storage import Folder
+from semel.sinks.postgres.manifest_loader import PostgresLoad
 from spark import faults
 from spark.job import into
 from spark.settings import Settings

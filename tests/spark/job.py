@@ -20,8 +20,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from semel.sinks import Sink
 from semel.spark.deliver import deliver
-from semel.verify.counting_house import clerk
-from semel.verify.standalone import SMALL_CONF, SMALL_JVM
+from semel.verify.demo.charge_server import clerk
+from semel.verify.demo.standalone import SMALL_CONF, SMALL_JVM
 from spark import classes, faults
 from spark.destinations import make_sink
 from spark.settings import Settings

@@ -11,7 +11,7 @@ from typing import Any
 from semel.events import Chunk
 from semel.sinks import Progress, Receipt, Retry, Target
 from semel.sinks.redis import Redis
-from semel.sinks.redis.line import Line
+from semel.sinks.redis.connection import Line
 from semel.sinks.redis.session import RedisSession
 from spark import faults
 from spark.job import into

@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from semel.verify.counting_house import clerk
+from semel.verify.demo.charge_server import clerk
 from spark import faults, job
 from spark.settings import Settings
 

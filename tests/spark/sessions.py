@@ -21,8 +21,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from semel import Ledger
 from semel.protocol import ParkedState
 from semel.spark.session import make_session
-from semel.verify.counting_house import Charge
-from semel.verify.standalone import SMALL_JVM
+from semel.verify.demo.charge_server import Charge
+from semel.verify.demo.standalone import SMALL_JVM
 from spark import job
 from spark.driving import TESTS, Bed, assert_ordered, missing, names, repeated
 from spark.settings import Settings

@@ -12,12 +12,12 @@ import pytest
 
 from semel import Event, Ledger, sink
 from semel.errors import Diverged, EventsParked, SemelError
-from semel.ledger.parked import read_parked, resolve
-from semel.ledger.scribe import Scribe
-from semel.ledger.stores import open_store
+from semel.ledger.client import LedgerClient
+from semel.ledger.store.opening import open_store
+from semel.ledger.verbs.parked import read_parked, resolve
 from semel.protocol import ParkedState
 from semel.spark.deliver import deliver_batch
-from semel.verify.standalone import spark_environment
+from semel.verify.demo.standalone import spark_environment
 from spark.destinations import make_sink
 from spark.driving import TESTS, Bed, Run, assert_once, assert_ordered, wait_for
 from spark.queries import run_batch
@@ -188,10 +188,10 @@ def test_a_batch_with_parked_events_fails_until_a_person_has_resolved_them(
         assert (result.delivered, result.suppressed) == ({"out": 1 - before}, {"out": int(before)})
     assert deliver_batch(frame, fail_on_parked=False, **words).parked == {"out": 2}
     assert sorted(seen.read_text().split()) == ["a1", "b3"]
-    scribe = Scribe(open_store(ledger), "mail@d")
-    [held] = [at for at, row, _ in read_parked(scribe, "out") if row.state is ParkedState.HELD]
-    resolve(scribe, "out", held, ParkedState.DELIVERED, "ann", "seen in the mailbox")
-    scribe.store.close()
+    client = LedgerClient(open_store(ledger), "mail@d")
+    [held] = [at for at, row, _ in read_parked(client, "out") if row.state is ParkedState.HELD]
+    resolve(client, "out", held, ParkedState.DELIVERED, "ann", "seen in the mailbox")
+    client.store.close()
     again = deliver_batch(frame, **words)
     assert (again.resent, again.parked, again.again) == (1, {"out": 0}, True)
     assert sorted(seen.read_text().split()) == ["a1", "a2", "b3"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from semel.verify.households import state_of
+from semel.verify.process_group import state_of
 from spark.driving import Bed, assert_once, missing, repeated, wait_for
 
 

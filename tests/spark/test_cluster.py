@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 from semel.protocol import ParkedState
-from semel.verify.counting_house import Charge
-from semel.verify.standalone import StandaloneCluster
+from semel.verify.demo.charge_server import Charge
+from semel.verify.demo.standalone import StandaloneCluster
 from spark.accounts import FIVE, Account, judge_held
 from spark.clusters import (
     ADAPTIVE,

@@ -10,7 +10,7 @@ import pytest
 
 from semel import Ledger
 from semel.protocol import Capability
-from semel.verify.standalone import ConnectServer, python_workers
+from semel.verify.demo.standalone import ConnectServer, python_workers
 from spark.driving import Bed, assert_once, assert_ordered, missing, repeated, wait_for
 from spark.settings import Settings
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from docs_blocks import blocks, shape
-from semel.verify.households import command_of
+from semel.verify.process_group import command_of
 from spark.driving import wait_for
 
 SEMEL = [sys.executable, "-c", "from semel.cli.main import main; main()"]

@@ -30,8 +30,8 @@ from semel import Ledger
 from semel.bench.kafka_broker import KafkaBroker
 from semel.bench.redis_server import RedisServer
 from semel.bench.servers import free_port
-from semel.ledger.rows import SpanRow, StreamRow
-from semel.ledger.stores import open_store
+from semel.ledger.rows import PartitionRow, SpanRow
+from semel.ledger.store.opening import open_store
 from semel.protocol import PartitionState, SpanState
 from semel.sinks import Sink
 from spark.driving import wait_for
@@ -229,7 +229,7 @@ def test_a_stop_leaves_behind_what_start_says(
     [shown] = json.loads(out)
     assert shown["state"] == "ended"
     with closing(open_store(url)) as store:
-        streams = [StreamRow.load(text) for _, text in store.scan("streams", "")]
+        streams = [PartitionRow.load(text) for _, text in store.scan("streams", "")]
         spans = [SpanRow.load(text) for _, text in store.scan("events", "")]
         assert list(store.scan("parked", "")) == []
     pending = [each for each in streams if each.state is PartitionState.PENDING]

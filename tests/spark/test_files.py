@@ -21,8 +21,8 @@ from semel.bench.servers import PostgresServer
 from semel.errors import ConfigurationError, Diverged, EventsParked, Rejected
 from semel.sinks.files import Files, committed, read
 from semel.spark.deliver import deliver, deliver_batch
-from semel.verify.households import Household
-from semel.verify.standalone import SMALL_JVM, StandaloneCluster, spark_environment
+from semel.verify.demo.standalone import SMALL_JVM, StandaloneCluster, spark_environment
+from semel.verify.process_group import Household
 from spark.accounts import seed
 from spark.clusters import LONG_S, SPECULATING, go_on
 from spark.driving import Bed, Run, wait_for

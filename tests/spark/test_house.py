@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from semel.errors import Diverged, Fenced, NotDelivered, OutcomeUnknown, Rejected
-from semel.verify.counting_house import Clerk, CountingHouse
-from semel.verify.households import Household, state_of
+from semel.verify.demo.charge_server import Clerk, CountingHouse
+from semel.verify.process_group import Household, state_of
 from spark.driving import names, wait_for
 from spark.faults import LEDGER_STEPS, STEPS
 
@@ -201,8 +201,8 @@ def test_every_step_has_one_name() -> None:
 
 _STARTER = """
 import sys, time
-from semel.verify.counting_house import CountingHouse
-from semel.verify.households import Household
+from semel.verify.demo.charge_server import CountingHouse
+from semel.verify.process_group import Household
 from pathlib import Path
 house, home = CountingHouse(), Household("orphans")
 home.start(["sh", "-c", "setsid sleep 300 & sleep 300"], {}, home.folder / "log")

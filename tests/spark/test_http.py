@@ -18,8 +18,8 @@ from semel import Ledger
 from semel.bench.http_witness import HttpWitness
 from semel.ledger.rows import ParkedRow
 from semel.protocol import ParkedState
-from semel.verify.households import Household
-from semel.verify.standalone import SMALL_JVM, spark_environment
+from semel.verify.demo.standalone import SMALL_JVM, spark_environment
+from semel.verify.process_group import Household
 from spark.accounts import seed
 from spark.driving import Bed, Name, Run, wait_for
 from spark.settings import Settings

@@ -24,9 +24,9 @@ import pytest
 
 from kafka_fixture import jars_or_skip
 from semel.bench.kafka_broker import KafkaBroker
-from semel.verify.counting_house import CountingHouse
-from semel.verify.households import Household
-from semel.verify.standalone import SMALL_JVM, spark_environment
+from semel.verify.demo.charge_server import CountingHouse
+from semel.verify.demo.standalone import SMALL_JVM, spark_environment
+from semel.verify.process_group import Household
 from sinks.kafka_world import Record, consumed
 from spark.accounts import seed
 from spark.driving import Bed, Run, wait_for

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from semel.protocol import ParkedState
-from semel.verify.counting_house import CountingHouse
+from semel.verify.demo.charge_server import CountingHouse
 from spark.accounts import FIVE, Account, counted, seed
 from spark.driving import Bed, Name, Run, missing, names, repeated, wait_for
 from spark.needs import has

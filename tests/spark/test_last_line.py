@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from semel.spark.failures import last_sentence
-from semel.verify.standalone import ConnectServer, spark_environment
+from semel.verify.demo.standalone import ConnectServer, spark_environment
 from spark import broken_job
 
 HERE = Path(__file__).parent

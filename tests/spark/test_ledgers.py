@@ -20,7 +20,7 @@ import pytest
 from semel import Ledger
 from semel.bench.servers import PostgresServer
 from semel.protocol import ParkedState
-from semel.verify.households import descendants, state_of
+from semel.verify.process_group import descendants, state_of
 from spark.accounts import FIVE, Account, counted, judge_held, seed
 from spark.driving import Bed, Name, Run, missing, repeated, wait_for
 from spark.faults import DRIVER_STEPS, LEDGER_STEPS

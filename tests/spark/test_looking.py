@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from semel.verify.households import Household
-from semel.verify.standalone import SMALL_JVM, spark_environment
+from semel.verify.demo.standalone import SMALL_JVM, spark_environment
+from semel.verify.process_group import Household
 
 PATIENCE_S = 300.0
 

@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from semel.errors import ConfigurationError
-from semel.spark import microbatches
+from semel.spark import foreach_batch
 from spark.driving import assert_once
 from spark.queries import run_batch
 from spark.sessions import Desk
@@ -29,7 +29,7 @@ machine.
 @pytest.fixture(autouse=True)
 def watched_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever watches another one's beat here is told from who is only slow."""
-    monkeypatch.setattr(microbatches, "OWNER_LEASE_S", LEASE_S)
+    monkeypatch.setattr(foreach_batch, "OWNER_LEASE_S", LEASE_S)
 
 
 def until(

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from semel.bench.servers import PostgresServer
-from semel.verify.households import Household
-from semel.verify.standalone import SMALL_JVM, spark_environment
+from semel.verify.demo.standalone import SMALL_JVM, spark_environment
+from semel.verify.process_group import Household
 from spark.accounts import seed
 from spark.driving import Bed, Run, wait_for
 from spark.postgres_job import STEPS, TABLES, WAYS

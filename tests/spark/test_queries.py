@@ -9,8 +9,8 @@ from collections import defaultdict
 import pytest
 
 from semel import Ledger
-from semel.verify.counting_house import Charge
-from semel.verify.standalone import spark_environment
+from semel.verify.demo.charge_server import Charge
+from semel.verify.demo.standalone import spark_environment
 from spark.driving import TESTS, Bed, Run, assert_once, assert_ordered
 from spark.queries import BEGAN_S, QUERIES, STEP_S, WINDOW_S
 from spark.settings import Settings

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from semel.errors import ConfigurationError
 from semel.protocol import Capability
 from semel.sinks import Files, Http
-from semel.spark import ledgers
+from semel.spark import checkpoints
 from semel.spark.deliver import deliver, deliver_batch
 from spark.destinations import make_sink
 from spark.driving import names
@@ -307,19 +307,19 @@ def test_a_sqlite_ledger_is_refused_where_executors_are_on_other_machines(
     desk: Desk, master: str
 ) -> None:
     session = session_with(desk, "spark.master", master)
-    ledgers.refuse_unreachable("postgresql://user@host/database", session)
+    checkpoints.refuse_unreachable("postgresql://user@host/database", session)
     if MASTERS[master]:
-        ledgers.refuse_unreachable("sqlite:///ledger.db", session)
+        checkpoints.refuse_unreachable("sqlite:///ledger.db", session)
         return
     with pytest.raises(ConfigurationError, match=r"SQLite file, and the master is") as refused:
-        ledgers.refuse_unreachable("sqlite:///ledger.db", session)
+        checkpoints.refuse_unreachable("sqlite:///ledger.db", session)
     assert 'ledger="postgresql://user@host/database", or set $SEMEL_LEDGER' in str(refused.value)
 
 
 OPTIMIZED = """
 import sys
 from semel.errors import ConfigurationError
-from semel.spark.refusals import refuse_optimized
+from semel.spark.checks import refuse_optimized
 try:
     refuse_optimized()
 except ConfigurationError as error:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from semel.verify.standalone import StandaloneCluster, spark_environment
+from semel.verify.demo.standalone import StandaloneCluster, spark_environment
 from spark.accounts import Account
 from spark.clusters import (
     LONG_S,

@@ -9,8 +9,8 @@ import pytest
 from delivery.witnesses import Post, lost
 from delivery.world import World, world_of
 from semel.protocol import OnDoubt, OnReject
+from semel.spark.failures import tell
 from semel.spark.task import Outcome
-from semel.spark.telling import tell
 
 INPUT = "a1 a2 b3 b4 c5 c6"
 PARKED = (

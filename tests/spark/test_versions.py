@@ -15,7 +15,7 @@ from semel.errors import ConfigurationError
 from semel.spark import versions
 from semel.spark.deliver import deliver, deliver_batch
 from semel.spark.failures import SEARCHED, Stopped
-from semel.verify import standalone
+from semel.verify.demo import standalone
 from spark.needs import has, not_skipped, require
 
 ROOT = Path(__file__).parents[2]
@@ -144,7 +144,7 @@ def test_a_job_that_was_cancelled_is_known_by_the_words_of_each_version(
         ("python -m pyspark.daemon", True),  # 3.5
         ("python -m pyspark.daemon pyspark.worker", True),
         ("python -m pyspark.daemon pyspark.sql.worker.plan_data_source_read", False),
-        ("python -m semel.verify.counting_house", False),
+        ("python -m semel.verify.demo.charge_server", False),
     ],
 )
 def test_the_workers_of_tasks_are_known_by_the_command_of_each_version(

@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 
 from semel.protocol import ParkedState
-from semel.verify.counting_house import Call
-from semel.verify.standalone import StandaloneCluster
+from semel.verify.demo.charge_server import Call
+from semel.verify.demo.standalone import StandaloneCluster
 from spark.accounts import Account
 from spark.clusters import (
     BOTH,

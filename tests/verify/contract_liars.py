@@ -10,8 +10,8 @@ from typing import Any
 import semel
 from semel.events import Chunk, EntityIds, Event, Minibatch
 from semel.sinks import DELIVERED, Progress, Receipt, Tail, Target
-from semel.verify.contract_rows import REFUSE
-from semel.verify.counting_house import clerk
+from semel.verify.contract.rows import REFUSE
+from semel.verify.demo.charge_server import clerk
 from verify.contract_sinks import (
     Box,
     Opaque,

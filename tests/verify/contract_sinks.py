@@ -16,7 +16,7 @@ import semel
 from semel.events import Chunk, EntityIds, Event, IdSet, Minibatch
 from semel.protocol import Capability
 from semel.sinks import DELIVERED, AnySession, Function, Progress, Receipt, Sink, Tail, Target
-from semel.verify.contract_rows import REFUSE
+from semel.verify.contract.rows import REFUSE
 
 TABLES = """
 create table if not exists effects (n integer primary key, entity text, event text, place text);

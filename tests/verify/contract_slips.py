@@ -9,7 +9,7 @@ from dataclasses import replace
 import semel
 from semel.events import Chunk, Event
 from semel.sinks import Progress, Receipt
-from semel.verify.contract_rows import REFUSE
+from semel.verify.contract.rows import REFUSE
 from verify.contract_sinks import Repeatable, Transactional
 
 

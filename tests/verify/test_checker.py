@@ -11,11 +11,11 @@ from semel.events import Attempt, Event, Minibatch
 from semel.ledger.rows import ParkedRow
 from semel.protocol import OnDoubt, OnReject, ParkedState
 from semel.sinks import Target
-from semel.verify.cases import Case, Variant
-from semel.verify.checker import Category, Evidence, Verdict, judge
-from semel.verify.inputs import Fact, Identities, feed
-from semel.verify.scheduler import Hub
-from semel.verify.witnesses import NUMBER, Destination, Effect
+from semel.verify.simulator.cases import Case, Variant
+from semel.verify.simulator.checker import Category, Evidence, Verdict, judge
+from semel.verify.simulator.destinations import NUMBER, Destination, Effect
+from semel.verify.simulator.inputs import Fact, Identities, feed
+from semel.verify.simulator.scheduler import Hub
 
 FEED = feed(Identities.INCREASING, 1, 12, 6)
 CASE = Case(Variant.OPAQUE, identities=Identities.INCREASING)

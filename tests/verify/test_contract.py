@@ -15,8 +15,8 @@ import pytest
 
 from semel.protocol import Capability, OnDoubt
 from semel.sinks import Sink
-from semel.verify.contract_rows import NUMBERS
-from semel.verify.plugin import SinkContract
+from semel.verify.contract.plugin import SinkContract
+from semel.verify.contract.rows import NUMBERS
 from verify.contract_sinks import Asking, Box, arrived, function
 from verify.contract_slips import KeepsRefused
 
@@ -127,7 +127,7 @@ class TestOwnSink(SinkContract):
 
 def test_the_plugin_imports_nothing_heavy() -> None:
     script = (
-        "import sys, semel.verify.plugin;"
+        "import sys, semel.verify.contract.plugin;"
         "print(sorted({'numpy', 'pyarrow', 'pyspark', 'typer'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
@@ -136,7 +136,7 @@ def test_the_plugin_imports_nothing_heavy() -> None:
 
 ASKS_THE_KERNEL = """
 import socket, struct
-from semel.verify.contract_faults import Cutter, Fault, What, Where
+from semel.verify.contract.faults import Cutter, Fault, What, Where
 
 kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
 kernel.bind((0, 0))
@@ -159,7 +159,7 @@ def test_names_are_still_looked_up_while_no_connection_hears_an_answer() -> None
 SUBCLASS = """
 import sqlite3
 from semel.sinks import sink
-from semel.verify.plugin import SinkContract
+from semel.verify.contract.plugin import SinkContract
 
 PATH = {path!r}
 

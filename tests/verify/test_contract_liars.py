@@ -11,13 +11,13 @@ import pytest
 
 from semel.protocol import Capability, OnDoubt
 from semel.sinks import Function
-from semel.verify.contract import Arrived, Earned, Result, Subject, Suite, earned
-from semel.verify.contract_cases import CASES, Case
-from semel.verify.contract_faults import Fault, What, Where
-from semel.verify.contract_nursery import Nursery
-from semel.verify.contract_plays import Play, Scene
-from semel.verify.contract_stage import Stage
-from semel.verify.counting_house import CountingHouse
+from semel.verify.contract.cases import CASES, Case
+from semel.verify.contract.faults import Fault, What, Where
+from semel.verify.contract.forkserver import Nursery
+from semel.verify.contract.sandbox import Stage
+from semel.verify.contract.scenarios import Play, Scene
+from semel.verify.contract.suite import Arrived, Earned, Result, Subject, Suite, earned
+from semel.verify.demo.charge_server import CountingHouse
 from verify import contract_forgetters as forgetters
 from verify import contract_liars as liars
 from verify import contract_slips as slips

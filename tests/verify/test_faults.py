@@ -9,11 +9,20 @@ import pytest
 
 from semel.errors import LedgerUnavailable
 from semel.ledger.keys import key
-from semel.ledger.store import Absent, Put
-from semel.verify.faults import POSSIBLE, Fault, FaultyStore, Kind, Peace, Plan, Wire, over
-from semel.verify.memory import MemoryStore
-from semel.verify.scheduler import Crashed, Endless, Hub, Job, VirtualClock
-from semel.verify.story import Story
+from semel.ledger.store.commit import Absent, Put
+from semel.verify.simulator.cluster import MemoryStore
+from semel.verify.simulator.faults import (
+    POSSIBLE,
+    Fault,
+    FaultyStore,
+    Kind,
+    Peace,
+    Plan,
+    Wire,
+    over,
+)
+from semel.verify.simulator.scheduler import Crashed, Endless, Hub, Job, VirtualClock
+from semel.verify.simulator.story import Story
 
 A = key("t", "a")
 ONE = '{"n":1}'

@@ -29,10 +29,10 @@ from semel.bench.servers import PostgresServer
 from semel.bench.turns import folder, turns
 from semel.delivery import Assignment, Driver, PartitionDelivery
 from semel.events import Attempt, Given, sort
+from semel.ledger.client import LedgerClient
 from semel.ledger.journal import Journal
-from semel.ledger.processes import Process
-from semel.ledger.scribe import Scribe
-from semel.ledger.stores import open_store
+from semel.ledger.store.opening import open_store
+from semel.runtime import Process
 from semel.sinks.http import Http
 
 if TYPE_CHECKING:
@@ -75,12 +75,12 @@ class Bench:
         self._turn += 1
         store = open_store(f"sqlite:///{self.folder}/ledger-{self._turn}.db")
         began = perf_counter()
-        scribe, me = Scribe(store, "bench"), Process.here()
-        driver = Driver(scribe, [sink], IDENTITY, me, f"bench-{self._turn}")
+        client, me = LedgerClient(store, "bench"), Process.here()
+        driver = Driver(client, [sink], IDENTITY, me, f"bench-{self._turn}")
         driver.start()
         opening = driver.begin("query", 0)
         assignment = Assignment("bench", opening, IDENTITY, "0", Attempt(driver.run, 1), me, 0)
-        reports = PartitionDelivery(assignment, [sink], scribe, Journal(scribe)).run(batches)
+        reports = PartitionDelivery(assignment, [sink], client, Journal(client)).run(batches)
         driver.end(opening, reports)
         took = perf_counter() - began
         store.close()

@@ -19,7 +19,7 @@ from semel.bench.kafka_copies import INTERVAL_MS, WithFlink, WithSemel
 from semel.bench.progress import Length
 from semel.bench.rows import Row, compared
 from semel.bench.turns import folder, session, turns
-from semel.ledger.clock import SystemClock
+from semel.runtime import SystemClock
 from semel.sinks.kafka.records import STAMPS
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from uuid import uuid4
 from semel.bench.caretakers import Caretaker
 from semel.bench.servers import free_port
 from semel.errors import ConfigurationError
-from semel.ledger.clock import SystemClock
+from semel.runtime import SystemClock
 from semel.spark.versions import kafka_connector
 
 if TYPE_CHECKING:

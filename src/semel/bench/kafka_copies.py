@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.bench.environments import python_with
 from semel.bench.kafka_broker import fetched
-from semel.ledger.clock import SystemClock
+from semel.runtime import SystemClock
 from semel.sinks.kafka import Kafka
 from semel.spark.deliver import deliver
 

@@ -20,10 +20,10 @@ from semel.bench.servers import PostgresServer
 from semel.bench.turns import folder, session, turns
 from semel.bench.writes import counted_writes
 from semel.events import Given
-from semel.ledger.clock import SystemClock
+from semel.runtime import SystemClock
 from semel.sinks import sink
 from semel.spark.deliver import deliver
-from semel.spark.frames import arranged
+from semel.spark.repartition import arranged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

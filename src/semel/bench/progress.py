@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from semel.ledger.clock import SystemClock
+from semel.runtime import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -21,10 +21,10 @@ from semel.bench.rows import Row, compared
 from semel.bench.turns import folder, turns
 from semel.delivery import Assignment, Driver, PartitionDelivery
 from semel.events import Attempt, Position
+from semel.ledger.client import LedgerClient
 from semel.ledger.journal import Journal
-from semel.ledger.processes import Process
-from semel.ledger.scribe import Scribe
-from semel.ledger.stores import open_store
+from semel.ledger.store.opening import open_store
+from semel.runtime import Process
 from semel.sinks.redis import Redis
 
 if TYPE_CHECKING:
@@ -68,14 +68,14 @@ class Bench:
             chunk_rows=chunk_rows,
         )
         store = open_store(f"sqlite:///{self.folder}/ledger-{self._turn}.db")
-        scribe, me = Scribe(store, "bench"), Process.here()
-        driver = Driver(scribe, [sink], Position(), me, f"bench-{self._turn}")
+        client, me = LedgerClient(store, "bench"), Process.here()
+        driver = Driver(client, [sink], Position(), me, f"bench-{self._turn}")
         driver.start()
         began = perf_counter()
         opening = driver.begin("query", 0)
         attempt = Attempt(driver.run, 1)
         assignment = Assignment("bench", opening, Position(), "payments/0", attempt, me, 0)
-        reports = PartitionDelivery(assignment, [sink], scribe, Journal(scribe)).run(self.batches)
+        reports = PartitionDelivery(assignment, [sink], client, Journal(client)).run(self.batches)
         driver.end(opening, reports)
         took = perf_counter() - began
         store.close()

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from semel.bench.caretakers import Caretaker
 from semel.bench.servers import free_port
 from semel.errors import MissingExtra
-from semel.ledger.clock import SystemClock
+from semel.runtime import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -20,10 +20,10 @@ from semel.bench import columns, stores
 from semel.bench.servers import PostgresServer
 from semel.delivery import Assignment, Driver, PartitionDelivery
 from semel.events import Attempt, Counter, Given, Position, bucket, sort
+from semel.ledger.client import LedgerClient
 from semel.ledger.journal import Journal
-from semel.ledger.processes import Process
-from semel.ledger.scribe import Scribe
-from semel.ledger.stores import open_store
+from semel.ledger.store.opening import open_store
+from semel.runtime import Process
 from semel.sinks import Function
 
 if TYPE_CHECKING:
@@ -138,14 +138,14 @@ def _delivered(
 ) -> None:
     sink = Function(name="bench", function=work, window=WINDOW, batches=True)
     store = open_store(f"sqlite:///{folder}/engine-{work.__name__}-{turn}.db")
-    scribe, me = Scribe(store, "bench"), Process.here()
-    driver = Driver(scribe, [sink], Position(), me, f"bench-{turn}")
+    client, me = LedgerClient(store, "bench"), Process.here()
+    driver = Driver(client, [sink], Position(), me, f"bench-{turn}")
     driver.start()
     opening = driver.begin("query", 0)
     assignment = Assignment(
         "bench", opening, Position(), "payments/0", Attempt(driver.run, 1), me, 0
     )
-    reports = PartitionDelivery(assignment, [sink], scribe, Journal(scribe)).run(batches)
+    reports = PartitionDelivery(assignment, [sink], client, Journal(client)).run(batches)
     driver.end(opening, reports)
     store.close()
 
@@ -197,11 +197,11 @@ def sizes(folder: Path, minibatches: int = 60, events: int = 50_000) -> list[dic
 
 def _size(folder: Path, identity: Identity, minibatches: int, events: int) -> dict[str, Any]:
     store = open_store(f"sqlite:///{folder}/size-{identity.kind}.db")
-    scribe, me = Scribe(store, "size"), Process.here()
+    client, me = LedgerClient(store, "size"), Process.here()
     sink = Function(name="sink", function=lambda _: None, window=10_000, batches=True)
-    driver = Driver(scribe, [sink], identity, me, "size", partitions=4)
+    driver = Driver(client, [sink], identity, me, "size", partitions=4)
     driver.start()
-    journal, seen = Journal(scribe), []
+    journal, seen = Journal(client), []
     for number in range(minibatches):
         opening = driver.begin("query", number)
         reports = []
@@ -216,7 +216,7 @@ def _size(folder: Path, identity: Identity, minibatches: int, events: int) -> di
                 me,
                 part,
             )
-            reports += PartitionDelivery(assignment, [sink], scribe, journal).run([batch])
+            reports += PartitionDelivery(assignment, [sink], client, journal).run([batch])
         driver.end(opening, reports)
         seen.append(_bytes(store))
     store.close()
@@ -266,7 +266,7 @@ def _minibatch(identity: Identity, number: int, part: int, events: int) -> pa.Re
 
 def _bytes(store: Any) -> int:
     """Weigh the ledger: keys and payloads of every table."""
-    from semel.ledger.reading import TABLES
+    from semel.ledger.inspect.ledger import TABLES
 
     return sum(
         len(key.key) + len(payload) for table in TABLES for key, payload in store.scan(table, "")

@@ -12,8 +12,8 @@ from uuid import uuid4
 
 from semel.ledger.keys import key, prefix
 from semel.ledger.payloads import dump
-from semel.ledger.store import Absent, Equals, Put, Sweep
-from semel.ledger.stores import open_store
+from semel.ledger.store.commit import Absent, Equals, Put, Sweep
+from semel.ledger.store.opening import open_store
 from semel.urls import redact
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from semel.ledger.clock import Clock, SystemClock
+from semel.runtime import Clock, SystemClock
 
 DISK_BYTES_LEAST = 100 * 2**20
 DISK_BYTES_GOOD = 2**30

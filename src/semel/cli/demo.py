@@ -17,16 +17,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from semel.cli.checks import Health
 from semel.cli.doctor import check_java
-from semel.cli.handles import Parked, read_events
-from semel.cli.ledgers import opened
+from semel.cli.event_names import Parked, read_events
+from semel.cli.options import opened
+from semel.cli.output import show_table
 from semel.cli.parked import list_parked
 from semel.cli.resolve import resolve
-from semel.cli.showing import show_table
 from semel.errors import ConfigurationError
-from semel.ledger.clock import SystemClock
 from semel.protocol import ParkedState
-from semel.verify.demo import Demo, Tally, Unfinished
-from semel.verify.standalone import spark_home
+from semel.runtime import SystemClock
+from semel.verify.demo.run import Demo, Tally, Unfinished
+from semel.verify.demo.standalone import spark_home
 
 EPILOG = "Example: semel demo --payments 200 --keep. Exit status 1 when it does not come out so."
 

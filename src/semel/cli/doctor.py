@@ -16,8 +16,8 @@ import typer
 
 from semel.cli.checks import Check, Health, check_clock, check_disk
 from semel.cli.ledger_checks import check_ledger
-from semel.cli.ledgers import LedgerOption
-from semel.cli.showing import JsonOption, show_json, show_table
+from semel.cli.options import LedgerOption
+from semel.cli.output import JsonOption, show_json, show_table
 from semel.spark import versions
 
 EPILOG = (

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from semel.cli.objects import call, find
-from semel.cli.showing import JsonOption, show_json
-from semel.delivery.explaining import Explanation
-from semel.delivery.explaining import explain as explain_it
+from semel.cli.import_object import call, find
+from semel.cli.output import JsonOption, show_json
+from semel.guarantees.explain import Explanation
+from semel.guarantees.explain import explain as explain_it
 
 EPILOG = (
     "Example: semel explain payments:charge. MODULE is found as `python -m` would, the current "

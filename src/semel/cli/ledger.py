@@ -9,23 +9,23 @@ from typing import Annotated, Any
 
 import typer
 
-from semel.cli.handles import read_moment, read_value, write_id
-from semel.cli.ledgers import (
+from semel.cli.event_names import read_moment, read_value, write_id
+from semel.cli.options import (
     LedgerOption,
     choose_pipeline,
     choose_sinks,
     opened,
     refuse_damaged,
 )
-from semel.cli.showing import JsonOption, plain, show_json, show_table
-from semel.cli.showing import when as moment
+from semel.cli.output import JsonOption, plain, show_json, show_table
+from semel.cli.output import when as moment
 from semel.errors import ConfigurationError
-from semel.events.ids import EventID
+from semel.events.event import EventID
 from semel.ledger import Ledger, Trace
-from semel.ledger.checking import check_ledger
 from semel.ledger.damage import DamagedRow
-from semel.ledger.reading import TABLES
-from semel.ledger.tracing import Known
+from semel.ledger.inspect.check import check_ledger
+from semel.ledger.inspect.ledger import TABLES
+from semel.ledger.inspect.trace import Known
 from semel.protocol import ParkedState
 
 LS_EPILOG = (

@@ -14,9 +14,9 @@ from typing import Any
 
 from semel.cli.checks import Check, Health, check_disk, check_file_system, compare_clocks
 from semel.errors import ConfigurationError, LedgerUnavailable
-from semel.ledger.clock import SystemClock
-from semel.ledger.libpq import Refused, read_url
-from semel.ledger.stores import SCHEMA_KEY, open_store
+from semel.ledger.store.libpq import Refused, read_url
+from semel.ledger.store.opening import SCHEMA_KEY, open_store
+from semel.runtime import SystemClock
 from semel.urls import redact
 
 _NAMED = "give --ledger URL, or set SEMEL_LEDGER"

@@ -29,7 +29,7 @@ from semel.cli import (
     status,
     verify_sink,
 )
-from semel.cli.showing import plain
+from semel.cli.output import plain
 from semel.errors import LedgerUnavailable, SemelError
 
 EPILOG = (

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from semel.cli.handles import Parked, find_event, sift_events
-from semel.cli.ledgers import LedgerOption, choose_pipeline, opened, refuse_damaged
-from semel.cli.showing import (
+from semel.cli.event_names import Parked, find_event, sift_events
+from semel.cli.options import LedgerOption, choose_pipeline, opened, refuse_damaged
+from semel.cli.output import (
     JsonOption,
     age_s,
     ago,
@@ -19,13 +19,13 @@ from semel.cli.showing import (
     show_pairs,
     show_table,
 )
-from semel.cli.showing import when as moment
+from semel.cli.output import when as moment
 from semel.ledger import keys
 from semel.ledger.damage import DamagedRow, decoded
 from semel.ledger.keys import PARKED
-from semel.ledger.resends import SENT
 from semel.ledger.rows import ParkedRow
-from semel.ledger.store import Key
+from semel.ledger.store.commit import Key
+from semel.ledger.verbs.resends import SENT
 from semel.protocol import ParkedState
 
 LS_EPILOG = (

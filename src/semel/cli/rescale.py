@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from semel.cli.ledgers import LedgerOption, choose_pipeline, opened
-from semel.cli.showing import JsonOption, plain, show_json
+from semel.cli.options import LedgerOption, choose_pipeline, opened
+from semel.cli.output import JsonOption, plain, show_json
 from semel.cli.status import read_standing
 from semel.errors import ConfigurationError
 from semel.events.routing import ByRange, by_range
-from semel.ledger import Scribe, rescaling
-from semel.ledger.owners import ROUTING, Owners
+from semel.ledger import LedgerClient
+from semel.ledger.verbs import rescale as verb
+from semel.ledger.verbs.runs import ROUTING, Owners
 
 _INTEGER = re.compile(r"-?[0-9]+")
 EPILOG = (
@@ -56,9 +57,9 @@ def rescale(
                 f"run {standing['run']} of pipeline {name!r} is beating: the number of partitions "
                 "changes while nobody works with them. Stop the query first"
             )
-        scribe = Scribe(store, name)
-        routing = _routing(scribe, partitions, bounds, by_hash=by_hash)
-        rescaling.rescale(scribe, partitions, routing)
+        client = LedgerClient(store, name)
+        routing = _routing(client, partitions, bounds, by_hash=by_hash)
+        verb.rescale(client, partitions, routing)
     told = {"pipeline": name, "partitions": partitions}
     if as_json:
         show_json(told)
@@ -67,7 +68,7 @@ def rescale(
 
 
 def _routing(
-    scribe: Scribe, partitions: int, bounds: str | None, *, by_hash: bool
+    client: LedgerClient, partitions: int, bounds: str | None, *, by_hash: bool
 ) -> ByRange | None:
     """Give how entities are spread from now on; None is by their hash. Refuse to guess it."""
     if bounds is not None and not by_hash:
@@ -83,10 +84,10 @@ def _routing(
         return made
     if bounds is not None:
         raise ConfigurationError("pass --range or --hash, not both")
-    known = (Owners(scribe).described() or {}).get(ROUTING)
+    known = (Owners(client).described() or {}).get(ROUTING)
     if known is not None and not by_hash:
         raise ConfigurationError(
-            f"pipeline {scribe.pipeline!r} spreads its entities by {known['kind']}: pass --range "
+            f"pipeline {client.pipeline!r} spreads its entities by {known['kind']}: pass --range "
             "BOUNDS or --hash. For another directory start a new pipeline under another name"
         )
     return None

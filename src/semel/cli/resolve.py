@@ -9,18 +9,18 @@ from typing import Annotated, Any
 
 import typer
 
-from semel.cli.handles import Parked, find_event, sift_events, write_text
-from semel.cli.ledgers import LedgerOption, choose_pipeline, opened
+from semel.cli.event_names import Parked, find_event, sift_events, write_text
+from semel.cli.options import LedgerOption, choose_pipeline, opened
+from semel.cli.output import JsonOption, plain, show_json
 from semel.cli.parked import count_behind
-from semel.cli.showing import JsonOption, plain, show_json
 from semel.cli.status import read_standing
 from semel.errors import ConfigurationError
 from semel.events import Minibatch
-from semel.ledger import Ledger, Scribe
-from semel.ledger.judging import judge
+from semel.ledger import Ledger, LedgerClient
 from semel.ledger.keys import text_of
-from semel.ledger.parked import resolve as resolve_parked
-from semel.ledger.store import Store
+from semel.ledger.store.commit import Store
+from semel.ledger.verbs.divergence import judge
+from semel.ledger.verbs.parked import resolve as resolve_parked
 from semel.protocol import Capability, Judgement, ParkedState
 
 EPILOG = (
@@ -95,7 +95,9 @@ def _resolve_event(
 ) -> dict[str, Any]:
     events, damaged = sift_events(ledger)
     found = find_event(events, typed, damaged)
-    row = resolve_parked(Scribe(store, found.pipeline), found.sink, found.key, decision, *said)
+    row = resolve_parked(
+        LedgerClient(store, found.pipeline), found.sink, found.key, decision, *said
+    )
     standing = read_standing(ledger, found.pipeline)
     return {
         "event": found.handle,
@@ -131,7 +133,7 @@ def _judge(
             "while nobody works at it. Stop the query first"
         )
     minibatch = Minibatch(int(named[2]), int(named[3]))
-    judge(Scribe(store, pipeline), minibatch, decision, *said)
+    judge(LedgerClient(store, pipeline), minibatch, decision, *said)
     return {
         "minibatch": f"{write_text(pipeline)}/{minibatch}",
         "state": decision.value,

@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from semel.verify.checker import Category
-from semel.verify.worlds import run_world, run_worlds
+from semel.verify.simulator.checker import Category
+from semel.verify.simulator.worlds import run_world, run_worlds
 
 if TYPE_CHECKING:
-    from semel.verify.worlds import Outcome, Summary, Tally
+    from semel.verify.simulator.worlds import Outcome, Summary, Tally
 
 EPILOG = (
     "Example: semel simulate --worlds 20000 --seed 7. "

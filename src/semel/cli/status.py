@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from semel.cli.ledgers import LedgerOption, choose_pipeline, opened, refuse_damaged
-from semel.cli.showing import JsonOption, age_s, ago, plain, show_json, show_table
-from semel.cli.showing import when as moment
+from semel.cli.options import LedgerOption, choose_pipeline, opened, refuse_damaged
+from semel.cli.output import JsonOption, age_s, ago, plain, show_json, show_table
+from semel.cli.output import when as moment
 from semel.ledger import Ledger
-from semel.ledger.owners import OWNERS
+from semel.ledger.verbs.runs import OWNERS
 from semel.protocol import Capability, ParkedState, PartitionState
 
 EPILOG = (

@@ -12,14 +12,23 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from semel.cli.objects import call, find
-from semel.cli.showing import plain, show_json, show_table
+from semel.cli.import_object import call, find
+from semel.cli.output import plain, show_json, show_table
 from semel.errors import ConfigurationError
 from semel.sinks import Sink
-from semel.verify.contract import SEED, SETTLES_S, Earned, Finding, Result, Subject, Suite, earned
-from semel.verify.contract_cases import CASES, Case
-from semel.verify.contract_nursery import Nursery
-from semel.verify.contract_rows import Maker
+from semel.verify.contract.cases import CASES, Case
+from semel.verify.contract.forkserver import Nursery
+from semel.verify.contract.rows import Maker
+from semel.verify.contract.suite import (
+    SEED,
+    SETTLES_S,
+    Earned,
+    Finding,
+    Result,
+    Subject,
+    Suite,
+    earned,
+)
 
 EPILOG = (
     "Example: semel verify-sink payments:charge --arrived payments:arrived. MODULE is found as "

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from semel.ledger.partitions import Claimant
+from semel.ledger.verbs.partitions import Claimant
 from semel.sinks import Target
 
 if TYPE_CHECKING:
     from semel.events import Attempt, Identity
-    from semel.ledger.minibatches import Opening
-    from semel.ledger.processes import Process
+    from semel.ledger.verbs.open import OpenMinibatch
+    from semel.runtime import Process
     from semel.sinks import Sink
 
 
@@ -27,7 +27,7 @@ class Assignment:
     """
 
     pipeline: str
-    opening: Opening
+    opening: OpenMinibatch
     identity: Identity
     partition: str
     attempt: Attempt

@@ -1,37 +1,47 @@
-"""The driver's part of a pipeline, without Spark: it opens, completes, closes and drains."""
+"""The driver's part of a pipeline, without Spark: it opens, completes, closes and drains.
+
+Finishes what sinks do at the end of a minibatch, once the ledger has it complete.
+
+Always true:
+- Spark commits a micro-batch, and the ledger lets go of its rows, only after it was concluded;
+- a conclusion that fails stops the query; the next run makes it, from the same rows.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, cast
 
-from semel.delivery import concluding
-from semel.delivery.closing import Closing
-from semel.delivery.doubts import stop_if_held
-from semel.delivery.resending import Resending
-from semel.delivery.stages import Stages
-from semel.delivery.surroundings import Surroundings
+from semel.delivery.parking.in_doubt import stop_if_held
+from semel.delivery.parking.resend import Resending
+from semel.delivery.recovery.close_generation import Closing
+from semel.delivery.second_stage import Stages
+from semel.errors import NotDelivered, OutcomeUnknown, SemelError
 from semel.events import Minibatch, Position
-from semel.ledger import finished as finishing
 from semel.ledger.journal import Journal
-from semel.ledger.minibatches import NO_IDS, Minibatches, Opening, Wish
-from semel.ledger.owners import ROUTING, STAGE_OF, Owners
-from semel.ledger.parked import read_parked
-from semel.ledger.pruning import REMEMBER_S, Pruning
-from semel.ledger.rows import OpenRow
-from semel.ledger.sources import UNKNOWN, Sources
-from semel.protocol import ParkedState
-from semel.sinks.endings import stage_after
+from semel.ledger.keys import STREAMS, number_of, prefix, split
+from semel.ledger.rows import OpenRow, PartitionRow
+from semel.ledger.verbs import batch_jobs as finishing
+from semel.ledger.verbs.generations import stayed
+from semel.ledger.verbs.open import NO_IDS, Minibatches, OpenMinibatch, OpenRequest
+from semel.ledger.verbs.open_checks import UNKNOWN, Sources
+from semel.ledger.verbs.parked import read_parked
+from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
+from semel.ledger.verbs.runs import ROUTING, STAGE_OF, Owners
+from semel.protocol import ParkedState, PartitionState
+from semel.runtime import Runtime
+from semel.sinks.conclude import Concluding, Ended, EndedPart, stage_after
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from semel.events import Identity
-    from semel.ledger.finished import Finished
-    from semel.ledger.processes import Process
-    from semel.ledger.reports import Report
-    from semel.ledger.scribe import Scribe
+    from semel.ledger.client import LedgerClient
+    from semel.ledger.verbs.batch_jobs import Finished
+    from semel.ledger.verbs.complete import Report
+    from semel.runtime import Process
     from semel.sinks import Sink
 
 PRUNE_EVERY = 100
@@ -55,12 +65,12 @@ class Driver:
         forms: of each column that gives an id, whether it is an integer, a text, a date, ...
     """
 
-    scribe: Scribe
+    client: LedgerClient
     sinks: Sequence[Sink]
     identity: Identity
     process: Process
     nonce: str
-    around: Surroundings = field(default_factory=Surroundings)
+    runtime: Runtime = field(default_factory=Runtime)
     partitions: int | None = None
     run: int = 0
     waited: bool = False
@@ -76,11 +86,11 @@ class Driver:
 
     def start(self) -> int:
         """Register the run; it fences nobody before its first minibatch."""
-        self._journal = Journal(self.scribe)
+        self._journal = Journal(self.client)
         self._take_partitions()
-        self._owners = Owners(self.scribe)
+        self._owners = Owners(self.client)
         self.run = self._owners.register(self.describe(), self.process, self.nonce)
-        self._minibatches = Minibatches(self.scribe, self.run)
+        self._minibatches = Minibatches(self.client, self.run)
         return self.run
 
     def withdraw(self) -> None:
@@ -92,12 +102,12 @@ class Driver:
     def refuse_changed(self) -> None:
         """Raise `ConfigurationError` where `start` would: the name was used for something else."""
         self._take_partitions()
-        Owners(self.scribe).refuse_changed(self.describe())
+        Owners(self.client).refuse_changed(self.describe())
 
     def _take_partitions(self) -> None:
         """Where nobody asks for a number of partitions, take the recorded one, else the default."""
         if self.partitions is None and not isinstance(self.identity, Position):
-            recorded = Owners(self.scribe).described()
+            recorded = Owners(self.client).described()
             known = self.default_partitions if recorded is None else recorded.get("partitions")
             self.partitions = known
 
@@ -125,7 +135,7 @@ class Driver:
         starts: Mapping[str, int] | None = None,
         sources: Sources = UNKNOWN,
         inputs: tuple[str, ...] = (),
-    ) -> Opening:
+    ) -> OpenMinibatch:
         """Open a minibatch; `starts` tells where Spark begins in each source partition, if known,
         `sources` which topics they are of, `inputs` where each input stands after it.
 
@@ -133,7 +143,7 @@ class Driver:
         `Fenced`, `Diverged`, `ConfigurationError`.
         """
         self.drain()
-        wish = Wish(
+        request = OpenRequest(
             query,
             batch,
             tuple(sink.name for sink in self.sinks),
@@ -145,54 +155,54 @@ class Driver:
             inputs,
             {sink.name: stage.name for sink, stage in self._staged()},
         )
-        opening = self._minibatches.open(wish)
+        opening = self._minibatches.open(request)
         generation, lost_before = opening.row.minibatch.generation, opening.lost_before
         if generation != self._closed:
             judged = opening.new_generation and opening.row.continues
             if judged:
                 self.drain()  # what was parked of it may have been discarded
             opened = opening.row.minibatch
-            concluding.conclude_before(self.scribe, self.sinks, opened, self.around, self._stages())
+            conclude_before(self.client, self.sinks, opened, self.runtime, self._stages())
             if self._close(opening) or judged:
-                opening = self._minibatches.open(wish)
+                opening = self._minibatches.open(request)
             for sink in self._with_stages():
-                place = f"pipeline {self.scribe.pipeline!r}, sink {sink.name!r}"
-                stop_if_held(self.scribe, sink, place)
+                place = f"pipeline {self.client.pipeline!r}, sink {sink.name!r}"
+                stop_if_held(self.client, sink, place)
             self._closed = generation
         lost = lost_before is not None
         if lost or opening.row.serial % PRUNE_EVERY == 0:
             names = [sink.name for sink in self._with_stages()]
-            Pruning(self.scribe, self.remember_s).run(names, lost_before or 0)
+            Pruning(self.client, self.remember_s).run(names, lost_before or 0)
         return opening
 
     def finished(self) -> Mapping[str, Finished] | None:
         """Tell what this batch job delivered, by sink; None while it is not finished."""
-        return finishing.finished(self.scribe)
+        return finishing.finished(self.client)
 
-    def finish(self, opening: Opening) -> Mapping[str, Finished]:
+    def finish(self, opening: OpenMinibatch) -> Mapping[str, Finished]:
         """Leave the permanent row of a batch job whose only minibatch is complete."""
-        return finishing.finish(self.scribe, opening)
+        return finishing.finish(self.client, opening)
 
-    def recount(self) -> Opening:
+    def recount(self) -> OpenMinibatch:
         """Give what the tasks of a finished batch job need to count it again; nothing is opened."""
         row = OpenRow(self.run, Minibatch(1, 0), 1, "", self.partitions)
-        return Opening(row, row.dump(), counts=True)
+        return OpenMinibatch(row, row.dump(), counts=True)
 
     def compare(self, reports: Sequence[Report]) -> None:
         """Compare what was counted with what was delivered. Raises `Diverged`."""
-        finishing.compare(self.scribe, reports, [sink.name for sink in self.sinks])
+        finishing.compare(self.client, reports, [sink.name for sink in self.sinks])
 
     def drain(self, *, waits: bool = False) -> int:
         """Send parked events that are free to go now, or also those that soon are; say how many."""
         return sum(
-            Resending(self.scribe, sink, self.process, self.around, waits=waits).drain()
+            Resending(self.client, sink, self.process, self.runtime, waits=waits).drain()
             for sink in self._with_stages()
         )
 
     def parked(self) -> dict[str, int]:
         """Tell how many events wait for a person or for their turn, by sink."""
         return {
-            sink.name: sum(not row.state.final for _, row, _ in read_parked(self.scribe, sink.name))
+            sink.name: sum(not row.state.final for _, row, _ in read_parked(self.client, sink.name))
             for sink in self._with_stages()
         }
 
@@ -201,32 +211,32 @@ class Driver:
         return {
             sink.name: Counter(
                 row.state
-                for _, row, _ in read_parked(self.scribe, sink.name)
+                for _, row, _ in read_parked(self.client, sink.name)
                 if not row.state.only_marks and row.state is not ParkedState.DELIVERED
             )
             for sink in self._with_stages()
         }
 
     def end(
-        self, opening: Opening, reports: Sequence[Report], ids: Mapping[str, str] = NO_IDS
+        self, opening: OpenMinibatch, reports: Sequence[Report], ids: Mapping[str, str] = NO_IDS
     ) -> None:
         """Complete the minibatch from the reports that Spark handed over, then let sinks conclude
         it; `ids` are those of topics that were first read in it.
         """
         self._minibatches.complete(opening, reports, [sink.name for sink in self.sinks], ids)
         minibatch = opening.row.minibatch
-        concluding.conclude(self.scribe, self.sinks, minibatch, self.around, self._stages())
+        conclude(self.client, self.sinks, minibatch, self.runtime, self._stages())
 
-    def holds(self, opening: Opening) -> bool:
+    def holds(self, opening: OpenMinibatch) -> bool:
         """Say whether the minibatch is still this run's to complete."""
         return self._minibatches.stands(opening)
 
     def beat(self, *, ended: bool = False) -> None:
         """Say that the run lives, or that it has ended. Raises `Fenced` when it was replaced."""
-        Owners(self.scribe).beat(self.run, self.nonce, ended=ended)
+        Owners(self.client).beat(self.run, self.nonce, ended=ended)
 
     def _stages(self) -> Stages:
-        return Stages(self.scribe, self.run, self.process, self.around)
+        return Stages(self.client, self.run, self.process, self.runtime)
 
     def _staged(self) -> Iterator[tuple[Sink, Sink]]:
         """Give each sink that has a second stage, and that."""
@@ -238,14 +248,84 @@ class Driver:
         """Give every destination: the sinks, and the stages after them."""
         return [*self.sinks, *filter(None, map(stage_after, self.sinks))]
 
-    def _close(self, opening: Opening) -> int:
+    def _close(self, opening: OpenMinibatch) -> int:
         closing = Closing(
-            self.scribe,
+            self.client,
             opening,
             self.sinks,
             self.identity,
             self._journal,
             self.process,
-            self.around,
+            self.runtime,
         )
         return closing.run()
+
+
+def conclude(
+    client: LedgerClient,
+    sinks: Sequence[Sink],
+    minibatch: Minibatch,
+    runtime: Runtime,
+    stages: Stages,
+) -> None:
+    """Conclude a minibatch that is complete, at every sink that does something at its end, and hand
+    it to the stage after it.
+    """
+    for sink in sinks:
+        if isinstance(sink, Concluding):
+            at = (minibatch.generation, minibatch.batch)
+            for ended in _ended(client, sink.name, prefix(client.pipeline, sink.name, *at)):
+                _patiently(sink, ended, runtime)
+                stages.hand_over(sink, ended)
+
+
+def conclude_before(
+    client: LedgerClient, sinks: Sequence[Sink], opened: Minibatch, runtime: Runtime, stages: Stages
+) -> None:
+    """Conclude what older generations have complete, and what stayed of a sink that was left out
+    for a while, before its rows are let go.
+    """
+    for sink in sinks:
+        if isinstance(sink, Concluding):
+            for ended in _ended(client, sink.name, prefix(client.pipeline, sink.name)):
+                older = ended.minibatch.generation < opened.generation
+                if older or stayed(ended.minibatch, opened):
+                    _patiently(sink, ended, runtime)
+                    stages.hand_over(sink, ended)
+
+
+def _ended(client: LedgerClient, sink: str, start: str) -> Iterator[Ended]:
+    """Give each minibatch of which rows are complete, with what stands at its places."""
+    stored = client.scan(STREAMS, start)
+    found = [(split(at.key), PartitionRow.load(text, at)) for at, text in stored]
+    for at, rows in groupby(found, key=lambda each: each[0][2:4]):
+        parts = tuple(
+            EndedPart(row.partition, row.attempt, row.count or 0, row.placed)
+            for _, row in rows
+            if row.state is PartitionState.COMPLETE and row.placed is not None
+        )
+        if parts:
+            minibatch = Minibatch(number_of(at[0]), number_of(at[1]))
+            yield Ended(client.pipeline, sink, minibatch, parts)
+
+
+def _patiently(sink: Sink, ended: Ended, runtime: Runtime) -> None:
+    """Conclude it, and again while that may help: a conclusion may be repeated."""
+    concluding = cast("Concluding", sink)
+    last: Exception = NotDelivered("not tried")
+    for _ in sink.retry.tries(runtime):
+        try:
+            concluding.conclude(ended)
+        except (NotDelivered, OutcomeUnknown) as error:
+            last = error
+        except SemelError:
+            raise
+        except Exception as error:  # noqa: BLE001 - nobody classified it, and it may be repeated
+            last = error
+        else:
+            return
+    raise NotDelivered(
+        f"pipeline {ended.pipeline!r}, sink {ended.sink!r}, minibatch {ended.minibatch}: its "
+        f"events are delivered, and its end could not be told ({last}). Nothing is lost: see that "
+        "the destination can be reached, then restart the query, which tells it"
+    ) from last

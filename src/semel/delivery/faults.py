@@ -15,7 +15,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from semel.errors import HeldInDoubt, OutcomeUnknown, SemelError, SinkBroken, plain_text
-from semel.ledger.parked import read_parked
+from semel.ledger.verbs.parked import read_parked
 from semel.protocol import Capability, Fault, ParkedState, SpanState
 from semel.sinks.unclassified import Unclassified, is_programming
 
@@ -86,7 +86,7 @@ class Faults:
                 _counts(row)
                 and row.partition == lane.assignment.partition
                 and row.minibatch != minibatch
-                for _, row, _ in read_parked(lane.scribe, lane.sink.name)
+                for _, row, _ in read_parked(lane.client, lane.sink.name)
             )
             self.in_a_row += min(known.unanswered, older)
 
@@ -159,7 +159,7 @@ class Faults:
         if error is None:
             return None
         lane, kind = self._lane, type(error).__name__
-        logged, kept = lane.scribe.logged, self._kept
+        logged, kept = lane.client.logged, self._kept
         told = (lane.sink.name, kind)
         new = kind not in kept and len(kept) < KINDS_MAX
         if not new and told in logged:

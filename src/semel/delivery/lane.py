@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from semel.delivery.calls import forgets
-from semel.delivery.doubts import stop_if_held
-from semel.delivery.expected import Expected
+from semel.delivery.calling import forgets
 from semel.delivery.faults import Faults
-from semel.delivery.parks import schema_text
+from semel.delivery.parking.in_doubt import stop_if_held
+from semel.delivery.parking.parking import Expected, schema_text
 from semel.errors import Diverged, HeldInDoubt, NotDelivered
 from semel.events import Chunk, Digest, Position, Rows
 from semel.events.chunks import chunk_key, escaped
 from semel.events.digests import changed_columns, column_types
-from semel.ledger.parked import parked_key, parking, read_heads, read_parked
-from semel.ledger.partitions import Holding
-from semel.ledger.reports import Report
+from semel.ledger.verbs.complete import Report
+from semel.ledger.verbs.parked import parked_key, parking, read_heads, read_parked
+from semel.ledger.verbs.partitions import PartitionClaim
 from semel.protocol import Found, ParkedState
 from semel.sinks.progress import lost
 
@@ -36,12 +35,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from semel.delivery.assignment import Assignment
-    from semel.delivery.surroundings import Surroundings
-    from semel.delivery.watermarks import Watermark
-    from semel.ledger.parked import Entity, Heads, Parks
+    from semel.delivery.recovery.watermarks import Watermark
+    from semel.ledger.client import LedgerClient
     from semel.ledger.rows import ParkedRow
-    from semel.ledger.scribe import Scribe
-    from semel.ledger.store import Key
+    from semel.ledger.store.commit import Key
+    from semel.ledger.verbs.parked import Entity, Heads, Parks
+    from semel.runtime import Runtime
     from semel.sinks import Sink
 
     Mask = NDArray[np.bool_]
@@ -72,7 +71,7 @@ def recorded_columns(rows: Rows) -> dict[str, str] | None:
     return columns if size <= COLUMNS_MAX and len(columns) == rows.batch.num_columns else None
 
 
-class Way(Protocol):
+class Strategy(Protocol):
     """How the events of a lane reach a destination of one kind."""
 
     def wants(self) -> int:
@@ -96,8 +95,8 @@ class Lane:
 
     assignment: Assignment
     sink: Sink
-    scribe: Scribe
-    around: Surroundings
+    client: LedgerClient
+    runtime: Runtime
     watermark: Watermark
     figures: Figures = field(default_factory=Figures)
     heads: Heads = field(default_factory=dict)
@@ -117,14 +116,14 @@ class Lane:
     _ends: list[list[Any]] = field(default_factory=list)
     _ahead: tuple[int, Digest] | None = None
     _expected: Expected | None = None
-    way: Way = field(init=False)
-    holding: Holding = field(init=False)
+    way: Strategy = field(init=False)
+    claim: PartitionClaim = field(init=False)
     faults: Faults = field(init=False)
 
     def __post_init__(self) -> None:
         self.faults = Faults(self)
-        self.holding = Holding(
-            self.scribe,
+        self.claim = PartitionClaim(
+            self.client,
             self.assignment.opening,
             self.sink.name,
             self.assignment.partition,
@@ -147,7 +146,7 @@ class Lane:
         rows = rows.renumber(self._entered)
         if self._digest is None:
             self._digest = Digest(rows.batch.schema)
-            self.holding.columns = recorded_columns(rows)
+            self.claim.columns = recorded_columns(rows)
         if not self._ends:
             self._ends.append(rows.sort_key(0))
         self._ends[1:] = [rows.sort_key(len(rows) - 1)]
@@ -160,7 +159,7 @@ class Lane:
     def _fill(self, rows: Rows) -> None:
         """Events that came before: some may be parked and wait for their payload."""
         if self._expected is None:
-            self._expected = Expected(self.scribe, self.sink.name)
+            self._expected = Expected(self.client, self.sink.name)
         self._expected.fill(rows, schema_text(rows))
 
     def finish(self) -> Report | None:
@@ -172,7 +171,7 @@ class Lane:
         if not self._entered or self._digest is None:
             return None
         self.way.finish()
-        row = self.holding.row
+        row = self.claim.row
         if row is None:
             raise AssertionError("events came, so the partition was claimed")
         entry = self.watermark.entry()
@@ -199,7 +198,7 @@ class Lane:
             skipped=self.figures.skipped,
             unanswered=self.faults.in_a_row,
             placed=self.placed,
-            columns=self.holding.columns,
+            columns=self.claim.columns,
         )
 
     def _last_sent(self, before: int) -> int:
@@ -244,7 +243,7 @@ class Lane:
     @property
     def last_osn_before(self) -> int:
         """L: the OSN of the event at position p is L + p + 1."""
-        row = self.holding.row
+        row = self.claim.row
         if row is not None:
             return row.osn
         return self.assignment.opening.standing(self.sink.name, self.assignment.partition).osn
@@ -264,14 +263,14 @@ class Lane:
         """Act, or succeed, only on what the ledger said within a lease, counted from before it was
         asked; else ask it again. Raises `Fenced` when another attempt has the partition.
         """
-        if self.around.clock.monotonic() - self.holding.asked_at > self.sink.lease_s:
-            self.holding.check()
+        if self.runtime.clock.monotonic() - self.claim.asked_at > self.sink.lease_s:
+            self.claim.check()
 
     def forgotten(self, recorded_at: float) -> bool:
         """Whether the destination may not know the key of a call, when a repeat made now arrives,
         of what was sent after `recorded_at` (REPEATABLE).
         """
-        return forgets(self.sink, self.scribe.clock.wall() - recorded_at)
+        return forgets(self.sink, self.client.clock.wall() - recorded_at)
 
     def running_after(self, rows: Rows, count: int) -> str:
         """Give the digest of the partition up to and with the first `count` of `rows`, which come
@@ -316,8 +315,8 @@ class Lane:
     def diverged(self, stop: int, recorded: object, found: object, rows: Rows) -> Diverged:
         """Say that a replay produced other content than what was delivered."""
         named = ", ".join(f"{rows.id(at)} of {rows.scope(at)!r}" for at in range(min(3, len(rows))))
-        before = None if self.holding.row is None else self.holding.row.columns
-        changed = changed_columns(before, self.holding.columns)
+        before = None if self.claim.row is None else self.claim.row.columns
+        changed = changed_columns(before, self.claim.columns)
         return Diverged(
             f"{self.assignment.place(self.sink)}: events [{self.position}, {stop}) of the order "
             f"were recorded with {recorded}, and the replay gives {found} (from event {named} on). "
@@ -335,8 +334,8 @@ class Lane:
         if found is not Found.PENDING and not blocked:
             return
         self.heads.clear()
-        self.heads.update(read_heads(self.scribe, self.sink.name))
-        stop_if_held(self.scribe, self.sink, self.assignment.place(self.sink))
+        self.heads.update(read_heads(self.client, self.sink.name))
+        stop_if_held(self.client, self.sink, self.assignment.place(self.sink))
 
     def blocked(self, rows: Rows, besides: AbstractSet[Entity] = frozenset()) -> Mask:
         """Mark the rows whose entity waits for an event before them."""
@@ -355,7 +354,7 @@ class Lane:
     def reread_heads(self) -> None:
         """Look at the heads again, because one of them is not as it was; and at marks on events."""
         self.heads.clear()
-        self.heads.update(read_heads(self.scribe, self.sink.name))
+        self.heads.update(read_heads(self.client, self.sink.name))
         self.read_marks()
 
     def read_marks(self) -> list[ParkedRow]:
@@ -363,7 +362,7 @@ class Lane:
         minibatch = self.assignment.opening.row.minibatch
         found = [
             item
-            for item in read_parked(self.scribe, self.sink.name, minibatch=minibatch)
+            for item in read_parked(self.client, self.sink.name, minibatch=minibatch)
             if item[1].partition == self.assignment.partition
         ]
         self.marks.clear()
@@ -415,7 +414,7 @@ class Lane:
         if not parks.rows:
             return
         if self.parked_rows is None:
-            standing = read_parked(self.scribe, self.sink.name)
+            standing = read_parked(self.client, self.sink.name)
             self.parked_rows = sum(not row.state.final for _, row, _ in standing)
         if self.parked_rows + len(parks.rows) > self.sink.park_limit:
             raise HeldInDoubt(

@@ -1,4 +1,11 @@
-"""Delivers one partition of one minibatch: one pass over its rows feeds every sink."""
+"""Delivers one partition of one minibatch: one pass over its rows feeds every sink.
+
+Puts the batches of a partition together to runs that a step of a lane takes whole.
+
+What is done once for a run, looking up its entities above all, costs a fifth where five batches are
+one. Always true: rows keep their order, none waits that a step could have taken, and no run is made
+of more bytes than `GATHERED_BYTES` and the batch that passed it.
+"""
 
 from __future__ import annotations
 
@@ -6,37 +13,37 @@ import contextlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from semel.delivery.fenced import FencedWay
-from semel.delivery.gathering import gathered
-from semel.delivery.intents import IntentWay
 from semel.delivery.lane import Lane
-from semel.delivery.recounting import count
-from semel.delivery.surroundings import Surroundings
-from semel.delivery.watermarks import watermark
-from semel.delivery.whole import WholeWay
+from semel.delivery.recovery.watermarks import watermark
+from semel.delivery.strategies.intent import IntentStrategy
+from semel.delivery.strategies.overwrite import OverwriteStrategy
+from semel.delivery.strategies.progress import ProgressStrategy
+from semel.delivery.strategies.replay_check import count_partition
 from semel.errors import Fenced
 from semel.events import Counter
+from semel.events.columns import put_together
 from semel.ledger.journal import COUNTERS, Journal, State, require_counts
+from semel.runtime import Runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
     from semel.delivery.assignment import Assignment
-    from semel.delivery.lane import Way
-    from semel.ledger.reports import Report
-    from semel.ledger.scribe import Scribe
+    from semel.delivery.lane import Strategy
+    from semel.ledger.client import LedgerClient
+    from semel.ledger.verbs.complete import Report
     from semel.sinks import Sink
 
 
-def way_of(lane: Lane) -> Way:
+def way_of(lane: Lane) -> Strategy:
     """Choose how the events of a lane reach its destination."""
     if lane.sink.whole:
-        return WholeWay(lane)
+        return OverwriteStrategy(lane)
     if lane.sink.capability.records_intents:
-        return IntentWay(lane)
-    return FencedWay(lane)
+        return IntentStrategy(lane)
+    return ProgressStrategy(lane)
 
 
 @contextlib.contextmanager
@@ -50,7 +57,7 @@ def _giving_up(lanes: Sequence[Lane]) -> Iterator[None]:
         raise
     except Exception:
         for lane in lanes:
-            if isinstance(lane.way, IntentWay):
+            if isinstance(lane.way, IntentStrategy):
                 with contextlib.suppress(Exception):  # the first error is the one that is told
                     lane.way.give_up()
         raise
@@ -62,9 +69,9 @@ class PartitionDelivery:
 
     assignment: Assignment
     sinks: Sequence[Sink]
-    scribe: Scribe
+    client: LedgerClient
     journal: Journal
-    around: Surroundings = field(default_factory=Surroundings)
+    runtime: Runtime = field(default_factory=Runtime)
     skipped: int = 0
     """Events of partitions without a report: all of them were handled before a lost checkpoint."""
 
@@ -74,7 +81,7 @@ class PartitionDelivery:
         Raises `Fenced` when another attempt has the partition; its task must not succeed.
         """
         if self.assignment.opening.counts:
-            return count(self.assignment, self.sinks, batches)
+            return count_partition(self.assignment, self.sinks, batches)
         base = self._counters()
         stamper = self.assignment.identity.stamper(self.assignment.partition, last=base.values)
         with contextlib.ExitStack() as stack:
@@ -96,7 +103,7 @@ class PartitionDelivery:
 
     def _lane(self, sink: Sink, stack: contextlib.ExitStack) -> Lane:
         mark = watermark(self.assignment, sink, self.journal)
-        lane = Lane(self.assignment, sink, self.scribe, self.around, mark)
+        lane = Lane(self.assignment, sink, self.client, self.runtime, mark)
         lane.way = way_of(lane)
         stack.callback(lane.way.close)
         return lane
@@ -108,3 +115,38 @@ class PartitionDelivery:
         serial = self.assignment.opening.row.serial
         place = self.assignment.partition
         return self.journal.restore(COUNTERS, place, before=serial, check=require_counts)
+
+
+GATHERED_BYTES = 64 << 20
+
+
+def gathered(
+    batches: Iterable[pa.RecordBatch], wanted: Callable[[], int]
+) -> Iterator[pa.RecordBatch]:
+    """Give the rows of `batches` in runs of as many as are wanted, or a multiple of it; copy only
+    where a run begins in one batch and ends in another.
+    """
+    kept: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        rest = batch
+        if kept and rest.schema != kept[0].schema:
+            yield put_together(kept)
+            kept, rows, size = [], 0, 0
+        if kept:
+            missing = max(wanted() - rows, 0)
+            kept.append(rest.slice(0, missing))
+            rows, size = rows + len(kept[-1]), size + kept[-1].nbytes
+            if len(rest) < missing and size < GATHERED_BYTES:
+                continue
+            yield put_together(kept)
+            kept, rows, size = [], 0, 0
+            rest = rest.slice(missing)
+        whole = len(rest) - len(rest) % max(wanted(), 1)
+        if whole:
+            yield rest.slice(0, whole)
+            rest = rest.slice(whole)
+        if len(rest):
+            kept, rows, size = [rest], len(rest), rest.nbytes
+    if kept:
+        yield put_together(kept)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from semel.events.chunks import Chunk
 from semel.events.digests import Digest, digest
-from semel.events.entityids import EntityIds, Gathered
+from semel.events.event import Attempt, EntityID, Event, EventID, Minibatch
 from semel.events.identity import Counter, Given, Identity, Position, Stamper
-from semel.events.ids import Attempt, EntityID, Event, EventID, Minibatch
-from semel.events.intervals import IdSet
-from semel.events.latest import Latest
-from semel.events.order import bucket, bucket_name, cuts, order_columns, sort
+from semel.events.ids.id_set import IdSet
+from semel.events.ids.ids_by_entity import EntityIds, Gathered
+from semel.events.ids.max_ids import Latest
+from semel.events.partitioning import bucket, bucket_name, cuts, order_columns, sort
 from semel.events.rows import Rows
 
 __all__ = [

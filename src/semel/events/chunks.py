@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from semel.events.ids import Event
+from semel.events.event import Event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from semel.events.ids import EventID, Minibatch
+    from semel.events.event import EventID, Minibatch
     from semel.events.rows import Rows
 
 _UNSAFE = re.compile("[%/,\x00-\x1f\x7f-\x9f]")

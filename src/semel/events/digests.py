@@ -22,7 +22,7 @@ import pyarrow.types as kinds
 import xxhash
 
 from semel.errors import ConfigurationError, plain_text
-from semel.events import columns, rules
+from semel.events import columns, versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -236,7 +236,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 def _schema_form(schema: pa.Schema) -> bytes:
     """Names and canonical types, as the bytes that the digest begins with."""
     forms = [[each.name, _form(each.type, each.name)] for each in schema]
-    return json.dumps([rules.DIGEST, forms]).encode()
+    return json.dumps([versions.DIGEST, forms]).encode()
 
 
 def _form(kind: pa.DataType, path: str) -> list[Any]:

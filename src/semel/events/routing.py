@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from semel.errors import ConfigurationError, plain_text
-from semel.events.labels import Labels
-from semel.events.order import bucket
+from semel.events.encoding.dictionary_column import Labels
+from semel.events.partitioning import bucket
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

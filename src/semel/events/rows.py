@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
-from semel.events import columns, sets, values
-from semel.events.intervals import INTEGER
-from semel.events.labels import Labels
+from semel.events import columns
+from semel.events.encoding import python_values
+from semel.events.encoding.dictionary_column import Labels
+from semel.events.ids import membership
+from semel.events.ids.id_set import INTEGER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from semel.events.entityids import EntityIds
-    from semel.events.ids import EntityID, EventID
+    from semel.events.event import EntityID, EventID
+    from semel.events.ids.ids_by_entity import EntityIds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,31 +134,31 @@ class Rows:
         """The ids of these rows by scope."""
         found = self._sets
         if found is None:
-            found = sets.id_sets(self.scopes, self.ids)
+            found = membership.id_sets(self.scopes, self.ids)
             object.__setattr__(self, "_sets", found)  # the span and the watermark both ask
         return found
 
     def last_ids(self) -> dict[str, EventID]:
         """The greatest id of each scope among these rows."""
-        return sets.last_ids(self.scopes, self.ids)
+        return membership.last_ids(self.scopes, self.ids)
 
     def last_id_sets(self) -> EntityIds:
         """The same as sets of one id each."""
-        return sets.last_id_sets(self.scopes, self.ids)
+        return membership.last_id_sets(self.scopes, self.ids)
 
     def contained_in(self, ids: EntityIds) -> NDArray[np.bool_]:
         """The rows whose id is in `ids`."""
-        return sets.contained_in(self.scopes, self.ids, ids)
+        return membership.contained_in(self.scopes, self.ids, ids)
 
     def at_most(self, last: Mapping[str, EventID]) -> NDArray[np.bool_]:
         """The rows whose id is not greater than `last` has it for their scope."""
-        return sets.at_most(self.scopes, self.ids, last)
+        return membership.at_most(self.scopes, self.ids, last)
 
     def all_after(self, id: int) -> bool:  # noqa: A002 - the word of the design
         """Whether the ids are integers and each is greater than `id`; so they never compare with
         an id of another shape.
         """
-        return sets.shape(self.ids) == INTEGER and bool((self.ids[0].to_numpy() > id).all())
+        return membership.shape(self.ids) == INTEGER and bool((self.ids[0].to_numpy() > id).all())
 
     def of_entities(self, entities: AbstractSet[str]) -> NDArray[np.bool_]:
         """The rows of these entities."""
@@ -175,8 +177,8 @@ class Rows:
         """
         try:
             return cast("list[dict[str, Any]]", self.batch.to_pylist())
-        except values.CANNOT as error:
-            raise values.refusal(self) from error
+        except python_values.CANNOT as error:
+            raise python_values.refusal(self) from error
 
     def all_ids(self) -> list[EventID]:
         """The event id of every row."""

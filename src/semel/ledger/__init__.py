@@ -1,8 +1,8 @@
 """What was done: the verbs by subject, the journal, and the store with its implementations."""
 
-from semel.ledger.reading import Ledger
-from semel.ledger.scribe import Scribe
-from semel.ledger.stores import open_store
-from semel.ledger.tracing import Trace
+from semel.ledger.client import LedgerClient
+from semel.ledger.inspect.ledger import Ledger
+from semel.ledger.inspect.trace import Trace
+from semel.ledger.store.opening import open_store
 
-__all__ = ["Ledger", "Scribe", "Trace", "open_store"]
+__all__ = ["Ledger", "LedgerClient", "Trace", "open_store"]

@@ -17,12 +17,13 @@ import pyarrow as pa
 
 from semel.errors import LedgerError
 from semel.ledger import payloads
+from semel.runtime import Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from semel.events.ids import EventID
-    from semel.ledger.store import Key
+    from semel.events.event import EventID
+    from semel.ledger.store.commit import Key
 
 T = TypeVar("T")
 S = TypeVar("S", bound=StrEnum)
@@ -188,6 +189,12 @@ class Fields:
     def event(self, name: str) -> EventID:
         """Give an event id."""
         return event_id(self.take(name), name)
+
+    def process(self, name: str) -> Process:
+        """Give the process that a row names."""
+        row = Fields(self.object(name))
+        pid = row.integer("pid")
+        return Process(row.text("host"), row.text("boot"), pid, row.text("start"))
 
     def maybe(self, name: str, take: Callable[[str], T]) -> T | None:
         """Give a field that `take` takes, or None where it is null."""

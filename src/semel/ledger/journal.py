@@ -21,17 +21,17 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from semel.events import EntityIds
-from semel.events.written import Written
+from semel.events.encoding.canonical_json import PreEncoded
 from semel.ledger import keys, payloads
 from semel.ledger.damage import DamagedRow, Fields, Unfit, decoded, readable
 from semel.ledger.keys import key, prefix
-from semel.ledger.store import Delete, Put
+from semel.ledger.store.commit import Delete, Put
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from semel.ledger.scribe import Scribe
-    from semel.ledger.store import Key, Update
+    from semel.ledger.client import LedgerClient
+    from semel.ledger.store.commit import Key, Update
 
     Check = Callable[[Mapping[str, Any], str], None]
     """Looks at the state in a row, given its key. Raises `DamagedRow`."""
@@ -80,9 +80,9 @@ def unsure_of(sink: str) -> Operator:
     return Operator(f"{_UNSURE}{sink}", folds=False)
 
 
-def read_unsure(scribe: Scribe, sink: str) -> EntityIds:
+def read_unsure(client: LedgerClient, sink: str) -> EntityIds:
     """Give those events, whatever partition they were in."""
-    rows = scribe.scan(TABLE, keys.prefix(scribe.pipeline, unsure_of(sink).name))
+    rows = client.scan(TABLE, keys.prefix(client.pipeline, unsure_of(sink).name))
     return EntityIds.union([sets_in(state, place) for place, state in states_of(rows).items()])
 
 
@@ -94,7 +94,7 @@ class Entry:
     partition: str
     number: int
     full: bool
-    state: dict[str, Any] | Written
+    state: dict[str, Any] | PreEncoded
     at: float
     drop: tuple[int, ...] = ()
 
@@ -148,8 +148,8 @@ class Figures:
 class Journal:
     """Reads and extends the journal of one pipeline: get, add, clean."""
 
-    def __init__(self, scribe: Scribe) -> None:
-        self._scribe = scribe
+    def __init__(self, client: LedgerClient) -> None:
+        self._client = client
         self._cache: dict[tuple[str, str], State] = {}
         self.figures = Figures()
 
@@ -159,13 +159,13 @@ class Journal:
         """Give the state as of the newest number below `before`: what the minibatch `before` starts
         from. Each row that is read is looked at by `check`, what is cached was.
         """
-        began = self._scribe.clock.monotonic()
+        began = self._client.clock.monotonic()
         cached = self._cache.get((operator.name, partition), State())
         if cached.number >= before:
             cached = State()
         rows = self._rows(operator.name, partition, cached.number, check)
         state = self._fold(cached, (each for each in rows if each[0]["number"] < before))
-        self.figures.seconds_loading += self._scribe.clock.monotonic() - began
+        self.figures.seconds_loading += self._client.clock.monotonic() - began
         self._cache[operator.name, partition] = state
         return state
 
@@ -175,7 +175,7 @@ class Journal:
         partition: str,
         number: int,
         base: State,
-        delta: dict[str, Any] | Written,
+        delta: dict[str, Any] | PreEncoded,
     ) -> Entry:
         """Make the next row after `base`: a delta, or a full snapshot when the deltas have outgrown
         it.
@@ -183,7 +183,7 @@ class Journal:
         A value of None in `delta` removes the name; it may be the JSON of one. Nothing is written
         here: the row goes with `complete`.
         """
-        at = self._scribe.clock.wall()
+        at = self._client.clock.wall()
         full = not operator.journaled
         if operator.journaled:
             full = base.bytes_since_full() > max(SMALLEST_FULL, base.bytes_of_full())
@@ -201,7 +201,7 @@ class Journal:
         self, operator: Operator, partition: str, number: int, delta: dict[str, Any]
     ) -> Entry:
         """Make a row of an operator that is never folded, without reading what stands there."""
-        entry = Entry(operator.name, partition, number, False, delta, self._scribe.clock.wall())
+        entry = Entry(operator.name, partition, number, False, delta, self._client.clock.wall())
         self.figures.journal_created += 1
         self.figures.bytes_created += len(entry.dump())
         return entry
@@ -214,9 +214,9 @@ class Journal:
         self, operator: str, partition: str, after: int, check: Check | None
     ) -> Iterator[tuple[dict[str, Any], int]]:
         """Give the rows after a number, and how long each is."""
-        start = prefix(self._scribe.pipeline, operator, partition)
-        since = key(TABLE, self._scribe.pipeline, operator, partition, after).key if after else ""
-        for at, text in self._scribe.scan(TABLE, start, after=since):
+        start = prefix(self._client.pipeline, operator, partition)
+        since = key(TABLE, self._client.pipeline, operator, partition, after).key if after else ""
+        for at, text in self._client.scan(TABLE, start, after=since):
             row = loaded(text, at)
             if check is not None:
                 check(row["state"], at.key)
@@ -224,7 +224,7 @@ class Journal:
 
     def place(self, operator: Operator, partition: str) -> str:
         """Give what the keys of an operator's rows in a partition begin with."""
-        return prefix(self._scribe.pipeline, operator.name, partition)
+        return prefix(self._client.pipeline, operator.name, partition)
 
     def _fold(self, base: State, rows: Iterable[tuple[dict[str, Any], int]]) -> State:
         values = base.values
@@ -336,9 +336,11 @@ def _key(pipeline: str, entry: Entry, number: int) -> Key:
     return key(TABLE, pipeline, entry.operator, entry.partition, number)
 
 
-def _whole(values: dict[str, Any], delta: dict[str, Any] | Written) -> dict[str, Any] | Written:
+def _whole(
+    values: dict[str, Any], delta: dict[str, Any] | PreEncoded
+) -> dict[str, Any] | PreEncoded:
     """Give what stands once a delta is applied; its JSON as it is where it names everything."""
-    if not isinstance(delta, Written):
+    if not isinstance(delta, PreEncoded):
         return _standing(_applied(values, delta))
     changes = json.loads(delta.content)
     whole = _standing(_applied(values, changes))

@@ -18,10 +18,10 @@ import hashlib
 import re
 from typing import TYPE_CHECKING
 
-from semel.ledger.store import Key
+from semel.ledger.store.commit import Key
 
 if TYPE_CHECKING:
-    from semel.events.ids import EventID
+    from semel.events.event import EventID
 
 TEXT_BYTES_MAX = 480
 

@@ -21,8 +21,8 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, cast
 
-from semel.events.values import ArrowValue
-from semel.events.written import Written, canonical, compressed
+from semel.events.encoding.canonical_json import PreEncoded, canonical, compressed
+from semel.events.encoding.python_values import ArrowValue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -124,41 +124,41 @@ def decode_value(value: Any) -> Any:
     return {name: decode_value(each) for name, each in value.items()}
 
 
-def _parts(value: Mapping[str, Any]) -> list[bytes | Written]:
+def _parts(value: Mapping[str, Any]) -> list[bytes | PreEncoded]:
     """The text of a payload in parts: what is written anew, and between it what is ready."""
-    ready: list[Written] = []
+    ready: list[PreEncoded] = []
 
     def default(each: object) -> str:
-        if not isinstance(each, Written):
+        if not isinstance(each, PreEncoded):
             raise TypeError(f"a value of type {type(each).__name__} has no form in JSON")
         ready.append(each)
         return _MARK
 
     anew = canonical(dict(value), default).encode().split(f'"{_MARK}"'.encode())
-    parts: list[bytes | Written] = [anew[0]]
+    parts: list[bytes | PreEncoded] = [anew[0]]
     for each, rest in zip(ready, anew[1:], strict=True):
         parts += [each, rest]
     return parts
 
 
-def _larger(parts: list[bytes | Written]) -> list[bytes | Written]:
+def _larger(parts: list[bytes | PreEncoded]) -> list[bytes | PreEncoded]:
     """The parts with small ones put together: only a large one is worth a stream of its own."""
-    made: list[bytes | Written] = [b""]
+    made: list[bytes | PreEncoded] = [b""]
     for part in parts:
-        if isinstance(part, Written) and len(part) >= DEFLATED_BYTES_MIN:
+        if isinstance(part, PreEncoded) and len(part) >= DEFLATED_BYTES_MIN:
             made += [part, b""]
         else:
             made[-1] = _content(made[-1]) + _content(part)
     return made
 
 
-def _loose(part: bytes | Written) -> int:
+def _loose(part: bytes | PreEncoded) -> int:
     """How much of a part compressing would make smaller."""
-    return 0 if isinstance(part, Written) and part.dense else len(part)
+    return 0 if isinstance(part, PreEncoded) and part.dense else len(part)
 
 
-def _content(part: bytes | Written) -> bytes:
-    return part.content if isinstance(part, Written) else part
+def _content(part: bytes | PreEncoded) -> bytes:
+    return part.content if isinstance(part, PreEncoded) else part
 
 
 def _is_tagged(value: dict[Any, Any]) -> bool:

@@ -11,15 +11,15 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from semel.events import EntityIds
-from semel.events.ids import Attempt, EventID, Minibatch
+from semel.events.event import Attempt, EventID, Minibatch
 from semel.ledger import payloads
 from semel.ledger.damage import Fields, Unfit, decoded, integer, pair
 from semel.ledger.keys import EVENTS, HEADS, OPEN, PARKED, STREAMS
-from semel.ledger.processes import Process
 from semel.protocol import Fault, Judgement, ParkedState, PartitionState, SpanState
 
 if TYPE_CHECKING:
-    from semel.ledger.store import Key
+    from semel.ledger.store.commit import Key
+    from semel.runtime import Process
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class OpenRow:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamRow:
+class PartitionRow:
     """One partition of one minibatch: who has it, and once complete, what it held.
 
     Attributes:
@@ -224,18 +224,18 @@ class StreamRow:
         )
 
     @classmethod
-    def load(cls, text: str, at: Key | None = None) -> StreamRow:
+    def load(cls, text: str, at: Key | None = None) -> PartitionRow:
         """Read it back."""
         return decoded(STREAMS, at, text, cls._of)
 
     @classmethod
-    def _of(cls, payload: dict[str, Any]) -> StreamRow:
+    def _of(cls, payload: dict[str, Any]) -> PartitionRow:
         row = Fields(payload)
         return cls(
             partition=row.text("partition"),
             state=row.choice("state", PartitionState),
             attempt=_attempt(row),
-            process=Process.from_json(row.object("process")),
+            process=row.process("process"),
             task=row.integer("task"),
             osn=row.integer("osn"),
             lease_s=row.number("lease"),

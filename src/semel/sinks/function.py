@@ -20,10 +20,10 @@ from semel.errors import (
     OutcomeUnknown,
 )
 from semel.protocol import Capability, OnDoubt
-from semel.sinks.settings import require_words
+from semel.sinks.callables import left_to_run, runs_nothing
 from semel.sinks.sink import DELIVERED, Receipt, Session, Sink, Target
 from semel.sinks.unclassified import Unclassified
-from semel.sinks.unrun import left_to_run, runs_nothing
+from semel.sinks.validation import require_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from semel.protocol import OnReject, RejectWord
     from semel.sinks.files.manifests import Manifest
     from semel.sinks.retry import Retry
-    from semel.sinks.settings import Doubt
+    from semel.sinks.validation import Doubt
 
     Effect = Callable[[Event], object] | Callable[[Manifest], object]
 

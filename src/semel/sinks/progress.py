@@ -12,7 +12,7 @@ from typing import Any
 
 from semel.errors import ConfigurationError, Diverged
 from semel.events import EntityIds
-from semel.events.ids import Attempt, EventID, Minibatch
+from semel.events.event import Attempt, EventID, Minibatch
 
 
 @dataclass(frozen=True, slots=True)

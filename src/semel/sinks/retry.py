@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from random import Random
 
+    from semel.runtime import Runtime
+
 
 @dataclass(frozen=True, slots=True)
 class Retry:
@@ -27,6 +29,16 @@ class Retry:
             raise ConfigurationError(
                 f"{self}: first_s and most_s must be greater than 0, or the tries would never end"
             )
+
+    def tries(self, runtime: Runtime, *, only_pauses: bool = False) -> Iterator[None]:
+        """Begin one try after the other, each after its pause, until `for_s` have passed: by the
+        clock, or, for tries that have to wait themselves, by the pauses between them only.
+        """
+        monotonic = None if only_pauses else runtime.clock.monotonic
+        for wait_s in self.waits(runtime.random, monotonic):
+            if wait_s:
+                runtime.clock.sleep(wait_s)
+            yield
 
     def waits(
         self, random: Random, monotonic: Callable[[], float] | None = None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from semel.protocol import Capability, OnDoubt, OnReject
 from semel.sinks.retry import Retry
-from semel.sinks.settings import Checked
+from semel.sinks.validation import Checked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from semel.errors import DeliveryError
     from semel.events import Chunk, EntityIds, Event
-    from semel.events.ids import Attempt, Minibatch
+    from semel.events.event import Attempt, Minibatch
     from semel.sinks.progress import Progress, Tail
-    from semel.sinks.settings import DoubtPolicy, RejectPolicy
+    from semel.sinks.validation import DoubtPolicy, RejectPolicy
 
 
 @dataclass(frozen=True, slots=True)

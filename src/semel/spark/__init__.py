@@ -1,6 +1,6 @@
 """On Spark: the only room that names pyspark."""
 
-from semel.spark.batch import Delivered
+from semel.spark.batch_job import Delivered
 from semel.spark.deliver import deliver, deliver_batch
 from semel.spark.session import make_session
 

@@ -6,21 +6,25 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from semel.delivery import Agreement
-from semel.delivery.looking import refuse_while_looking
+from semel.delivery import PipelineSpec
+from semel.delivery.start_guard import refuse_while_looking
 from semel.errors import ConfigurationError
 from semel.events import Position
-from semel.ledger.pruning import REMEMBER_S
+from semel.ledger.verbs.pruning import REMEMBER_S
 from semel.sinks import Sink
 from semel.sinks import sink as make_sink
-from semel.sinks.settings import checked_words
-from semel.spark import sources
-from semel.spark.batch import Delivered, run_batch
-from semel.spark.identities import Named, choose, forms, refuse_routing, require_order
-from semel.spark.refusals import refuse_columns, refuse_moved, refuse_stopped
-from semel.spark.travel import refuse_rooted
+from semel.sinks.validation import checked_words
+from semel.spark import kafka_topics
+from semel.spark.batch_job import Delivered, run_batch
+from semel.spark.checks import (
+    refuse_columns,
+    refuse_moved,
+    refuse_rooted,
+    refuse_stopped,
+    require_types,
+)
+from semel.spark.choose_identity import Named, choose, forms, refuse_routing, require_order
 from semel.spark.versions import refuse_server, refuse_version
-from semel.spark.words import require_types
 from semel.spark.writer import make_writer
 
 if TYPE_CHECKING:
@@ -111,8 +115,8 @@ def deliver(  # noqa: PLR0913 - each is a word of the agreement, and all but two
     )
     source = None
     if isinstance(agreement.identity, Position):
-        source = sources.find(df)
-        agreement = replace(agreement, unknown_source=sources.unknown(df, source))
+        source = kafka_topics.find(df)
+        agreement = replace(agreement, unknown_source=kafka_topics.unknown(df, source))
     return make_writer(df, agreement, ledger, source)
 
 
@@ -190,7 +194,7 @@ def _agree(
     named: Named,
     batch: str = "",
     **words: Any,
-) -> Agreement:
+) -> PipelineSpec:
     """Put together what was asked for. Raises `ConfigurationError`."""
     if "@" in name.removesuffix(f"@{batch}") + batch:
         raise ConfigurationError(
@@ -210,7 +214,7 @@ def _agree(
         raise ConfigurationError(f"pipeline {name!r}: {error}") from None
     if isinstance(chosen, Position):
         refuse_moved(df, name)
-    return Agreement(name, sinks, chosen, forms=forms(df, chosen), **words)
+    return PipelineSpec(name, sinks, chosen, forms=forms(df, chosen), **words)
 
 
 def _sinks(to: object, pipeline: str) -> tuple[Sink, ...]:

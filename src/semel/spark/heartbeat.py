@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from semel.errors import Fenced, SemelError
-from semel.ledger import owners
+from semel.ledger.verbs import runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +38,7 @@ class Heartbeat(threading.Thread):
         active: Callable[[], bool] = lambda: True,
         between: threading.Lock | None = None,
     ) -> None:
-        super().__init__(name=f"semel-{driver.scribe.pipeline}", daemon=True)
+        super().__init__(name=f"semel-{driver.client.pipeline}", daemon=True)
         self._driver = driver
         self._active = active
         self._between = between
@@ -47,7 +47,7 @@ class Heartbeat(threading.Thread):
 
     def start(self) -> None:
         """Begin; a process that comes to its end says so too, if there is time."""
-        owners.enter(self._driver.nonce, self._lives)
+        runs.enter(self._driver.nonce, self._lives)
         super().start()
         atexit.register(self._leave)
 
@@ -67,7 +67,7 @@ class Heartbeat(threading.Thread):
         try:
             self._beat()
         finally:
-            owners.leave(self._driver.nonce)
+            runs.leave(self._driver.nonce)
 
     def _beat(self) -> None:
         waited = 0.0
@@ -83,12 +83,12 @@ class Heartbeat(threading.Thread):
                 log.warning("%s", error)
                 return
             except SemelError as error:
-                log.warning("pipeline %r: %s", self._driver.scribe.pipeline, error)
+                log.warning("pipeline %r: %s", self._driver.client.pipeline, error)
         atexit.unregister(self._leave)
         try:
             self._driver.beat(ended=True)
         except SemelError as error:
-            log.debug("pipeline %r: %s", self._driver.scribe.pipeline, error)
+            log.debug("pipeline %r: %s", self._driver.client.pipeline, error)
 
     def _drain_beside(self) -> None:
         """Send what is free to go in a thread of its own: a slow destination stops no beat."""
@@ -103,6 +103,6 @@ class Heartbeat(threading.Thread):
             try:
                 self._driver.drain()
             except SemelError as error:
-                log.warning("pipeline %r: %s", self._driver.scribe.pipeline, error)
+                log.warning("pipeline %r: %s", self._driver.client.pipeline, error)
             finally:
                 between.release()

@@ -4,11 +4,20 @@ Always true:
 - nothing is yielded before everything was delivered or an error is final: what was yielded keeps
   Python alive after the task was stopped;
 - an attempt that was fenced fails its task, so that Spark never prefers its result.
+
+Reads the batches of a task ahead, so that Spark makes the next rows while a destination works.
+
+Always true: batches come in their order, each once; no more than `AHEAD_BYTES` and one batch wait;
+an error of the input is told before what was read ahead of it, so that a task that was stopped
+stops soon; and once the block is left nobody reads any more, because Spark reads on where it ended.
 """
 
 from __future__ import annotations
 
 import pickle
+import threading
+from collections import deque
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -27,22 +36,21 @@ from semel.errors import (
     plain_text,
 )
 from semel.events import Attempt, Position, bucket_name
+from semel.ledger.client import LedgerClient
 from semel.ledger.damage import DamagedRow
 from semel.ledger.journal import Journal
-from semel.ledger.processes import Process
-from semel.ledger.scribe import Scribe
-from semel.ledger.stores import open_store
-from semel.spark.ahead import reading_ahead
+from semel.ledger.store.opening import open_store
+from semel.runtime import Process
+from semel.spark.checks import refuse_optimized
 from semel.spark.failures import TEXT_MAX, kind_of, marked
-from semel.spark.frames import BUCKET
-from semel.spark.refusals import refuse_optimized
+from semel.spark.repartition import BUCKET
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from semel.delivery import Agreement
-    from semel.ledger.minibatches import Opening
-    from semel.ledger.reports import Report
+    from semel.delivery import PipelineSpec
+    from semel.ledger.verbs.complete import Report
+    from semel.ledger.verbs.open import OpenMinibatch
 
 SCHEMA = "outcome binary"
 
@@ -86,7 +94,7 @@ class Outcome:
 JOURNALS = 8
 """How many runs a worker process remembers between its tasks."""
 
-_journals: dict[tuple[str, str, str], tuple[Scribe, Journal]] = {}
+_journals: dict[tuple[str, str, str], tuple[LedgerClient, Journal]] = {}
 """The ledgers this worker process has opened, and the state it has read of each run."""
 
 
@@ -100,10 +108,10 @@ class Task:
     `token` is the action's own: by it the driver knows an error that this task raised.
     """
 
-    agreement: Agreement
+    agreement: PipelineSpec
     ledger: str
     nonce: str
-    opening: Opening
+    opening: OpenMinibatch
     waited: bool = False
     names: tuple[str, ...] | None = None
     token: str = field(default="", repr=False)
@@ -173,7 +181,7 @@ class Task:
         context = TaskContext.get()
         if context is None:
             raise AssertionError("a task has a context")
-        scribe, journal = self._journal()
+        client, journal = self._journal()
         assignment = Assignment(
             pipeline=self.agreement.name,
             opening=self.opening,
@@ -186,17 +194,84 @@ class Task:
             accept_gap=self.agreement.accept_gap,
             waited=self.waited,
         )
-        return PartitionDelivery(assignment, self.agreement.sinks, scribe, journal)
+        return PartitionDelivery(assignment, self.agreement.sinks, client, journal)
 
-    def _journal(self) -> tuple[Scribe, Journal]:
+    def _journal(self) -> tuple[LedgerClient, Journal]:
         """Give the ledger and the state read so far, opened once for this run in this process."""
         place = (self.ledger, self.agreement.name, self.nonce)
         found = _journals.pop(place, None)
         if found is None:
-            scribe = Scribe(open_store(self.ledger, create=False), self.agreement.name)
-            found = (scribe, Journal(scribe))
+            client = LedgerClient(open_store(self.ledger, create=False), self.agreement.name)
+            found = (client, Journal(client))
         while len(_journals) >= JOURNALS:
-            scribe, _ = _journals.pop(next(iter(_journals)))
-            scribe.store.close()
+            client, _ = _journals.pop(next(iter(_journals)))
+            client.store.close()
         _journals[place] = found
         return found
+
+
+AHEAD_BYTES = 16 << 20
+
+
+@contextmanager
+def reading_ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[Iterator[pa.RecordBatch]]:
+    """Give the same batches, read by a thread of its own as long as the block lasts."""
+    reader = _Reader(batches)
+    reader.start()
+    try:
+        yield reader.taken()
+    finally:
+        reader.leave()
+
+
+class _Reader(threading.Thread):
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        super().__init__(name="semel reads ahead", daemon=True)
+        self._batches = batches
+        self._changed = threading.Condition()
+        self._waiting: deque[pa.RecordBatch] = deque()
+        self._bytes = 0
+        self._ended = self._left = False
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Read until the input ends, or nobody wants more."""
+        try:
+            for batch in self._batches:
+                if not self._put(batch):
+                    break
+        except BaseException as error:  # noqa: BLE001 - told where the batches are taken
+            self._error = error
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def _put(self, batch: pa.RecordBatch) -> bool:
+        """Hand a batch over once there is room for the next; False when nobody wants it."""
+        with self._changed:
+            self._waiting.append(batch)
+            self._bytes += batch.nbytes
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._left or self._bytes < AHEAD_BYTES)
+            return not self._left
+
+    def taken(self) -> Iterator[pa.RecordBatch]:
+        """Give the batches to whoever wants them next."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._ended)
+                if self._error is not None:
+                    raise self._error
+                if not self._waiting:
+                    return
+                batch = self._waiting.popleft()
+                self._bytes -= batch.nbytes
+                self._changed.notify_all()
+            yield batch
+
+    def leave(self) -> None:
+        """Read no more than the batch that is under way."""
+        with self._changed:
+            self._left = True
+            self._changed.notify_all()
+        self.join()

@@ -10,12 +10,12 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import uuid4
 
-from semel.delivery.looking import refuse_while_looking
+from semel.delivery.start_guard import refuse_while_looking
 from semel.errors import ConfigurationError
-from semel.spark import refusals
+from semel.spark import checks
 from semel.spark.failures import last_sentence
-from semel.spark.microbatches import MicroBatches
-from semel.spark.plans import is_classic
+from semel.spark.foreach_batch import MicroBatches
+from semel.spark.plan import is_classic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from semel.delivery import Agreement
-    from semel.spark.sources import KafkaSource
+    from semel.delivery import PipelineSpec
+    from semel.spark.kafka_topics import KafkaSource
 
 CHECKPOINT = "checkpointlocation"
 
 
 def make_writer(
-    frame: DataFrame, agreement: Agreement, ledger: str | None, source: KafkaSource | None
+    frame: DataFrame, agreement: PipelineSpec, ledger: str | None, source: KafkaSource | None
 ) -> DataStreamWriter:
     """Give the session's own writer of the frame, as one that delivers."""
     plain: Any = frame.writeStream
     writer: Any = object.__new__(_derived(type(plain), Delivering))
     writer.__dict__.update(plain.__dict__)
     writer.agreement = agreement
-    writer._semel = _Said(frame, ledger, source)  # noqa: SLF001 - its own
+    writer._semel = _WriterState(frame, ledger, source)  # noqa: SLF001 - its own
     made: DataStreamWriter = writer
     return made
 
 
-class _Said:
+class _WriterState:
     """What was said to a writer, and what it needs to check it."""
 
     def __init__(self, frame: DataFrame, ledger: str | None, source: KafkaSource | None) -> None:
@@ -60,8 +60,8 @@ class _Said:
 class Delivering:
     """What a delivering writer does otherwise than Spark's; mixed into the session's own class."""
 
-    agreement: Agreement
-    _semel: _Said
+    agreement: PipelineSpec
+    _semel: _WriterState
 
     def option(self, key: str, value: Any) -> Any:
         """As Spark's; semel reads `checkpointLocation`."""
@@ -87,7 +87,7 @@ class Delivering:
     def trigger(self, **trigger: Any) -> Any:
         """As Spark's, but for the triggers that have no micro-batches."""
         self._semel.trigger = trigger
-        if any(trigger.get(word) is not None for word in refusals.NO_MICRO_BATCHES):
+        if any(trigger.get(word) is not None for word in checks.NO_MICRO_BATCHES):
             return self  # refused by `start`, in words that every version has
         return super().trigger(**trigger)  # type: ignore[misc]
 
@@ -164,10 +164,10 @@ class Delivering:
     def _refuse_said(self) -> None:
         """Refuse what was said to this writer, or to its session, and cannot keep the promise."""
         said = self._semel
-        refusals.refuse_session(said.spark, self.agreement)
-        refusals.refuse_trigger(self.agreement, said.trigger)
-        refusals.refuse_options(self.agreement, said.options)
-        refusals.refuse_mode(self.agreement, said.mode)
+        checks.refuse_session(said.spark, self.agreement)
+        checks.refuse_trigger(self.agreement, said.trigger)
+        checks.refuse_options(self.agreement, said.options)
+        checks.refuse_mode(self.agreement, said.mode)
 
     def _checkpoint(self) -> str:
         """Where Spark keeps the checkpoint of this query."""

@@ -4,9 +4,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from semel.verify.cases import Case, Variant
-    from semel.verify.checker import Category, Evidence, Judgement, Verdict, Violation, judge
-    from semel.verify.worlds import Outcome, Summary, run_world, run_worlds
+    from semel.verify.simulator.cases import Case, Variant
+    from semel.verify.simulator.checker import (
+        Category,
+        Evidence,
+        Judgement,
+        Verdict,
+        Violation,
+        judge,
+    )
+    from semel.verify.simulator.worlds import Outcome, Summary, run_world, run_worlds
 
 __all__ = [
     "Case",
@@ -24,8 +31,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "semel.verify.cases": ("Case", "Variant"),
-    "semel.verify.checker": (
+    "semel.verify.simulator.cases": ("Case", "Variant"),
+    "semel.verify.simulator.checker": (
         "Category",
         "Evidence",
         "Judgement",
@@ -33,7 +40,7 @@ _HOMES = {
         "Violation",
         "judge",
     ),
-    "semel.verify.worlds": ("Outcome", "Summary", "run_world", "run_worlds"),
+    "semel.verify.simulator.worlds": ("Outcome", "Summary", "run_world", "run_worlds"),
 }
 
 

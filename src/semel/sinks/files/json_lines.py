@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.errors import ConfigurationError
-from semel.events import moments
+from semel.events.encoding import moments
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -25,20 +25,29 @@ from uuid import uuid4
 import pyarrow as pa
 
 from semel.errors import ConfigurationError, Diverged, Fenced, NotDelivered, plain_text
-from semel.events.ids import Attempt, Minibatch
+from semel.events.event import Attempt, Minibatch
 from semel.protocol import Capability
-from semel.sinks.files import formats, manifests
-from semel.sinks.files.folders import (
+from semel.sinks.files import manifests, writers
+from semel.sinks.files.manifests import (
+    Loader,
+    Manifest,
+    Part,
+    Selective,
+    as_event,
+    manifest_name,
+    refuse_stage,
+    stage_of,
+    stem,
+)
+from semel.sinks.files.readers import schema_text
+from semel.sinks.files.storage import (
     Folder,
     escaped,
     refuse_url,
     replaces_nothing,
     where_of,
 )
-from semel.sinks.files.formats import FORMATS
-from semel.sinks.files.loads import Loader, Selective, as_event, refuse_stage, stage_of
-from semel.sinks.files.manifests import Manifest, Part, manifest_name, stem
-from semel.sinks.files.reading import schema_text
+from semel.sinks.files.writers import FORMATS
 from semel.sinks.sink import Sink, Target
 from semel.urls import place
 
@@ -46,9 +55,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from semel.events import Chunk
-    from semel.sinks.endings import Ended
-    from semel.sinks.files.folders import Writing
-    from semel.sinks.files.formats import Writer
+    from semel.sinks.conclude import Ended
+    from semel.sinks.files.storage import Writing
+    from semel.sinks.files.writers import Writer
 
 ASIDE = "_aside"
 _CLAIM = re.compile(r"(\d+)\.(-?\d+)\.claim")
@@ -159,7 +168,7 @@ class Files(Sink):
         and that are not there.
         """
         try:
-            formats.refuse(schema, self.format)
+            writers.refuse(schema, self.format)
             if isinstance(self.then, Selective) and not isinstance(self.then, Sink):
                 self.then.refuse(schema)
         except ConfigurationError as error:

@@ -27,17 +27,17 @@ from semel.errors import (
     Rejected,
     plain_text,
 )
-from semel.ledger.clock import SystemClock
-from semel.sinks.http.answers import SHOWN_BYTES, Answer, judged
-from semel.sinks.http.connections import Broken, Connections, NeverSent
+from semel.runtime import SystemClock
+from semel.sinks.http.classify import SHOWN_BYTES, Answer, judged
+from semel.sinks.http.http1 import Broken, Connections, NeverSent
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Coroutine, Mapping, Sequence
 
-    from semel.ledger.clock import Clock
+    from semel.runtime import Clock
+    from semel.sinks.http.auth import Masks
     from semel.sinks.http.responses import Response
-    from semel.sinks.http.secrets import Masks
     from semel.sinks.http.tunnels import Proxy
     from semel.sinks.retry import Retry
 

@@ -14,7 +14,7 @@ import re
 
 from httptools import HttpParserError, HttpResponseParser
 
-from semel.sinks.http.connections import Broken
+from semel.sinks.http.http1 import Broken
 
 HEAD_MAX = 65_536
 TEXT_MAX = 8_192

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from semel.errors import ConfigurationError
-from semel.sinks.http.calls import Calls, Door, Limits
-from semel.sinks.http.secrets import (
+from semel.sinks.http.auth import (
     Auth,
     Masks,
     authorization,
@@ -20,6 +19,7 @@ from semel.sinks.http.secrets import (
     revealed_alone,
     tls,
 )
+from semel.sinks.http.calls import Calls, Door, Limits
 from semel.sinks.http.templates import Template, UrlTemplate
 from semel.sinks.http.tunnels import proxy_for
 

@@ -19,9 +19,9 @@ import pyarrow as pa
 from semel.errors import ConfigurationError, OutcomeUnknown, Rejected
 from semel.events.columns import is_bytes, is_text
 from semel.protocol import Capability, OnDoubt
+from semel.sinks.http.auth import Auth, Basic, Bearer, Certificate
 from semel.sinks.http.calls import Calls, Limits, Request
-from semel.sinks.http.connections import Broken, NeverSent
-from semel.sinks.http.secrets import Auth, Basic, Bearer, Certificate
+from semel.sinks.http.http1 import Broken, NeverSent
 from semel.sinks.http.service import Service, header
 from semel.sinks.http.templates import (
     KEY,
@@ -36,8 +36,8 @@ from semel.sinks.http.templates import (
     to_json,
 )
 from semel.sinks.http.tunnels import require_proxy
-from semel.sinks.settings import no_column
 from semel.sinks.sink import DELIVERED, ProbingSession, Receipt, Session, Sink, Target
+from semel.sinks.validation import no_column
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
 from semel.errors import ConfigurationError
-from semel.sinks.http.secrets import revealed
+from semel.sinks.http.auth import revealed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

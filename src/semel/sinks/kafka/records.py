@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.errors import ConfigurationError, Rejected
-from semel.events import values
 from semel.events.columns import is_bytes, is_text
-from semel.sinks.settings import no_column
+from semel.events.encoding import python_values
+from semel.sinks.validation import no_column
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -286,8 +286,8 @@ def _json(rows: Rows) -> pa.Array:
         head = ("{" if at == 0 else ",") + json.dumps(name, ensure_ascii=False) + ":"
         try:
             text = json_text(rows.batch.column(at))
-        except values.CANNOT as error:
-            raise values.refusal(rows) from error
+        except python_values.CANNOT as error:
+            raise python_values.refusal(rows) from error
         parts += [head, pc.fill_null(text, "null")]
     return pc.binary_join_element_wise(*parts, "}", "").cast(pa.binary())
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError
 from semel.protocol import Capability
-from semel.sinks.kafka.outlet import place_of
+from semel.sinks.kafka.connection import place_of
 from semel.sinks.kafka.records import BYTES_MAX, STAMPS, Shape, mapping_of, refuse_columns
 from semel.sinks.sink import Sink, Target
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from semel.sinks.kafka.log import LogSession
-    from semel.sinks.kafka.progress import ProgressSession
+    from semel.sinks.kafka.sequenced_session import LogSession
+    from semel.sinks.kafka.transactional_session import ProgressSession
 
 OURS = {
     "bootstrap.servers": "say servers=",
@@ -160,10 +160,10 @@ class Kafka(Sink):
     def open(self, target: Target) -> ProgressSession | LogSession:
         """Look at the topics; the fence is taken with `take_over`."""
         if self.sequenced:
-            from semel.sinks.kafka.log import LogSession
+            from semel.sinks.kafka.sequenced_session import LogSession
 
             return LogSession(self, target)
-        from semel.sinks.kafka.progress import ProgressSession
+        from semel.sinks.kafka.transactional_session import ProgressSession
 
         return ProgressSession(self, target)
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError, NotDelivered
-from semel.ledger.clock import SystemClock
-from semel.sinks.kafka.writer import WRONG, Told, Words, client_library, no_such_config
+from semel.runtime import SystemClock
+from semel.sinks.kafka.producer import WRONG, Told, Words, client_library, no_such_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

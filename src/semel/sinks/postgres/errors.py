@@ -14,7 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError, NotDelivered, OutcomeUnknown, Rejected, SemelError
-from semel.ledger.libpq import Refused, line
+from semel.ledger.store.libpq import Refused, line
 
 if TYPE_CHECKING:
     import psycopg

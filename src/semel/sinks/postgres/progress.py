@@ -18,7 +18,7 @@ from psycopg import sql
 
 from semel.errors import ConfigurationError, Fenced, NotDelivered
 from semel.events import Attempt, EntityIds, Minibatch
-from semel.ledger.clock import SystemClock
+from semel.runtime import SystemClock
 from semel.sinks.postgres.errors import reason
 from semel.sinks.progress import UNREADABLE, Progress, unreadable
 

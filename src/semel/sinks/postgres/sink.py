@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError
-from semel.ledger.libpq import FORM, read_url
+from semel.ledger.store.libpq import FORM, read_url
 from semel.protocol import Capability
-from semel.sinks.settings import no_column
 from semel.sinks.sink import Sink
+from semel.sinks.validation import no_column
 from semel.urls import redact, require_one_line
 
 if TYPE_CHECKING:

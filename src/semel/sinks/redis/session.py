@@ -18,8 +18,8 @@ from semel.errors import (
     SemelError,
 )
 from semel.sinks.progress import lost
-from semel.sinks.redis import row
-from semel.sinks.redis.line import NOT_ALLOWED
+from semel.sinks.redis import progress_row
+from semel.sinks.redis.connection import NOT_ALLOWED
 from semel.sinks.redis.scripts import TAKE_OVER
 from semel.sinks.redis.templates import fill
 from semel.sinks.sink import DELIVERED, Receipt
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from semel.errors import DeliveryError
     from semel.events import Chunk
     from semel.sinks.progress import Progress
-    from semel.sinks.redis.line import Line
+    from semel.sinks.redis.connection import Line
     from semel.sinks.redis.sink import Redis
     from semel.sinks.sink import Target
 
@@ -40,18 +40,18 @@ class RedisSession:
         self._sink = sink
         self._line = line
         self._target = target
-        self._keys = row.row_keys(target, sink.tag)
+        self._keys = progress_row.row_keys(target, sink.tag)
 
     def take_over(self) -> Progress | None:
         """Write this attempt into the row, whatever stands there; tell what stood there."""
         target = self._target
-        ours = row.standing(target.minibatch, target.attempt)
+        ours = progress_row.standing(target.minibatch, target.attempt)
         reply = self._line.run(TAKE_OVER, self._keys, ours)
         if reply[0] != b"done":
             raise self._refusal(reply)
         self._wait_for_replicas()
         found, chunks = _pairs(reply[1]), _pairs(reply[2])
-        return row.read(found, chunks) if found else None
+        return progress_row.read(found, chunks) if found else None
 
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
         """Move the row, then run each event of the chunk, in one script."""
@@ -64,10 +64,10 @@ class RedisSession:
                 f"{sink.name!r} is {sink.chunk_bytes:,}"
             )
         sent = rows.take(filled.fit)
-        header = row.moved(
+        header = progress_row.moved(
             progress,
-            row.unfit_text(rows, filled.unfit),
-            row.events_bytes(sent),
+            progress_row.unfit_text(rows, filled.unfit),
+            progress_row.events_bytes(sent),
         )
         width, many = len(filled.arguments), len(filled.keys)
         header += [b"%d" % width, b"%d" % many, sink.command.encode()]
@@ -79,7 +79,7 @@ class RedisSession:
         places = filled.fit.nonzero()[0]
         why: dict[int, DeliveryError] = {at: Rejected(said) for at, said in filled.unfit.items()}
         stop = int(reply[2]) - 1  # from there on nothing was tried, because of what may pass
-        for at, said in row.outcomes(reply[1]):
+        for at, said in progress_row.outcomes(reply[1]):
             passes = 0 <= stop <= at
             why[int(places[at])] = NotDelivered(said) if passes else Rejected(said)
         return Receipt({at: why[at] for at in sorted(why)}) if why else DELIVERED
@@ -92,7 +92,7 @@ class RedisSession:
 
     def _refusal(self, reply: list[Any], progress: Progress | None = None) -> SemelError:
         """Say why a script did nothing."""
-        kind, text = reply[0], row.cleaned(reply[1].decode(errors="replace"))
+        kind, text = reply[0], progress_row.cleaned(reply[1].decode(errors="replace"))
         where = f"{self._line.shown}, row {self._keys[0].decode()!r}"
         if kind == b"fenced":
             return Fenced(f"{where}: the progress row names {text}")

@@ -18,14 +18,14 @@ import pyarrow as pa
 
 from semel.errors import ConfigurationError, MissingExtra, SemelError
 from semel.protocol import Capability, OnReject
-from semel.sinks.redis import words
-from semel.sinks.redis.line import Line
+from semel.sinks.redis import durability
+from semel.sinks.redis.connection import Line
 from semel.sinks.redis.scripts import COMMAND, Script, applying
 from semel.sinks.redis.session import RedisSession
 from semel.sinks.redis.templates import OWN, Template, fill
 from semel.sinks.redis.urls import settings_of
-from semel.sinks.settings import no_column
 from semel.sinks.sink import Sink, Target
+from semel.sinks.validation import no_column
 from semel.urls import redact, require_authority, require_one_line
 
 ARGUMENTS: dict[str, tuple[int, int]] = {
@@ -207,8 +207,8 @@ class Redis(Sink):
         """Connect, and see that this Redis can keep the promise."""
         line = Line(self.url, self.deadline_s)
         try:
-            told = words.read_info(line)
-            words.require_lasting(told, line.shown)
+            told = durability.read_info(line)
+            durability.require_lasting(told, line.shown)
             if told.get("cluster_enabled") == "1" and self.tag is None:
                 raise ConfigurationError(
                     f"sink {self.name!r}: {line.shown} is a cluster, where one script reaches the "
@@ -227,7 +227,7 @@ class Redis(Sink):
         try:
             line = Line(self.url, self.deadline_s)
             try:
-                return words.durability(line)
+                return durability.durability(line)
             finally:
                 line.close()
         except SemelError as error:

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.errors import ConfigurationError
-from semel.events import columns, moments
+from semel.events import columns
+from semel.events.encoding import moments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,0 +1,145 @@
+"""Calling a destination: what is tried again, for how long, and what each outcome is called.
+
+An error nobody classified is unknown. Opening a connection has no effect, so any error there can be
+tried again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from semel.errors import (
+    ConfigurationError,
+    DeliveryError,
+    NotDelivered,
+    OutcomeUnknown,
+    Rejected,
+    SemelError,
+)
+from semel.protocol import Capability
+from semel.sinks import DELIVERED, Receipt
+from semel.sinks.callables import left_to_run, runs_nothing
+from semel.sinks.unclassified import Unclassified
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from semel.events import Event
+    from semel.runtime import Runtime
+    from semel.sinks import AnySession, Retry, Sink, Target
+
+
+ASKED = (
+    "deliver",
+    "arrived",
+    "take_over",
+    "deliver_with",
+    "deliver_again",
+    "delivered_ids",
+    "write",
+    "finish",
+    "close",
+)
+"""What sessions are asked, and answer when they return."""
+
+
+class Forgotten(Exception):
+    """What is to be called may have arrived before, and its key may not be remembered."""
+
+
+class RefusedInDoubt(OutcomeUnknown):
+    """It was refused, and an earlier call of it may have arrived: a refusal takes nothing back."""
+
+    @classmethod
+    def after(cls, why: Rejected) -> RefusedInDoubt:
+        """Say so of an event that was refused with `why`."""
+        return cls(f"{why}; an earlier call of it was not answered, so it may have arrived")
+
+
+def outcome(call: Callable[[], Receipt | None]) -> Receipt | DeliveryError:
+    """Make one call and say what came of it; only errors of semel's own pass through."""
+    try:
+        receipt = call()
+        if receipt is not None and not isinstance(receipt, Receipt):
+            raise TypeError(f"it answered {type(receipt).__name__}, not a Receipt")
+    except DeliveryError as error:
+        return error
+    except SemelError:
+        raise
+    except Exception as error:  # noqa: BLE001 - an error nobody classified is unknown
+        return Unclassified.of(error)
+    return DELIVERED if receipt is None else receipt
+
+
+def call_patiently(
+    call: Callable[[], Receipt | None],
+    retry: Retry,
+    runtime: Runtime,
+    before_each: Callable[[], None] = lambda: None,
+) -> Receipt | DeliveryError:
+    """Call, and call again while nothing arrived, until the sink's patience is at its end."""
+    result: Receipt | DeliveryError = NotDelivered("not tried")
+    for wait_s in retry.waits(runtime.random, runtime.clock.monotonic):
+        if wait_s:
+            asked = result.retry_after_s if isinstance(result, NotDelivered) else None
+            runtime.clock.sleep(max(wait_s, asked or 0.0))
+        before_each()
+        result = outcome(call)
+        if not isinstance(result, NotDelivered):
+            return result
+    return result
+
+
+def answer_of(probe: Callable[[Event], bool | None], event: Event) -> bool | None:
+    """Ask a probe about an event. Raises `OutcomeUnknown` for an answer that is still to be run."""
+    answer = probe(event)
+    left = left_to_run(answer)
+    if left is not None:
+        raise OutcomeUnknown(f"it gave {left}")
+    return answer
+
+
+def forgets(sink: Sink, age_s: float) -> bool:
+    """Whether a REPEATABLE destination may have forgotten a key of this age before a repeat made
+    now has arrived.
+    """
+    absorbs = sink.capability is Capability.REPEATABLE
+    return absorbs and age_s + sink.deadline_s > sink.remembers_s
+
+
+def open_session(
+    sink: Sink,
+    target: Target,
+    runtime: Runtime,
+    look_at: Callable[[Exception], None] = lambda _: None,
+) -> AnySession:
+    """Open a session, patiently. Raises `NotDelivered` when the destination cannot be reached, and
+    what `look_at` raises of an error that nobody classified.
+    """
+    last: Exception | None = None
+    for _ in sink.retry.tries(runtime):
+        try:
+            return _run_by_calls(sink, sink.open(target))
+        except NotDelivered as error:
+            last = error
+        except SemelError:
+            raise
+        except Exception as error:  # noqa: BLE001 - nothing is sent by connecting
+            look_at(error)
+            last = error
+    raise NotDelivered(
+        f"pipeline {target.pipeline!r}, sink {target.sink!r}, partition {target.partition}: the "
+        f"destination could not be reached ({last}). Nothing was sent; see that it runs, then "
+        "restart the query"
+    ) from last
+
+
+def _run_by_calls(sink: Sink, session: AnySession) -> AnySession:
+    """Refuse a session whose answers are still to be run: they would all count as true."""
+    for name in ASKED:
+        if runs_nothing(getattr(type(session), name, None)):
+            raise ConfigurationError(
+                f"sink {sink.name!r}: {type(session).__name__}.{name} is `async def` or has a "
+                "`yield`, so a call would do nothing. Make it an ordinary method"
+            )
+    return session

@@ -1,0 +1,1 @@
+"""Events that wait beside the stream: parking, doubt, resends."""

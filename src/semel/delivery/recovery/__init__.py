@@ -1,0 +1,1 @@
+"""What follows a lost checkpoint: the old generation is closed, watermarks are kept."""

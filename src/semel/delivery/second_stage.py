@@ -1,0 +1,191 @@
+"""The second stage of a delivery: what a sink has concluded is an event of the sink after it.
+
+The steps for one minibatch: 1. record it as due, once the ledger has the minibatch complete; 2.
+claim it, which is the stage's intent; 3. send it; 4. record what came of it, the stage's complete.
+
+Always true:
+- it is recorded once for its minibatch, whoever concludes it and however often: the key decides;
+- one that may have been sent is sent again only where the destination absorbs, tells or refuses it,
+  or where the policy or a person says so: it goes the way of every resend (`resending`);
+- they go one at a time, in the order of their minibatches.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from semel.delivery.parking.in_doubt import stop_if_held
+from semel.delivery.parking.resend import Resending
+from semel.delivery.parking.resend_attempt import IN_VAIN_MAX
+from semel.errors import Fenced, HeldInDoubt, NotDelivered
+from semel.ledger.keys import OPEN, key
+from semel.ledger.rows import OpenRow, ParkedRow
+from semel.ledger.store.commit import Conflict, Delete, Equals
+from semel.ledger.verbs.parked import parked_key, parking, read_heads, read_parked
+from semel.protocol import ParkedState
+from semel.sinks.conclude import Staged
+
+if TYPE_CHECKING:
+    from semel.events.event import Minibatch
+    from semel.ledger.client import LedgerClient
+    from semel.ledger.store.commit import Key, Requirement, Update
+    from semel.runtime import Process, Runtime
+    from semel.sinks import Sink
+    from semel.sinks.conclude import Ended
+
+log = logging.getLogger("semel")
+
+_DECIDED = (ParkedState.HELD, ParkedState.REJECTED)
+
+
+class Stages:
+    """Hands what one run has concluded to second stages. Runs on the driver."""
+
+    def __init__(self, client: LedgerClient, run: int, process: Process, runtime: Runtime) -> None:
+        self._client = client
+        self._run = run
+        self._process = process
+        self._runtime = runtime
+
+    def hand_over(self, sink: Sink, ended: Ended) -> None:
+        """Hand a concluded minibatch to the stage after a sink, if there is one.
+
+        Raises `NotDelivered` where it surely did not arrive, `HeldInDoubt` under policy `stop`,
+        `Fenced` for a run that was replaced.
+        """
+        stage = sink.stage if isinstance(sink, Staged) else None
+        if stage is None or not isinstance(sink, Staged):
+            return
+        row = self._due(sink, stage, ended)
+        at = parked_key(self._client.pipeline, stage.name, row)
+        if not self._stands(at):
+            self._record(stage, at, row)
+        for _ in range(IN_VAIN_MAX + 1):
+            standing = self._standing(at)
+            if standing is None or standing.state.final or self._blocked(stage, at):
+                break
+            self._wait_for_sender(stage)
+            Resending(self._client, stage, self._process, self._runtime).drain()
+            after = self._standing(at)
+            if after is None or not after.doubted or after.state is not ParkedState.RESEND:
+                break
+        self._tell(stage, at, ended)
+
+    # -- the steps
+
+    def _due(self, sink: Staged, stage: Sink, ended: Ended) -> ParkedRow:
+        """Make the row that says what is to be sent."""
+        batch = sink.announce(ended)
+        return ParkedRow(
+            entity=ended.sink,
+            scope=ended.sink,
+            event=str(ended.minibatch),
+            minibatch=ended.minibatch,
+            partition=stage.name,
+            position=0,
+            osn=0,
+            state=ParkedState.RESEND,
+            why="due",
+            at=self._client.clock.wall(),
+            blocks=True,
+            value=batch.to_pylist()[0],
+            schema=base64.b64encode(batch.schema.serialize().to_pybytes()).decode(),
+        )
+
+    def _record(self, stage: Sink, at: Key, row: ParkedRow) -> None:
+        """Record it as due; let go of older ones that were delivered without a doubt."""
+        open_key = key(OPEN, self._client.pipeline)
+        while True:
+            text = self._client.read_one(open_key)
+            if text is None or OpenRow.load(text, open_key).run != self._run:
+                raise Fenced(
+                    f"pipeline {self._client.pipeline!r}: run {self._run} was replaced before it "
+                    f"handed minibatch {row.minibatch} to {stage.name!r}; the later run does it"
+                )
+            heads = read_heads(self._client, stage.name)
+            if heads:
+                self._limit(stage, row)
+            due = replace(row, state=ParkedState.WAITING) if heads else row
+            parks = parking(self._client.pipeline, stage.name, [due], heads)
+            requirements: list[Requirement] = [Equals(open_key, text), *parks.requirements]
+            updates: list[Update] = list(parks.updates)
+            for old_key, old, old_text in read_parked(self._client, stage.name):
+                if _is_spent(old, row.minibatch):
+                    requirements.append(Equals(old_key, old_text))
+                    updates.append(Delete(old_key))
+            try:
+                self._client.commit(requirements, updates, lambda: self._stands(at))
+            except Conflict:
+                if self._stands(at):
+                    return
+                continue
+            return
+
+    def _limit(self, stage: Sink, row: ParkedRow) -> None:
+        """See that no more waits than the stage allows."""
+        rows = read_parked(self._client, stage.name)
+        waiting = sum(not each.state.final for _, each, _ in rows)
+        if waiting >= stage.park_limit:
+            raise HeldInDoubt(
+                f"{self._place(stage, row.minibatch)}: {waiting} manifests wait behind one that a "
+                f"person has to decide, and park_limit is {stage.park_limit}. Resolve what `semel "
+                "parked ls` shows, then start the query again"
+            )
+
+    def _wait_for_sender(self, stage: Sink) -> None:
+        """Wait until a sender before this one, of which nobody knows that it is gone, had all the
+        time that a lease and a call may take.
+        """
+        left_s = Resending(self._client, stage, self._process, self._runtime).left_to_sender_s()
+        if left_s > 0:
+            self._runtime.clock.sleep(left_s)
+
+    def _tell(self, stage: Sink, at: Key, ended: Ended) -> None:
+        """Say what waits for a person; stop where something can be tried again."""
+        place = self._place(stage, ended.minibatch)
+        row = self._standing(at)
+        if row is None or row.state in (ParkedState.DELIVERED, ParkedState.DISCARDED):
+            return
+        stop_if_held(self._client, stage, place)
+        if row.state.final or row.state in _DECIDED or self._blocked(stage, at):
+            log.warning("%s: %s (%s); `semel parked ls` shows it", place, row.state.value, row.why)
+            return
+        raise NotDelivered(
+            f"{place}: its events are delivered and its manifest is in place, but it could not be "
+            f"handed to {stage.name!r} ({row.why}). Nothing is lost: see that the destination can "
+            "be reached, then restart the query, which sends it"
+        )
+
+    # -- looking
+
+    def _stands(self, at: Key) -> bool:
+        return self._client.read_one(at) is not None
+
+    def _standing(self, at: Key) -> ParkedRow | None:
+        text = self._client.read_one(at)
+        return None if text is None else ParkedRow.load(text, at)
+
+    def _blocked(self, stage: Sink, at: Key) -> bool:
+        """Whether it waits for a person, or behind one that does."""
+        for each, row, _ in read_parked(self._client, stage.name):
+            if row.blocks and row.state in _DECIDED:
+                return True
+            if each == at:
+                return False
+        return False
+
+    def _place(self, stage: Sink, minibatch: Minibatch) -> str:
+        return f"pipeline {self._client.pipeline!r}, sink {stage.name!r}, minibatch {minibatch}"
+
+
+def _is_spent(row: ParkedRow, current: Minibatch) -> bool:
+    """Whether a row says nothing that is needed any more: its minibatch is not concluded again once
+    the next but one was, and nobody ever doubted it.
+    """
+    newer = (current.generation, current.batch - 1)
+    older = (row.minibatch.generation, row.minibatch.batch) < newer
+    clean = row.state is ParkedState.DELIVERED and not row.doubted and row.by is None
+    return older and clean

@@ -1,0 +1,1 @@
+"""The ways to deliver a partition, one per kind of recovery."""

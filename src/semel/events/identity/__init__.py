@@ -1,0 +1,24 @@
+"""Identity, what makes an event the same event: one of three, chosen by the user.
+
+- `Position`: the source gives it. `Given`: columns are it. `Counter`: semel assigns it.
+- A description is frozen and travels; its stamper is made on the executor, one per partition and
+  attempt.
+"""
+
+from __future__ import annotations
+
+from semel.events.identity.counter import Counter, CounterStamper
+from semel.events.identity.given import Given, GivenStamper
+from semel.events.identity.identity import Identity, Stamper
+from semel.events.identity.position import Position, PositionStamper
+
+__all__ = [
+    "Counter",
+    "CounterStamper",
+    "Given",
+    "GivenStamper",
+    "Identity",
+    "Position",
+    "PositionStamper",
+    "Stamper",
+]

@@ -1,0 +1,1 @@
+"""Sets of event ids, kept on columns."""

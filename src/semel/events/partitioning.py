@@ -1,0 +1,117 @@
+"""Which partition an event belongs to, and the one total order of a partition's events.
+
+- A bucket depends on the entity's text form and N alone: integer 42 and text '42' share one.
+- It is what Spark's `pmod(xxhash64(cast(entity as string)), N)` gives: no row visits Python for it.
+- Rows that tie in the order are identical, and interchangeable.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from semel.errors import ConfigurationError
+from semel.events import columns
+from semel.events.encoding.dictionary_column import Labels
+from semel.events.identity import Counter, Given, Identity, Position
+from semel.events.identity.identity import once
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+SEED = 42
+
+
+def bucket(entities: pa.Array, n: int) -> NDArray[np.int64]:
+    """The bucket of each entity among `n`; an entity is a string, an integer or a boolean."""
+    if n < 1:
+        raise ValueError(f"there is no bucket among {n}")
+    if entities.null_count:
+        raise ConfigurationError("an entity is null; filter such rows out before delivering")
+    plain = entities.dictionary_decode() if pa.types.is_dictionary(entities.type) else entities
+    labels = Labels.of(plain, "entity")
+    hashed = [xxhash.xxh64_intdigest(text.encode(), SEED) for text in labels.texts]
+    buckets: NDArray[np.int64] = np.array(hashed, np.uint64).view(np.int64) % np.int64(n)
+    placed: NDArray[np.int64] = buckets[labels.codes]
+    return placed
+
+
+def bucket_name(number: int, buckets: int) -> str:
+    """Name a partition that is a bucket; the name carries the number of buckets: `3of8`."""
+    return f"{number}of{buckets}"
+
+
+def order_columns(identity: Identity, schema: pa.Schema) -> list[str]:
+    """The columns, as dotted paths, that put a partition's rows into one total order."""
+    if isinstance(identity, Position):
+        return once(identity.offset, *identity.ordinals)
+    if isinstance(identity, Given):
+        return identity.order()
+    if isinstance(identity, Counter):
+        for each in schema:
+            if pa.types.is_map(each.type):
+                raise ConfigurationError(
+                    f"column {each.name!r} is a map, which has no order, and counted ids let every "
+                    f"column decide ties: turn it into array_sort(map_entries({each.name}))"
+                )
+        return once(*identity.order_by, identity.entity, *schema.names)
+    raise ConfigurationError(f"{identity!r} is not an identity: Position, Given or Counter")
+
+
+def sort(batch: pa.RecordBatch, identity: Identity) -> pa.RecordBatch:
+    """The batch in the partition's order, without Spark: nulls first, text by bytes, NaN last."""
+    batch = columns.without_views(batch)
+    keys: list[pa.Array] = []
+    for path in order_columns(identity, batch.schema):
+        keys.extend(_keys(columns.column(batch, path), path))
+    names = [str(at) for at in range(len(keys))]
+    ascending = [(name, "ascending") for name in names]
+    order = pc.sort_indices(pa.table(keys, names=names), sort_keys=ascending)
+    return batch.take(order)
+
+
+def cuts(start: int, stop: int, size: int) -> list[tuple[int, int]]:
+    """The range [start, stop) as contiguous ranges of `size`, the last of which may be shorter."""
+    if size < 1:
+        raise ValueError(f"a chunk of {size} events is not one")
+    return list(pairwise([*range(start, stop, size), stop])) if start < stop else []
+
+
+def _keys(array: pa.Array, path: str) -> list[pa.Array]:
+    """A column as columns that Arrow can sort by."""
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_struct(array.type):
+        keys = [array.is_valid().cast(pa.int64())]
+        for field, inner in zip(array.type, array.flatten(), strict=True):
+            keys.extend(_keys(inner, f"{path}.{field.name}"))
+        return keys
+    if pa.types.is_nested(array.type):
+        return [_ranks(array)]
+    values = columns.sortable(array, path)
+    return [values.is_valid().cast(pa.int64()), values] if values.null_count else [values]
+
+
+def _ranks(array: pa.Array) -> pa.Array:
+    """Lists by their place among the lists of the batch; off the hot path, so row by row."""
+    keys = [_comparable(value) for value in array.to_pylist()]
+    places = {key: place for place, key in enumerate(sorted(set(keys)))}
+    return pa.array([places[key] for key in keys], pa.int64())
+
+
+def _comparable(value: Any) -> tuple[Any, ...]:
+    """A value such that any two of one column compare: nulls first, NaN last."""
+    if value is None:
+        return ()
+    if isinstance(value, dict):
+        return (0, *(_comparable(each) for each in value.values()))
+    if isinstance(value, (list, tuple)):
+        return (0, *(_comparable(each) for each in value))
+    if isinstance(value, float):
+        return (1, 0.0) if value != value else (0, value)  # noqa: PLR0124 - that is NaN
+    return (0, value)

@@ -1,0 +1,1 @@
+"""What a pipeline guarantees and costs, in plain words."""

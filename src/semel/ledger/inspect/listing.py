@@ -1,0 +1,193 @@
+"""Reads the rows of a whole ledger, each as what its table holds, and says which cannot be read."""
+
+from __future__ import annotations
+
+import base64
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from semel.ledger import journal, keys
+from semel.ledger.damage import DamagedRow, Fields, Unfit, decoded, readable
+from semel.ledger.keys import EVENTS, HEADS, OPEN, PARKED, STREAMS
+from semel.ledger.rows import HeadRow, OpenRow, ParkedRow, PartitionRow, SpanRow
+from semel.ledger.verbs.outcomes import TABLE as OUTCOMES
+from semel.ledger.verbs.outcomes import OutcomeRow
+from semel.ledger.verbs.parked import event_in_key
+from semel.ledger.verbs.recent import minibatch_of
+from semel.ledger.verbs.resends import SlotRow
+from semel.ledger.verbs.runs import OWNERS, PIPELINES, OwnerRow, described
+from semel.ledger.verbs.sequences import TABLE as SEQUENCES
+from semel.ledger.verbs.sequences import SequenceRow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from semel.ledger.store.commit import Key, Store
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong: the row it was found at, and what is wrong with it."""
+
+    table: str
+    key: str
+    what: str
+
+
+# -- every row for itself
+
+
+def load_row(at: Key, text: str) -> Any:
+    """Read a row of any table. Raises `DamagedRow`."""
+    if at.table == OWNERS and "/" in at.key:
+        return SlotRow.load(text, at)
+    return _LOAD[at.table](text, at)
+
+
+def _load_parked(text: str, at: Key) -> ParkedRow:
+    """Read a parked event; what it is sent with again has to be readable too."""
+    row = ParkedRow.load(text, at)
+    readable(PARKED, at, lambda: require_payload(row))
+    return row
+
+
+def require_payload(row: ParkedRow) -> None:
+    """See that an event can be made again as it came. Raises ValueError or what Arrow raises."""
+    if row.schema is None or row.value is None:
+        if (row.schema is None) != (row.value is None):
+            raise Unfit("the fields 'value' and 'schema' must be there together")
+        return
+    content = base64.b64decode(row.schema, validate=True)
+    schema = pa.ipc.read_schema(pa.py_buffer(content))
+    if set(schema.names) != set(row.value):
+        raise Unfit("the fields 'value' and 'schema' must have the same columns")
+
+
+def _load_journal(text: str, at: Key) -> dict[str, Any]:
+    entry = journal.loaded(text, at)
+    place = at.key.rpartition("/")[0] + "/"
+    state = journal.State({name: each for name, each in entry["state"].items() if each is not None})
+    operator = readable(journal.TABLE, at, lambda: keys.text_of(keys.split(at.key)[1]))
+    if operator == journal.COUNTERS.name:
+        journal.require_counts(state.values, at.key)
+    elif any(isinstance(each, list) for each in state.values.values()):
+        journal.require_reached(state.values, at.key)
+    else:
+        journal.sets_in(state, place)
+        kinds = set(map(type, state.values.values()))
+        if kinds - {dict, bool, int}:
+            raise DamagedRow(journal.TABLE, at.key, "the field 'state' must have sets of ids")
+    return entry
+
+
+def _load_described(text: str, at: Key) -> dict[str, Any]:
+    row = described(text, at)
+    return decoded(PIPELINES, at, text, lambda payload: _whole(Fields(payload), row))
+
+
+def _whole(fields: Fields, row: dict[str, Any]) -> dict[str, Any]:
+    Fields(fields.object("identity"), "identity").text("kind")
+    for each in fields.object("sinks").values():
+        Fields(each, "the description of a sink").text("capability")
+    return row
+
+
+_LOAD: dict[str, Any] = {
+    PIPELINES: _load_described,
+    OWNERS: OwnerRow.load,
+    OPEN: OpenRow.load,
+    STREAMS: PartitionRow.load,
+    EVENTS: SpanRow.load,
+    SEQUENCES: SequenceRow.load,
+    PARKED: _load_parked,
+    HEADS: HeadRow.load,
+    OUTCOMES: OutcomeRow.load,
+    journal.TABLE: _load_journal,
+}
+
+_LENGTHS = {
+    PIPELINES: (1,),
+    OWNERS: (1, 4),
+    OPEN: (1,),
+    STREAMS: (5,),
+    EVENTS: (6,),
+    SEQUENCES: (3,),
+    PARKED: (6,),
+    HEADS: (3, 4),
+    OUTCOMES: (3,),
+    journal.TABLE: (4,),
+}
+"""How many parts a key of each table has."""
+
+
+@dataclass
+class Rows:
+    """The rows of a ledger that can be read, by table and key."""
+
+    by_table: dict[str, dict[str, Any]] = field(default_factory=lambda: defaultdict(dict))
+    problems: list[Problem] = field(default_factory=list)
+    count: int = 0
+
+    @classmethod
+    def read(cls, store: Store) -> Rows:
+        """Read every row of every table."""
+        rows = cls()
+        for table in _LOAD:
+            for at, text in store.scan(table, ""):
+                rows.count += 1
+                rows.problems.extend(rows._take(at, text))
+        return rows
+
+    def _take(self, at: Key, text: str) -> Iterator[Problem]:
+        try:
+            row = load_row(at, text)
+            if len(keys.split(at.key)) not in _LENGTHS[at.table]:
+                raise DamagedRow(at.table, at.key, "its key has another number of parts")
+            wrong = readable(at.table, at, lambda: _disagrees(at, row))
+        except DamagedRow as error:
+            yield Problem(at.table, at.key, error.what)
+            return
+        if wrong is not None:
+            yield Problem(at.table, at.key, f"its key does not agree with the field {wrong!r}")
+            return
+        self.by_table[at.table][at.key] = row
+
+    def of(self, table: str, start: str = "") -> Iterator[tuple[tuple[str, ...], Any]]:
+        """Give the parts of each key under `start`, and the row."""
+        for at, row in self.by_table[table].items():
+            if at.startswith(start):
+                yield keys.split(at), row
+
+
+def _disagrees(at: Key, row: Any) -> str | None:
+    """Name the field that is not as the key has it."""
+    parts = keys.split(at.key)
+    wanted: list[tuple[str, str, str]] = []
+    if at.table in (STREAMS, EVENTS):
+        minibatch_of(at)
+    if at.table in (STREAMS, SEQUENCES):
+        wanted = [("partition", parts[-1], keys.part(row.partition))]
+    elif at.table == EVENTS:
+        wanted = [("number", parts[-1], keys.part(row.number))]
+    elif at.table == OUTCOMES:
+        wanted = [("scope", parts[-1], keys.part(row.scope))]
+    elif at.table == HEADS:
+        entity = [row.entity] if row.entity == row.scope else [row.entity, row.scope]
+        wanted = [("entity", "/".join(parts[2:]), "/".join(map(keys.part, entity)))]
+    elif at.table == PARKED:
+        event = keys.part(event_in_key(row))
+        minibatch = f"{keys.part(row.minibatch.generation)}/{keys.part(row.minibatch.batch)}"
+        wanted = [
+            ("entity", parts[2], keys.part(row.entity)),
+            ("event", parts[3], event),
+            ("minibatch", "/".join(parts[4:]), minibatch),
+        ]
+    return next((name for name, written, own in wanted if written != own), None)
+
+
+def ascending(values: list[int]) -> bool:
+    """Whether numbers never fall."""
+    return all(one <= other for one, other in pairwise(values))

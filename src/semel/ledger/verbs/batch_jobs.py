@@ -1,0 +1,145 @@
+"""What stays of a batch job that is finished: one permanent row, and what is parked.
+
+Always true:
+- the row says what was delivered before the rows go that say how, in one commit;
+- a finished job never opens its minibatch again: a re-run is counted and compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from semel.errors import ConfigurationError, Diverged, Fenced
+from semel.ledger import payloads
+from semel.ledger.journal import COUNTERS, watermark_of
+from semel.ledger.journal import TABLE as JOURNAL
+from semel.ledger.keys import EVENTS, OPEN, STREAMS, key, prefix
+from semel.ledger.rows import PartitionRow
+from semel.ledger.store.commit import Conflict, Delete, Equals, Put, Sweep
+from semel.ledger.verbs import runs
+from semel.ledger.verbs.runs import FINISHED, PIPELINES
+from semel.ledger.verbs.sequences import TABLE as SEQUENCES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from semel.ledger.client import LedgerClient
+    from semel.ledger.store.commit import Update
+    from semel.ledger.verbs.complete import Report
+    from semel.ledger.verbs.open import OpenMinibatch
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What a finished batch job delivered to one sink.
+
+    Attributes:
+        digest: over partition, count and digest of every partition; None where a person judged the
+            batch, because then no replay is like what was delivered.
+    """
+
+    count: int
+    digest: str | None
+
+
+def finished(client: LedgerClient) -> Mapping[str, Finished] | None:
+    """Tell what a batch job delivered, by sink; None while it is not finished."""
+    at = key(PIPELINES, client.pipeline)
+    text = client.read_one(at)
+    return None if text is None else recorded(runs.described(text, at))
+
+
+def finish(client: LedgerClient, opening: OpenMinibatch) -> Mapping[str, Finished]:
+    """Leave the permanent row of a batch job whose minibatch is complete, and nothing else but what
+    is parked. May be repeated.
+
+    Raises `Fenced` when a later run has it; after a crash before this the next run gets here again.
+    """
+    pipeline_key, open_key = key(PIPELINES, client.pipeline), key(OPEN, client.pipeline)
+    rows = client.read(pipeline_key, open_key)
+    described = runs.described(rows[pipeline_key], pipeline_key)
+    known = recorded(described)
+    if known is not None and open_key not in rows:
+        return known
+    if rows.get(open_key) != opening.completed:
+        raise _fenced(client, opening)
+    made = {
+        sink: _told(client, opening, sink)
+        for sink, each in described["sinks"].items()
+        if runs.STAGE_OF not in each
+    }
+    kept = {sink: {"count": each.count, "digest": each.digest} for sink, each in made.items()}
+    put = Put(pipeline_key, payloads.dump({**described, FINISHED: kept}))
+    requirements = [Equals(pipeline_key, rows[pipeline_key]), Equals(open_key, opening.completed)]
+    swept = _swept(client.pipeline, described["sinks"])
+    try:
+        client.commit(requirements, [put, Delete(open_key), *swept])
+    except Conflict:
+        raise _fenced(client, opening) from None
+    return made
+
+
+def compare(client: LedgerClient, reports: Sequence[Report], sinks: Iterable[str]) -> None:
+    """Compare a run that only counted with what a finished batch job delivered.
+
+    Raises `Diverged` when it has other content, `ConfigurationError` for a sink that had no part.
+    """
+    known = finished(client) or {}
+    for sink in sinks:
+        if sink not in known:
+            raise ConfigurationError(
+                f"pipeline {client.pipeline!r} is finished, and sink {sink!r} had no part in it. "
+                "Deliver to it under another name or batch"
+            )
+        parts = [(each.partition, each.count, each.digest) for each in reports if each.sink == sink]
+        found, before = combined(parts), known[sink]
+        if before.digest is not None and found != before:
+            raise Diverged(
+                f"pipeline {client.pipeline!r}, sink {sink!r}: it is finished with {before.count} "
+                f"events and digest {before.digest}, and this run gives {found.count} events and "
+                f"digest {found.digest}. Nothing was sent. What is new belongs under another "
+                "batch; look at the input if nothing should be"
+            )
+
+
+def combined(parts: Iterable[tuple[str, int, str]]) -> Finished:
+    """Make one count and digest of partitions with theirs, in whatever order they come."""
+    ordered = sorted((part for part in parts if part[1]), key=lambda part: part[0])
+    text = payloads.dump({"partitions": [list(part) for part in ordered]})
+    digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return Finished(sum(count for _, count, _ in ordered), digest)
+
+
+def recorded(described: Mapping[str, Any]) -> dict[str, Finished] | None:
+    """Tell what the row of a pipeline says of a batch job; None while it is not finished."""
+    kept = described.get(FINISHED)
+    if kept is None:
+        return None
+    return {sink: Finished(each["count"], each["digest"]) for sink, each in kept.items()}
+
+
+def _told(client: LedgerClient, opening: OpenMinibatch, sink: str) -> Finished:
+    """Tell from the rows of the minibatch, which complete has just checked against the reports."""
+    minibatch = opening.row.minibatch
+    start = prefix(client.pipeline, sink, minibatch.generation, minibatch.batch)
+    rows = [PartitionRow.load(text, at) for at, text in client.scan(STREAMS, start)]
+    made = combined((row.partition, row.count or 0, row.digest or "") for row in rows)
+    return Finished(made.count, None) if minibatch.generation > 1 else made
+
+
+def _swept(pipeline: str, sinks: Iterable[str]) -> list[Update]:
+    """Sweep what only a running pipeline needs; parked events, heads and slots stay."""
+    updates: list[Update] = [Sweep(JOURNAL, prefix(pipeline, COUNTERS.name))]
+    for sink in sinks:
+        updates += [Sweep(table, prefix(pipeline, sink)) for table in (STREAMS, EVENTS, SEQUENCES)]
+        updates.append(Sweep(JOURNAL, prefix(pipeline, watermark_of(sink).name)))
+    return updates
+
+
+def _fenced(client: LedgerClient, opening: OpenMinibatch) -> Fenced:
+    return Fenced(
+        f"pipeline {client.pipeline!r}: run {opening.row.run} cannot finish it, because a later "
+        "run has it, or it is not complete. Nothing was changed; the later run goes on"
+    )

@@ -1,0 +1,390 @@
+"""Opening minibatches: the driver's first commit.
+
+Always true:
+- the first open of a run fences every run before it, because every write of theirs requires the old
+  row;
+- rows of a minibatch are swept when the next but one opens, in the same commit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from semel.errors import Fenced
+from semel.events.event import Minibatch
+from semel.ledger.keys import EVENTS, HEADS, OPEN, STREAMS, key, prefix
+from semel.ledger.rows import OpenRow, PartitionRow
+from semel.ledger.store.commit import Absent, Conflict, Equals, Put, Sweep
+from semel.ledger.verbs import divergence, open_checks, runs, sequences
+from semel.ledger.verbs.complete import complete
+from semel.ledger.verbs.divergence import JudgementEffects
+from semel.ledger.verbs.open_checks import UNKNOWN, Sources
+from semel.ledger.verbs.runs import PIPELINES
+from semel.ledger.verbs.sequences import SequenceRow, Standing
+from semel.protocol import PartitionState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from semel.ledger.client import LedgerClient
+    from semel.ledger.store.commit import Update
+    from semel.ledger.verbs.complete import Report
+
+NOTHING = JudgementEffects()
+NO_IDS: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class OpenMinibatch:
+    """An open minibatch, as it travels from the driver to its tasks.
+
+    Attributes:
+        sequences: the row of each partition of each sink; `standing` reads it as of this minibatch.
+        first_of_run: whether this is the run's first: a run before it may have left something.
+        new_generation: whether one began just now: the checkpoint was lost or replaced, or a
+            person has judged a divergence.
+        counts: whether it is of a batch job that is finished, and in no ledger: tasks only count.
+        joined: the sinks that get a minibatch which is complete at others: they were added since.
+        starts: where Spark began in each source partition, where that is known, and after a lost
+            checkpoint the tasks have to compare it.
+        lost_before: where a checkpoint was lost just now: the first serial after the loss before.
+        inputs: the position of each input after this minibatch; recorded with complete.
+    """
+
+    row: OpenRow
+    text: str
+    sequences: Mapping[str, Mapping[str, SequenceRow]] = field(default_factory=dict)
+    first_of_run: bool = False
+    new_generation: bool = False
+    counts: bool = False
+    joined: frozenset[str] = frozenset()
+    starts: Mapping[str, int] = field(default_factory=dict)
+    lost_before: int | None = None
+    inputs: tuple[str, ...] = ()
+
+    @property
+    def completed(self) -> str:
+        """The text of the row once the minibatch is complete."""
+        return self.completed_with({})
+
+    def completed_with(self, ids: Mapping[str, str]) -> str:
+        """The same, with the ids of topics that were first read in this minibatch."""
+        sources = {**self.row.sources, **ids}
+        row = replace(self.row, complete=True, version=self.row.version + 1, sources=sources)
+        return replace(row, inputs=self.inputs or row.inputs).dump()
+
+    @property
+    def settled(self) -> bool:
+        """Whether a person said that it stands as recorded: no task runs, nothing is reported."""
+        return self.row.settled
+
+    def standing(self, sink: str, partition: str) -> Standing:
+        """Give where a partition stands before this minibatch; one never seen from nothing."""
+        return self.sequence(sink, partition).as_of(self.row.serial)
+
+    def acknowledged(self, sink: str, partition: str) -> int:
+        """Give the last OSN that the destination acknowledged, whatever is replayed."""
+        return self.sequence(sink, partition).after.sent
+
+    def delivered_before(self, sink: str) -> bool:
+        """Say whether a minibatch before this one delivered anything to a sink."""
+        return any(row.delivered for row in self.sequences.get(sink, {}).values())
+
+    def sequence(self, sink: str, partition: str) -> SequenceRow:
+        """Give the row of a partition, an empty one when it was never seen."""
+        known = self.sequences.get(sink, {}).get(partition)
+        return known or SequenceRow(partition, Standing(), ())
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRequest:
+    """What the driver wants to open: Spark's ids, and the shape of the pipeline.
+
+    Attributes:
+        starts: where Spark begins in each source partition, by its name, where that is known; it is
+            compared with the ledger when a checkpoint was lost.
+        sources: what Kafka says of the topics that Spark reads.
+        accept_gap: go on although Spark begins later than the ledger stands.
+        inputs: the position of each input after the minibatch, as Spark writes it.
+        stages: the second stage of each sink that has one.
+    """
+
+    query: str
+    batch: int
+    sinks: tuple[str, ...]
+    partitions: int | None = None
+    survives_lost_checkpoint: bool = True
+    starts: Mapping[str, int] | None = None
+    accept_gap: bool = False
+    sources: Sources = UNKNOWN
+    inputs: tuple[str, ...] = ()
+    stages: Mapping[str, str] = field(default_factory=dict)
+
+
+class Minibatches:
+    """Opens and completes the minibatches of one pipeline, for one run. Runs on the driver."""
+
+    def __init__(self, client: LedgerClient, run: int) -> None:
+        self._client = client
+        self._run = run
+        self._open = key(OPEN, client.pipeline)
+        self._pipeline = key(PIPELINES, client.pipeline)
+        self._all_in = False
+        self._stages: Mapping[str, str] = {}
+
+    def open(self, request: OpenRequest) -> OpenMinibatch:
+        """Open a minibatch; a run's first open fences the run before it.
+
+        Raises `Fenced` when a later run has the pipeline, `ConfigurationError` when the identity
+        cannot survive a lost checkpoint or the pipeline was rescaled meanwhile, `Diverged` when
+        Spark went on past a minibatch that is not complete, or begins later than the ledger stands.
+        """
+        self._stages = request.stages
+        while True:
+            rows = self._client.read(self._open, self._pipeline)
+            text, described = rows.get(self._open), rows.get(self._pipeline)
+            open_checks.rescaled(self._client, described, request)
+            before = None if text is None else OpenRow.load(text, self._open)
+            self._refuse_left_out(described, before, request)
+            judged = self._follow(before, request)
+            if before is not None and not judged.new_generation:
+                self._refuse_partly_joined(before, described, request)
+            row = self._from_known_sources(before, self._next(before, request, judged), request)
+            standing = self._sequences(request)
+            if before is not None and _same(before, row):
+                row = before
+            elif before is not None and _begins(before, row):
+                row = replace(
+                    row, compared=open_checks.compare_positions(self._client, standing, request)
+                )
+            opening = OpenMinibatch(
+                row,
+                row.dump(),
+                standing,
+                first_of_run=before is None or before.run != self._run,
+                new_generation=before is not None
+                and before.minibatch.generation != row.minibatch.generation,
+                joined=self._joined(row.minibatch, described, request)
+                if row.again
+                else frozenset(),
+                starts=_starts(row, request),
+                lost_before=before.first if before is not None and _begins(before, row) else None,
+                inputs=request.inputs,
+            )
+            if text == opening.text:
+                return opening
+            if text is None:
+                open_checks.finished(self._client, described)
+            required = [
+                Absent(at) if payload is None else Equals(at, payload)
+                for at, payload in ((self._open, text), (self._pipeline, described))
+            ]
+            sweeps = _swept(self._client.pipeline, before, row, request.sinks)
+            requirements = [*required, *judged.requirements]
+            updates = [Put(self._open, opening.text), *sweeps, *judged.updates]
+            try:
+                self._client.commit(requirements, updates)
+            except Conflict:
+                continue
+            self._refuse_left_out(described, before, request)  # a zombie may have begun until now
+            self._all_in = True
+            return (
+                replace(opening, sequences=self._sequences(request)) if judged.updates else opening
+            )
+
+    def _refuse_left_out(
+        self, described: str | None, before: OpenRow | None, request: OpenRequest
+    ) -> None:
+        """Refuse, once for a run, to leave a sink out of which something is open."""
+        if before is not None and not self._all_in and before.run <= self._run:
+            open_checks.left_out(self._client, described, before, request)
+
+    def _sequences(self, request: OpenRequest) -> Mapping[str, Mapping[str, SequenceRow]]:
+        return {sink: sequences.read_sequences(self._client, sink) for sink in request.sinks}
+
+    def _from_known_sources(
+        self, before: OpenRow | None, row: OpenRow, request: OpenRequest
+    ) -> OpenRow:
+        """Give the row with the ids of its topics. Raises `Diverged` where one was made anew."""
+        if before is None:
+            return replace(row, sources=dict(request.sources.ids))
+        lost = _begins(before, row)
+        found = open_checks.compare_topics(
+            self._client.pipeline, before.sources, request, lost=lost
+        )
+        return replace(row, sources=found)
+
+    def _follow(self, before: OpenRow | None, request: OpenRequest) -> JudgementEffects:
+        """Say what follows from a judgement, where the batch that was judged comes again."""
+        if before is None or before.judged is None or before.run > self._run:
+            return NOTHING
+        if (request.query, request.batch) != (before.query, before.minibatch.batch):
+            return NOTHING
+        open_checks.step(self._client, before, request, 0, complete=True)
+        return divergence.follow(
+            self._client, before, request.sinks, survives=request.survives_lost_checkpoint
+        )
+
+    def complete(
+        self,
+        opening: OpenMinibatch,
+        reports: Sequence[Report],
+        sinks: Iterable[str],
+        ids: Mapping[str, str] = NO_IDS,
+    ) -> None:
+        """Complete a minibatch, as `complete.complete` says."""
+        done = opening.completed_with(ids)
+        complete(self._client, opening, done, reports, sinks, self._stages)
+
+    def stands(self, opening: OpenMinibatch) -> bool:
+        """Say whether it is open just as it was: no other run has it, nobody completed it."""
+        return self._client.read_one(self._open) == opening.text
+
+    def _next(
+        self, before: OpenRow | None, request: OpenRequest, judged: JudgementEffects
+    ) -> OpenRow:
+        """Decide which minibatch Spark's batch is: the same again, the next, or the first of a
+        generation, also because a person has judged it.
+        """
+        blocked = tuple(
+            sink
+            for sink in request.sinks
+            if self._client.scan(HEADS, prefix(self._client.pipeline, sink), limit=1)
+        )
+        row = OpenRow(
+            run=self._run,
+            minibatch=Minibatch(1, request.batch),
+            serial=1,
+            query=request.query,
+            partitions=request.partitions,
+            blocked=blocked,
+            version=1 if before is None else before.version + 1,
+            since=self._client.clock.wall(),
+            inputs=() if before is None else before.inputs,
+        )
+        if before is None:
+            open_checks.refuse_unknown(self._client.pipeline, request)
+            return row
+        if before.run > self._run:
+            raise Fenced(
+                f"pipeline {self._client.pipeline!r}: run {self._run} was replaced by run "
+                f"{before.run}, which has minibatch {before.minibatch}; this one stops"
+            )
+        generation = before.minibatch.generation
+        batch, serial, complete = before.reached()
+        step = request.batch - batch
+        fresh = replace(
+            row,
+            minibatch=Minibatch(generation + 1, request.batch),
+            serial=serial + 1,
+            accepted=request.accept_gap,
+            first=serial + 1,
+        )
+        began = before.began if before.began > 1 else 0
+        accepted = began > 0 and (before.accepted or request.accept_gap)
+        if judged.new_generation:
+            return replace(fresh, continues=True, since=before.since, lost=began, accepted=accepted)
+        if request.query == before.query and step in (-1, 0, 1) and self._steps(before, request):
+            open_checks.step(self._client, before, request, step, complete=complete)
+            was_complete = step < 0 or (step == 0 and complete)
+            return replace(
+                row,
+                minibatch=Minibatch(generation, request.batch),
+                serial=serial + step,
+                newest=(batch, serial, complete) if step < 0 else None,
+                again=was_complete,
+                since=before.since,
+                settled=before.minibatch.batch == request.batch
+                and (before.settled or before.judged is not None),
+                continues=before.continues,
+                compared=before.compared,
+                lost=before.lost,
+                first=before.first,
+                accepted=accepted,
+            )
+        if not request.survives_lost_checkpoint:
+            raise open_checks.lost_checkpoint(self._client, before, request)
+        return fresh
+
+    def _steps(self, before: OpenRow, request: OpenRequest) -> bool:
+        """Whether a batch belongs to the generation: one before the newest only where the newest is
+        complete and its own rows are there to compare, because Spark may have planned it anew; and
+        none that leaves a minibatch behind which had grown and is half delivered.
+        """
+        batch, _, complete = before.reached()
+        left = before.again and not before.complete and request.batch != before.minibatch.batch
+        if left and PartitionState.PENDING in self._states_of(before.minibatch, request.sinks):
+            return False
+        if request.batch >= batch or not request.survives_lost_checkpoint:
+            return True
+        again = Minibatch(before.minibatch.generation, request.batch)
+        return complete and bool(self._states_of(again, request.sinks))
+
+    def _joined(
+        self, minibatch: Minibatch, described: str | None, request: OpenRequest
+    ) -> frozenset[str]:
+        """Name the sinks that had no part in a minibatch which is complete. All sinks of a run get
+        the same partitions: one without a complete row, where another has some, was added since.
+        """
+        known = (
+            {} if described is None else runs.described(described, self._pipeline).get("sinks", {})
+        )
+        had = {
+            sink
+            for sink in {*known, *request.sinks}
+            if PartitionState.COMPLETE in self._states_of(minibatch, [sink])
+        }
+        return frozenset(request.sinks) - had if had else frozenset()
+
+    def _refuse_partly_joined(
+        self, before: OpenRow, described: str | None, request: OpenRequest
+    ) -> None:
+        """Refuse to go on past a complete minibatch of which a sink that was added has only a part,
+        because another copy of the checkpoint is back: the rest of it would never come.
+        """
+        if not before.again or before.complete or request.query != before.query:
+            return
+        if request.batch <= before.minibatch.batch:
+            return
+        for sink in sorted(self._joined(before.minibatch, described, request)):
+            if self._states_of(before.minibatch, [sink]):
+                raise open_checks.partly_joined(self._client, before, request, sink)
+
+    def _states_of(self, minibatch: Minibatch, sinks: Iterable[str]) -> set[PartitionState]:
+        """Give the states in which partitions of a minibatch are, at some sinks."""
+        parts = (self._client.pipeline, *astuple(minibatch))
+        starts = [prefix(parts[0], sink, *parts[1:]) for sink in sinks]
+        rows = [row for start in starts for row in self._client.scan(STREAMS, start)]
+        return {PartitionRow.load(text, at).state for at, text in rows}
+
+
+def _same(before: OpenRow, row: OpenRow) -> bool:
+    """Whether a row says what stands there already."""
+    return before == replace(row, version=before.version, since=before.since)
+
+
+def _starts(row: OpenRow, request: OpenRequest) -> Mapping[str, int]:
+    """Give where Spark began, where the driver could not compare all of it."""
+    told = row.compared or row.continues or row.minibatch.generation == 1
+    return {} if told or request.starts is None else request.starts
+
+
+def _begins(before: OpenRow, row: OpenRow) -> bool:
+    """Whether a generation begins because a checkpoint was lost, not because a person said so."""
+    return before.minibatch.generation != row.minibatch.generation and not row.continues
+
+
+def _swept(
+    pipeline: str, before: OpenRow | None, row: OpenRow, sinks: Iterable[str]
+) -> list[Update]:
+    """Sweep the next but one before a minibatch that opens as the next one of its generation."""
+    if before is None or row.serial <= before.reached()[1]:
+        return []
+    if row.minibatch.generation != before.minibatch.generation:
+        return []
+    old = (row.minibatch.generation, row.minibatch.batch - 2)
+    return [
+        Sweep(table, prefix(pipeline, sink, *old)) for sink in sinks for table in (STREAMS, EVENTS)
+    ]

@@ -1,0 +1,234 @@
+"""Changing how many entity buckets there are, and how entities are spread, between minibatches.
+
+New rows are written beside the old ones, under partition names that carry the number of buckets;
+one small commit then switches. A crash before it leaves the old number in force, and doing it again
+writes the same rows. Always true: what each of the last two minibatches changed, and each set of
+remembered ids, stays a row of its own, so that it can be replayed, judged and forgotten without the
+others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from semel.errors import ConfigurationError, Fenced
+from semel.events import EntityIds, bucket_name
+from semel.events.ids.ids_by_entity import unpacked
+from semel.events.routing import places
+from semel.ledger import journal, payloads
+from semel.ledger.journal import COUNTERS, FORGOT, FORGOTTEN, MET, Entry, Journal, watermark_of
+from semel.ledger.keys import OPEN, key, prefix
+from semel.ledger.rows import OpenRow
+from semel.ledger.store.commit import Conflict, Equals, Put, Sweep
+from semel.ledger.verbs import open_checks, runs
+from semel.ledger.verbs.parked import read_parked
+from semel.ledger.verbs.runs import PIPELINES, RESCALED
+from semel.ledger.verbs.sequences import TABLE as SEQUENCES
+from semel.protocol import Capability
+
+if TYPE_CHECKING:
+    from semel.events.routing import Routing
+    from semel.ledger.client import LedgerClient
+    from semel.ledger.store.commit import Requirement, Update
+
+NOW = 2**62
+"""A number above every minibatch: the state as of now."""
+ROWS_MAX = 1_000
+"""How many rows are written with one commit."""
+
+
+def rescale(client: LedgerClient, partitions: int, routing: Routing | None = None) -> None:
+    """Give a pipeline whose last minibatch is complete another number of partitions, and spread its
+    entities over them by `routing`, or by their hash.
+
+    May be repeated. Raises `ConfigurationError` when it follows its source's partitions or a
+    minibatch is not complete, `Fenced` when the pipeline went on meanwhile.
+    """
+    pipeline_key, open_key = key(PIPELINES, client.pipeline), key(OPEN, client.pipeline)
+    rows = client.read(pipeline_key, open_key)
+    open_checks.finished(client, rows.get(pipeline_key))
+    if pipeline_key not in rows or open_key not in rows:
+        raise ConfigurationError(f"pipeline {client.pipeline!r} has not run yet: just start it")
+    described = runs.described(rows[pipeline_key], pipeline_key)
+    opened = OpenRow.load(rows[open_key], open_key)
+    before = described.get("partitions")
+    if before is None:
+        raise ConfigurationError(
+            f"pipeline {client.pipeline!r} delivers its source's own partitions: there is "
+            "nothing to rescale"
+        )
+    wanted = None if routing is None else routing.describe()
+    rerouted = described.get(runs.ROUTING) != wanted
+    if before == partitions and not rerouted:
+        return
+    if before == partitions:
+        raise ConfigurationError(
+            f"pipeline {client.pipeline!r} has {before} partitions already, under the same names, "
+            "and its entities are spread in another way. Rescale it to another number first, then "
+            f"to {partitions}"
+        )
+    if not opened.complete:
+        raise ConfigurationError(
+            f"pipeline {client.pipeline!r}: minibatch {opened.minibatch} is not complete. Start "
+            "the query with the old number until it is, stop it, then rescale"
+        )
+    _, serial, complete = opened.reached()
+    if not complete:
+        raise ConfigurationError(
+            f"pipeline {client.pipeline!r}: the minibatch after {opened.minibatch} is not "
+            "complete. Start the query with the old number until it is, stop it, then rescale"
+        )
+    _refuse_parked(client, described["sinks"])
+    operators = [COUNTERS.name, *(watermark_of(sink).name for sink in described["sinks"])]
+    still = Equals(open_key, rows[open_key])
+    for operator in operators:
+        made = _rebucketed(client, operator, serial, before, Spread(partitions, routing))
+        for start in range(0, len(made) or 1, ROWS_MAX):
+            some = made[start : start + ROWS_MAX]
+            _commit(client, [still], journal.updates(client.pipeline, some))
+    kept = {name: each for name, each in described.items() if name != runs.ROUTING}
+    spread = {} if wanted is None else {runs.ROUTING: wanted}
+    switch: list[Update] = [
+        Put(
+            pipeline_key,
+            payloads.dump({**kept, **spread, "partitions": partitions, RESCALED: serial}),
+        ),
+        Put(open_key, replace(opened, version=opened.version + 1).dump()),
+        *(Sweep(SEQUENCES, prefix(client.pipeline, sink)) for sink in described["sinks"]),
+        *(
+            Sweep(journal.TABLE, prefix(client.pipeline, operator, bucket_name(number, before)))
+            for operator in operators
+            for number in range(before)
+        ),
+    ]
+    _commit(client, [still, Equals(pipeline_key, rows[pipeline_key])], switch)
+
+
+def _commit(client: LedgerClient, requirements: list[Requirement], updates: list[Update]) -> None:
+    """Commit, or say that somebody else changed the pipeline meanwhile."""
+    try:
+        client.commit(requirements, updates)
+    except Conflict:
+        raise Fenced(
+            f"pipeline {client.pipeline!r} went on while it was rescaled; nothing was switched. "
+            "Stop the query, then rescale again"
+        ) from None
+
+
+def _refuse_parked(client: LedgerClient, sinks: dict[str, Any]) -> None:
+    """What is parked of a log belongs to that log: its partition has to be there to append it."""
+    for sink, described in sinks.items():
+        if described.get("capability") != Capability.SEQUENCED:
+            continue
+        waiting = [row for _, row, _ in read_parked(client, sink) if not row.state.final]
+        if waiting:
+            raise ConfigurationError(
+                f"pipeline {client.pipeline!r}, sink {sink!r}: {len(waiting)} events are parked, "
+                "and only their own log may take them. Resolve what `semel parked ls` shows and "
+                "let the query run once more, then rescale"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How entities are spread: over how many partitions, and by what."""
+
+    partitions: int
+    routing: Routing | None = None
+
+    def parts(self, values: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
+        """Give what belongs to each partition, of values by entity."""
+        if not values:
+            return []
+        made: dict[int, dict[str, Any]] = {}
+        found = places(pa.array(list(values)), self.partitions, self.routing).tolist()
+        for place, (entity, value) in zip(found, values.items(), strict=True):
+            made.setdefault(place, {})[entity] = value
+        return list(made.items())
+
+
+def _rebucketed(
+    client: LedgerClient, operator: str, number: int, before: int, after: Spread
+) -> list[Entry]:
+    """Give the rows of an operator in the new buckets, as of the minibatch `number`, the newest:
+    either it or the one before it may be replayed from them.
+    """
+    points = [_parted(client, operator, at, before, after) for at in (number - 1, number, NOW)]
+    at = client.clock.wall()
+    ages = _ages(client, operator)
+    made: list[Entry] = []
+    for new, (oldest, older, state) in enumerate(zip(*points, strict=True)):
+        place = bucket_name(new, after.partitions)
+        marks = {name: value for name, value in state.items() if _is_mark(operator, value)}
+        sets = {name: value for name, value in state.items() if isinstance(value, dict)}
+        for name, ids in sets.items():
+            kept = {name: EntityIds.from_json(ids).written()}
+            made.append(Entry(operator, place, int(name), False, kept, ages.get(int(name), at)))
+        if marks:
+            made.append(Entry(operator, place, FORGOTTEN, False, marks, 0.0))
+        if marks or sets:
+            continue
+        if oldest:
+            made.append(Entry(operator, place, number - 2, True, oldest, at))
+        for minibatch, was, became in ((number - 1, oldest, older), (number, older, state)):
+            changed = {name: value for name, value in became.items() if was.get(name) != value}
+            if changed:
+                made.append(Entry(operator, place, minibatch, False, changed, at))
+    return made
+
+
+def _parted(
+    client: LedgerClient, operator: str, number: int, before: int, after: Spread
+) -> list[dict[str, Any]]:
+    """Give the state that the minibatch `number` starts from, of each new bucket."""
+    made: list[dict[str, Any]] = [{} for _ in range(after.partitions)]
+    marks: list[dict[str, Any]] = []
+    for old in range(before):
+        state = Journal(client).restore(
+            journal.Operator(operator), bucket_name(old, before), before=number
+        )
+        plain: dict[str, Any] = {}
+        marks.append({})
+        for name, value in state.values.items():
+            if _is_mark(operator, value):
+                marks[-1][name] = value
+            elif isinstance(value, dict):
+                for new, ids in after.parts(unpacked(value)):
+                    made[new].setdefault(name, {}).update(ids)
+            else:
+                plain[name] = value
+        for new, values in after.parts(plain):
+            made[new].update(values)
+    for part in made:
+        part.update(_of_all(marks))
+    return made
+
+
+def _of_all(marks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Give the marks of a bucket that takes from all others: what any of them has forgotten, and
+    what each that has forgotten something has met.
+    """
+    forgetful = [each for each in marks if FORGOT in each]
+    if not forgetful:
+        return {}
+    least = {FORGOT: min(each[FORGOT] for each in forgetful)}
+    if any(MET not in each for each in forgetful):
+        return least
+    return {**least, MET: min(each[MET] for each in forgetful)}
+
+
+def _ages(client: LedgerClient, operator: str) -> dict[int, float]:
+    """Give the age of each set of remembered ids, by its minibatch: it is as old as it was."""
+    found: dict[int, float] = {}
+    for _, text in client.scan(journal.TABLE, prefix(client.pipeline, operator)):
+        row = payloads.load(text)
+        found[row["number"]] = min(row["at"], found.get(row["number"], row["at"]))
+    return found
+
+
+def _is_mark(operator: str, value: Any) -> bool:
+    """Whether a value is of the partition as a whole, not of an entity or a minibatch."""
+    return operator != COUNTERS.name and not isinstance(value, dict | list)

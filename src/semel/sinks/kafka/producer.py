@@ -1,0 +1,356 @@
+"""A Kafka producer that holds the fence of one `transactional.id`, and what its errors mean.
+
+Always true:
+- until a commit was asked for, nothing of a transaction can arrive; after that only its answer, or
+  the progress that stands in Kafka, tells;
+- a transaction that expired, was fenced or had no answer is never taken for success;
+- a writer whose last transaction did not end well is not used again.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from contextlib import suppress
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
+
+from semel.errors import (
+    ConfigurationError,
+    Fenced,
+    MissingExtra,
+    NotDelivered,
+    OutcomeUnknown,
+    Rejected,
+    SemelError,
+    plain_text,
+)
+from semel.runtime import SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from semel.sinks.kafka.records import Records
+
+CLOCK = SystemClock()
+
+_LOG = logging.getLogger(__name__)
+
+FENCED = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"})
+AT_FAULT = frozenset(
+    {
+        "MSG_SIZE_TOO_LARGE",
+        "RECORD_LIST_TOO_LARGE",
+        "INVALID_RECORD",
+        "_INVALID_DIFFERENT_RECORD",
+    }
+)
+"""Names of Kafka's errors that say that a record itself cannot be taken, now or later. Of a batch
+of several the client says INVALID_RECORD also where it is their time; a record alone tells.
+"""
+
+TOPIC_AT_FAULT = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "TOPIC_EXCEPTION"})
+PARTITION_AT_FAULT = frozenset({"_UNKNOWN_PARTITION"})
+"""What there is not. That is an event's fault only where the event chose it (`chosen`)."""
+
+RIGHTS = frozenset({"TOPIC_AUTHORIZATION_FAILED"})
+
+HINTS = {
+    "INVALID_TIMESTAMP": "the times of records are the clock's of this machine: set it, or raise "
+    "message.timestamp.before.max.ms and message.timestamp.after.max.ms of the topic",
+}
+"""What to do, where it is not about rights or the sink's config."""
+
+PURGED = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT", "_STATE"})
+WRONG = frozenset(
+    {
+        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+        "CLUSTER_AUTHORIZATION_FAILED",
+        "GROUP_AUTHORIZATION_FAILED",
+        "_AUTHENTICATION",
+        "SASL_AUTHENTICATION_FAILED",
+        "UNSUPPORTED_SASL_MECHANISM",
+        "INVALID_TRANSACTION_TIMEOUT",
+        "UNSUPPORTED_VERSION",
+        "_UNSUPPORTED_FEATURE",
+        "POLICY_VIOLATION",
+        "INVALID_TIMESTAMP",
+        "INVALID_REQUIRED_ACKS",
+        "UNSUPPORTED_FOR_MESSAGE_FORMAT",
+        "UNSUPPORTED_COMPRESSION_TYPE",
+    }
+)
+"""What trying again does not mend: a person has to."""
+
+_SECRET = re.compile(r"password|secret|oauthbearer\.config|\.pem$")
+"""Settings whose values are shown nowhere, also where the client repeats them."""
+
+MOMENT_S = 0.2
+"""So long an abort is tried where the time of its call is over: whoever fences next does it too."""
+
+
+class Told:
+    """Where librdkafka's own log goes: nothing of it is news, errors are raised."""
+
+    def log(self, level: int, text: str, *arguments: object) -> None:
+        """Write a line for whoever looks for it."""
+        del level
+        _LOG.debug(text, *arguments)
+
+
+class Words:
+    """The client's words as they may stand in a message: one line, and no secret of its config."""
+
+    def __init__(self, config: Mapping[str, object]) -> None:
+        found = [str(value) for name, value in config.items() if _SECRET.search(name)]
+        found += [part for each in found for part in re.findall(r"=\s*(\S+)", each)]
+        self._secrets = sorted({each for each in found if len(each) >= 4}, key=len, reverse=True)
+
+    def __call__(self, refused: Any) -> str:
+        """Give the text of an error of the client's."""
+        text: str = refused.str()
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return plain_text(text)
+
+
+def client_library() -> Any:
+    """Give the client library. Raises `MissingExtra` where it is not installed."""
+    try:
+        import confluent_kafka
+    except ImportError:
+        raise MissingExtra("confluent-kafka is not installed: pip install 'semel[kafka]'") from None
+    return confluent_kafka
+
+
+class Writer:
+    """One producer, from its fence to its first failure. Used by one thread."""
+
+    def __init__(self, config: Mapping[str, object], where: str, *, patience_s: float) -> None:
+        self._kafka = client_library()
+        self._where = where
+        self._words = Words(config)
+        self._patience_s = patience_s
+        self._ends = 0.0
+        self._refused: Any = None
+        self._told: Any = None
+        self.usable = False
+        try:
+            self._producer = self._kafka.Producer(
+                {
+                    **config,
+                    "on_delivery": self._report,
+                    "error_cb": self._hear,
+                    "logger": Told(),
+                    "delivery.report.only.error": True,
+                }
+            )
+        except (self._kafka.KafkaException, TypeError, ValueError) as error:
+            raise no_such_config(where, error) from None
+
+    def fence(self, patience_s: float) -> None:
+        """Take the `transactional.id`: whoever had it is refused from now on, and what it had not
+        committed is gone. Raises `NotDelivered` when nobody answers.
+        """
+        ends = CLOCK.monotonic() + patience_s
+        while True:
+            left = ends - CLOCK.monotonic()
+            try:
+                self._producer.init_transactions(max(min(left, 1.0), 0.01))
+            except self._kafka.KafkaException as error:
+                self._listen()
+                if not error.args[0].retriable() or left <= 0 or self._hopeless():
+                    raise self._before_commit(self._told_or(error.args[0]), frozenset()) from error
+            else:
+                self.usable = True
+                return
+
+    def transact(
+        self, fill: Callable[[Writer], None], *, chosen: frozenset[str] = frozenset()
+    ) -> None:
+        """Make one transaction of what `fill` produces: all of it or nothing. `chosen`: errors
+        about topics or partitions that the rows name, and that are so the rows' fault.
+
+        Raises `NotDelivered`, `Rejected` or `Fenced` when nothing of it arrived, `OutcomeUnknown`
+        when nobody knows: whoever fences next finds out. All of it has one deadline.
+        """
+        self.usable, self._refused = False, None
+        self._ends = CLOCK.monotonic() + self._patience_s
+        try:
+            self._producer.begin_transaction()
+            fill(self)
+            self._flush()
+        except (self._kafka.KafkaException, SemelError) as error:
+            found = error if isinstance(error, SemelError) else self._classified(error, chosen)
+            self._abort(found)
+            raise found from error
+        self._commit()
+        self.usable = True
+
+    def send(self, records: Records, topic: str) -> None:
+        """Produce records within the transaction, in their order.
+
+        One by one and by position costs less than the client's `produce_batch`, which wants a dict
+        for each record and takes no headers.
+        """
+        produce = self._producer.produce
+        for run in records.runs():
+            count = len(run)
+            columns = zip(
+                run.topics or repeat(topic, count),
+                run.values.to_pylist(),
+                repeat(None, count) if run.keys is None else run.keys.to_pylist(),
+                run.partitions or repeat(-1, count),
+                repeat(None, count) if run.bare else run.headers(),
+                strict=True,
+            )
+            for name, value, key, partition, headers in columns:
+                try:
+                    produce(name, value, key, partition, None, None, 0, headers)
+                except BufferError:
+                    self.put(name, value, key, partition, headers)
+            self._producer.poll(0)  # what has arrived makes room
+            self._see()
+
+    def put(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int = -1,
+        headers: Any = None,
+    ) -> None:
+        """Produce one record within the transaction; wait while the client's queue is full."""
+        while True:
+            try:
+                self._producer.produce(topic, value, key, partition, headers=headers)
+            except BufferError:
+                self._producer.poll(0.01)
+                self._see()
+            else:
+                return
+
+    def close(self) -> None:
+        """Give the connection back; an open transaction is aborted by whoever fences next."""
+        self.usable = False
+        self._producer.purge()
+        del self._producer
+
+    # -- the steps of a transaction
+
+    def _flush(self) -> None:
+        """Wait until the brokers have every record."""
+        while self._producer.flush(min(max(self._left(), 0.01), 0.2)):
+            self._see()
+        self._see()
+
+    def _left(self) -> float:
+        """How many seconds the call has still."""
+        return self._ends - CLOCK.monotonic()
+
+    def _see(self) -> None:
+        if self._refused is not None:
+            raise self._kafka.KafkaException(self._refused)
+        if self._left() < 0:
+            raise NotDelivered(
+                f"{self._where}: the brokers did not take a chunk within {self._patience_s:g} s "
+                f"({self._words(self._told) if self._told else 'no error was told'}). Nothing of "
+                "it is visible"
+            )
+
+    def _commit(self) -> None:
+        """Ask for the commit until it is answered. From here on the outcome can be unknown."""
+        while True:
+            left = self._left()
+            try:
+                self._producer.commit_transaction(max(left, 0.01))
+            except self._kafka.KafkaException as error:
+                refused = error.args[0]
+                if refused.name() in FENCED:
+                    raise self._fenced() from error
+                if not refused.retriable() or left <= 0:
+                    raise OutcomeUnknown(
+                        f"{self._where}: the commit of a chunk was not answered "
+                        f"({self._words(refused)})"
+                    ) from error
+            else:
+                return
+
+    def _abort(self, found: SemelError) -> None:
+        """Abort what was produced; where that fails the writer is not used again."""
+        if isinstance(found, Fenced):
+            return
+        try:
+            self._producer.abort_transaction(min(max(self._left(), MOMENT_S), 10.0))
+        except self._kafka.KafkaException:
+            return
+        self.usable = True
+
+    # -- what errors mean
+
+    def _listen(self) -> None:
+        """Let the client tell what it has heard of its brokers."""
+        with suppress(self._kafka.KafkaException):
+            self._producer.poll(0)
+
+    def _classified(self, error: Exception, chosen: frozenset[str]) -> SemelError:
+        """Say what went wrong with a transaction; where its records were only thrown away because
+        of it, the client tells why when it is asked for another one.
+        """
+        refused = error.args[0]
+        if refused.name() in PURGED:
+            try:
+                self._producer.begin_transaction()
+            except self._kafka.KafkaException as why:
+                refused = why.args[0]
+        return self._before_commit(refused, chosen)
+
+    def _before_commit(self, refused: Any, chosen: frozenset[str]) -> SemelError:
+        """Say what an error means while no commit was asked for: nothing arrived."""
+        name, text = refused.name(), self._words(refused)
+        if name in FENCED:
+            return self._fenced()
+        if name in AT_FAULT:
+            return Rejected(f"Kafka refuses the record: {text}")
+        if name in chosen:
+            return Rejected(
+                f"Kafka does not take records for the topic or partition that it names: {text}"
+            )
+        if name in TOPIC_AT_FAULT | PARTITION_AT_FAULT | RIGHTS | WRONG:
+            hint = HINTS.get(name, "see the rights of the user and the sink's config")
+            return ConfigurationError(
+                f"{self._where}: {text} ({name}). Nothing was sent; {hint}, then restart the query"
+            )
+        return NotDelivered(f"{self._where}: {text} ({name})")
+
+    def _fenced(self) -> Fenced:
+        return Fenced(f"{self._where}: a later session has the transactional.id")
+
+    def _hopeless(self) -> bool:
+        return self._told is not None and self._told.name() in WRONG
+
+    def _told_or(self, refused: Any) -> Any:
+        return self._told if self._told is not None and self._hopeless() else refused
+
+    def _report(self, refused: Any, message: Any) -> None:
+        """Hear of a record that was not taken; what follows from the first is no news."""
+        del message
+        if refused is not None and self._refused is None:
+            self._refused = refused
+
+    def _hear(self, told: Any) -> None:
+        """Hear of trouble with connections; kept for the words of an error."""
+        if not self._hopeless():
+            self._told = told
+
+
+def no_such_config(where: str, error: Exception) -> ConfigurationError:
+    """Say which setting the client refuses. Its own words may hold a value, and so a secret."""
+    refused = error.args[0] if error.args else error
+    text = refused.str() if hasattr(refused, "str") else str(refused)
+    if text.startswith("Failed to create"):  # about settings that do not go together: no values
+        return ConfigurationError(f"{where}: {text}; see the sink's config")
+    name = re.search(r'"([a-z][a-z.]*\.[a-z.]+)"|property "([a-z.]+)"|`([a-z.]+)`', text)
+    setting = "a setting" if name is None else repr(next(filter(None, name.groups())))
+    what = "does not know" if "No such" in text else "refuses the value of"
+    return ConfigurationError(f"{where}: Kafka's client {what} {setting} in the sink's config")

@@ -1,0 +1,105 @@
+"""What a Redis says of itself: whether it keeps the progress row, and how durable it is, in words.
+
+A setting that cannot be read is unknown, and unknown is never taken for good.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from semel.errors import ConfigurationError, SemelError
+
+if TYPE_CHECKING:
+    from semel.sinks.redis.connection import Line
+
+OLDEST = (5, 0)
+"""Since 5.0 Redis writes what a script did into log and replicas, all of it or nothing."""
+
+_TOGETHER = (
+    "The progress row and the effects are always lost together. Events whose minibatch is complete "
+    "in semel's ledger are not sent again, so what Redis loses of them stays lost, and the "
+    "pipeline stops when it next goes there"
+)
+_FSYNC = {
+    "always": "what Redis acknowledged is on its disk, and survives a crash of the machine",
+    "everysec": "a crash can lose what Redis acknowledged in the last seconds; a restart in good "
+    "order loses nothing",
+    "no": "the operating system decides when it writes: a crash of the machine can lose what Redis "
+    "acknowledged in the last half minute or so; a restart in good order loses nothing",
+}
+
+
+def read_info(line: Line) -> dict[str, str]:
+    """Ask the server for what it tells of itself."""
+    text = line.ask(b"INFO").decode(errors="replace")
+    pairs = (each.partition(":") for each in text.splitlines() if not each.startswith("#"))
+    return {name: value.strip() for name, colon, value in pairs if colon}
+
+
+def require_lasting(told: dict[str, str], shown: str) -> None:
+    """Refuse a server that may drop the progress row while it runs, or splits what a script did."""
+    version = told.get("redis_version", "")
+    numbers = version.split(".")[:2]
+    if not all(each.isdecimal() for each in numbers) or tuple(map(int, numbers)) < OLDEST:
+        raise ConfigurationError(
+            f"{shown} is Redis {version or 'of unknown version'}; 5.0 is the oldest that keeps "
+            "what a script did together"
+        )
+    limit, policy = told.get("maxmemory"), told.get("maxmemory_policy")
+    if limit is None or policy is None:
+        raise ConfigurationError(
+            f"{shown} does not say what it evicts (INFO memory): allow the user INFO. A progress "
+            "row that is evicted makes events happen twice"
+        )
+    if limit != "0" and policy.startswith("allkeys"):
+        raise ConfigurationError(
+            f"{shown} has maxmemory-policy {policy}: it may drop semel's progress row, and events "
+            "would happen twice. Set maxmemory-policy to noeviction or volatile-..., or use "
+            "another Redis for this"
+        )
+
+
+def durability(line: Line) -> str:
+    """Say what the server keeps through a crash."""
+    told = read_info(line)
+    parts = [_on_disk(line, told), _TOGETHER]
+    replicas = told.get("connected_slaves", "0")
+    if replicas not in ("", "0"):
+        parts.append(
+            f"{replicas} replicas follow asynchronously: one that takes over may lack the last "
+            "events, unless the sink waits for `replicas`"
+        )
+    return ". ".join(parts)
+
+
+def _on_disk(line: Line, told: dict[str, str]) -> str:
+    match told.get("aof_enabled"):
+        case "1":
+            fsync = _setting(line, b"appendfsync")
+            if fsync is None:
+                return "appendonly yes, appendfsync unknown (CONFIG is not allowed)"
+            return f"appendonly yes, appendfsync {fsync}: {_FSYNC.get(fsync, 'unknown')}"
+        case "0":
+            save = _setting(line, b"save")
+            if save is None:
+                return (
+                    "appendonly no, snapshots unknown (CONFIG is not allowed): a restart can lose "
+                    "what Redis acknowledged, all of it perhaps"
+                )
+            if not save:
+                return "appendonly no, no snapshots: a restart loses everything"
+            return (
+                f"appendonly no, snapshots ({save}): a crash loses what Redis acknowledged since "
+                "the last snapshot"
+            )
+        case _:
+            return "unknown: the server does not say whether it has an append-only file"
+
+
+def _setting(line: Line, name: bytes) -> str | None:
+    """Read one setting; None where that is not allowed."""
+    try:
+        found = line.ask(b"CONFIG", b"GET", name)
+    except SemelError:
+        return None
+    return found[1].decode(errors="replace") if len(found) == 2 else None

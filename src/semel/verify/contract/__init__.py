@@ -1,0 +1,1 @@
+"""The contract suite of sinks: every step crashed, every claim checked."""

@@ -1,0 +1,330 @@
+"""The contract suite: crashes a sink at every step, and says whether it earns its capability.
+
+Always true:
+- the sink's own code runs, in real processes, with the real delivery on a real ledger; only chunks
+  are made small, and a policy that repeats or drops events is replaced by `hold`;
+- what could not be looked at is unknown, and unknown is not earned.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from random import Random
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from semel.errors import ConfigurationError, SemelError, SinkBroken
+from semel.protocol import Capability, OnDoubt, OnReject
+from semel.runtime import SystemClock
+from semel.verify.contract.cases import CASES, Case
+from semel.verify.contract.faults import CUTS
+from semel.verify.contract.forkserver import Nursery, NurseryFailed
+from semel.verify.contract.judge import judge
+from semel.verify.contract.rows import Maker
+from semel.verify.contract.sandbox import Stage, Stuck
+from semel.verify.contract.scenarios import Play, Scene
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from semel.sinks import Sink
+    from semel.verify.contract.rows import Pair
+    from semel.verify.contract.sandbox import Record
+
+SEED = 7
+SETTLES_S = 0.2
+CHUNK_ROWS = 3
+NOT_CLEAN = "it does not work when nothing goes wrong"
+SPAN_CHUNKS = 2
+
+CLEAN = Play("nothing goes wrong", lambda stage: stage.finish())
+
+Arrived = Callable[[], Iterable[tuple[object, object]]]
+
+
+class Earned(StrEnum):
+    """What is said of a case."""
+
+    YES = "earned"
+    NO = "broken"
+    UNKNOWN = "unknown"
+    NOTHING = "does not apply"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A sink under test, and how to look at what arrived.
+
+    Attributes:
+        name: what people call it.
+        arrived: gives the effects that happened, in the order of arrival, as pairs of entity and
+            event id; one that happened twice is given twice.
+        maker: makes the rows.
+        settles_s: how long the destination needs to come to an end with calls whose caller is gone.
+    """
+
+    name: str
+    sink: Sink
+    arrived: Arrived
+    maker: Maker = field(default_factory=Maker)
+    settles_s: float = SETTLES_S
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A play that did not go as promised: what happened to which event, and the story."""
+
+    play: str
+    what: tuple[str, ...]
+    story: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Give it as a JSON object."""
+        return {"play": self.play, "what": list(self.what), "story": list(self.story)}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a case showed."""
+
+    case: str
+    says: str
+    earned: Earned
+    plays: int = 0
+    events: int = 0
+    in_doubt: int = 0
+    seconds: float = 0.0
+    findings: tuple[Finding, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Give it as a JSON object."""
+        return {
+            "case": self.case,
+            "says": self.says,
+            "verdict": self.earned.value,
+            "plays": self.plays,
+            "events": self.events,
+            "in_doubt": self.in_doubt,
+            "seconds": round(self.seconds, 3),
+            "findings": [each.to_json() for each in self.findings],
+        }
+
+
+def earned(results: Sequence[Result]) -> bool:
+    """Say whether nothing is broken and nothing unknown, and something was shown."""
+    said = {result.earned for result in results}
+    return Earned.YES in said and said <= {Earned.YES, Earned.NOTHING}
+
+
+@dataclass
+class _Played:
+    """A play that is over."""
+
+    play: Play
+    stage: Stage
+    stuck: Stuck | None = None
+    happened: bool = True
+
+
+class Suite:
+    """Plays cases against one sink."""
+
+    def __init__(self, subject: Subject, nursery: Nursery, seed: int = SEED) -> None:
+        self.subject = subject
+        self.seed = seed
+        self._nursery = nursery
+        self._clock = SystemClock()
+        self._token = uuid4().hex[:8]
+        self._stages = 0
+        self._loaded: bytes | None = None
+        self._clean: Record | None = None
+        self._played: dict[str, list[_Played]] = {}
+
+    def run(self, case: Case) -> Result:
+        """Play every play of a case, then look at what arrived, and judge."""
+        reason = case.why_not(self.subject.sink)
+        if reason is not None:
+            return Result(case.name, case.says, Earned.NOTHING, findings=(Finding("-", (reason,)),))
+        began = self._clock.monotonic()
+        try:
+            played = self._play_all(case)
+            result = self._judge(case, played, self._arrived())
+        except (NurseryFailed, ConfigurationError) as error:
+            result = self._unknown(case, str(error))
+        return replace(result, seconds=self._clock.monotonic() - began)
+
+    def look_again(self, results: Sequence[Result]) -> list[Result]:
+        """Look once more at what arrived: what came after a case was judged counts too."""
+        try:
+            arrived = self._arrived()
+        except ConfigurationError as error:
+            return [replace(each, **_blind(str(error))) for each in results]
+        cases = {case.name: case for case in CASES}
+        final = []
+        for result in results:
+            again = result
+            if result.earned is Earned.YES and result.case in self._played:
+                again = self._judge(cases[result.case], self._played[result.case], arrived)
+            final.append(replace(again, seconds=result.seconds))
+        return final
+
+    # -- playing
+
+    def _play_all(self, case: Case) -> list[_Played]:
+        scene = Scene(self.subject.sink, self._looked(), Random(f"{self.seed}/{case.name}"))
+        self._played[case.name] = [self._play(play) for play in case.plays(scene)]
+        return self._played[case.name]
+
+    def _looked(self) -> Record:
+        """Run it once with nothing going wrong, to know its steps."""
+        if self._clean is None:
+            self._clean = self._stage(CLEAN).run()
+        if not self._clean.ended:
+            kind, why = self._clean.error or ("", "it ended without a word")
+            raise ConfigurationError(f"{NOT_CLEAN}: {kind}: {why}")
+        return self._clean
+
+    def _play(self, play: Play) -> _Played:
+        stage = self._stage(play)
+        played = _Played(play, stage)
+        try:
+            play.act(stage)
+        except Stuck as stuck:
+            played.stuck = stuck
+            stuck.blames = stuck.blames or self._stage(CLEAN).run().ended  # it works for others
+        played.happened = _happened(stage)
+        for actor in stage.zombies:  # one that is stopped still would stay so
+            self._nursery.signal(actor.pid, 9)
+        return played
+
+    def _stage(self, play: Play) -> Stage:
+        chunk_rows = None if play.whole_chunk else CHUNK_ROWS
+        sink = tested(self.subject.sink, chunk_rows, play.on_reject)
+        self._load(sink)
+        self._stages += 1
+        name = f"{self._token}-{self._stages}-"
+        folder = self._nursery.folder / name
+        maker = replace(self.subject.maker, by_position=play.by_position)
+        settles_s = self.subject.settles_s
+        return Stage(self._nursery, sink, maker, folder, name, settles_s, play.partitions)
+
+    def _load(self, sink: Sink) -> None:
+        """Send the sink to where processes are forked."""
+        try:
+            pickled = pickle.dumps(sink)
+        except Exception as error:
+            raise ConfigurationError(
+                f"the sink cannot be pickled ({error}); it travels from the driver to every "
+                "executor, so it is a frozen dataclass of plain values, of an importable module"
+            ) from error
+        if pickled != self._loaded:
+            self._nursery.load(pickled, _modules(sink))
+            self._loaded = pickled
+
+    # -- looking
+
+    def _arrived(self) -> list[Pair]:
+        """Ask the user's function. Raises `ConfigurationError`: then nothing is known."""
+        try:
+            return [(str(entity), str(event)) for entity, event in self.subject.arrived()]
+        except Exception as error:
+            raise ConfigurationError(
+                f"arrived() failed ({type(error).__name__}: {error}); it gives pairs of entity and "
+                "event id, one for each effect that happened, in the order of arrival"
+            ) from error
+
+    def _judge(self, case: Case, played: Sequence[_Played], arrived: Sequence[Pair]) -> Result:
+        findings: list[Finding] = []
+        unknown: list[Finding] = []
+        events = doubts = 0
+        for each in played:
+            told = _told(each)
+            if told and each.stuck is not None and not each.stuck.blames:
+                unknown.append(Finding(each.play.title, told, tuple(each.stage.story())))
+                continue
+            verdict = judge(each.stage, arrived)
+            events, doubts = events + verdict.events, doubts + verdict.in_doubt
+            what = (*told, *verdict.violations)
+            if what:
+                findings.append(Finding(each.play.title, what, tuple(each.stage.story())))
+        said = Earned.NO if findings else Earned.UNKNOWN if unknown else Earned.YES
+        if said is Earned.YES:
+            said, unknown = _happened_in(played)
+        return Result(
+            case.name, case.says, said, len(played), events, doubts, 0.0, (*findings, *unknown)
+        )
+
+    def _unknown(self, case: Case, why: str) -> Result:
+        return Result(case.name, case.says, **_blind(why))
+
+
+def _blind(why: str) -> dict[str, Any]:
+    """Nobody can tell, but where the sink's own code broke with nothing going wrong."""
+    broken = why.startswith(f"{NOT_CLEAN}: {SinkBroken.__name__}:")
+    earned = Earned.NO if broken else Earned.UNKNOWN
+    return {"earned": earned, "findings": (Finding("-", (why,)),)}
+
+
+def _told(played: _Played) -> tuple[str, ...]:
+    return () if played.stuck is None else (str(played.stuck),)
+
+
+def _happened(stage: Stage) -> bool:
+    """Whether all that was to go wrong did."""
+    return all(actor.record().fault for actor in stage.actors if actor.order.fault is not None)
+
+
+def _shut(played: _Played) -> int | None:
+    """Give how many connections a play cut; None where it was to cut none."""
+    cuts = [
+        actor
+        for actor in played.stage.actors
+        if actor.order.fault is not None and actor.order.fault.what in CUTS
+    ]
+    return sum(actor.record().shut or 0 for actor in cuts) if cuts else None
+
+
+def _happened_in(played: Sequence[_Played]) -> tuple[Earned, list[Finding]]:
+    """Say whether what was to go wrong did, in every play of a case that went well."""
+    missed = [each for each in played if not each.happened]
+    if missed or not played:
+        why = ("what was to go wrong never happened",)
+        return Earned.UNKNOWN, [Finding(each.play.title, why) for each in missed] or [
+            Finding("-", why)
+        ]
+    cuts = [shut for shut in map(_shut, played) if shut is not None]
+    if cuts and not any(cuts):
+        return Earned.NOTHING, [Finding("-", ("the sink has no connection that could be cut",))]
+    return Earned.YES, []
+
+
+def tested(sink: Sink, chunk_rows: int | None, on_reject: OnReject) -> Sink:
+    """Give the sink as it is tested: small chunks, and nothing repeated or dropped by a policy."""
+    wanted: dict[str, Any] = {"on_reject": on_reject}
+    if sink.on_doubt not in (OnDoubt.HOLD, OnDoubt.PROBE):
+        wanted["on_doubt"] = OnDoubt.HOLD
+    if sink.capability is not Capability.OPAQUE and chunk_rows is not None:
+        wanted["chunk_rows"] = min(sink.chunk_rows, chunk_rows)
+        wanted["span_chunks"] = min(sink.span_chunks, SPAN_CHUNKS)
+    wanted = {name: value for name, value in wanted.items() if getattr(sink, name) != value}
+    try:
+        return replace(sink, **wanted) if wanted else sink
+    except (TypeError, ValueError, SemelError):
+        return sink  # it has its own mind about these: it is tested as it is
+
+
+def _modules(sink: Sink) -> dict[str, str]:
+    """Name the modules that the sink's pickle refers to, and their files."""
+    named = {type(sink).__module__}
+    for value in vars(sink).values():
+        named.add(getattr(value, "__module__", None) or type(value).__module__)
+    files: dict[str, str] = {}
+    for name in named:
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file and name != "__main__":
+            files[name] = str(file)
+    return files

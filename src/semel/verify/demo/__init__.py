@@ -1,0 +1,1 @@
+"""Payments charged on real Spark that is killed half-way."""

@@ -1,0 +1,350 @@
+"""The books of the counting house: every charge, and what each capability promises about repeats.
+
+Always true:
+- a request is answered as a whole before the next one is looked at, so nothing is seen half-way;
+- what was charged is never forgotten and never taken back;
+- a fault is planned from outside, and used up by the request that it happens to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from semel.errors import Diverged
+from semel.events import Attempt, Minibatch
+from semel.runtime import SystemClock
+from semel.sinks import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from semel.runtime import Clock
+
+Answer = tuple[HTTPStatus, Any]
+Place = tuple[str, str, str]
+
+
+class Trouble(StrEnum):
+    """What can happen to a request."""
+
+    AWAY = "away"  # 503, nothing is charged
+    REJECT = "reject"  # 422, nothing is charged, and nothing ever will be
+    ERROR = "error"  # charged, then 500
+    LOST = "lost"  # charged, then the connection ends without an answer
+    DROPPED = "dropped"  # nothing is charged, and the connection ends without an answer
+    SLOW = "slow"  # charged, and answered after `seconds`
+    LATE = "late"  # charged after `seconds`, whether anybody still waits or not
+
+
+@dataclass
+class Fault:
+    """One trouble, for requests that hold an event; None stands for any.
+
+    Attributes:
+        times: how many requests it happens to; None for all of them.
+        after: how many requests that fit are let through first.
+    """
+
+    trouble: Trouble
+    event: Any = None
+    entity: str | None = None
+    sink: str | None = None
+    seconds: float = 0.0
+    times: int | None = 1
+    after: int = 0
+
+    def fits(self, body: dict[str, Any]) -> list[int]:
+        """Give the places of the charges in a request that it is about."""
+        if self.sink is not None and body.get("sink") != self.sink:
+            return []
+        return [
+            place
+            for place, charge in enumerate(body["charges"])
+            if self.event in (None, charge["event"]) and self.entity in (None, charge["entity"])
+        ]
+
+
+@dataclass
+class Token:
+    """A word for whoever asks for it: told `times` times, after `after` who ask in vain."""
+
+    word: str = "kill"
+    times: int = 1
+    after: int = 0
+
+
+@dataclass
+class Log:
+    """The log of one partition: its writer's epoch and its entries."""
+
+    epoch: Any = None
+    entries: list[dict[str, Any]] = field(default_factory=list)
+
+    def live(self) -> list[dict[str, Any]]:
+        """Give the entries that are no resends."""
+        return [entry for entry in self.entries if not entry["resend"]]
+
+    @property
+    def osn(self) -> int:
+        """The highest OSN, 0 when there is none."""
+        return max((entry["osn"] for entry in self.live()), default=0)
+
+
+class Refused(Exception):
+    """The request is answered with a status that is not OK."""
+
+    def __init__(self, status: HTTPStatus, why: str) -> None:
+        super().__init__(status, why)
+        self.status = status
+        self.why = why
+
+
+class Books:
+    """Everything that the counting house was told, and the rules by which it answers."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self.charges: list[dict[str, Any]] = []
+        self.calls: list[dict[str, Any]] = []
+        self.faults: list[Fault] = []
+        self.tokens: dict[str, list[Token]] = {}
+        self.asked: Counter[str] = Counter()
+        self.taken: list[dict[str, Any]] = []
+        self._keys: set[str] = set()
+        self._chunks: set[str] = set()
+        self._rows: dict[Place, Progress] = {}
+        self._logs: dict[Place, Log] = {}
+        self._opened = 0
+        self._effects: dict[str, Callable[[dict[str, Any]], Any]] = {
+            "/charge": self._charge,
+            "/absorb": self._absorb,
+            "/chunk": self._chunk,
+            "/row/deliver": self._deliver_with_row,
+            "/log/append": self._append,
+        }
+        self._questions: dict[str, Callable[[dict[str, Any]], Any]] = {
+            "/arrived": lambda body: body["key"] in self._chunks,
+            "/row/take": self._take_row,
+            "/log/open": self._open_log,
+            "/log/take": self._take_log,
+            "/log/ids": self._logged_ids,
+            "/plan": self._plan,
+            "/arm": self._arm,
+            "/charges": lambda _: self.charges,
+            "/calls": lambda _: self.calls,
+            "/tokens": lambda _: {"asked": self.asked, "taken": self.taken},
+            "/token": self._token,
+        }
+
+    def trouble(self, path: str, body: dict[str, Any]) -> Fault | None:
+        """Give the fault that happens to this request, and use it up."""
+        if path not in self._effects:
+            return None
+        for fault in self.faults:
+            if fault.times == 0 or not fault.fits(body):
+                continue
+            if fault.after > 0:
+                fault.after -= 1
+                continue
+            if fault.times is not None:
+                fault.times -= 1
+            return fault
+        return None
+
+    def answer(self, path: str, body: dict[str, Any]) -> Answer:
+        """Do what a request asks for."""
+        effect = self._effects.get(path)
+        question = effect or self._questions.get(path)
+        if question is None:
+            return HTTPStatus.NOT_FOUND, f"there is no {path}"
+        before = len(self.charges)
+        try:
+            answer: Answer = HTTPStatus.OK, question(body)
+        except Refused as refused:
+            answer = refused.status, refused.why
+        if effect is not None:
+            self.calls.append(
+                {
+                    "path": path,
+                    "at": self._clock.wall(),
+                    "events": len(body["charges"]),
+                    "effects": len(self.charges) - before,
+                    **{name: body.get(name) for name in ("sink", "partition", "attempt", "pid")},
+                    "status": answer[0],
+                }
+            )
+        return answer
+
+    # -- what charges
+
+    def _charge(self, body: dict[str, Any]) -> Any:
+        """OPAQUE: charge, whatever was charged before."""
+        for charge in body["charges"]:
+            self._write(body, charge)
+
+    def _absorb(self, body: dict[str, Any]) -> Any:
+        """REPEATABLE: charge what carries a new key, the chunk's or else each event's own."""
+        key = body.get("key")
+        known = [(key or charge["key"]) in self._keys for charge in body["charges"]]
+        for charge, repeated in zip(body["charges"], known, strict=True):
+            self._keys.add(key or charge["key"])
+            if not repeated:
+                self._write(body, charge)
+        return {"repeats": sum(known)}
+
+    def _chunk(self, body: dict[str, Any]) -> Any:
+        """PROBING: charge, and remember that this chunk arrived."""
+        self._chunks.add(body["key"])
+        self._charge(body)
+
+    def _deliver_with_row(self, body: dict[str, Any]) -> Any:
+        """TRANSACTIONAL: check the row, move it and charge, as one."""
+        progress, stood = Progress.from_json(body["progress"]), self._rows.get(_place(body))
+        progress = replace(progress, after=body["after"])
+        same = stood is not None and stood.minibatch == progress.minibatch
+        if stood is not None and same and stood.done > progress.start:
+            raise Refused(HTTPStatus.CONFLICT, f"the row stands at {stood.done} already")
+        _refuse_late(stood, body)
+        try:
+            progress.require_kept(stood, "/".join(_place(body)))
+        except Diverged as lost:
+            raise Refused(HTTPStatus.PRECONDITION_FAILED, str(lost)) from None
+        if stood is not None and same:
+            progress = replace(progress, ids=stood.ids | progress.ids)
+        self._rows[_place(body)] = progress
+        self._charge(body)
+
+    def _append(self, body: dict[str, Any]) -> Any:
+        """SEQUENCED: append what is beyond the log's end; a resend carries a number of its own."""
+        log = self._log(body)
+        _refuse_replaced(log, body)
+        if not body["resend"] and body["charges"][0]["osn"] <= log.osn:
+            raise Refused(HTTPStatus.CONFLICT, f"the log stands at {log.osn} already")
+        for charge in body["charges"]:
+            self._write(body, charge)
+            entry = {**charge, "minibatch": body["minibatch"], "resend": body["resend"]}
+            log.entries.append({**entry, "stamp": None})
+        log.entries[-1]["stamp"] = body["progress"]
+
+    def _write(self, body: dict[str, Any], charge: dict[str, Any]) -> None:
+        whence = ("pipeline", "sink", "partition", "minibatch", "attempt", "pid")
+        self.charges.append(
+            {
+                "number": len(self.charges) + 1,
+                "at": self._clock.wall(),
+                **{name: body.get(name) for name in whence},
+                **{name: charge.get(name) for name in ("entity", "event", "osn", "amount", "key")},
+            }
+        )
+
+    # -- what takes over, and what is asked
+
+    def _take_row(self, body: dict[str, Any]) -> Any:
+        stood = self._rows.get(_place(body))
+        _refuse_late(stood, body)
+        minibatch, attempt = Minibatch(*body["minibatch"]), Attempt(*body["attempt"])
+        row = stood or Progress(minibatch, attempt)
+        self._rows[_place(body)] = row.taken_by(minibatch, attempt)
+        return None if stood is None else stood.to_json()
+
+    def _open_log(self, body: dict[str, Any]) -> Any:
+        """Give the log to whoever opened it last."""
+        self._opened += 1
+        self._log(body).epoch = self._opened
+        return self._opened
+
+    def _take_log(self, body: dict[str, Any]) -> Any:
+        log = self._log(body)
+        _refuse_replaced(log, body)
+        if body.get("epoch") is None:
+            log.epoch = body["attempt"]
+        live = log.live()
+        last = max(live, key=lambda entry: int(entry["osn"]), default=None)
+        stamps = [entry["stamp"] for entry in live if entry["stamp"] is not None]
+        return {
+            "osn": log.osn,
+            "minibatch": last and last["minibatch"],
+            "sort_key": last and last["sort_key"],
+            "stamp": stamps[-1] if stamps else None,
+            "resent": max((entry["resend"] for entry in log.entries), default=0),
+        }
+
+    def _logged_ids(self, body: dict[str, Any]) -> Any:
+        return [
+            [entry["scope"], entry["event"]]
+            for entry in self._log(body).entries
+            if entry["minibatch"] == body["minibatch"]
+        ]
+
+    def _log(self, body: dict[str, Any]) -> Log:
+        return self._logs.setdefault(_place(body), Log())
+
+    # -- faults and tokens
+
+    def _plan(self, body: dict[str, Any]) -> Any:
+        self.faults.append(Fault(**{**body, "trouble": Trouble(body["trouble"])}))
+
+    def _arm(self, body: dict[str, Any]) -> Any:
+        fields = dict(body)
+        self.tokens.setdefault(fields.pop("name"), []).append(Token(**fields))
+
+    def _token(self, body: dict[str, Any]) -> Any:
+        """Tell the word of an armed token, to exactly as many as it was armed for."""
+        name = body["name"]
+        self.asked[name] += 1
+        for token in self.tokens.get(name, []):
+            if token.times <= 0:
+                continue
+            if token.after > 0:
+                token.after -= 1
+                continue
+            token.times -= 1
+            self.taken.append(
+                {
+                    "name": name,
+                    "word": token.word,
+                    "pid": body.get("pid"),
+                    "at": self._clock.wall(),
+                }
+            )
+            return token.word
+        return None
+
+
+def refusal(fault: Fault, body: dict[str, Any]) -> Answer:
+    """Say which charges of a request are refused."""
+    return HTTPStatus.UNPROCESSABLE_ENTITY, {"refused": fault.fits(body)}
+
+
+def dump(value: Any) -> bytes:
+    """Write an answer."""
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _place(body: dict[str, Any]) -> Place:
+    return body["pipeline"], body["sink"], body["partition"]
+
+
+def _refuse_late(stood: Progress | None, body: dict[str, Any]) -> None:
+    """Refuse whoever comes later than an attempt or a minibatch that the row names."""
+    if stood is None:
+        return
+    late = stood.attempt > Attempt(*body["attempt"])
+    if late or stood.minibatch > Minibatch(*body["minibatch"]):
+        raise Refused(HTTPStatus.CONFLICT, f"the row names attempt {stood.attempt}")
+
+
+def _refuse_replaced(log: Log, body: dict[str, Any]) -> None:
+    """Refuse a writer that was replaced: by a later attempt, or by a later opener."""
+    epoch = body.get("epoch")
+    if epoch is not None:
+        replaced = log.epoch != epoch
+    else:
+        replaced = log.epoch is not None and log.epoch > body["attempt"]
+    if replaced:
+        raise Refused(HTTPStatus.CONFLICT, f"the log's epoch is {log.epoch}")

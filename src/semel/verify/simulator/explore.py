@@ -1,0 +1,283 @@
+"""The explorer: every crash point of a partition and every pair of them, a world for each.
+
+Always true:
+- nothing is sampled: the points are counted in a world without faults, then each is tried;
+- the second point is counted in whatever follows the first crash, until there is no such point any
+  more;
+- a zombie is paused instead of crashed, replaced, and woken at every boundary of its replacement,
+  and after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from semel.verify.simulator.cases import DEADLINE_S
+from semel.verify.simulator.checker import Category, Evidence, judge
+from semel.verify.simulator.cluster import Cluster
+from semel.verify.simulator.destinations import Gateway
+from semel.verify.simulator.faults import POSSIBLE, Fault, Kind
+from semel.verify.simulator.inputs import feed
+from semel.verify.simulator.runner import Play
+from semel.verify.simulator.scheduler import Hub
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from semel.verify.simulator.cases import Case
+    from semel.verify.simulator.checker import Judgement, Violation
+    from semel.verify.simulator.faults import Wire
+
+EVENTS = 12
+FIRST = 10
+"""So many of the events are in the first minibatch, the one that is explored; the rest follow in
+peace.
+"""
+SHAPE = 6
+"""The feed in which three entities take turns."""
+TASKS = "attempt"
+DRIVERS = "driver"
+
+ENDS_A_LIFE = frozenset({Fault.CRASH, Fault.CRASH_AFTER, Fault.LATE, Fault.PAUSE})
+OTHERS = (Fault.CRASH_AFTER, Fault.LATE, Fault.LOST, Fault.TWIN, Fault.AWAY, Fault.CUT)
+
+Points = tuple[tuple[int, Fault], ...]
+
+
+@dataclass(eq=False)
+class Script:
+    """A plan in which the points are chosen: one for each life, the boundary at which, and the
+    fault.
+
+    A life is a stretch without a crash.
+
+    Attributes:
+        wakes: the boundary of the second life at which a paused process goes on; None: at the end.
+        only: whose boundaries count: those of tasks, of drivers, or all.
+        over: nothing happens any more.
+        kinds: what the boundaries of each life were.
+    """
+
+    points: Points = ()
+    wakes: int | None = None
+    only: str = ""
+    over: bool = False
+    kinds: list[list[Kind]] = field(default_factory=lambda: [[]])
+    paused: Wire | None = None
+    struck: int = 0
+
+    def fault(self, wire: Wire, kind: Kind) -> Fault | None:
+        """Say what goes wrong now; a zombie's calls are not counted."""
+        if wire is self.paused or self.over or not wire.title.startswith(self.only):
+            return None
+        life = len(self.kinds) - 1
+        number = len(self.kinds[life])
+        self.kinds[life].append(kind)
+        if self.paused is not None and life == 1 and number == self.wakes:
+            self._wake(wire.hub, self.paused)
+        if life >= len(self.points) or self.points[life][0] != number:
+            return None
+        fault = self.points[life][1]
+        self.struck += 1
+        if fault in ENDS_A_LIFE:
+            self.kinds.append([])
+        if fault is Fault.PAUSE:
+            self.paused = wire
+        return fault
+
+    def _wake(self, hub: Hub, paused: Wire) -> None:
+        """Let the zombie go on, to its end, before the call that begins now."""
+        for job in hub.jobs:
+            if job.actor is paused.actor and job.paused:
+                hub.wake(job)
+        hub.turn()
+
+    def delay(self, kind: Kind) -> float:
+        """Calls that are on their way land just before their deadline."""
+        return DEADLINE_S * 0.9 if kind is Kind.SEND else 1.0
+
+    def pause(self) -> float | None:
+        """Until somebody wakes it."""
+        return None
+
+    def told(self) -> str:
+        """Name the world that this script makes."""
+        words = [f"{fault.value} (boundary {at})" for at, fault in self.points]
+        if any(fault is Fault.PAUSE for _, fault in self.points):
+            words.append("woken at the end" if self.wakes is None else f"woken at {self.wakes}")
+        return ", then ".join(words) or "nothing goes wrong"
+
+
+@dataclass(eq=False)
+class ScriptedWorld:
+    """One partition, two minibatches, and a script of faults."""
+
+    case: Case
+    script: Script
+    refused: frozenset[int] = frozenset()
+    shut_s: float | None = None
+
+    def __post_init__(self) -> None:
+        rows = feed(self.case.identities, 1, EVENTS, SHAPE)
+        self.hub = Hub()
+        self.cluster = Cluster((self.case,), rows, self.hub, self.script)
+        self.cluster.destination.refuses.update(self.refused)
+        [name] = rows.partitions
+        minibatches = ({name: (0, FIRST)}, {name: (FIRST, EVENTS)})
+        if self.shut_s is not None:
+            shut_s = self.shut_s
+            self.cluster.destination.gateway = Gateway(self.hub, lambda: shut_s)
+        self.play = Play(self.cluster, minibatches, peace=self._open_the_gateway, done=self._done)
+
+    def _open_the_gateway(self) -> None:
+        """Towards the end everything is let through."""
+        if self.cluster.destination.gateway is not None:
+            self.cluster.destination.gateway.peace = True
+
+    def _done(self, batch: int) -> None:
+        """The first minibatch is complete: what follows is only there to show what it left."""
+        self.script.over = self.script.over or (self.script.only == TASKS and batch > 0)
+
+    def run(self) -> Judgement:
+        """Play it to its end and judge it."""
+        notes = self.play.play_out()
+        return judge(
+            Evidence(
+                self.case,
+                self.cluster.feed,
+                list(self.cluster.destination.seen()),
+                self.cluster.parked(),
+                ended=self.play.ended,
+                refused=self.refused | self.cluster.destination.turned_away,
+                disturbances=self.script.struck,
+                generations=self.cluster.generation(),
+                notes=notes,
+                gateway=self.shut_s is not None,
+            )
+        )
+
+
+@dataclass
+class Explored:
+    """What an exploration found.
+
+    Attributes:
+        violations: the scripts of the worlds that were not as they should be, and what was wrong.
+        doubted_most: the most events that were ever in doubt in one world.
+        slipped: events that a policy or a broken deadline let slip, in all worlds.
+    """
+
+    worlds: int = 0
+    violations: list[tuple[Script, Violation]] = field(default_factory=list)
+    doubted_most: int = 0
+    slipped: int = 0
+
+    def told(self) -> str:
+        """Say it in a few lines."""
+        numbers = (
+            f"{self.worlds} worlds, {len(self.violations)} violations,"
+            f" at most {self.doubted_most} events in doubt, {self.slipped} slipped"
+        )
+        found = [f"{script.told()}: {violation}" for script, violation in self.violations[:10]]
+        return "\n".join([numbers, *found])
+
+
+class Enough(Exception):
+    """A violation was found, and one was all that was asked for."""
+
+
+@dataclass(eq=False)
+class Explorer:
+    """Tries the points of a case one by one."""
+
+    case: Case
+    quick: bool = False
+    refused: frozenset[int] = frozenset()
+    shut_s: float | None = None
+    explored: Explored = field(default_factory=Explored)
+
+    def play(self, script: Script) -> Script:
+        """Play one world. Raises `Enough` when it is not as it should be and that is all that was
+        asked.
+        """
+        judgement = ScriptedWorld(self.case, script, self.refused, self.shut_s).run()
+        explored = self.explored
+        explored.worlds += 1
+        explored.doubted_most = max(explored.doubted_most, judgement.doubted)
+        explored.slipped += judgement.counts.get(Category.SLIPPED, 0)
+        explored.violations += [(script, violation) for violation in judgement.violations]
+        if self.quick and judgement.violations:
+            raise Enough
+        return script
+
+    def others(self) -> None:
+        """Every fault that is not a plain crash, at every boundary, alone."""
+        clean = self.play(Script())
+        for at, kind in enumerate(clean.kinds[0]):
+            for fault in OTHERS:
+                if fault in POSSIBLE[kind]:
+                    self.play(Script(((at, fault),)))
+
+    def crashes(self, only: str) -> None:
+        """Every single crash point, and every second one in what follows it."""
+        for points, calls in self._firsts(Fault.CRASH, only):
+            for second in range(calls):
+                self.play(Script((*points, (second, Fault.CRASH)), only=only))
+
+    def zombies(self, only: str) -> None:
+        """Every point at which an attempt can be paused, with every point at which it can come
+        back.
+        """
+        for points, calls in self._firsts(Fault.PAUSE, only):
+            for at in range(calls):
+                self.play(Script(points, wakes=at, only=only))
+
+    def zombies_of_the_dead(self, only: str) -> None:
+        """The same, and its replacement crashes: before the zombie wakes, or after."""
+        for points, calls in self._firsts(Fault.PAUSE, only):
+            for at in range(calls):
+                both = (*points, (at, Fault.CRASH))
+                self.play(Script(both, wakes=min(at, self._claimed()), only=only))
+                self.play(Script(both, only=only))
+
+    def _claimed(self) -> int:
+        """The boundary at which a replacement has surely claimed: after its third or fourth
+        call.
+        """
+        return 4
+
+    def _firsts(self, fault: Fault, only: str) -> Iterator[tuple[Points, int]]:
+        """Give every first point, and how many boundaries follow it in the next life."""
+        at = 0
+        while True:
+            points: Points = ((at, fault),)
+            script = self.play(Script(points, only=only))
+            if not script.struck:
+                return
+            yield points, len(script.kinds[1])
+            at += 1
+
+
+def explore(
+    case: Case,
+    *,
+    quick: bool = False,
+    refused: frozenset[int] = frozenset(),
+    shut_s: float | None = None,
+) -> Explored:
+    """Try every fault, crash point, pair of crash points and zombie of a case.
+
+    `quick` stops at the first violation. `refused` are the numbers of events that the destination
+    rejects; `shut_s` is how long a gateway refuses everything once a reply was lost.
+    """
+    explorer = Explorer(case, quick, refused, shut_s)
+    try:
+        explorer.others()
+        explorer.crashes(TASKS)
+        explorer.crashes(DRIVERS)
+        explorer.zombies(TASKS)
+        explorer.zombies_of_the_dead(TASKS)
+    except Enough:
+        pass
+    return explorer.explored

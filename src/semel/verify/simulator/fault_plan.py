@@ -1,0 +1,78 @@
+"""The weather of a random world: which faults come, how often, and for how long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from semel.verify.simulator.cases import DEADLINE_S
+from semel.verify.simulator.faults import POSSIBLE, Fault, Kind
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from semel.verify.simulator.faults import Wire
+
+LEDGER = (Kind.LOOK, Kind.COMMIT)
+OUTAGES_S = (0.02, 0.3, 3.0, 20.0, 45.0)
+PAUSES_S = (0.05, 1.0, 12.0, 45.0, 200.0)
+STRIKES = frozenset(Fault) - {Fault.AWAY}
+
+
+@dataclass(eq=False)
+class Weather:
+    """A plan by chance: faults come at a rate until their number is used up, or peace is made.
+
+    Attributes:
+        struck: faults that came, outages aside.
+        zombies: whether processes are paused in this world.
+        cuts: whether inputs end early in it.
+        flies: whether calls land after their process has died.
+    """
+
+    random: Random
+    rate: float
+    left: int
+    zombies: bool = True
+    cuts: bool = True
+    flies: bool = True
+    peace: bool = False
+    struck: int = 0
+    _ledger_away: float = 0.0
+    _destination_away: float = 0.0
+
+    def fault(self, wire: Wire, kind: Kind) -> Fault | None:
+        """Say what goes wrong with the call that begins now."""
+        if self.peace:
+            return None
+        away = self._ledger_away if kind in LEDGER else self._destination_away
+        if wire.hub.now < away and kind not in (Kind.INPUT, Kind.REPORT):
+            return Fault.AWAY
+        if not self.left or self.random.random() >= self.rate:
+            return None
+        fault = self.random.choice(POSSIBLE[kind])
+        allowed = {Fault.PAUSE: self.zombies, Fault.CUT: self.cuts, Fault.LATE: self.flies}
+        if not allowed.get(fault, True):
+            return None
+        self.left -= 1
+        if fault in STRIKES:
+            self.struck += 1
+        elif kind in LEDGER:
+            self._ledger_away = wire.hub.now + self.random.choice(OUTAGES_S)
+        else:
+            self._destination_away = wire.hub.now + self.random.choice(OUTAGES_S[:4])
+        return fault
+
+    def delay(self, kind: Kind) -> float:
+        """A call that is on its way lands before its deadline; a commit, some time."""
+        if kind is Kind.SEND:
+            return self.random.random() * DEADLINE_S * 0.95
+        return self.random.choice(PAUSES_S)
+
+    def pause(self) -> float | None:
+        """A process freezes for a moment, or for longer than anybody waits for it."""
+        return self.random.choice(PAUSES_S)
+
+    def make_peace(self) -> None:
+        """From now on nothing goes wrong."""
+        self.peace = True

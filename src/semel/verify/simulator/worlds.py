@@ -1,0 +1,371 @@
+"""A world from one seed: a pipeline, a destination, faults, people, and a verdict.
+
+Always true:
+- the same seed gives the same world and the same story, byte for byte, in any process;
+- without processes nothing is forked or pickled: production code that a test replaced is what runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from semel.protocol import Capability, OnDoubt, OnReject
+from semel.verify.simulator.cases import Case, Variant
+from semel.verify.simulator.changes import Changes, rescales_most
+from semel.verify.simulator.checker import Category, Evidence, Judgement, Verdict, judge
+from semel.verify.simulator.cluster import Cluster
+from semel.verify.simulator.destinations import Gateway
+from semel.verify.simulator.fault_plan import Weather
+from semel.verify.simulator.inputs import Identities, cut, feed, tail_apart
+from semel.verify.simulator.runner import Play
+from semel.verify.simulator.scheduler import Hub
+
+if TYPE_CHECKING:
+    from semel.verify.simulator.destinations import Destination
+
+CHUNK = 100
+"""So many worlds go to a process at a time."""
+STORIES_MAX = 5
+SHUT_S = (0.0, 0.0, 0.5, 8.0, 60.0, 900.0)
+"""For how long a gateway turns calls away after a reply was lost."""
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a world."""
+
+    seed: int
+    case: Case
+    verdict: Verdict
+    counts: dict[str, int]
+    violations: tuple[str, ...]
+    doubted: int
+    unreported: int
+    faults: int
+    turns: int
+    story: tuple[str, ...] = ()
+
+
+@dataclass
+class Tally:
+    """The numbers of many worlds."""
+
+    worlds: int = 0
+    invalid: int = 0
+    unknown: int = 0
+    faults: int = 0
+    doubted: int = 0
+    unreported: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, outcome: Outcome) -> None:
+        """Count a world."""
+        self.worlds += 1
+        self.invalid += outcome.verdict is Verdict.INVALID
+        self.unknown += outcome.verdict is Verdict.UNKNOWN
+        self.faults += outcome.faults
+        self.doubted += outcome.doubted
+        self.unreported += outcome.unreported
+        for category, times in outcome.counts.items():
+            self.counts[category] = self.counts.get(category, 0) + times
+
+    def merge(self, other: Tally) -> None:
+        """Count the worlds that somebody else has counted."""
+        for name in ("worlds", "invalid", "unknown", "faults", "doubted", "unreported"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for category, times in other.counts.items():
+            self.counts[category] = self.counts.get(category, 0) + times
+
+    def of(self, category: Category) -> int:
+        """How many events fell into a category."""
+        return self.counts.get(category.value, 0)
+
+    def to_json(self) -> dict[str, Any]:
+        """Give it as a JSON object."""
+        return {
+            "worlds": self.worlds,
+            "invalid": self.invalid,
+            "unknown": self.unknown,
+            "faults": self.faults,
+            "events": sum(self.of(each) for each in Category if each is not Category.REORDERED),
+            **{each.value.replace(" ", "_"): self.of(each) for each in Category},
+            "doubted": self.doubted,
+            "unreported": self.unreported,
+        }
+
+
+@dataclass
+class Summary:
+    """The numbers of all worlds, in all and for each capability and policy, and the invalid
+    ones.
+    """
+
+    total: Tally = field(default_factory=Tally)
+    groups: dict[tuple[str, str], Tally] = field(default_factory=dict)
+    invalid: list[Outcome] = field(default_factory=list)
+
+    def add(self, outcome: Outcome) -> None:
+        """Count a world."""
+        self.total.add(outcome)
+        case = outcome.case
+        policy = case.on_doubt.value if case.capability is Capability.OPAQUE else "any"
+        self.groups.setdefault((case.capability.value, policy), Tally()).add(outcome)
+        if outcome.verdict is Verdict.INVALID and len(self.invalid) < STORIES_MAX:
+            self.invalid.append(outcome)
+
+    def merge(self, other: Summary) -> None:
+        """Count the worlds of another process."""
+        self.total.merge(other.total)
+        for name, tally in other.groups.items():
+            self.groups.setdefault(name, Tally()).merge(tally)
+        self.invalid = sorted([*self.invalid, *other.invalid], key=lambda each: each.seed)
+        del self.invalid[STORIES_MAX:]
+
+    def capabilities(self) -> dict[str, Tally]:
+        """The numbers for each capability, whatever the policy."""
+        found: dict[str, Tally] = {}
+        for (capability, _), tally in sorted(self.groups.items()):
+            found.setdefault(capability, Tally()).merge(tally)
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Give it as a JSON object."""
+        return {
+            **self.total.to_json(),
+            "capabilities": {name: tally.to_json() for name, tally in self.capabilities().items()},
+            "policies": {
+                f"{capability}/{policy}": tally.to_json()
+                for (capability, policy), tally in sorted(self.groups.items())
+            },
+            "seeds_of_invalid_worlds": [outcome.seed for outcome in self.invalid],
+        }
+
+
+def case_of(random: Random) -> Case:
+    """Choose the pipeline and the destination of a world."""
+    variant = random.choice((*Variant, Variant.OPAQUE, Variant.OPAQUE))
+    policies = list(OnDoubt)
+    return Case(
+        variant,
+        random.choice(policies),
+        random.choice(list(OnReject)),
+        random.choice(list(Identities)),
+        partitions=random.choice((1, 1, 2)),
+        window=random.choice((1, 2, 3)),
+        span_chunks=random.choice((1, 2, 3)),
+        remembers_s=60.0 if random.random() < 0.1 else 86_400.0,
+        forgetful_probe=random.random() < 0.3,
+    )
+
+
+def _second(case: Case, more: Random) -> tuple[Case, ...]:
+    """Choose a second sink of the pipeline, or none."""
+    if more.random() < 0.6:
+        return ()
+    return (
+        replace(
+            case,
+            name="second",
+            variant=more.choice((*Variant, Variant.PLACES)),
+            on_doubt=more.choice(list(OnDoubt)),
+            on_reject=more.choice(list(OnReject)),
+        ),
+    )
+
+
+def _isolates(case: Case) -> bool:
+    """Whether an event that never gets an answer is set aside: not where a policy repeats it."""
+    if case.variant is Variant.PLACES or case.on_doubt in (OnDoubt.RESEND, OnDoubt.PROBE):
+        return False
+    return case.capability in (Capability.REPEATABLE, Capability.OPAQUE)
+
+
+@dataclass(eq=False)
+class World:
+    """A world as its seed has it."""
+
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.random = random = Random(self.seed)
+        self.case = case_of(random)
+        self.feed = feed(
+            self.case.identities, self.case.partitions, random.randint(6, 14), random.randrange(24)
+        )
+        self.weather = Weather(
+            random,
+            rate=random.choice((0.0, 0.02, 0.05, 0.1)),
+            left=random.choice((1, 2, 3, 6)),
+            zombies=random.random() < 0.6,
+            cuts=random.random() < 0.5,
+        )
+        self.hub = Hub(random)
+        self.more = more = Random(f"{self.seed}: what came later")
+        self.cases = (self.case, *_second(self.case, more))
+        self.cluster = Cluster(
+            self.cases,
+            self.feed,
+            self.hub,
+            self.weather,
+            random,
+            knows_the_dead=random.random() < 0.5,
+        )
+        self.changes = self._changes()
+        self.play = Play(
+            self.cluster,
+            tail_apart(cut(self.feed, random.randint(1, 3), random), self.feed),
+            random,
+            loses=random.choice((0.0, 0.0, 0.3)),
+            speculates=random.choice((0.0, 0.0, 0.5)),
+            deaf=random.random() < 0.15,
+            peace=self.make_peace,
+            changes=self.changes,
+        )
+        if random.random() < 0.3 and self.case.variant is not Variant.PLACES:
+            numbers = [fact.number for fact in self.feed.facts]
+            self.refused = frozenset(random.sample(numbers, random.randint(1, 2)))
+        else:
+            self.refused = frozenset()
+        for case in self.cases:
+            if case.variant is not Variant.PLACES:
+                self._trouble(case, self.cluster.destinations[case.name])
+
+    def _changes(self) -> Changes:
+        """Choose what is changed about the pipeline while it is stopped."""
+        more, case = self.more, self.case
+        second = self.cases[1].name if len(self.cases) > 1 else None
+        joins, leaves = more.choice(((None, None), (second, None), (None, second)))
+        releases = more.random() < 0.2
+        rescales = 0
+        if not releases and not case.identities.by_source and more.random() < 0.3:
+            rescales = rescales_most({each.capability for each in self.cases})
+        return Changes(self.cluster, more, joins, leaves, releases, rescales)
+
+    def _trouble(self, case: Case, destination: Destination) -> None:
+        """Choose what a destination refuses, and how."""
+        more, numbers = self.more, [fact.number for fact in self.feed.facts]
+        destination.refuses.update(self.refused)
+        if more.random() < 0.3:
+            destination.gateway = Gateway(self.hub, lambda: more.choice(SHUT_S))
+        if more.random() < 0.4:
+            destination.poison.update(self.refused)
+        if _isolates(case) and more.random() < 0.15:
+            destination.broken.add(more.choice(numbers))
+
+    def make_peace(self) -> None:
+        """From now on nothing goes wrong; what an event itself is like stays."""
+        self.weather.make_peace()
+        for destination in self.cluster.destinations.values():
+            if destination.gateway is not None:
+                destination.gateway.peace = True
+
+    def run(self) -> Judgement:
+        """Play it to its end and judge it, sink by sink."""
+        notes = self.play.play_out()
+        judgement = judge(self._evidence(self.case, notes))
+        for case in self.cases[1:]:
+            judgement.merge(judge(self._evidence(case)), case.name)
+        return judgement
+
+    def _evidence(self, case: Case, notes: tuple[str, ...] = ()) -> Evidence:
+        destination = self.cluster.destinations[case.name]
+        return Evidence(
+            case,
+            self.feed,
+            list(destination.seen()),
+            self.cluster.parked(case.name),
+            ended=self.play.ended,
+            refused=self.refused | destination.turned_away,
+            disturbances=self.weather.struck + self.cluster.attempts,
+            generations=self.cluster.generation(),
+            expired=case.remembers_s < 3600.0,
+            notes=notes,
+            required=self.changes.owed(case.name),
+            gateway=destination.gateway is not None,
+            broken=frozenset(destination.broken),
+            poison=frozenset(destination.poison),
+            drained=self.play.ended and not self.play.deaf and case.name in self.cluster.active,
+        )
+
+
+def run_world(seed: int, *, told: bool = False) -> Outcome:
+    """Play one world; its story is told when it is invalid, or when it is asked for."""
+    world = World(seed)
+    with _without_logs():
+        judgement = world.run()
+    verdict = judgement.verdict
+    story = world.cluster.story.lines() if told or verdict is Verdict.INVALID else []
+    return Outcome(
+        seed,
+        world.case,
+        verdict,
+        {category.value: times for category, times in judgement.counts.items()},
+        tuple(str(violation) for violation in judgement.violations),
+        judgement.doubted,
+        judgement.unreported,
+        world.weather.struck,
+        world.hub.turns,
+        tuple(story),
+    )
+
+
+@contextmanager
+def _without_logs() -> Iterator[None]:
+    """What the product logs in a world is part of no story: its faults are planned."""
+    log = logging.getLogger("semel")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
+def run_worlds(
+    count: int, seed: int, processes: int = 0, progress: Progress = lambda _: None
+) -> Summary:
+    """Play many worlds, and sum them up; `progress` is called with how many more are done.
+
+    Without `processes` they are played here; processes of their own end at once on Ctrl-C.
+    """
+    seeds = [world_seed(seed, at) for at in range(count)]
+    chunks = [seeds[at : at + CHUNK] for at in range(0, count, CHUNK)]
+    summary = Summary()
+    if not processes:
+        for chunk in chunks:
+            summary.merge(_run_chunk(chunk))
+            progress(len(chunk))
+        return summary
+    with get_context("spawn").Pool(processes, _leave_interrupts_to_the_parent) as pool:
+        for part in pool.imap_unordered(_run_chunk, chunks):
+            summary.merge(part)
+            progress(part.total.worlds)
+    return summary
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    """A Ctrl-C is no fault of a world: the parent ends its processes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def world_seed(seed: int, at: int) -> int:
+    """Give the seed of the world number `at` among those of `seed`."""
+    return seed * 1_000_000 + at
+
+
+def _run_chunk(seeds: list[int]) -> Summary:
+    summary = Summary()
+    for seed in seeds:
+        outcome = run_world(seed)
+        if len(summary.invalid) >= STORIES_MAX:
+            outcome = replace(outcome, story=())
+        summary.add(outcome)
+    return summary
