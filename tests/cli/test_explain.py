@@ -192,7 +192,7 @@ def test_a_bare_sink_a_function_and_what_carries_an_agreement_are_understood() -
 
 MODULE = """
 import semel
-from semel.delivery import Agreement
+from semel.delivery import PipelineSpec
 from semel.events import Given
 
 print("a module may print")
@@ -208,7 +208,7 @@ class Kept:
 
 
 def pipeline():
-    return Agreement("charges", (charge,), Given("customer", ("payment_id",)), partitions=4)
+    return PipelineSpec("charges", (charge,), Given("customer", ("payment_id",)), partitions=4)
 
 
 def broken():

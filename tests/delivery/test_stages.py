@@ -353,7 +353,7 @@ CHILD = """
 import sys, os, signal, urllib.request
 sys.path.insert(0, sys.argv[1])
 from delivery.world import World
-from semel.ledger.client import Scribe
+from semel.ledger.client import LedgerClient
 from semel.ledger.store.opening import open_store
 from semel.runtime import SystemClock
 from semel.delivery import Runtime
@@ -371,8 +371,8 @@ def notify(manifest):
 world = World()
 world.clock = SystemClock()
 world.store = open_store(f"sqlite:///{folder}/ledger.db")
-world.scribe = Scribe(world.store, "pay")
-world.around = Runtime()
+world.client = LedgerClient(world.store, "pay")
+world.runtime = Runtime()
 world.process = lambda _: Process.here()
 world.sinks.append(Files(name="out", url=folder + "/lake", then=notify))
 world.start()

@@ -38,7 +38,15 @@ from semel.ledger import journal
 from semel.ledger.keys import EVENTS, STREAMS, key, prefix
 from semel.ledger.rows import PartitionRow, SpanRow
 from semel.ledger.store.commit import Equals, Put, Sweep
-from semel.ledger.verbs import complete, generations, open_checks, parked, partitions, runs, sequences
+from semel.ledger.verbs import (
+    complete,
+    generations,
+    open_checks,
+    parked,
+    partitions,
+    runs,
+    sequences,
+)
 from semel.ledger.verbs import open as open_verb
 from semel.ledger.verbs.complete import Report
 from semel.ledger.verbs.runs import PIPELINES

@@ -1,4 +1,4 @@
-"""The scribe commits with patience, and finds its own earlier success.
+"""The ledger's client: commits with patience, and finds its own earlier success.
 
 Every commit of the ledger makes its own requirements false. So a commit whose reply was lost can be
 issued again, and a twin of it that arrives late changes nothing: it meets a `Conflict`.

@@ -42,7 +42,7 @@ class PreEncoded:
         return hash(self.content)
 
     def __repr__(self) -> str:
-        return f"Written({self.content!r})"
+        return f"PreEncoded({self.content!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.dense:

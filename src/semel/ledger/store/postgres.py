@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 _TRIES = 8
 
 ANSWER_S = 23.0
-"""How long an answer may take. Two such waits are what the scribe's patience comes to at most."""
+"""How long an answer may take. Two such waits are what the client's patience comes to at most."""
 GRACE_S = 3.0
 """So much earlier the server's own timeout ends a statement, and says what it waited for."""
 

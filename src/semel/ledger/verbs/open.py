@@ -143,6 +143,7 @@ class Minibatches:
         """
         self._stages = request.stages
         while True:
+            # 1. Read what stands, and refuse what cannot follow it.
             rows = self._client.read(self._open, self._pipeline)
             text, described = rows.get(self._open), rows.get(self._pipeline)
             open_checks.rescaled(self._client, described, request)
@@ -151,48 +152,60 @@ class Minibatches:
             judged = self._follow(before, request)
             if before is not None and not judged.new_generation:
                 self._refuse_partly_joined(before, described, request)
-            row = self._from_known_sources(before, self._next(before, request, judged), request)
-            standing = self._sequences(request)
-            if before is not None and _same(before, row):
-                row = before
-            elif before is not None and _begins(before, row):
-                row = replace(
-                    row, compared=open_checks.compare_positions(self._client, standing, request)
-                )
-            opening = OpenMinibatch(
-                row,
-                row.dump(),
-                standing,
-                first_of_run=before is None or before.run != self._run,
-                new_generation=before is not None
-                and before.minibatch.generation != row.minibatch.generation,
-                joined=self._joined(row.minibatch, described, request)
-                if row.again
-                else frozenset(),
-                starts=_starts(row, request),
-                lost_before=before.first if before is not None and _begins(before, row) else None,
-                inputs=request.inputs,
-            )
+            # 2. Decide which minibatch it is.
+            opening = self._decide(before, described, request, judged)
             if text == opening.text:
                 return opening
             if text is None:
                 open_checks.finished(self._client, described)
+            # 3. One commit: it requires what was read, so a second driver that read the same fails
+            #    here. From now on nothing that an earlier run writes is accepted.
             required = [
                 Absent(at) if payload is None else Equals(at, payload)
                 for at, payload in ((self._open, text), (self._pipeline, described))
             ]
-            sweeps = _swept(self._client.pipeline, before, row, request.sinks)
+            sweeps = _swept(self._client.pipeline, before, opening.row, request.sinks)
             requirements = [*required, *judged.requirements]
             updates = [Put(self._open, opening.text), *sweeps, *judged.updates]
             try:
                 self._client.commit(requirements, updates)
             except Conflict:
                 continue
-            self._refuse_left_out(described, before, request)  # a zombie may have begun until now
+            # 4. Look for what is left out once more: until the commit a zombie could begin it.
+            self._refuse_left_out(described, before, request)
             self._all_in = True
             return (
                 replace(opening, sequences=self._sequences(request)) if judged.updates else opening
             )
+
+    def _decide(
+        self,
+        before: OpenRow | None,
+        described: str | None,
+        request: OpenRequest,
+        judged: JudgementEffects,
+    ) -> OpenMinibatch:
+        """Give the minibatch that follows what stands, as it will be when it is open."""
+        row = self._from_known_sources(before, self._next(before, request, judged), request)
+        standing = self._sequences(request)
+        begins = before is not None and _begins(before, row)
+        if before is not None and _same(before, row):
+            row = before
+        elif begins:
+            compared = open_checks.compare_positions(self._client, standing, request)
+            row = replace(row, compared=compared)
+        return OpenMinibatch(
+            row,
+            row.dump(),
+            standing,
+            first_of_run=before is None or before.run != self._run,
+            new_generation=before is not None
+            and before.minibatch.generation != row.minibatch.generation,
+            joined=self._joined(row.minibatch, described, request) if row.again else frozenset(),
+            starts=_starts(row, request),
+            lost_before=before.first if before is not None and begins else None,
+            inputs=request.inputs,
+        )
 
     def _refuse_left_out(
         self, described: str | None, before: OpenRow | None, request: OpenRequest
@@ -248,18 +261,13 @@ class Minibatches:
         """Decide which minibatch Spark's batch is: the same again, the next, or the first of a
         generation, also because a person has judged it.
         """
-        blocked = tuple(
-            sink
-            for sink in request.sinks
-            if self._client.scan(HEADS, prefix(self._client.pipeline, sink), limit=1)
-        )
         row = OpenRow(
             run=self._run,
             minibatch=Minibatch(1, request.batch),
             serial=1,
             query=request.query,
             partitions=request.partitions,
-            blocked=blocked,
+            blocked=self._blocked(request),
             version=1 if before is None else before.version + 1,
             since=self._client.clock.wall(),
             inputs=() if before is None else before.inputs,
@@ -307,6 +315,13 @@ class Minibatches:
         if not request.survives_lost_checkpoint:
             raise open_checks.lost_checkpoint(self._client, before, request)
         return fresh
+
+    def _blocked(self, request: OpenRequest) -> tuple[str, ...]:
+        """Name the sinks at which the events of some entity wait."""
+        heads = {sink: prefix(self._client.pipeline, sink) for sink in request.sinks}
+        return tuple(
+            sink for sink, start in heads.items() if self._client.scan(HEADS, start, limit=1)
+        )
 
     def _steps(self, before: OpenRow, request: OpenRequest) -> bool:
         """Whether a batch belongs to the generation: one before the newest only where the newest is

@@ -231,7 +231,7 @@ def refuse_unknown(pipeline: str, request: OpenRequest) -> None:
 def compare_positions(
     client: LedgerClient, standing: Mapping[str, Mapping[str, SequenceRow]], request: OpenRequest
 ) -> bool:
-    """Compare where Spark begins with where the ledger stands, for all sinks of the wish.
+    """Compare where Spark begins with where the ledger stands, for all sinks of the request.
 
     False leaves it to the tasks: Spark's start is not known, or a partition will have its first
     watermark only when it is closed. Raises `Diverged`.
