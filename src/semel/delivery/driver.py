@@ -19,7 +19,7 @@ from semel.delivery.parking.resend import Resending
 from semel.delivery.recovery.close_generation import Closing
 from semel.delivery.second_stage import Stages
 from semel.errors import NotDelivered, OutcomeUnknown, SemelError
-from semel.events import Minibatch, Position
+from semel.events import Minibatch
 from semel.ledger.journal import Journal
 from semel.ledger.keys import STREAMS, number_of, prefix, split
 from semel.ledger.rows import OpenRow, PartitionRow
@@ -106,7 +106,7 @@ class Driver:
 
     def _take_partitions(self) -> None:
         """Where nobody asks for a number of partitions, take the recorded one, else the default."""
-        if self.partitions is None and not isinstance(self.identity, Position):
+        if self.partitions is None and not self.identity.uses_source_partitions:
             recorded = Owners(self.client).described()
             known = self.default_partitions if recorded is None else recorded.get("partitions")
             self.partitions = known

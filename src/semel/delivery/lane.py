@@ -19,7 +19,7 @@ from semel.delivery.faults import Faults
 from semel.delivery.parking.in_doubt import stop_if_held
 from semel.delivery.parking.parking import Expected, schema_text
 from semel.errors import Diverged, HeldInDoubt, NotDelivered
-from semel.events import Chunk, Digest, Position, Rows
+from semel.events import Chunk, Digest, Rows
 from semel.events.chunks import chunk_key, escaped
 from semel.events.digests import changed_columns, column_types
 from semel.ledger.verbs.complete import Report
@@ -128,7 +128,7 @@ class Lane:
             self.sink.name,
             self.assignment.partition,
             self.assignment.claimant(self.sink),
-            may_grow=isinstance(self.assignment.identity, Position),
+            may_grow=self.assignment.identity.may_grow,
         )
 
     # -- rows in, rows out

@@ -20,7 +20,6 @@ from semel.delivery.strategies.overwrite import OverwriteStrategy
 from semel.delivery.strategies.progress import ProgressStrategy
 from semel.delivery.strategies.replay_check import count_partition
 from semel.errors import Fenced
-from semel.events import Counter
 from semel.events.columns import put_together
 from semel.ledger.journal import COUNTERS, Journal, State, require_counts
 from semel.runtime import Runtime
@@ -110,7 +109,7 @@ class PartitionDelivery:
 
     def _counters(self) -> State:
         """Give the counters as the minibatch before left them."""
-        if not isinstance(self.assignment.identity, Counter):
+        if not self.assignment.identity.assigns_ids:
             return State()
         serial = self.assignment.opening.row.serial
         place = self.assignment.partition

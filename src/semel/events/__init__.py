@@ -5,11 +5,11 @@ from __future__ import annotations
 from semel.events.chunks import Chunk
 from semel.events.digests import Digest, digest
 from semel.events.event import Attempt, EntityID, Event, EventID, Minibatch
-from semel.events.identity import Counter, Given, Identity, Position, Stamper
+from semel.events.identity import Counter, Given, Identity, Memory, Position, Stamper
 from semel.events.ids.id_set import IdSet
 from semel.events.ids.ids_by_entity import EntityIds, Gathered
 from semel.events.ids.max_ids import Latest
-from semel.events.partitioning import bucket, bucket_name, cuts, order_columns, sort
+from semel.events.partitioning import bucket, bucket_name, cuts, sort
 from semel.events.rows import Rows
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "IdSet",
     "Identity",
     "Latest",
+    "Memory",
     "Minibatch",
     "Position",
     "Rows",
@@ -34,6 +35,5 @@ __all__ = [
     "bucket_name",
     "cuts",
     "digest",
-    "order_columns",
     "sort",
 ]

@@ -18,11 +18,11 @@ import xxhash
 from semel.errors import ConfigurationError
 from semel.events import columns
 from semel.events.encoding.dictionary_column import Labels
-from semel.events.identity import Counter, Given, Identity, Position
-from semel.events.identity.identity import once
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from semel.events.identity import Identity
 
 SEED = 42
 
@@ -46,28 +46,11 @@ def bucket_name(number: int, buckets: int) -> str:
     return f"{number}of{buckets}"
 
 
-def order_columns(identity: Identity, schema: pa.Schema) -> list[str]:
-    """The columns, as dotted paths, that put a partition's rows into one total order."""
-    if isinstance(identity, Position):
-        return once(identity.offset, *identity.ordinals)
-    if isinstance(identity, Given):
-        return identity.order()
-    if isinstance(identity, Counter):
-        for each in schema:
-            if pa.types.is_map(each.type):
-                raise ConfigurationError(
-                    f"column {each.name!r} is a map, which has no order, and counted ids let every "
-                    f"column decide ties: turn it into array_sort(map_entries({each.name}))"
-                )
-        return once(*identity.order_by, identity.entity, *schema.names)
-    raise ConfigurationError(f"{identity!r} is not an identity: Position, Given or Counter")
-
-
 def sort(batch: pa.RecordBatch, identity: Identity) -> pa.RecordBatch:
     """The batch in the partition's order, without Spark: nulls first, text by bytes, NaN last."""
     batch = columns.without_views(batch)
     keys: list[pa.Array] = []
-    for path in order_columns(identity, batch.schema):
+    for path in identity.order_columns(batch.schema):
         keys.extend(_keys(columns.column(batch, path), path))
     names = [str(at) for at in range(len(keys))]
     ascending = [(name, "ascending") for name in names]

@@ -68,7 +68,7 @@ def plainly_named(frame: DataFrame) -> tuple[DataFrame, tuple[str, ...] | None]:
 def _order(schema: StructType, identity: Given | Counter) -> list[str]:
     """The columns of the total order: those of the identity, and where they can tie, all."""
     if isinstance(identity, Given):
-        return identity.order()
+        return identity.order_columns()
     for field in schema:
         if _has_no_order(field.dataType):
             raise ConfigurationError(

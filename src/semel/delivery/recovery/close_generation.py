@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from semel.delivery.calling import forgets, open_session
 from semel.delivery.parking.parking import ids_of
 from semel.delivery.recovery.watermarks import Reached
-from semel.events import EntityIds, Given, IdSet, Position
+from semel.events import EntityIds, IdSet, Memory
 from semel.events.chunks import chunk_key
 from semel.ledger.damage import readable
 from semel.ledger.journal import TABLE as JOURNAL
@@ -179,7 +179,7 @@ class Closing:
             self._require_kept(leftover, 0 if told is None else told.osn)
             if isinstance(told, Tail):
                 ids = EntityIds.EMPTY
-                if isinstance(self.identity, Given):
+                if self.identity.memory.keeps_ids:
                     sequenced = cast("SequencedSession", session)
                     ids = sequenced.delivered_ids(leftover.minibatch)
                 if told.minibatch != leftover.minibatch:
@@ -317,13 +317,13 @@ class Closing:
             state=state,
             why=why,
             at=self.client.clock.wall(),
-            blocks=blocks and not isinstance(self.identity, Position),
+            blocks=blocks and not self.identity.uses_source_partitions,
         )
 
     def _standing(self, leftover: Leftover, handled: Handled, kept: EntityIds) -> Standing:
         before = self.opening.standing(leftover.sink, leftover.row.partition)
         osn = max(before.osn, handled.osn)
-        if not isinstance(self.identity, Position):
+        if self.identity.memory is not Memory.POSITIONS:
             return Standing(osn, max(before.sent, handled.sent), before.mark)
         mark = before.mark or Mark(generation=leftover.minibatch.generation)
         above = mark.above
@@ -362,11 +362,11 @@ class Closing:
     def _entry(
         self, leftover: Leftover, sink: Sink, kept: EntityIds, handled: Handled
     ) -> Entry | None:
-        if not isinstance(self.identity, Given) or not kept:
+        if not self.identity.memory.keeps_ids or not kept:
             return None
         operator, partition = watermark_of(sink.name), leftover.row.partition
         number = self.opening.row.serial - 1
-        if not self.identity.increasing:
+        if self.identity.memory is Memory.ALL_IDS:
             return self.journal.append(operator, partition, number, {str(number): kept.to_json()})
         base = self.journal.restore(operator, partition, before=number, check=require_reached)
         place = self.journal.place(operator, partition)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 
 from semel.errors import Diverged, HeldInDoubt
-from semel.events import EntityIds, Gathered, Given, IdSet, Latest, Position, digest
+from semel.events import EntityIds, Gathered, IdSet, Latest, Memory, digest
 from semel.ledger.damage import DamagedRow, readable
 from semel.ledger.journal import (
     FORGOT,
@@ -61,14 +61,15 @@ class Watermark(Protocol):
 
 def watermark(assignment: Assignment, sink: Sink, journal: Journal) -> Watermark:
     """Choose the watermark that the identity has."""
-    identity = assignment.identity
-    if isinstance(identity, Position):
-        return _ByPosition(assignment, sink)
-    if isinstance(identity, Given):
-        if identity.increasing:
+    match assignment.identity.memory:
+        case Memory.POSITIONS:
+            return _ByPosition(assignment, sink)
+        case Memory.HIGHEST_IDS:
             return _ByMaximum(assignment, sink, journal)
-        return _BySet(assignment, sink, journal)
-    return _Nothing()
+        case Memory.ALL_IDS:
+            return _BySet(assignment, sink, journal)
+        case Memory.NOTHING:
+            return _Nothing()
 
 
 class _Nothing:

@@ -26,7 +26,6 @@ from semel.errors import (
     Rejected,
     SemelError,
 )
-from semel.events import EntityIds, Given
 from semel.ledger.verbs.parked import HeadMoved
 from semel.protocol import (
     RESUME,
@@ -320,17 +319,8 @@ class ProgressStrategy:
             osn=lane.last_osn_before + stop,
             digest=lane.running_after(rows, count),
             sort_key=rows.sort_key(count - 1),
-            ids=self._ids(rows.slice(start - lane.position, count)),
+            ids=lane.assignment.identity.progress_ids(rows.slice(start - lane.position, count)),
         )
-
-    def _ids(self, rows: Rows) -> EntityIds:
-        """The ids of a chunk, for given identity: position has its offset, a counter never needs
-        them.
-        """
-        identity = self._lane.assignment.identity
-        if not isinstance(identity, Given):
-            return EntityIds.EMPTY
-        return rows.last_id_sets() if identity.increasing else rows.id_sets()
 
     def _ask_again(self, result: DeliveryError | Fenced) -> None:
         """An unknown outcome, or an epoch lost to a zombie: fence anew, ask what is done."""

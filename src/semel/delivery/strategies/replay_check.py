@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from semel.events import Digest, Position
+from semel.events import Digest
 from semel.ledger.verbs.complete import Report
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def goes_on(lane: Lane, rows: Rows) -> bool:
     row = lane.claim.row
     if row is None or row.count is None or lane.position < row.count:
         return False
-    if not isinstance(lane.assignment.identity, Position):
+    if not lane.assignment.identity.may_grow:
         return False
     opening = lane.assignment.opening
     known = opening.sequence(lane.sink.name, lane.assignment.partition)

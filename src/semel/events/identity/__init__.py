@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from semel.events.identity.counter import Counter, CounterStamper
 from semel.events.identity.given import Given, GivenStamper
-from semel.events.identity.identity import Identity, Stamper
+from semel.events.identity.identity import Identity, Memory, Stamper
 from semel.events.identity.position import Position, PositionStamper
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Given",
     "GivenStamper",
     "Identity",
+    "Memory",
     "Position",
     "PositionStamper",
     "Stamper",

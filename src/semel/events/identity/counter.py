@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from semel.errors import Diverged
+from semel.errors import ConfigurationError, Diverged
 from semel.events import columns, versions
 from semel.events.encoding.dictionary_column import Labels
-from semel.events.identity.identity import names, once
+from semel.events.identity.identity import Memory, names, once
+from semel.events.ids.ids_by_entity import EntityIds
 from semel.events.rows import Rows
 
 if TYPE_CHECKING:
@@ -33,6 +34,10 @@ class Counter:
 
     kind: ClassVar[str] = "counter"
     survives_lost_checkpoint: ClassVar[bool] = False
+    uses_source_partitions: ClassVar[bool] = False
+    may_grow: ClassVar[bool] = False
+    assigns_ids: ClassVar[bool] = True
+    memory: ClassVar[Memory] = Memory.NOTHING
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "order_by", names(self.order_by))
@@ -49,6 +54,20 @@ class Counter:
     def columns(self) -> list[str]:
         """The columns it looks at, as dotted paths."""
         return once(*self.order_by, self.entity)
+
+    def order_columns(self, schema: pa.Schema) -> list[str]:
+        """The declared order and the entity; every column decides ties, because ids follow it."""
+        for each in schema:
+            if pa.types.is_map(each.type):
+                raise ConfigurationError(
+                    f"column {each.name!r} is a map, which has no order, and counted ids let every "
+                    f"column decide ties: turn it into array_sort(map_entries({each.name}))"
+                )
+        return once(*self.order_by, self.entity, *schema.names)
+
+    def progress_ids(self, rows: Rows) -> EntityIds:  # noqa: ARG002 - the journal counts them
+        """None: the journal has the counters."""
+        return EntityIds.EMPTY
 
     def stamper(self, partition: str, *, last: Mapping[str, int] | None = None) -> CounterStamper:
         """A stamper for one partition of one minibatch, going on from the last ids before it."""

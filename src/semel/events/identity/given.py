@@ -18,7 +18,7 @@ from semel.events import columns, versions
 from semel.events.digests import digest
 from semel.events.encoding.dictionary_column import Labels
 from semel.events.identity.duplicates import Seen
-from semel.events.identity.identity import names, once
+from semel.events.identity.identity import Memory, names, once
 from semel.events.rows import Rows
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from semel.events.event import EventID
+    from semel.events.ids.ids_by_entity import EntityIds
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,9 @@ class Given:
 
     kind: ClassVar[str] = "given"
     survives_lost_checkpoint: ClassVar[bool] = True
+    uses_source_partitions: ClassVar[bool] = False
+    may_grow: ClassVar[bool] = False
+    assigns_ids: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "event", names(self.event))
@@ -62,9 +66,18 @@ class Given:
         """The columns it looks at, as dotted paths."""
         return once(*self.order_by, self.entity, *self.event)
 
-    def order(self) -> list[str]:
-        """The columns of the partition's total order."""
+    @property
+    def memory(self) -> Memory:
+        """The highest id of each entity where ids increase, else every id."""
+        return Memory.HIGHEST_IDS if self.increasing else Memory.ALL_IDS
+
+    def order_columns(self, schema: pa.Schema | None = None) -> list[str]:  # noqa: ARG002 - other columns decide nothing
+        """The declared order, or that of the ids, and the entity."""
         return once(*(self.order_by or self.event), self.entity, *self.event)
+
+    def progress_ids(self, rows: Rows) -> EntityIds:
+        """The ids of the rows, or the highest of each entity where ids increase."""
+        return rows.last_id_sets() if self.increasing else rows.id_sets()
 
     def stamper(
         self,
@@ -118,7 +131,7 @@ class GivenStamper:
             for path in self.identity.event
         }
         keys = []
-        for path in self.identity.order():
+        for path in self.identity.order_columns():
             if path in ids:
                 keys.append(ids[path])
             else:
@@ -214,4 +227,4 @@ class GivenStamper:
         )
 
     def _order_text(self) -> str:
-        return ", ".join(self.identity.order())
+        return ", ".join(self.identity.order_columns())

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
@@ -14,7 +15,22 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from semel.events.ids.ids_by_entity import EntityIds
     from semel.events.rows import Rows
+
+
+class Memory(Enum):
+    """What the ledger remembers of delivered events, so that a lost checkpoint repeats none."""
+
+    POSITIONS = auto()
+    HIGHEST_IDS = auto()
+    ALL_IDS = auto()
+    NOTHING = auto()
+
+    @property
+    def keeps_ids(self) -> bool:
+        """Whether ids of events are kept, all of them or the highest."""
+        return self in (Memory.HIGHEST_IDS, Memory.ALL_IDS)
 
 
 class Stamper(Protocol):
@@ -37,6 +53,22 @@ class Identity(Protocol):
 
     kind: ClassVar[str]
     survives_lost_checkpoint: ClassVar[bool]
+    uses_source_partitions: ClassVar[bool]
+    """A partition is one of the source; otherwise entities are spread over N partitions."""
+    may_grow: ClassVar[bool]
+    """A minibatch that is read again may have more events at the end of a partition."""
+    assigns_ids: ClassVar[bool]
+    """Ids are counted by semel, from a state that is kept in the journal."""
+
+    @property
+    def entity(self) -> str | None:
+        """The column of the entity, as a dotted path."""
+        ...
+
+    @property
+    def memory(self) -> Memory:
+        """What the ledger remembers of delivered events."""
+        ...
 
     def describe(self) -> dict[str, Any]:
         """What may not change under a pipeline, as JSON."""
@@ -44,6 +76,14 @@ class Identity(Protocol):
 
     def columns(self) -> list[str]:
         """The columns it looks at, as dotted paths."""
+        ...
+
+    def order_columns(self, schema: pa.Schema) -> list[str]:
+        """The columns, as dotted paths, that put a partition's rows into one total order."""
+        ...
+
+    def progress_ids(self, rows: Rows) -> EntityIds:
+        """The ids that the progress row of a destination has to keep for these rows."""
         ...
 
     def stamper(self, partition: str, *, last: Mapping[str, int] | None = None) -> Stamper:

@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from semel.errors import ConfigurationError, Diverged
 from semel.events import columns, versions
 from semel.events.encoding.dictionary_column import Labels
-from semel.events.identity.identity import names, once
+from semel.events.identity.identity import Memory, names, once
+from semel.events.ids.ids_by_entity import EntityIds
 from semel.events.rows import Rows
 
 if TYPE_CHECKING:
@@ -36,6 +37,10 @@ class Position:
 
     kind: ClassVar[str] = "position"
     survives_lost_checkpoint: ClassVar[bool] = True
+    uses_source_partitions: ClassVar[bool] = True
+    may_grow: ClassVar[bool] = True
+    assigns_ids: ClassVar[bool] = False
+    memory: ClassVar[Memory] = Memory.POSITIONS
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ordinals", names(self.ordinals))
@@ -55,6 +60,14 @@ class Position:
     def columns(self) -> list[str]:
         """The columns it looks at, as dotted paths."""
         return once(self.topic, self.partition, self.offset, *self.ordinals, self.entity)
+
+    def order_columns(self, schema: pa.Schema) -> list[str]:  # noqa: ARG002 - other columns decide nothing
+        """Offset and ordinals: they are unique within a source partition."""
+        return once(self.offset, *self.ordinals)
+
+    def progress_ids(self, rows: Rows) -> EntityIds:  # noqa: ARG002 - the offset says it
+        """None: the progress row has the offset."""
+        return EntityIds.EMPTY
 
     def stamper(
         self,
