@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from semel.bench.redis_server import RedisServer
+from support.servers.redis import RedisServer
 
 
 @pytest.fixture(scope="session")

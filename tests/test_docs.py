@@ -84,7 +84,7 @@ def test_every_option_of_a_command_is_in_its_synopsis() -> None:
     assert {name: options(*name) for name in shown} == shown
 
 
-GROUPS = ("parked", "ledger", "bench")
+GROUPS = ("parked", "ledger")
 
 
 # -- Python

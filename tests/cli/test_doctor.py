@@ -14,7 +14,6 @@ import pytest
 
 from cli.running import pipeline_at, read_json, refused, semel
 from contract.pooling import Pool
-from semel.bench.servers import PostgresServer
 from semel.cli import checks, doctor
 from semel.cli.checks import (
     Check,
@@ -25,6 +24,7 @@ from semel.cli.checks import (
     compare_clocks,
 )
 from semel.spark import versions
+from support.servers.postgres import PostgresServer
 
 Out = pytest.CaptureFixture[str]
 

@@ -29,7 +29,6 @@ from delivery.world import (
     World,
     events,
 )
-from semel.bench.servers import PostgresServer
 from semel.events import Given, Identity
 from semel.ledger import LedgerClient, open_store, payloads
 from semel.ledger.keys import key
@@ -38,6 +37,7 @@ from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
 from semel.ledger.verbs.runs import Owners
 from semel.protocol import OnDoubt, ParkedState
 from semel.runtime import Process
+from support.servers.postgres import PostgresServer
 
 Out = pytest.CaptureFixture[str]
 

@@ -35,7 +35,6 @@ from delivery.witnesses import (
 )
 from delivery.world import COUNTER, GIVEN, INCREASING, ORDERED_POSITION, POSITION, World
 from ledger.older import MANY, PEOPLE, load, read, restored, written
-from semel.bench.servers import PostgresServer
 from semel.errors import Diverged
 from semel.events import Identity
 from semel.ledger import open_store
@@ -46,6 +45,7 @@ from semel.ledger.verbs.divergence import judge
 from semel.ledger.verbs.open import OpenMinibatch
 from semel.ledger.verbs.parked import resolve
 from semel.protocol import Judgement, OnReject, ParkedState
+from support.servers.postgres import PostgresServer
 
 FOLDER = Path(__file__).parent / "fixtures"
 VERSION = "6193669"

@@ -17,7 +17,6 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 
-from semel.bench.kafka_broker import KafkaBroker
 from semel.delivery import Assignment, Driver, PartitionDelivery
 from semel.events import Attempt, Chunk, EntityIds, Given, Identity, Minibatch, Rows
 from semel.events.encoding.dictionary_column import Labels
@@ -31,6 +30,7 @@ from semel.ledger.verbs.parked import read_parked
 from semel.runtime import Process
 from semel.sinks import Progress, Retry, Sink, Target
 from semel.sinks.kafka import Kafka
+from support.servers.kafka import KafkaBroker
 
 FAST = Retry(first_s=0.05, most_s=0.2, for_s=10.0)
 GIVEN = Given(entity="c", event=("id",))

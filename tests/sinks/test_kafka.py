@@ -14,7 +14,6 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from semel.bench.kafka_broker import KafkaBroker
 from semel.errors import ConfigurationError, Fenced
 from semel.events import Attempt, EntityIds, IdSet, Minibatch
 from semel.protocol import Capability
@@ -34,6 +33,7 @@ from sinks.kafka_world import (
     sink_to,
     target,
 )
+from support.servers.kafka import KafkaBroker
 
 
 @pytest.mark.rows("S17", "O23")

@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel.bench.kafka_broker import KafkaBroker
 from semel.errors import (
     ConfigurationError,
     Fenced,
@@ -48,6 +47,7 @@ from sinks.kafka_world import (
     sink_to,
     target,
 )
+from support.servers.kafka import KafkaBroker
 
 SECRET = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
 

@@ -9,7 +9,6 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from semel.bench.kafka_broker import KafkaBroker
 from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events import Attempt, IdSet
 from semel.ledger.verbs.parked import read_parked, resolve
@@ -27,6 +26,7 @@ from sinks.kafka_world import (
     sink_to,
     target,
 )
+from support.servers.kafka import KafkaBroker
 
 
 def opened(

@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel.bench.kafka_broker import KafkaBroker
 from semel.errors import ConfigurationError, Diverged, Fenced, NotDelivered, SemelError
 from semel.events import Minibatch
 from semel.ledger.verbs.parked import read_parked, resolve
@@ -35,6 +34,7 @@ from sinks.kafka_world import (
     sink_to,
     target,
 )
+from support.servers.kafka import KafkaBroker
 
 
 @pytest.fixture

@@ -14,14 +14,14 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from semel.bench.kafka_broker import KafkaBroker
-from semel.bench.servers import PostgresServer
 from semel.errors import Diverged, SemelError
 from semel.sinks.kafka import connection, topics
 from semel.sinks.kafka import transactional_session as rows
 from sinks import kafka_world
 from sinks.kafka_world import Pipeline, consumed, ids_in, sink_to
 from sinks.postgres_desk import Desk, batch, chunk_of, progress_of
+from support.servers.kafka import KafkaBroker
+from support.servers.postgres import PostgresServer
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from semel.bench.redis_server import RedisServer
 from semel.errors import Rejected
 from semel.events.encoding.python_values import ArrowValue
 from semel.sinks.redis import Redis
@@ -18,6 +17,7 @@ from sinks.postgres_desk import Desk, batch, chunk_of
 from sinks.redis_world import chunk_of as redis_chunk
 from sinks.redis_world import progress_of, session
 from sinks.test_files_reading import round_trip
+from support.servers.redis import RedisServer
 
 DAY_S = 86_400
 

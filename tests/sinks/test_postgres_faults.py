@@ -12,7 +12,6 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from semel.bench.servers import PostgresServer
 from semel.errors import (
     ConfigurationError,
     DeliveryError,
@@ -26,6 +25,7 @@ from semel.events import Minibatch
 from semel.sinks import Retry
 from semel.sinks.postgres.errors import Phase, told
 from sinks.postgres_desk import Desk, Wire, batch, chunk_of, once, progress_of
+from support.servers.postgres import PostgresServer
 
 COMMIT = b"commit\0"
 

@@ -11,7 +11,6 @@ import pytest
 
 from delivery.world import GIVEN, INCREASING, POSITION, events
 from redis_fixture import Cut
-from semel.bench.redis_server import RedisServer
 from semel.errors import (
     ConfigurationError,
     Diverged,
@@ -23,6 +22,7 @@ from semel.events import Identity
 from semel.sinks import Retry
 from semel.sinks.redis import Redis
 from sinks.redis_world import ROW, chunk_of, listed, lists, progress_of, session, target, world_with
+from support.servers.redis import RedisServer
 
 ONE = "a1 b2 a3 b4 a5 c6 c7"
 ALL = "a:1,3,5 b:2,4 c:6,7"

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from semel.bench.servers import PostgresServer
 from spark.driving import Bed, assert_once
+from support.servers.postgres import PostgresServer
 
 TOLD = re.compile(
     r"execute [^\n]*?: (?P<what>select [^\n]*)"

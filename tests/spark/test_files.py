@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from semel.bench.servers import PostgresServer
 from semel.errors import ConfigurationError, Diverged, EventsParked, Rejected
 from semel.sinks.files import Files, committed, read
 from semel.spark.deliver import deliver, deliver_batch
@@ -28,6 +27,7 @@ from spark.clusters import LONG_S, SPECULATING, go_on
 from spark.driving import Bed, Run, wait_for
 from spark.files_job import DRIVER_STEPS, TABLE, TASK_STEPS
 from spark.settings import Settings
+from support.servers.postgres import PostgresServer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = ("parquet", "lines")

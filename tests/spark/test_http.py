@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from semel import Ledger
-from semel.bench.http_witness import HttpWitness
 from semel.ledger.rows import ParkedRow
 from semel.protocol import ParkedState
 from semel.verify.demo.standalone import SMALL_JVM, spark_environment
@@ -23,6 +22,7 @@ from semel.verify.process_group import Household
 from spark.accounts import seed
 from spark.driving import Bed, Name, Run, wait_for
 from spark.settings import Settings
+from support.servers.http_witness import HttpWitness
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 WINDOW = 4

@@ -23,7 +23,6 @@ from uuid import uuid4
 import pytest
 
 from kafka_fixture import jars_or_skip
-from semel.bench.kafka_broker import KafkaBroker
 from semel.verify.demo.charge_server import CountingHouse
 from semel.verify.demo.standalone import SMALL_JVM, spark_environment
 from semel.verify.process_group import Household
@@ -31,6 +30,7 @@ from sinks.kafka_world import Record, consumed
 from spark.accounts import seed
 from spark.driving import Bed, Run, wait_for
 from spark.settings import Settings
+from support.servers.kafka import KafkaBroker
 
 STEPS = {
     "claim.before": 6,

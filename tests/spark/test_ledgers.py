@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 from semel import Ledger
-from semel.bench.servers import PostgresServer
 from semel.protocol import ParkedState
 from semel.verify.process_group import descendants, state_of
 from spark.accounts import FIVE, Account, counted, judge_held, seed
@@ -26,6 +25,7 @@ from spark.driving import Bed, Name, Run, missing, repeated, wait_for
 from spark.faults import DRIVER_STEPS, LEDGER_STEPS
 from spark.needs import has
 from spark.settings import Settings
+from support.servers.postgres import PostgresServer
 
 MIDDLE = "somewhere in the middle"
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from semel.bench.servers import PostgresServer
 from semel.verify.demo.standalone import SMALL_JVM, spark_environment
 from semel.verify.process_group import Household
 from spark.accounts import seed
 from spark.driving import Bed, Run, wait_for
 from spark.postgres_job import STEPS, TABLES, WAYS
 from spark.settings import Settings
+from support.servers.postgres import PostgresServer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = {"chunk_rows": 4, "deadline_s": 5.0, "lease_s": 2.0}

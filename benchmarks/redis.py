@@ -1,7 +1,7 @@
 """Measures counters in Redis: exactly once through the sink, against what people write by hand.
 
-Always true: both sides count the same events into the same keys of the same server, in turns. The
-peers mark every event with `SET ... NX` and count those that were new: record by record, and in
+Always true: both sides count the same events into the same keys of the same server, interleaved.
+The peers mark every event with `SET ... NX` and count those that were new: record by record, and in
 pipelines with two round trips a batch; a crash in between loses what was marked and not counted.
 """
 
@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from semel.bench.progress import Length
-from semel.bench.redis_server import RedisServer
-from semel.bench.rows import Row, compared
-from semel.bench.turns import folder, turns
+from benchmarks.progress import Length
+from benchmarks.rounds import folder, rounds
+from benchmarks.rows import Row, compared
 from semel.delivery import Assignment, Driver, PartitionDelivery
 from semel.events import Attempt, Position
 from semel.ledger.client import LedgerClient
@@ -26,15 +25,16 @@ from semel.ledger.journal import Journal
 from semel.ledger.store.opening import open_store
 from semel.runtime import Process
 from semel.sinks.redis import Redis
+from support.servers.redis import RedisServer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from semel.bench.progress import Progress
+    from benchmarks.progress import Progress
 
 ROWS = 200_000
 REPETITIONS = 3
-LENGTH = Length(sides=4, turn_s=4.0)
+LENGTH = Length(sides=4, run_s=4.0)
 SINGLE_PART = 10
 """A round trip per record is slow: it is measured on this part of the events."""
 
@@ -44,21 +44,21 @@ REMEMBERS_S = 86_400
 
 
 @dataclass
-class Bench:
-    """One server at which both sides take turns."""
+class RedisBenchmark:
+    """One server at which both sides alternate."""
 
     server: RedisServer
     folder: Path
     rows: int
     batches: list[pa.RecordBatch] = field(init=False)
-    _turn: int = field(default=0, init=False)
+    _run_number: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self.batches = _payments(self.rows)
 
     def semel(self, chunk_rows: int = CHUNK) -> float:
         """Events per second through the sink, ledger and all."""
-        self._turn += 1
+        self._run_number += 1
         sink = Redis(
             name="counters",
             url=self.server.url(),
@@ -67,9 +67,9 @@ class Bench:
             arguments=("{amount}",),
             chunk_rows=chunk_rows,
         )
-        store = open_store(f"sqlite:///{self.folder}/ledger-{self._turn}.db")
+        store = open_store(f"sqlite:///{self.folder}/ledger-{self._run_number}.db")
         client, me = LedgerClient(store, "bench"), Process.here()
-        driver = Driver(client, [sink], Position(), me, f"bench-{self._turn}")
+        driver = Driver(client, [sink], Position(), me, f"bench-{self._run_number}")
         driver.start()
         began = perf_counter()
         opening = driver.begin("query", 0)
@@ -136,10 +136,10 @@ class Bench:
 def measure(say: Progress, repetitions: int = REPETITIONS, rows: int = ROWS) -> list[Row]:
     """Run everything; give the rows of the table."""
     with folder() as place, closing(RedisServer()) as server:
-        bench = Bench(server, place, rows)
-        few = Bench(server, place / "few", rows // SINGLE_PART)
+        bench = RedisBenchmark(server, place, rows)
+        few = RedisBenchmark(server, place / "few", rows // SINGLE_PART)
         few.folder.mkdir()
-        by_record = turns(
+        by_record = rounds(
             say,
             "counters",
             repetitions,
@@ -147,7 +147,7 @@ def measure(say: Progress, repetitions: int = REPETITIONS, rows: int = ROWS) -> 
             "events/s",
         )
         sides = {"semel": bench.semel, "pipelined": bench.peer}
-        piped = turns(say, "counters", repetitions, sides, "events/s")
+        piped = rounds(say, "counters", repetitions, sides, "events/s")
     rows_of = {
         "a record at a time": (by_record, "SETNX, then INCRBY, record by record"),
         "pipelined": (piped, f"SET NX and INCRBY in pipelines of {CHUNK:,}"),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 
-_SRC = Path(__file__).parents[2]
+_TESTS = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +63,9 @@ class HttpWitness:
 
     def start(self) -> None:
         """Start its process, on the port that it had."""
-        paths = [str(_SRC), os.environ.get("PYTHONPATH", "")]
-        self._process = subprocess.Popen(  # noqa: S603 - our own words
-            [sys.executable, "-m", "semel.bench.http_witness", json.dumps(self._told)],
+        paths = [str(_TESTS), os.environ.get("PYTHONPATH", "")]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "support.servers.http_witness", json.dumps(self._told)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for us

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from semel.bench.rows import Row
+    from benchmarks.rows import Row
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from semel.bench.environments import python_with
-from semel.bench.kafka_broker import fetched
+from benchmarks.environments import python_with
 from semel.runtime import SystemClock
 from semel.sinks.kafka import Kafka
 from semel.spark.deliver import deliver
+from support.servers.kafka import fetched
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ ENDS_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True)
-class Copy:
+class RunningCopy:
     """A copy that is under way: how to end it, and what is wrong with it."""
 
     end: Callable[[], object]
@@ -53,7 +53,9 @@ class WithSemel:
     folder: Path
     _number: int = field(default=0, init=False)
 
-    def start(self, given: str, taken: str, *, stamps: tuple[str, ...], bounded: bool) -> Copy:
+    def start(
+        self, given: str, taken: str, *, stamps: tuple[str, ...], bounded: bool
+    ) -> RunningCopy:
         """Start a copy; with semel's headers, or fewer."""
         frame = self._given(given).select("topic", "partition", "offset", "key", "value")
         sink = Kafka(
@@ -73,7 +75,7 @@ class WithSemel:
         )
         return self._started(writer, bounded=bounded)
 
-    def start_plain(self, given: str, taken: str) -> Copy:
+    def start_plain(self, given: str, taken: str) -> RunningCopy:
         """Start a bounded copy by Spark's own sink, which promises at-least-once."""
         frame = self._given(given).select("key", "value")
         writer = (
@@ -95,14 +97,14 @@ class WithSemel:
             .load()
         )
 
-    def _started(self, writer: Any, *, bounded: bool) -> Copy:
+    def _started(self, writer: Any, *, bounded: bool) -> RunningCopy:
         writer = writer.option(
             "checkpointLocation", str(self.folder / f"checkpoint-{self._number}")
         )
         if bounded:
             writer = writer.trigger(availableNow=True)
         query = writer.start()
-        return Copy(query.stop, query.exception)
+        return RunningCopy(query.stop, query.exception)
 
 
 class WithFlink:
@@ -124,7 +126,7 @@ class WithFlink:
                 env={**_without_spark(), "HADOOP_CLASSPATH": str(jar)},
             )
 
-    def start(self, given: str, taken: str, *, bounded: bool) -> Copy:
+    def start(self, given: str, taken: str, *, bounded: bool) -> RunningCopy:
         """Start a copy."""
         self._number += 1
         told = {
@@ -136,7 +138,7 @@ class WithFlink:
             "bounded": bounded,
         }
         self._tell(json.dumps(told))
-        return Copy(self._end, self._trouble)
+        return RunningCopy(self._end, self._trouble)
 
     def close(self) -> None:
         """End the process."""

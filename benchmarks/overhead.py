@@ -1,7 +1,7 @@
 """Measures what semel adds on Spark: the same query, the same work, with and without the promise.
 
-Always true: both sides do the same work on the same rows in the same session, in turns; the peer is
-`foreachBatch` as a careful person writes it, with Arrow batches, and at-least-once.
+Always true: both sides do the same work on the same rows in the same session, interleaved; the
+peer is `foreachBatch` as a careful person writes it, with Arrow batches, and at-least-once.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from semel.bench.progress import Length
-from semel.bench.rows import Row, compared
-from semel.bench.servers import PostgresServer
-from semel.bench.turns import folder, session, turns
-from semel.bench.writes import counted_writes
+from benchmarks.progress import Length
+from benchmarks.rounds import folder, rounds, session
+from benchmarks.rows import Row, compared
+from benchmarks.writes import counted_writes
 from semel.events import Given
 from semel.runtime import SystemClock
 from semel.sinks import sink
 from semel.spark.deliver import deliver
 from semel.spark.repartition import arranged
+from support.servers.postgres import PostgresServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from semel.bench.progress import Progress
+    from benchmarks.progress import Progress
 
 ROWS = 1_000_000
 BATCHES = 4
 REPETITIONS = 5
-LENGTH = Length(sides=10, turn_s=9.0)
+LENGTH = Length(sides=10, run_s=9.0)
 WINDOW = 50_000
 PARTITIONS = 2
 SETTINGS = {"spark.driver.memory": "2g", "spark.sql.streaming.numRecentProgressUpdates": "1000"}
@@ -61,8 +61,8 @@ def plain(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 @dataclass
-class Bench:
-    """One session in which both sides take turns."""
+class SparkBenchmark:
+    """One session in which both sides alternate."""
 
     spark: Any
     folder: Path
@@ -120,9 +120,9 @@ class Bench:
     def pairs(
         self, what: str, ours: Callable[[], float], theirs: Callable[[], float]
     ) -> list[tuple[float, float]]:
-        """Let both sides take turns; the first pair warms up and does not count."""
+        """Let both sides alternate; the first pair warms up and does not count."""
         sides = {"semel": ours, "a plain foreachBatch": theirs}
-        found = turns(self.say, what, self.repetitions, sides, "ms")
+        found = rounds(self.say, what, self.repetitions, sides, "ms")
         return list(zip(*found.values(), strict=True))[1:]
 
 
@@ -147,11 +147,11 @@ def measure(
 ) -> list[Row]:
     """Run everything; give the rows of the table."""
     with folder() as place, session("overhead", SETTINGS) as spark:
-        bench = Bench(spark, place, say, repetitions, rows)
+        bench = SparkBenchmark(spark, place, say, repetitions, rows)
         return [*throughput(bench), *latency(bench), *writes(bench)]
 
 
-def throughput(bench: Bench) -> list[Row]:
+def throughput(bench: SparkBenchmark) -> list[Row]:
     """Rows 1 and 2 of the goals, in rows per second."""
     ids = Given("customer", ("payment_id",))
     given = {"entity": "customer", "event": "payment_id", "partitions": PARTITIONS}
@@ -185,7 +185,7 @@ def throughput(bench: Bench) -> list[Row]:
     return made
 
 
-def latency(bench: Bench) -> list[Row]:
+def latency(bench: SparkBenchmark) -> list[Row]:
     """What a micro-batch of ten rows gains, in milliseconds."""
     pairs = bench.pairs(
         "latency",
@@ -195,7 +195,7 @@ def latency(bench: Bench) -> list[Row]:
     return [compared("a micro-batch of 10 rows, position", pairs, "ms")]
 
 
-def writes(bench: Bench) -> list[Row]:
+def writes(bench: SparkBenchmark) -> list[Row]:
     """Count the commits that change the ledger, as PostgreSQL itself saw them."""
     bench.say("the ledger's commits are counted")
     server = PostgresServer(durable=False)

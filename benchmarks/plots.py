@@ -1,8 +1,8 @@
 """Draws the rows of benchmarks as bars, in SVG.
 
-`python -m semel.bench.plots RESULT.json ... --into docs/img`. Every RESULT.json is
-what `semel bench NAME --json` printed, in a file that is named NAME.json; the picture is NAME.svg,
-and the lines of the table are printed. Colours are chosen to be read on white and on black.
+`python -m benchmarks.plots RESULT.json ... --into docs/img`. Every RESULT.json is a kept result, or
+what `python -m benchmarks NAME --json` printed; the picture is NAME.svg, and the lines of the table
+are printed. Colours are chosen to be read on white and on black.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from semel.bench.goals import goal_of, times
-from semel.bench.rows import Row
+from benchmarks.goals import goal_of, times
+from benchmarks.rows import Row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -183,23 +183,23 @@ def lines(bench: str, rows: Sequence[Row]) -> list[str]:
     return made
 
 
-def read(path: Path) -> list[Row]:
-    """Read what a benchmark printed."""
-    told: dict[str, Any] = json.loads(path.read_text())
-    return [Row.from_json(each) for each in told["rows"]]
+def read(path: Path) -> tuple[str, list[Row]]:
+    """Read the name of a benchmark and its rows."""
+    result: dict[str, Any] = json.loads(path.read_text())
+    return result["benchmark"], [Row.from_json(each) for each in result["rows"]]
 
 
 def main() -> None:
     """Draw every file that is named; print its lines of the table."""
-    asking = argparse.ArgumentParser(prog="python -m semel.bench.plots", description=__doc__)
+    asking = argparse.ArgumentParser(prog="python -m benchmarks.plots", description=__doc__)
     asking.add_argument("results", nargs="+", type=Path, metavar="RESULT.json")
     asking.add_argument("--into", type=Path, default=Path("docs/img"))
     asked = asking.parse_args()
     asked.into.mkdir(parents=True, exist_ok=True)
     for path in asked.results:
-        rows = read(path)
-        (asked.into / f"{path.stem}.svg").write_text(draw(path.stem, rows))
-        print(*lines(path.stem, rows), sep="\n")
+        name, rows = read(path)
+        (asked.into / f"{name}.svg").write_text(draw(name, rows))
+        print(*lines(name, rows), sep="\n")
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ class Row:
 
 
 def compared(what: str, pairs: Sequence[tuple[float, float]], unit: str) -> Row:
-    """Compare pairs of (ours, the peer's) that were measured in turns."""
+    """Compare pairs of (ours, the peer's) that were measured alternately."""
     ratios = [ours / theirs for ours, theirs in pairs]
     return Row(
         what,

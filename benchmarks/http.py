@@ -3,7 +3,7 @@
 Always true: all sides call the same service, which takes its time to answer, with as many calls in
 flight. The plain one is aiohttp as a careful person writes it, without order, and promises nothing
 after a crash; the durable one is DBOS on PostgreSQL, with a step for each call and a workflow for
-each entity. What the service counted is looked at after every turn.
+each entity. What the service counted is looked at after every run.
 """
 
 from __future__ import annotations
@@ -21,12 +21,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from semel.bench.environments import python_with
-from semel.bench.http_witness import HttpWitness
-from semel.bench.progress import Length
-from semel.bench.rows import Row, compared
-from semel.bench.servers import PostgresServer
-from semel.bench.turns import folder, turns
+from benchmarks.environments import python_with
+from benchmarks.progress import Length
+from benchmarks.rounds import folder, rounds
+from benchmarks.rows import Row, compared
 from semel.delivery import Assignment, Driver, PartitionDelivery
 from semel.events import Attempt, Given, sort
 from semel.ledger.client import LedgerClient
@@ -34,9 +32,11 @@ from semel.ledger.journal import Journal
 from semel.ledger.store.opening import open_store
 from semel.runtime import Process
 from semel.sinks.http import Http
+from support.servers.http_witness import HttpWitness
+from support.servers.postgres import PostgresServer
 
 if TYPE_CHECKING:
-    from semel.bench.progress import Progress
+    from benchmarks.progress import Progress
 
 CALLS = 40_000
 ENTITIES = 10_000
@@ -46,21 +46,21 @@ DBOS = "3.3.0"
 IN_FLIGHT = 1_000
 SERVICE_S = 0.1
 REPETITIONS = 3
-LENGTH = Length(sides=4, turn_s=8.0)
+LENGTH = Length(sides=4, run_s=8.0)
 BATCH = 10_000
 IDENTITY = Given(entity="customer", event=("payment_id",))
 
 
 @dataclass
-class Bench:
-    """One service that both sides call in turns."""
+class HttpBenchmark:
+    """One service that both sides call alternately."""
 
     witness: HttpWitness
     server: PostgresServer
     folder: Path
     calls: int
     in_flight: int
-    _turn: int = 0
+    _run_number: int = 0
 
     def semel(self, **settings: Any) -> float:
         """Calls per second through engine and ledger, in order per entity."""
@@ -72,11 +72,11 @@ class Bench:
             **settings,
         )
         batches = _payments(self.calls)
-        self._turn += 1
-        store = open_store(f"sqlite:///{self.folder}/ledger-{self._turn}.db")
+        self._run_number += 1
+        store = open_store(f"sqlite:///{self.folder}/ledger-{self._run_number}.db")
         began = perf_counter()
         client, me = LedgerClient(store, "bench"), Process.here()
-        driver = Driver(client, [sink], IDENTITY, me, f"bench-{self._turn}")
+        driver = Driver(client, [sink], IDENTITY, me, f"bench-{self._run_number}")
         driver.start()
         opening = driver.begin("query", 0)
         assignment = Assignment("bench", opening, IDENTITY, "0", Attempt(driver.run, 1), me, 0)
@@ -179,8 +179,8 @@ def measure(
         closing(PostgresServer(durable=True)) as server,
         HttpWitness(delay_s=SERVICE_S) as witness,
     ):
-        bench = Bench(witness, server, place, calls, in_flight)
-        found = turns(
+        bench = HttpBenchmark(witness, server, place, calls, in_flight)
+        found = rounds(
             say,
             f"calls at {SERVICE_S * 1000:.0f} ms",
             repetitions,

@@ -1,7 +1,7 @@
-"""Caretakers: each clears up after this process once it is gone, however it went.
+"""A script that cleans up after this process when it ends, also when it is killed.
 
-A caretaker is a shell that waits at a pipe of ours, which closes when we let it go, and when we are
-killed.
+A shell waits on a pipe from this process. The pipe closes when `close` is called and when this
+process ends.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 _WITHIN_S = 60
 
 
-class Caretaker:
-    """Runs `script` when this process lets it go, or ends; `$1`, `$2`, ... are the arguments."""
+class CleanupAtExit:
+    """Runs `script` on `close`, or when this process ends; `$1`, `$2`, ... are the arguments."""
 
     def __init__(self, script: str, *arguments: str, **runs_as: Any) -> None:
-        self._process = subprocess.Popen(  # noqa: S603 - our own words
-            ["/bin/sh", "-c", f"read _\n{script}", "caretaker", *arguments],
+        self._process = subprocess.Popen(
+            ["/bin/sh", "-c", f"read _\n{script}", "cleanup", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -27,7 +27,7 @@ class Caretaker:
         )
 
     def close(self) -> None:
-        """Let it do its work, and wait until that is done."""
+        """Run the script now, and wait until it has ended."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._process.wait(timeout=_WITHIN_S)

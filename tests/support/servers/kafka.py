@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from semel.bench.caretakers import Caretaker
-from semel.bench.servers import free_port
 from semel.errors import ConfigurationError
 from semel.runtime import SystemClock
 from semel.spark.versions import kafka_connector
+from support.servers.cleanup import CleanupAtExit
+from support.servers.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,7 +105,7 @@ class KafkaBroker:
         self.far = f"127.0.0.1:{self.proxy}"
         self.guarded = f"127.0.0.1:{self._sasl}"
         self._home = Path(tempfile.mkdtemp(prefix="semel-kafka-"))
-        self._caretaker = Caretaker(_CLEAR, str(self._home))
+        self._cleanup = CleanupAtExit(_CLEAR, str(self._home))
         text = _PROPERTIES.format(
             port=self.port,
             behind=self.behind,
@@ -132,7 +132,7 @@ class KafkaBroker:
         """Start the broker and wait until it answers."""
         command = self._java("kafka.Kafka", str(self._properties))
         with (self._home / "log.txt").open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603 - our own words
+            self._process = subprocess.Popen(
                 ["/bin/sh", "-c", _BROKER, "broker", str(self._home), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -160,7 +160,7 @@ class KafkaBroker:
     def close(self) -> None:
         """Stop the broker and wait until its folder is gone."""
         self.stop()
-        self._caretaker.close()
+        self._cleanup.close()
 
     def log(self) -> str:
         """Give what the broker has written into its log."""
@@ -210,9 +210,7 @@ class KafkaBroker:
             "kafka.tools.StorageTool", "format", "-t", "c2VtZWwtdGVzdC1icm9rZQ",
             "-c", str(self._properties),
         )  # fmt: skip
-        done = subprocess.run(  # noqa: S603 - our own words
-            command, capture_output=True, text=True, check=False, cwd="/"
-        )
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
         if done.returncode:
             raise RuntimeError(f"the broker's folder was not made\n{done.stdout}{done.stderr}")
 
@@ -225,7 +223,7 @@ class KafkaBroker:
             try:
                 socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
                 self._leads()
-            except Exception:  # noqa: BLE001 - not yet
+            except Exception:
                 CLOCK.sleep(0.1)  # a server in a process of its own
             else:
                 return
@@ -250,7 +248,7 @@ def fetched(what: str) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "kafka.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        done = subprocess.run(  # noqa: S603 - our own words
+        done = subprocess.run(
             [str(FETCH), kafka_connector() if what == "spark" else what],
             capture_output=True,
             text=True,

@@ -1,9 +1,9 @@
 """Measures Kafka to Kafka: Spark with semel against Flink's exactly-once, on the same topic.
 
-Always true: both copy the same records between topics of the same broker, with two tasks, in turns;
-what counts is what `read_committed` shows. A rate is all records over the time from the first that
-was appended until the last is visible, so that neither's start counts; who looks asks for offsets
-only, and reads and counts the records once they are there.
+Always true: both copy the same records between topics of the same broker, with two tasks,
+interleaved; what counts is what `read_committed` shows. A rate is all records over the
+time from the first that was appended until the last is visible, so that neither's start counts; who
+looks asks for offsets only, and reads and counts the records once they are there.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from semel.bench.kafka_broker import KafkaBroker, fetched
-from semel.bench.kafka_copies import INTERVAL_MS, WithFlink, WithSemel
-from semel.bench.progress import Length
-from semel.bench.rows import Row, compared
-from semel.bench.turns import folder, session, turns
+from benchmarks.kafka_copies import INTERVAL_MS, WithFlink, WithSemel
+from benchmarks.progress import Length
+from benchmarks.rounds import folder, rounds, session
+from benchmarks.rows import Row, compared
 from semel.runtime import SystemClock
 from semel.sinks.kafka.records import STAMPS
+from support.servers.kafka import KafkaBroker, fetched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from semel.bench.kafka_copies import Copy
-    from semel.bench.progress import Progress
+    from benchmarks.kafka_copies import RunningCopy
+    from benchmarks.progress import Progress
 
 CLOCK = SystemClock()
 
 RECORDS = 500_000
 REPETITIONS = 3
-LENGTH = Length(sides=6, turn_s=15.0)
+LENGTH = Length(sides=6, run_s=15.0)
 PARTITIONS = 2
 VALUE_BYTES = 100
 RATE = 1_000
@@ -44,8 +44,8 @@ STILL_S = 3.0
 
 
 @dataclass
-class Bench:
-    """One broker at which both sides take turns."""
+class KafkaBenchmark:
+    """One broker at which both sides alternate."""
 
     broker: KafkaBroker
     semel: WithSemel
@@ -78,7 +78,7 @@ class Bench:
             producer.flush()
         return topic
 
-    def rate(self, start: Callable[[str], Copy]) -> float:
+    def rate(self, start: Callable[[str], RunningCopy]) -> float:
         """Records per second of one copy."""
         taken = self.topic()
         copy = start(taken)
@@ -96,7 +96,7 @@ class Bench:
             self.broker.delete_topic(taken)
         raise TimeoutError(f"{seen:,} of {self.records:,} records in {PATIENCE_S:g} s")
 
-    def _still_since(self, topic: str, copy: Copy) -> float:
+    def _still_since(self, topic: str, copy: RunningCopy) -> float:
         """Wait until nothing more becomes visible, and say since when. Only offsets are asked for:
         somebody who reads along takes from both sides' two cores.
         """
@@ -117,7 +117,7 @@ class Bench:
             CLOCK.sleep(LOOK_S)
         return since
 
-    def _read(self, topic: str, copy: Copy) -> tuple[float, int]:
+    def _read(self, topic: str, copy: RunningCopy) -> tuple[float, int]:
         """When the first record was appended, and how many are visible."""
         first, seen, at_last = float("inf"), 0, CLOCK.wall()
         for at, messages in self._seen(topic, copy):
@@ -128,7 +128,7 @@ class Bench:
                 break
         return first, seen
 
-    def latency(self, start: Callable[[str, str], Copy]) -> tuple[float, float]:
+    def latency(self, start: Callable[[str, str], RunningCopy]) -> tuple[float, float]:
         """Milliseconds from the producer's clock until a record is visible: median and p99."""
         given, taken = self.topic(), self.topic()
         copy = start(given, taken)
@@ -162,7 +162,7 @@ class Bench:
             producer.poll(0)
         producer.flush()
 
-    def _seen(self, topic: str, copy: Copy) -> Iterator[tuple[float, list[Any]]]:
+    def _seen(self, topic: str, copy: RunningCopy) -> Iterator[tuple[float, list[Any]]]:
         """What becomes visible, with the time when it was seen."""
         from confluent_kafka import Consumer, TopicPartition
 
@@ -205,11 +205,11 @@ def measure(
         session("kafka", settings) as spark,
     ):
         semel = WithSemel(spark, broker.servers, place)
-        bench = Bench(broker, semel, flink, say, repetitions, records, latency_s)
+        bench = KafkaBenchmark(broker, semel, flink, say, repetitions, records, latency_s)
         return [*throughput(bench), *visibility(bench)]
 
 
-def throughput(bench: Bench) -> list[Row]:
+def throughput(bench: KafkaBenchmark) -> list[Row]:
     """Records per second, with semel's headers and without any, as Flink has none."""
     given = bench.fill()
 
@@ -219,7 +219,7 @@ def throughput(bench: Bench) -> list[Row]:
         )
 
     bare, stamped, peer, plain = "semel", "semel with headers", "Flink", "Spark's own sink"
-    found = turns(
+    found = rounds(
         bench.say,
         "copy",
         bench.repetitions,
@@ -248,9 +248,9 @@ def throughput(bench: Bench) -> list[Row]:
     ]
 
 
-def visibility(bench: Bench) -> list[Row]:
+def visibility(bench: KafkaBenchmark) -> list[Row]:
     """How long it takes until a record is visible, at a steady rate."""
-    found = turns(
+    found = rounds(
         bench.say,
         "time until visible",
         bench.repetitions,

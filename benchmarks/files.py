@@ -1,4 +1,4 @@
-"""Measures part files against Spark's own Parquet sink: the same rows, the same session, in turns.
+"""Measures part files against Spark's own Parquet sink: same rows, same session, interleaved.
 
 Always true: both sides write snappy-compressed Parquet of the same columns to the same disk, and
 both leave a list of what is committed: Spark its metadata log, semel its manifests.
@@ -9,19 +9,19 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from semel.bench.overhead import PARTITIONS, SETTINGS, Bench
-from semel.bench.progress import Length
-from semel.bench.rows import Row, compared
-from semel.bench.turns import folder, session, turns
+from benchmarks.overhead import PARTITIONS, SETTINGS, SparkBenchmark
+from benchmarks.progress import Length
+from benchmarks.rounds import folder, rounds, session
+from benchmarks.rows import Row, compared
 from semel.sinks.files import Files, committed
 from semel.spark.deliver import deliver
 
 if TYPE_CHECKING:
-    from semel.bench.progress import Progress
+    from benchmarks.progress import Progress
 
 ROWS = 500_000
 REPETITIONS = 3
-LENGTH = Length(sides=5, turn_s=10.0)
+LENGTH = Length(sides=5, run_s=10.0)
 BATCHES = 3
 GIVEN = {
     "entity": "customer",
@@ -31,8 +31,8 @@ GIVEN = {
 }
 
 
-class FilesBench(Bench):
-    """One session in which part files and Spark's own take turns."""
+class FilesBenchmark(SparkBenchmark):
+    """One session in which part files and Spark's own alternate."""
 
     def part_files(self, rows: int, **words: Any) -> float:
         """Median milliseconds of a micro-batch with semel."""
@@ -63,14 +63,14 @@ def measure(
     """Run everything; give the rows of the table."""
     say("starting Spark")
     with folder() as place, session("files", SETTINGS) as spark:
-        bench = FilesBench(spark, place, say, repetitions, rows, BATCHES)
+        bench = FilesBenchmark(spark, place, say, repetitions, rows, BATCHES)
         return [*throughput(bench), *latency(bench)]
 
 
-def throughput(bench: FilesBench) -> list[Row]:
+def throughput(bench: FilesBenchmark) -> list[Row]:
     """Rows per second, with position identity, and in the order of entities."""
     rows = bench.rows
-    found = turns(
+    found = rounds(
         bench.say,
         "Parquet",
         bench.repetitions,
@@ -95,9 +95,9 @@ def throughput(bench: FilesBench) -> list[Row]:
     ]
 
 
-def latency(bench: FilesBench) -> list[Row]:
+def latency(bench: FilesBenchmark) -> list[Row]:
     """What a small micro-batch takes, in milliseconds."""
-    found = turns(
+    found = rounds(
         bench.say,
         "a small micro-batch",
         bench.repetitions,
@@ -112,5 +112,5 @@ def latency(bench: FilesBench) -> list[Row]:
 
 
 def _pairs(ours: list[float], theirs: list[float]) -> list[tuple[float, float]]:
-    """Those that count: the first turn warmed up."""
+    """Those that count: round 0 warmed up."""
     return list(zip(ours, theirs, strict=True))[1:]

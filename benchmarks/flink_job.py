@@ -40,7 +40,7 @@ SINK = """
 """
 
 
-class Copy:
+class FlinkCopy:
     """One copy: to what is there now if `bounded`, else for ever."""
 
     def __init__(self, told: dict[str, Any]) -> None:
@@ -94,10 +94,10 @@ class Copy:
 
 def main() -> None:
     """Do what comes in; end when whoever started this is gone: its pipe closes."""
-    copy: Copy | None = None
+    copy: FlinkCopy | None = None
     for line in sys.stdin:
         if line.strip() != "end":
-            copy = Copy(json.loads(line))
+            copy = FlinkCopy(json.loads(line))
         elif copy is not None:
             copy.end()
             print("ended", flush=True)

@@ -1,23 +1,20 @@
-"""Measures the spine: columns, engine, ledger commits and ledger size; it prints, never fails."""
+"""Measures the engine without Spark: columns, delivery, ledger commits and ledger size."""
 
 from __future__ import annotations
 
 import json
 import statistics
-import tempfile
 import time
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import csv
-from rich.console import Console
 from rich.table import Table
 
-from semel.bench import columns, stores
-from semel.bench.servers import PostgresServer
+from benchmarks import columns, stores
+from benchmarks.rounds import folder
 from semel.delivery import Assignment, Driver, PartitionDelivery
 from semel.events import Attempt, Counter, Given, Position, bucket, sort
 from semel.ledger.client import LedgerClient
@@ -25,34 +22,40 @@ from semel.ledger.journal import Journal
 from semel.ledger.store.opening import open_store
 from semel.runtime import Process
 from semel.sinks import Function
+from support.servers.postgres import PostgresServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
+    from benchmarks.progress import Progress
     from semel.events import Identity
 
 ROWS = 1_000_000
 BATCH = 10_000
 WINDOW = 100_000
+REPETITIONS = 5
+LENGTH = None
 
 
-def main() -> None:
-    """Run everything and print the tables."""
-    console = Console()
-    with tempfile.TemporaryDirectory() as folder:
+def measure(say: Progress, repetitions: int = REPETITIONS) -> dict[str, list[dict[str, Any]]]:
+    """Run everything; return the rows of each table by its title."""
+    found = {}
+    with folder() as place:
         parts: list[tuple[str, Callable[[], list[dict[str, Any]]]]] = [
             ("columns: 1M rows, 100k entities, one partition", columns.measure),
-            ("engine: a batch function that takes 1M rows", partial(engine, Path(folder))),
-            ("ledger commits per second", partial(commits, Path(folder))),
-            ("ledger size, worked through the real code", partial(sizes, Path(folder))),
+            ("engine: a batch function that takes 1M rows", partial(engine, place, repetitions)),
+            ("ledger commits per second", partial(commits, place)),
+            ("ledger size, worked through the real code", partial(sizes, place)),
         ]
-        for title, measure in parts:
-            with console.status(title):
-                rows = measure()
-            console.print(_table(title, rows))
+        for title, part in parts:
+            say(title)
+            found[title] = part()
+    return found
 
 
-def _table(title: str, rows: list[dict[str, Any]]) -> Table:
+def table(title: str, rows: list[dict[str, Any]]) -> Table:
+    """One of the tables, for a terminal."""
     table = Table(title=title, title_justify="left")
     for name in rows[0]:
         table.add_column(name, justify="left" if name == "what" else "right")
@@ -64,7 +67,7 @@ def _table(title: str, rows: list[dict[str, Any]]) -> Table:
 # -- the engine
 
 
-def engine(folder: Path, repetitions: int = 5) -> list[dict[str, Any]]:
+def engine(folder: Path, repetitions: int) -> list[dict[str, Any]]:
     """Compare the engine with calling the same batch function directly, interleaved."""
     batches = _positions(ROWS)
     rows = []
@@ -74,9 +77,9 @@ def engine(folder: Path, repetitions: int = 5) -> list[dict[str, Any]]:
         ("does nothing", _nothing),
     ):
         plain, ours = [], []
-        for turn in range(repetitions):
+        for number in range(repetitions):
             plain.append(_timed(partial(_directly, batches, work)))
-            ours.append(_timed(partial(_delivered, folder, batches, work, turn)))
+            ours.append(_timed(partial(_delivered, folder, batches, work, number)))
         ratios = [mine / other for mine, other in zip(ours, plain, strict=True)]
         rows.append(
             {
@@ -134,12 +137,12 @@ def _directly(batches: list[pa.RecordBatch], work: Callable[[pa.RecordBatch], No
 
 
 def _delivered(
-    folder: Path, batches: list[pa.RecordBatch], work: Callable[[pa.RecordBatch], None], turn: int
+    folder: Path, batches: list[pa.RecordBatch], work: Callable[[pa.RecordBatch], None], number: int
 ) -> None:
     sink = Function(name="bench", function=work, window=WINDOW, batches=True)
-    store = open_store(f"sqlite:///{folder}/engine-{work.__name__}-{turn}.db")
+    store = open_store(f"sqlite:///{folder}/engine-{work.__name__}-{number}.db")
     client, me = LedgerClient(store, "bench"), Process.here()
-    driver = Driver(client, [sink], Position(), me, f"bench-{turn}")
+    driver = Driver(client, [sink], Position(), me, f"bench-{number}")
     driver.start()
     opening = driver.begin("query", 0)
     assignment = Assignment(
@@ -271,7 +274,3 @@ def _bytes(store: Any) -> int:
     return sum(
         len(key.key) + len(payload) for table in TABLES for key, payload in store.scan(table, "")
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from semel.bench.caretakers import Caretaker
-from semel.bench.servers import free_port
 from semel.errors import MissingExtra
 from semel.runtime import SystemClock
+from support.servers.cleanup import CleanupAtExit
+from support.servers.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,7 +59,7 @@ class RedisServer:
         conf = self._home / "redis.conf"
         conf.touch(mode=0o600)
         conf.write_text("".join(f"{name} {value}\n" for name, value in chosen.items()))
-        self._caretaker = Caretaker(_CLEAR, str(self._home))
+        self._cleanup = CleanupAtExit(_CLEAR, str(self._home))
         try:
             self.start()
             if cluster:
@@ -91,7 +91,7 @@ class RedisServer:
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
-        self._server = subprocess.Popen(  # noqa: S603 - our own words
+        self._server = subprocess.Popen(
             [str(self._binary), str(self._home / "redis.conf")],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -126,7 +126,7 @@ class RedisServer:
     def close(self) -> None:
         """Stop the server and wait until its directory is gone."""
         self.stop(signal.SIGKILL)
-        self._caretaker.close()
+        self._cleanup.close()
 
     def _answers(self) -> bool:
         from redis import RedisError

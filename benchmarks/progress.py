@@ -1,7 +1,7 @@
-"""What a benchmark says while it runs, what it has measured, and what it leaves when it fails.
+"""The progress of a benchmark, what it has measured, and what it keeps when it fails.
 
-Always true: every figure is kept as soon as a side has measured it, so none is lost where a later
-turn fails; whose turn it was is known.
+Always true: every figure is kept as soon as a side has measured it, so none is lost when a later
+round fails; the side that failed is known.
 """
 
 from __future__ import annotations
@@ -24,47 +24,46 @@ CLOCK = SystemClock()
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """How long a benchmark takes on 2 quiet cores: its start, and each turn of each of its sides.
+    """How long a benchmark takes on 2 quiet cores: its start, and each run of each side.
 
     Attributes:
-        sides: how many sides take their turn in each repetition, all comparisons together.
+        sides: the number of sides that run in each round, all comparisons together.
     """
 
     sides: int
-    turn_s: float
+    run_s: float
     start_s: float = 30.0
 
-    def turns(self, repetitions: int) -> int:
-        """How many turns there are; the first repetition warms up."""
+    def runs(self, repetitions: int) -> int:
+        """The number of runs of all sides; round 0 warms up."""
         return self.sides * (repetitions + 1)
 
     def seconds(self, repetitions: int) -> float:
-        """How long all of it takes."""
-        return self.start_s + self.turns(repetitions) * self.turn_s
+        """The time that all of it takes."""
+        return self.start_s + self.runs(repetitions) * self.run_s
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """What one side measured in one turn; turn 0 warmed it up."""
+class Measurement:
+    """What one side measured in one round; round 0 warmed it up."""
 
     what: str
     side: str
-    turn: int
+    round: int
     figures: tuple[float, ...]
     unit: str
 
-    def told(self) -> str:
-        """Say it in a line."""
+    def __str__(self) -> str:
         figures = " and ".join(f"{each:,.4g}" for each in self.figures)
-        return f"{self.what}, turn {self.turn}: {self.side}: {figures} {self.unit}"
+        return f"{self.what}, round {self.round}: {self.side}: {figures} {self.unit}"
 
 
 class Progress:
-    """Says how far a benchmark is, and keeps what it has measured.
+    """Shows how far a benchmark is, and keeps what it has measured.
 
     Attributes:
         measured: what the sides have measured so far.
-        under_way: whose turn it is; None between turns.
+        under_way: the side that runs now, and its round; None between runs.
     """
 
     def __init__(
@@ -77,52 +76,58 @@ class Progress:
         self._length, self._repetitions = length, repetitions
         self._began = CLOCK.monotonic()
         self._first: float | None = None
-        self.measured: list[Turn] = []
+        self.measured: list[Measurement] = []
         self._logs: dict[str, str] = {}
         self.under_way: str | None = None
-        self._saying = "the start"
+        self._shown = "the start"
 
     def __call__(self, text: str) -> None:
-        """Say what is done now."""
-        self._saying = text
+        """Show what is done now."""
+        self._shown = text
         self._show(text)
 
     def estimate(self) -> str:
-        """Say before it starts how long it will take."""
+        """How long it will take, for a person who starts it."""
         if self._length is None:
-            return "nobody knows how long this takes"
-        turns = self._length.turns(self._repetitions)
+            return "its duration is not known"
+        runs = self._length.runs(self._repetitions)
         minutes = self._length.seconds(self._repetitions) / 60
-        return f"about {minutes:.0f} minutes on 2 quiet cores: {turns} turns"
+        return f"about {minutes:.0f} minutes on 2 quiet cores: {runs} runs"
 
-    def turn(
-        self, what: str, turn: int, repetitions: int, side: str, unit: str, run: Callable[[], Any]
+    def run(
+        self,
+        what: str,
+        number: int,
+        repetitions: int,
+        side: str,
+        unit: str,
+        measure: Callable[[], Any],
     ) -> Any:
-        """Let a side have its turn, and keep what it measured."""
+        """Run one side in the round `number`, and keep what it measured."""
         now = CLOCK.monotonic()
         self._first = now if self._first is None else self._first
-        saying = f"{what}, turn {turn} of {repetitions}: {side}"
-        self(f"{saying} ({self._left(now)})")
-        self.under_way = self._saying = saying
-        found = run()
+        shown = f"{what}, round {number} of {repetitions}: {side}"
+        self(f"{shown} ({self._left(now)})")
+        self.under_way = self._shown = shown
+        found = measure()
         figures = tuple(found) if isinstance(found, tuple) else (found,)
-        self.measured.append(Turn(what, side, turn, figures, unit))
+        self.measured.append(Measurement(what, side, number, figures, unit))
         self.under_way = None
         return found
 
     def _left(self, now: float) -> str:
-        """How long it has taken, and how long it will still take at this pace."""
+        """The time so far, and the time left at this pace."""
         so_far = f"{(now - self._began) / 60:.0f} min so far"
         done = len(self.measured)
         if self._length is None or self._first is None or not done:
             return so_far
-        left = max(0, self._length.turns(self._repetitions) - done)
+        left = max(0, self._length.runs(self._repetitions) - done)
         return f"{so_far}, about {left * (now - self._first) / done / 60:.0f} min left"
 
     @contextmanager
     def leaves(self, logs: Mapping[str, Callable[[], str]]) -> Iterator[None]:
-        """Keep these logs, by the names of files, where what is done within fails: afterwards the
-        servers that wrote them are gone.
+        """Keep these logs, by file name, if the body fails: the servers that wrote them are gone
+        afterwards.
         """
         try:
             yield
@@ -131,8 +136,8 @@ class Progress:
             raise
 
     def failed(self, name: str, error: BaseException) -> Failure:
-        """Keep what is left of a benchmark that failed: the error, and the logs of its servers."""
-        folder = Path(tempfile.mkdtemp(prefix=f"semel-bench-{name}-failed-"))
+        """Write the error, the measurements and the logs of a failed benchmark to a folder."""
+        folder = Path(tempfile.mkdtemp(prefix=f"semel-benchmark-{name}-failed-"))
         kept = {
             "error.txt": "".join(traceback.format_exception(error)),
             "measured.json": json.dumps([asdict(each) for each in self.measured], indent=2),
@@ -141,9 +146,9 @@ class Progress:
         for file, text in kept.items():
             (folder / file).write_text(text, errors="replace")
         lines = str(error).strip().splitlines() or [""]
-        said = f"{type(error).__name__}: {lines[0]}" if lines[0] else type(error).__name__
-        where = f"in the turn of {self.under_way}" if self.under_way else f"after {self._saying!r}"
-        return Failure(name, where, said[:500], tuple(self.measured), folder, tuple(kept))
+        message = f"{type(error).__name__}: {lines[0]}" if lines[0] else type(error).__name__
+        where = f"in {self.under_way}" if self.under_way else f"after {self._shown!r}"
+        return Failure(name, where, message[:500], tuple(self.measured), folder, tuple(kept))
 
 
 def _read(log: Callable[[], str]) -> str:
@@ -158,30 +163,29 @@ class Failure:
     """How a benchmark failed.
 
     Attributes:
-        where: whose turn it was, or what came before.
-        folder: where the error and the logs are kept, in `files`.
+        where: the side that ran and its round, or what was shown last.
+        folder: the folder that has the error and the logs (`files`).
     """
 
     name: str
     where: str
     error: str
-    measured: tuple[Turn, ...]
+    measured: tuple[Measurement, ...]
     folder: Path
     files: tuple[str, ...]
 
-    def told(self) -> str:
-        """Say it in a few lines."""
+    def __str__(self) -> str:
         return "\n".join(
             [
-                f"semel bench {self.name} failed {self.where}: {self.error}",
+                f"benchmark {self.name} failed {self.where}: {self.error}",
                 f"the error and the logs are kept in {self.folder}: {', '.join(self.files)}",
                 "measured so far:" if self.measured else "nothing was measured so far",
-                *(f"  {each.told()}" for each in self.measured),
+                *(f"  {each}" for each in self.measured),
             ]
         )
 
     def to_json(self) -> Mapping[str, Any]:
-        """Give it as JSON."""
+        """Return it as JSON."""
         return {
             "failed": {
                 "where": self.where,

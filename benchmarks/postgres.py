@@ -1,7 +1,7 @@
 """Measures PostgreSQL on Spark: COPY against Spark's JDBC, set-based updates against a dedup table.
 
-Always true: both sides write the same rows to the same durable server from the same session, in
-turns, into tables of their own, and the tables are looked at afterwards. Spark's JDBC append is
+Always true: both sides write the same rows to the same durable server from the same session,
+interleaved, into tables of their own, and the tables are checked afterwards. Spark's JDBC append is
 at-least-once; the dedup table is exactly-once as people write it by hand.
 """
 
@@ -18,30 +18,30 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from semel.bench import overhead
-from semel.bench.progress import Length
-from semel.bench.rows import Row, compared
-from semel.bench.servers import PostgresServer
-from semel.bench.turns import folder, session, turns
+from benchmarks import overhead
+from benchmarks.progress import Length
+from benchmarks.rounds import folder, rounds, session
+from benchmarks.rows import Row, compared
 from semel.sinks.postgres import Postgres
 from semel.spark.deliver import deliver
+from support.servers.postgres import PostgresServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     import pyarrow as pa
 
-    from semel.bench.progress import Progress
+    from benchmarks.progress import Progress
 
 ROWS = 400_000
 BOOKED_PART = 8
 """A statement per row is slow: bookings are measured on this part of the rows."""
 
 REPETITIONS = 3
-LENGTH = Length(sides=9, turn_s=8.0)
+LENGTH = Length(sides=9, run_s=8.0)
 BATCHES = 3
 WAL = "8GB"
-"""So much is written before a checkpoint is due, so that none falls into somebody's turn."""
+"""So much is written before a checkpoint is due, so that none falls into a run."""
 
 CUSTOMERS = 10_000
 CHUNK = 50_000
@@ -73,8 +73,8 @@ AS_A_SET = (
 
 
 @dataclass
-class Bench(overhead.Bench):
-    """One session and one server at which both sides take turns."""
+class PostgresBenchmark(overhead.SparkBenchmark):
+    """One session and one server at which both sides alternate."""
 
     server: PostgresServer = None  # type: ignore[assignment]
 
@@ -188,7 +188,7 @@ class Bench(overhead.Bench):
         return took
 
     def _deliver(self, rows: int, sink: Postgres, **words: Any) -> float:
-        name = f"bench-{self._number}"  # a task of the turn before may still write its progress
+        name = f"bench-{self._number}"  # a task of the run before may still write its progress
         ledger = f"sqlite:///{self.folder}/ledger-{self._number}.db"
         writer = deliver(self.source(rows), to=sink, name=name, ledger=ledger, **words)
         return self._run(writer)
@@ -276,11 +276,11 @@ def measure(say: Progress, repetitions: int = REPETITIONS, rows: int = ROWS) -> 
     ):
         server.execute(f"alter system set max_wal_size = '{WAL}'")
         server.execute("select pg_reload_conf()")
-        bench = Bench(spark, place, say, repetitions, rows, BATCHES, server=server)
+        bench = PostgresBenchmark(spark, place, say, repetitions, rows, BATCHES, server=server)
         return [*appends(bench, with_jdbc=jar is not None), *bookings(bench)]
 
 
-def appends(bench: Bench, *, with_jdbc: bool) -> list[Row]:
+def appends(bench: PostgresBenchmark, *, with_jdbc: bool) -> list[Row]:
     """COPY in semel's transactions against Spark's own append, as it comes and tuned, against COPY
     by hand, and against the server alone.
     """
@@ -297,7 +297,7 @@ def appends(bench: Bench, *, with_jdbc: bool) -> list[Row]:
     return _compared(bench, "append", bench.rows, bench.append, peers)
 
 
-def bookings(bench: Bench) -> list[Row]:
+def bookings(bench: PostgresBenchmark) -> list[Row]:
     """`balance = balance + x` against a dedup table with ON CONFLICT."""
     peers: dict[str, Callable[[], float]] = {
         "dedup table, then an update, per row": partial(bench.by_hand, row_by_row),
@@ -309,14 +309,14 @@ def bookings(bench: Bench) -> list[Row]:
 
 
 def _compared(
-    bench: Bench,
+    bench: PostgresBenchmark,
     what: str,
     rows: int,
     ours: Callable[[], float],
     peers: dict[str, Callable[[], float]],
 ) -> list[Row]:
-    """Let semel and all its peers take turns, and compare each peer with it."""
-    found = turns(bench.say, what, bench.repetitions, {"semel": ours, **peers}, "ms")
+    """Let semel and all its peers alternate, and compare each peer with it."""
+    found = rounds(bench.say, what, bench.repetitions, {"semel": ours, **peers}, "ms")
     rates = {name: [rows * 1000 / each for each in took[1:]] for name, took in found.items()}
     return [
         compared(

@@ -1,6 +1,6 @@
-"""Real servers to measure and test against, from the package registry, on loopback.
+"""A real PostgreSQL for tests and benchmarks, from the package registry, on loopback.
 
-A server ends with the process that started it, however that ends, and leaves nothing behind.
+It ends with the process that started it, however that ends, and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 import importlib.util
 import os
 import pwd
-import socket
 import subprocess
 import tempfile
 from pathlib import Path
 from urllib.parse import quote
 from uuid import uuid4
 
-from semel.bench.caretakers import Caretaker
 from semel.errors import MissingExtra
+from support.servers.cleanup import CleanupAtExit
+from support.servers.ports import free_port
 
 _CLEAR = '"$1" -D "$2/data" -m immediate -w stop; rm -rf "$2"'
 
@@ -51,7 +51,7 @@ class PostgresServer:
             nobody = pwd.getpwnam("nobody")
             self._as = {"user": nobody.pw_uid, "group": nobody.pw_gid}
             os.chown(self._home, nobody.pw_uid, nobody.pw_gid)
-        self._caretaker = Caretaker(
+        self._cleanup = CleanupAtExit(
             _CLEAR, str(self._binaries / "pg_ctl"), str(self._home), **self._as
         )
         secret = self._home / "password"
@@ -106,10 +106,10 @@ class PostgresServer:
 
     def close(self) -> None:
         """Stop the server and wait until its directory is gone."""
-        self._caretaker.close()
+        self._cleanup.close()
 
     def _run(self, command: str, *arguments: str) -> None:
-        done = subprocess.run(  # noqa: S603 - our own words
+        done = subprocess.run(
             [str(self._binaries / command), "-D", str(self._home / "data"), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -122,13 +122,6 @@ class PostgresServer:
         if done.returncode:
             log = self._home / "log"
             raise RuntimeError(f"{command} failed\n{log.read_text() if log.exists() else ''}")
-
-
-def free_port() -> int:
-    """Give a port of loopback that nobody listens at just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _binaries() -> Path:

@@ -14,7 +14,6 @@ from semel.ledger.keys import key, prefix
 from semel.ledger.payloads import dump
 from semel.ledger.store.commit import Absent, Equals, Put, Sweep
 from semel.ledger.store.opening import open_store
-from semel.urls import redact
 
 
 def measure(url: str, seconds: float = 3, threads: int = 16) -> dict[str, Any]:
@@ -49,7 +48,6 @@ def measure(url: str, seconds: float = 3, threads: int = 16) -> dict[str, Any]:
     store.commit([], [Sweep("open", shared.key), rows])
     store.close()
     return {
-        "store": redact(url),
         "threads": threads,
         "commits": len(took),
         "commits_per_s": round(len(took) / elapsed),
