@@ -61,7 +61,7 @@ test: java maven $(INSTALLED) $(SMOKED:%=.venv-spark-%/.installed) ## every test
 	for version in $(SMOKED); do $(MAKE) smoke-spark VERSION=$$version || exit 1; done
 
 rows: $(INSTALLED) ## which test showed each row of the source systems in the last run; JSON=1
-	@$(BIN)/python -m tests.rows $(if $(JSON),--json)
+	@$(BIN)/python -m tests.support.rows $(if $(JSON),--json)
 
 # An environment of its own for each PySpark. The extra `connect` needs 4.0: that of 3.5 wants NumPy before 2.
 .venv-spark-%/.installed: pyproject.toml constraints.txt

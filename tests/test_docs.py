@@ -19,7 +19,15 @@ import pytest
 
 import semel
 from delivery.world import World
-from docs_blocks import (
+from semel.cli import verify_sink
+from semel.delivery import PipelineSpec
+from semel.events import Given, columns
+from semel.protocol import Capability
+from semel.sinks import Files
+from semel.verify.contract.cases import CASES
+from semel.verify.contract.suite import Earned, Finding, Result
+from sinks.s3 import S3Server, rclone
+from support.docs_blocks import (
     ELSEWHERE,
     NAMES,
     ON_SPARK,
@@ -33,14 +41,6 @@ from docs_blocks import (
     typed,
     wrong_commands,
 )
-from semel.cli import verify_sink
-from semel.delivery import PipelineSpec
-from semel.events import Given, columns
-from semel.protocol import Capability
-from semel.sinks import Files
-from semel.verify.contract.cases import CASES
-from semel.verify.contract.suite import Earned, Finding, Result
-from sinks.s3 import S3Server, rclone
 
 pages = pytest.mark.parametrize("page", NAMES)
 

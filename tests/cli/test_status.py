@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from cli.running import beats, pipeline_at, read_json, refused, semel
 from delivery.witnesses import Crash, Database, Destination, Post, crash, lost
 from delivery.world import (
     COUNTER,
@@ -37,6 +36,7 @@ from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
 from semel.ledger.verbs.runs import Owners
 from semel.protocol import OnDoubt, ParkedState
 from semel.runtime import Process
+from support.command_line import beats, pipeline_at, read_json, refused, semel
 from support.servers.postgres import PostgresServer
 
 Out = pytest.CaptureFixture[str]

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from cli.running import semel
 from delivery.world import World
 from ledger.damaging import WAYS
 from ledger.older import INPUTS, crash_in_the_middle, load, restored, written
@@ -36,6 +35,7 @@ from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
 from semel.ledger.verbs.rescale import rescale
 from semel.protocol import Judgement, ParkedState
 from semel.verify.simulator.cluster import MemoryStore
+from support.command_line import semel
 
 SEED = int(os.environ.get("SEMEL_DAMAGE_SEED", "11"))
 EACH = int(os.environ.get("SEMEL_DAMAGE_EACH", "20"))

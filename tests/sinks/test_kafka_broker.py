@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_fixture import jars_or_skip
+from support.kafka_fixture import jars_or_skip
 from support.servers import kafka
 
 TESTS = Path(__file__).parents[1]

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from delivery.world import GIVEN, INCREASING, POSITION, events
-from redis_fixture import Cut
 from semel.errors import (
     ConfigurationError,
     Diverged,
@@ -22,6 +21,7 @@ from semel.events import Identity
 from semel.sinks import Retry
 from semel.sinks.redis import Redis
 from sinks.redis_world import ROW, chunk_of, listed, lists, progress_of, session, target, world_with
+from support.redis_fixture import Cut
 from support.servers.redis import RedisServer
 
 ONE = "a1 b2 a3 b4 a5 c6 c7"

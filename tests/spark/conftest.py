@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from kafka_fixture import ONE_OF_A_RUN
 from semel.verify.demo.charge_server import CountingHouse
 from semel.verify.demo.standalone import ConnectServer, StandaloneCluster
 from semel.verify.process_group import Household
@@ -17,6 +16,7 @@ from spark.classes import archive
 from spark.driving import TESTS, Bed
 from spark.needs import has, not_skipped, reason
 from spark.sessions import Desk, own_session, without_jvm
+from support.kafka_fixture import ONE_OF_A_RUN
 
 OLD_WARNINGS = (
     "ignore:distutils Version classes are deprecated:DeprecationWarning",

@@ -24,14 +24,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 import semel
-from cli.running import semel as command
-from docs_blocks import ON_SPARK, Reader, blocks, forms, typed
 from semel import Ledger
 from semel.ledger.rows import PartitionRow, SpanRow
 from semel.ledger.store.opening import open_store
 from semel.protocol import PartitionState, SpanState
 from semel.sinks import Sink
 from spark.driving import wait_for
+from support.command_line import semel as command
+from support.docs_blocks import ON_SPARK, Reader, blocks, forms, typed
 from support.servers.kafka import KafkaBroker
 from support.servers.ports import free_port
 from support.servers.redis import RedisServer

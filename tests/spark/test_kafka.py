@@ -22,7 +22,6 @@ from uuid import uuid4
 
 import pytest
 
-from kafka_fixture import jars_or_skip
 from semel.verify.demo.charge_server import CountingHouse
 from semel.verify.demo.standalone import SMALL_JVM, spark_environment
 from semel.verify.process_group import Household
@@ -30,6 +29,7 @@ from sinks.kafka_world import Record, consumed
 from spark.accounts import seed
 from spark.driving import Bed, Run, wait_for
 from spark.settings import Settings
+from support.kafka_fixture import jars_or_skip
 from support.servers.kafka import KafkaBroker
 
 STEPS = {

@@ -39,7 +39,9 @@ def _fail(report: pytest.TestReport | pytest.CollectReport) -> None:
     if _left_out(report):
         why = _why(report)
         report.outcome = "failed"
-        report.longrepr = f"on CI nothing is left out, but for what tests/skips.py lists: {why}"
+        report.longrepr = (
+            f"on CI nothing is left out, but for what tests/support/skips.py lists: {why}"
+        )
 
 
 @pytest.hookimpl(wrapper=True)

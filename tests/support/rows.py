@@ -1,6 +1,6 @@
 """The rows of the three source systems, what has to be shown of them, and what the last run showed.
 
-`python -m tests.rows` prints every row with the tests that showed it. A test names rows with
+`python -m tests.support.rows` prints every row with the tests that showed it. A test names rows with
 `@pytest.mark.rows("S10", "A9")`; it shows them when it ran and passed (`rows_plugin`).
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 TITLES = {
     "S1": "ingress stamps every event with its entity and its id",

@@ -14,7 +14,7 @@ class Machine:
     """A PATH with nothing on it but a few plain tools and what the test puts there."""
 
     def __init__(self, folder: Path, script: str) -> None:
-        self.script = Path(__file__).parents[1] / ".ci" / script
+        self.script = Path(__file__).parents[2] / ".ci" / script
         self.path = folder / "bin"
         self.path.mkdir()
         self.record = folder / "calls"

@@ -1,6 +1,7 @@
 """What became of some simulated worlds, without a word that a person reads or a module is named by.
 
-`python -m simulation.baseline`, run in `tests`, writes the file beside it with the code at hand.
+`python -m support.simulation_baseline`, run in `tests`, writes `simulation/baseline.json` with the
+code at hand.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from semel.verify.simulator.destinations import Effect
 from semel.verify.simulator.worlds import World, world_seed
 
-FILE = Path(__file__).parent / "baseline.json"
+FILE = Path(__file__).parents[1] / "simulation" / "baseline.json"
 SEED = 7
 WORLDS = 60
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-import rows
+from support import rows
 
 PROPERTY = "rows"
 CHECKS = {"raises", "warns", "fail", "deprecated_call"}

@@ -16,7 +16,7 @@ import typer
 
 from semel.cli.main import app
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 AT_ROOT = [ROOT / "CONTRIBUTING.md", ROOT / "README.md", ROOT / "SECURITY.md"]
 PAGES = sorted([*AT_ROOT, *ROOT.glob("docs/*.md"), *ROOT.glob("docs/sinks/*.md")])
 NAMES = [str(each.relative_to(ROOT)) for each in PAGES]
