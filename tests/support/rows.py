@@ -1,6 +1,6 @@
 """The rows of the three source systems, what has to be shown of them, and what the last run showed.
 
-`python -m tests.support.rows` prints every row with the tests that showed it. A test names rows with
+`python -m tests.support.rows` prints every row with its tests. A test names rows with
 `@pytest.mark.rows("S10", "A9")`; it shows them when it ran and passed (`rows_plugin`).
 """
 
