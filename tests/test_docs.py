@@ -18,7 +18,6 @@ import pyarrow as pa
 import pytest
 
 import semel
-from delivery.world import World
 from semel.cli import verify_sink
 from semel.delivery import PipelineSpec
 from semel.events import Given, columns
@@ -26,7 +25,6 @@ from semel.protocol import Capability
 from semel.sinks import Files
 from semel.verify.contract.cases import CASES
 from semel.verify.contract.suite import Earned, Finding, Result
-from sinks.s3 import S3Server, rclone
 from support.docs_blocks import (
     ELSEWHERE,
     NAMES,
@@ -41,6 +39,8 @@ from support.docs_blocks import (
     typed,
     wrong_commands,
 )
+from support.pipeline import World
+from support.servers.s3 import S3Server, rclone
 
 pages = pytest.mark.parametrize("page", NAMES)
 

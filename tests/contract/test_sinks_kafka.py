@@ -10,8 +10,8 @@ import pytest
 from semel.sinks import Sink
 from semel.sinks.kafka import Kafka
 from semel.verify.contract.plugin import SinkContract
-from sinks.kafka_world import consumed
 from support.servers.kafka import KafkaBroker
+from support.sinks.kafka_pipeline import consumed
 
 pytestmark = pytest.mark.rows("N10")
 

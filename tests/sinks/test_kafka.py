@@ -21,7 +21,8 @@ from semel.sinks import Progress
 from semel.sinks.kafka import Kafka
 from semel.sinks.kafka import transactional_session as rows
 from semel.sinks.kafka.transactional_session import PART_BYTES_MAX, progress_partition
-from sinks.kafka_world import (
+from support.servers.kafka import KafkaBroker
+from support.sinks.kafka_pipeline import (
     FIRST,
     PROGRESS,
     SECOND,
@@ -33,7 +34,6 @@ from sinks.kafka_world import (
     sink_to,
     target,
 )
-from support.servers.kafka import KafkaBroker
 
 
 @pytest.mark.rows("S17", "O23")

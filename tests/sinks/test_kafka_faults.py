@@ -34,7 +34,8 @@ from semel.sinks.kafka.producer import (
     Writer,
 )
 from semel.sinks.kafka.transactional_session import ProgressSession
-from sinks.kafka_world import (
+from support.servers.kafka import KafkaBroker
+from support.sinks.kafka_pipeline import (
     APIS,
     Pipeline,
     Proxy,
@@ -47,7 +48,6 @@ from sinks.kafka_world import (
     sink_to,
     target,
 )
-from support.servers.kafka import KafkaBroker
 
 SECRET = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
 

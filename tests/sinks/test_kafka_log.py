@@ -14,7 +14,8 @@ from semel.events import Attempt, IdSet
 from semel.ledger.verbs.parked import read_parked, resolve
 from semel.protocol import Capability, OnReject, ParkedState
 from semel.sinks.kafka.sequenced_session import LogSession
-from sinks.kafka_world import (
+from support.servers.kafka import KafkaBroker
+from support.sinks.kafka_pipeline import (
     FIRST,
     SECOND,
     Pipeline,
@@ -26,7 +27,6 @@ from sinks.kafka_world import (
     sink_to,
     target,
 )
-from support.servers.kafka import KafkaBroker
 
 
 def opened(

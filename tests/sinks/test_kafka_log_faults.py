@@ -22,7 +22,8 @@ from semel.sinks.kafka import Kafka
 from semel.sinks.kafka.connection import place_of
 from semel.sinks.kafka.sequenced_session import TAIL, LogSession
 from semel.sinks.kafka.transactional_session import progress_partition
-from sinks.kafka_world import (
+from support.servers.kafka import KafkaBroker
+from support.sinks.kafka_pipeline import (
     PROGRESS,
     Pipeline,
     alter,
@@ -34,7 +35,6 @@ from sinks.kafka_world import (
     sink_to,
     target,
 )
-from support.servers.kafka import KafkaBroker
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from semel.errors import MissingExtra
-from sinks.redis_world import lists, target
 from support.servers.redis import RedisServer
+from support.sinks.redis_pipeline import lists, target
 
 TESTS = Path(__file__).parents[1]
 STARTS = """

@@ -25,12 +25,12 @@ import pytest
 from semel.verify.demo.charge_server import CountingHouse
 from semel.verify.demo.standalone import SMALL_JVM, spark_environment
 from semel.verify.process_group import Household
-from sinks.kafka_world import Record, consumed
 from spark.accounts import seed
 from spark.driving import Bed, Run, wait_for
 from spark.settings import Settings
 from support.kafka_fixture import jars_or_skip
 from support.servers.kafka import KafkaBroker
+from support.sinks.kafka_pipeline import Record, consumed
 
 STEPS = {
     "claim.before": 6,

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from delivery.witnesses import Destination, Post
-from delivery.world import GIVEN, World
 from semel.cli import main as cli
 from semel.delivery import start_guard
 from semel.events import Identity
 from semel.ledger import LedgerClient, open_store
 from semel.ledger.verbs.runs import Owners
 from semel.runtime import SystemClock
+from support.destinations import Destination, Post
+from support.pipeline import GIVEN, World
 
 
 def semel(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from semel.sinks import Progress
-from verify.contract_sinks import Transactional
+from support.contract_sinks.honest import Transactional
 
 
 class IgnoresLoss(Transactional):

@@ -1,8 +1,8 @@
 """Pipelines in five states, how the ledger of each was written down, and how it is gone on with.
 
-`python -m ledger.pinned`, run in `tests`, writes the files beside `ledger-0.1.jsonl` with the code
-at hand. What is committed was written once, and a later version has to continue it: only names and
-inputs stand here, no row of a ledger.
+`python -m support.ledger.pinned_ledgers`, run in `tests`, writes files beside `ledger-0.1.jsonl`
+with the code at hand. What is committed was written once, and a later version has to continue it:
+only names and inputs stand here, no row of a ledger.
 """
 
 from __future__ import annotations
@@ -20,7 +20,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from delivery.witnesses import (
+from semel.errors import Diverged
+from semel.events import Identity
+from semel.ledger import open_store
+from semel.ledger.rows import ParkedRow
+from semel.ledger.store.commit import Put, Store
+from semel.ledger.verbs.complete import Report
+from semel.ledger.verbs.divergence import judge
+from semel.ledger.verbs.open import OpenMinibatch
+from semel.ledger.verbs.parked import resolve
+from semel.protocol import Judgement, OnReject, ParkedState
+from support.destinations import (
     Absorber,
     Crash,
     Database,
@@ -33,21 +43,11 @@ from delivery.witnesses import (
     lost,
     lost_on_the_way,
 )
-from delivery.world import COUNTER, GIVEN, INCREASING, ORDERED_POSITION, POSITION, World
-from ledger.older import MANY, PEOPLE, load, read, restored, written
-from semel.errors import Diverged
-from semel.events import Identity
-from semel.ledger import open_store
-from semel.ledger.rows import ParkedRow
-from semel.ledger.store.commit import Put, Store
-from semel.ledger.verbs.complete import Report
-from semel.ledger.verbs.divergence import judge
-from semel.ledger.verbs.open import OpenMinibatch
-from semel.ledger.verbs.parked import resolve
-from semel.protocol import Judgement, OnReject, ParkedState
+from support.ledger.crashed_pipelines import MANY, PEOPLE, load, read, restored, written
+from support.pipeline import COUNTER, GIVEN, INCREASING, ORDERED_POSITION, POSITION, World
 from support.servers.postgres import PostgresServer
 
-FOLDER = Path(__file__).parent / "fixtures"
+FOLDER = Path(__file__).parents[2] / "ledger" / "fixtures"
 VERSION = "6193669"
 """The commit whose code wrote what is committed."""
 

@@ -10,7 +10,7 @@ import semel
 from semel.events import Chunk, Event
 from semel.sinks import Progress, Receipt
 from semel.verify.contract.rows import REFUSE
-from verify.contract_sinks import Repeatable, Transactional
+from support.contract_sinks.honest import Repeatable, Transactional
 
 
 class ComparesAsText(Transactional):

@@ -12,7 +12,7 @@ from semel.events import Chunk, EntityIds, Event, Minibatch
 from semel.sinks import DELIVERED, Progress, Receipt, Tail, Target
 from semel.verify.contract.rows import REFUSE
 from semel.verify.demo.charge_server import clerk
-from verify.contract_sinks import (
+from support.contract_sinks.honest import (
     Box,
     Opaque,
     Probing,

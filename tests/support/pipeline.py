@@ -11,18 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from delivery.witnesses import (
-    Absorber,
-    Crash,
-    Database,
-    Destination,
-    Logs,
-    Post,
-    Register,
-    Reply,
-    Wire,
-    fine,
-)
 from semel.delivery import Assignment, Driver, PartitionDelivery, Runtime
 from semel.errors import LedgerUnavailable
 from semel.events import Attempt, Counter, Given, Identity, Position
@@ -37,6 +25,18 @@ from semel.protocol import ParkedState
 from semel.runtime import Process
 from semel.sinks import Sink
 from semel.verify.simulator.cluster import MemoryStore
+from support.destinations import (
+    Absorber,
+    Crash,
+    Database,
+    Destination,
+    Logs,
+    Post,
+    Register,
+    Reply,
+    Wire,
+    fine,
+)
 
 GIVEN = Given(entity="c", event=("id",))
 INCREASING = Given(entity="c", event=("id",), increasing=True)

@@ -1,8 +1,8 @@
 """Four pipelines that crash, and how their ledger and destinations are written down and read back.
 
-`python -m ledger.older > FILE`, run in `tests` with an older version of semel, writes what that
-version leaves behind in the middle of a crash. Only names and inputs stand here, no row of a
-ledger: the file is what a later version has to continue.
+`python -m support.ledger.crashed_pipelines > FILE`, run in `tests` with an older version of semel,
+writes what that version leaves behind in the middle of a crash. Only names and inputs stand here,
+no row of a ledger: the file is what a later version has to continue.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from delivery.witnesses import (
+from semel.events import Identity, Minibatch
+from semel.ledger.store.commit import Key, Put, Store
+from semel.sinks import Progress
+from support.destinations import (
     Absorber,
     Crash,
     Database,
@@ -31,12 +34,9 @@ from delivery.witnesses import (
     lost,
     lost_on_the_way,
 )
-from delivery.world import COUNTER, GIVEN, INCREASING, POSITION, World
-from semel.events import Identity, Minibatch
-from semel.ledger.store.commit import Key, Put, Store
-from semel.sinks import Progress
+from support.pipeline import COUNTER, GIVEN, INCREASING, POSITION, World
 
-FILE = Path(__file__).parent / "fixtures" / "ledger-0.1.jsonl"
+FILE = Path(__file__).parents[2] / "ledger" / "fixtures" / "ledger-0.1.jsonl"
 
 IDENTITIES: dict[str, Identity] = {
     "given": GIVEN,

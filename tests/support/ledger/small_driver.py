@@ -8,7 +8,6 @@ from random import Random
 
 import pyarrow as pa
 
-from ledger.doubles import ELSEWHERE, World
 from semel.delivery.assignment import Assignment
 from semel.delivery.partition import PartitionDelivery
 from semel.events import Attempt, Identity
@@ -17,6 +16,7 @@ from semel.ledger.verbs.complete import Report
 from semel.ledger.verbs.open import Minibatches, OpenMinibatch, OpenRequest
 from semel.runtime import Runtime
 from semel.sinks import Sink
+from support.ledger.one_pipeline import ELSEWHERE, World
 
 
 @dataclass

@@ -6,12 +6,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from delivery.world import GIVEN, World, events
 from semel.events import Attempt, Chunk, Identity, Minibatch, Rows
 from semel.events.encoding.dictionary_column import Labels
 from semel.sinks import Progress, Target
 from semel.sinks.redis import Redis
 from semel.sinks.redis.session import RedisSession
+from support.pipeline import GIVEN, World, events
 from support.servers.redis import RedisServer
 
 ROW = "semel:pay/out/0"
