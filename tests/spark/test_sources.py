@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark.needs import has, reason
+from support.spark.version_needs import has, reason
 
 if not has("connect"):
     pytest.skip(reason("connect"), allow_module_level=True)

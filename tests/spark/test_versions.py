@@ -16,7 +16,7 @@ from semel.spark import versions
 from semel.spark.deliver import deliver, deliver_batch
 from semel.spark.failures import SEARCHED, Stopped
 from semel.verify.demo import standalone
-from spark.needs import has, not_skipped, require
+from support.spark.version_needs import has, not_skipped, require
 
 ROOT = Path(__file__).parents[2]
 GIVEN: dict[str, Any] = {"entity": "customer", "event": "payment_id"}

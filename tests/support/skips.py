@@ -18,8 +18,8 @@ MAY_BE_SKIPPED = {
 
 
 OLDER_SPARK = "needs PySpark "
-"""How the reason begins where an older PySpark lacks something (spark/needs.py); the newest, which
-the whole suite runs on, lacks nothing.
+"""How the reason begins where an older PySpark lacks something
+(support/spark/version_needs.py); the newest, which the whole suite runs on, lacks nothing.
 """
 
 

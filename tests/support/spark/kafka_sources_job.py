@@ -1,4 +1,4 @@
-"""A driver script about Spark's Kafka source: `python -m spark.kafka_sources_job SETTINGS`.
+"""A driver script about Spark's Kafka source: `python -m support.spark.kafka_sources_job SETTINGS`.
 
 It says what is refused before anything is read, then lets a topic come in a run's last micro-batch
 and makes it anew.
@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from semel.errors import ConfigurationError
 from semel.spark.deliver import deliver, deliver_batch
-from spark.job import say, session
-from spark.settings import Settings
+from support.spark.query_job import say, session
+from support.spark.settings import Settings
 
 COLUMNS = ("topic", "partition", "offset", "value")
 V1_SOURCES = "spark.sql.sources.useV1SourceList"

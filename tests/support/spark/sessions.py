@@ -23,9 +23,9 @@ from semel.protocol import ParkedState
 from semel.spark.session import make_session
 from semel.verify.demo.charge_server import Charge
 from semel.verify.demo.standalone import SMALL_JVM
-from spark import job
-from spark.driving import TESTS, Bed, assert_ordered, missing, names, repeated
-from spark.settings import Settings
+from support.spark import query_job
+from support.spark.driver_scripts import TESTS, Bed, assert_ordered, missing, names, repeated
+from support.spark.settings import Settings
 
 Query = Callable[[DataFrame], DataFrame]
 
@@ -116,7 +116,7 @@ class Desk(Bed):
 
     def writer(self, settings: Settings, query: Query = lambda frame: frame) -> DataStreamWriter:
         """Make the writer of what `settings` say; `query` is what becomes of the source."""
-        return job.writer(settings, query(job.source(settings, self.spark)))
+        return query_job.writer(settings, query(query_job.source(settings, self.spark)))
 
     def deliver(self, settings: Settings, query: Query = lambda frame: frame) -> None:
         """Run it to its end. Raises what ended it."""

@@ -1,7 +1,7 @@
-"""A driver script for several queries: `python -m spark.rounds SETTINGS...` runs them in turn.
+"""A driver script for several queries, one after the other; arguments: SETTINGS...
 
 With `stops` in its settings a query is stopped after so many more charges and started again, each
-time; the last start ends by itself. `spark.together` runs the same queries at once.
+time; the last start ends by itself. `support.spark.concurrent_job` runs the same queries at once.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from semel.verify.demo.charge_server import clerk
-from spark import faults, job
-from spark.settings import Settings
+from support.spark import faults, query_job
+from support.spark.settings import Settings
 
 Rounds = Callable[[SparkSession, list[Settings]], None]
 
@@ -25,17 +25,17 @@ def main(rounds: Rounds) -> None:
     every = [Settings.load(Path(path)) for path in sys.argv[1:]]
     for settings in every:
         faults.install(settings.house, settings.steps)
-    rounds(job.session(every[0]), every)
-    job.say("finished")
+    rounds(query_job.session(every[0]), every)
+    query_job.say("finished")
 
 
 def in_turn(spark: SparkSession, every: list[Settings]) -> None:
     for settings in every:
-        job.say(f"begin {settings.name}")
+        query_job.say(f"begin {settings.name}")
         for charges in settings.stops:
             stop_after(spark, settings, charges)
         start(spark, settings).awaitTermination()
-        job.say(f"end {settings.name}")
+        query_job.say(f"end {settings.name}")
 
 
 def at_once(spark: SparkSession, every: list[Settings]) -> None:
@@ -44,7 +44,7 @@ def at_once(spark: SparkSession, every: list[Settings]) -> None:
 
 
 def start(spark: SparkSession, settings: Settings) -> Any:
-    return job.writer(settings, job.source(settings, spark)).start()
+    return query_job.writer(settings, query_job.source(settings, spark)).start()
 
 
 def stop_after(spark: SparkSession, settings: Settings, charges: int) -> None:
@@ -55,7 +55,7 @@ def stop_after(spark: SparkSession, settings: Settings, charges: int) -> None:
         time.sleep(0.01)
     cut = query.isActive
     query.stop()
-    job.say(f"{'stopped' if cut else 'ended'} {settings.name}: {query.exception()}")
+    query_job.say(f"{'stopped' if cut else 'ended'} {settings.name}: {query.exception()}")
 
 
 def charged(settings: Settings) -> int:

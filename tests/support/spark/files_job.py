@@ -1,4 +1,4 @@
-"""A driver script: one query into part files of two kinds; `python -m spark.files_job SETTINGS`.
+"""A driver script: one query into part files of two kinds; arguments: SETTINGS.
 
 The sinks ask at the counting house, where they reach a step, whether their process dies there: a
 worker between claim, file aside and file in its place, the driver around manifest and load.
@@ -16,9 +16,9 @@ from semel.sinks.files.manifests import Manifest
 from semel.sinks.files.sink import PartSession
 from semel.sinks.files.storage import Folder
 from semel.sinks.postgres.manifest_loader import PostgresLoad
-from spark import faults
-from spark.job import into
-from spark.settings import Settings
+from support.spark import faults
+from support.spark.query_job import into
+from support.spark.settings import Settings
 
 TASK_STEPS = ("claimed", "aside", "placed")
 DRIVER_STEPS = ("manifest.before", "manifest.after", "load.after")

@@ -1,4 +1,4 @@
-"""A driver script that delivers to services over HTTP; `python -m spark.http_job SETTINGS`.
+"""A driver script that delivers to services over HTTP; `python -m support.spark.http_job SETTINGS`.
 
 `sink_settings` are the settings of each sink by its name; `steps` are the ledger's, as everywhere.
 """
@@ -12,9 +12,9 @@ from typing import Any
 
 from semel.sinks.http import Http
 from semel.spark.deliver import deliver
-from spark import faults
-from spark.job import say, session, source
-from spark.settings import Settings
+from support.spark import faults
+from support.spark.query_job import say, session, source
+from support.spark.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Watched(Http):
 
 def main() -> None:
     # Workers find the class by its module, so it is not the one of `__main__`.
-    from spark.http_job import Watched as Imported
+    from support.spark.http_job import Watched as Imported
 
     settings = Settings.load(Path(sys.argv[1]))
     told = dict(settings.sink_settings)

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from semel.verify.demo.standalone import SMALL_JVM
-from spark.driving import Bed, wait_for
+from support.spark.driver_scripts import Bed, wait_for
 
 ARCHIVE = Path(sys.prefix) / f"spark-{version('pyspark')}.jsa"
 SINKS = ["opaque", "probing", "repeatable", "sequenced", "transactional"]

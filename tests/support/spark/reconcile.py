@@ -16,8 +16,8 @@ from semel.ledger.store.opening import open_store
 from semel.ledger.verbs.parked import resolve
 from semel.protocol import ParkedState
 from semel.verify.demo.charge_server import Charge, CountingHouse
-from spark.driving import Name, assert_once, assert_ordered, names, repeated
-from spark.settings import Settings
+from support.spark.driver_scripts import Name, assert_once, assert_ordered, names, repeated
+from support.spark.settings import Settings
 
 FIVE = ["opaque", "repeatable", "probing", "transactional", "sequenced"]
 

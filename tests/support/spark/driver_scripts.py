@@ -21,11 +21,11 @@ from semel.events.event import EventID
 from semel.verify.demo.charge_server import Charge, CountingHouse
 from semel.verify.demo.standalone import python_workers, spark_environment
 from semel.verify.process_group import Household, command_of, descendants
-from spark.needs import require
-from spark.settings import Settings
-from spark.tables import write_table
+from support.spark.positions_table import write_table
+from support.spark.settings import Settings
+from support.spark.version_needs import require
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[2]
 PATIENCE_S = 120.0
 
 Name = tuple[str, EventID]
@@ -135,7 +135,7 @@ class Bed:
         }
         return Settings(**{**usual, **changes})
 
-    def start(self, *settings: Settings | str, script: str = "spark.job") -> Run:
+    def start(self, *settings: Settings | str, script: str = "support.spark.query_job") -> Run:
         """Start a driver and go on; some scripts run several queries, or take other words too."""
         self.starts += 1
         told = []

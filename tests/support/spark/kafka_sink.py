@@ -8,7 +8,7 @@ from typing import Any
 from semel.events import Chunk
 from semel.sinks import Progress, Receipt, Retry, Target
 from semel.sinks.kafka import Kafka
-from spark.destinations import Watched
+from support.spark.charge_sinks import Watched
 
 
 @dataclass(frozen=True, kw_only=True)

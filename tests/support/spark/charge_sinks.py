@@ -18,7 +18,7 @@ from semel.events import Chunk, EntityIds, Event, IdSet, Minibatch
 from semel.protocol import Capability, OnDoubt
 from semel.sinks import DELIVERED, Function, Progress, Receipt, Retry, Sink, Tail, Target
 from semel.verify.demo.charge_server import Clerk, clerk
-from spark import faults
+from support.spark import faults
 
 Body = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""A driver script: one start of one query, as `Settings` say; `python -m spark.job SETTINGS`.
+"""A driver script: one start of one query, as `Settings` say; arguments: SETTINGS.
 
 Without a trigger it ends by itself when everything is delivered. It says `batch N` after each
 micro-batch and `finished` at the end; what stops it is printed, and it exits with 1.
@@ -22,9 +22,9 @@ from semel.sinks import Sink
 from semel.spark.deliver import deliver
 from semel.verify.demo.charge_server import clerk
 from semel.verify.demo.standalone import SMALL_CONF, SMALL_JVM
-from spark import classes, faults
-from spark.destinations import make_sink
-from spark.settings import Settings
+from support.spark import class_archive, faults
+from support.spark.charge_sinks import make_sink
+from support.spark.settings import Settings
 
 PAYMENTS = "customer string, payment_id bigint, amount bigint"
 
@@ -68,7 +68,7 @@ def session(settings: Settings) -> SparkSession:
         return builder.remote(settings.master).getOrCreate()
     conf = {
         **SMALL_CONF,
-        "spark.driver.extraJavaOptions": f"{SMALL_JVM} {classes.option()}",
+        "spark.driver.extraJavaOptions": f"{SMALL_JVM} {class_archive.option()}",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.streaming.metricsEnabled": "false",
         **settings.conf,
@@ -82,7 +82,9 @@ def session(settings: Settings) -> SparkSession:
 
 def source(settings: Settings, spark: SparkSession) -> DataFrame:
     if settings.source == "positions":
-        from spark.positions import Positions  # not every Spark has sources in Python
+        from support.spark.positions_source import (
+            Positions,  # not every Spark has sources in Python
+        )
 
         spark.dataSource.register(Positions)
         reader = spark.readStream.format("positions").option("table", settings.input)

@@ -1,4 +1,4 @@
-"""A driver script: one query into Redis in three ways; `python -m spark.redis_job SETTINGS`.
+"""A driver script: one query into Redis in three ways; arguments: SETTINGS.
 
 The sinks ask at the counting house, where they reach a step, whether their process dies there.
 """
@@ -13,9 +13,9 @@ from semel.sinks import Progress, Receipt, Retry, Target
 from semel.sinks.redis import Redis
 from semel.sinks.redis.connection import Line
 from semel.sinks.redis.session import RedisSession
-from spark import faults
-from spark.job import into
-from spark.settings import Settings
+from support.spark import faults
+from support.spark.query_job import into
+from support.spark.settings import Settings
 
 STEPS = ("session.open", "take.sent", "effect.before", "effect.after")
 

@@ -1,4 +1,4 @@
-"""A driver script for stateful queries and batch jobs: `python -m spark.queries SETTINGS NAME...`.
+"""A driver script for stateful queries and batch jobs; arguments: SETTINGS NAME...
 
 The queries that are named run side by side in one session; each is a pipeline and a sink of its
 name, with a checkpoint of its own. It ends by itself when everything is delivered.
@@ -16,11 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from semel.spark.deliver import deliver, deliver_batch
-from spark import faults
-from spark.destinations import make_sink
-from spark.job import PAYMENTS, say, session
-from spark.job import source as payments
-from spark.settings import Settings
+from support.spark import faults
+from support.spark.charge_sinks import make_sink
+from support.spark.query_job import PAYMENTS, say, session
+from support.spark.query_job import source as payments
+from support.spark.settings import Settings
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 WINDOW_S = 60

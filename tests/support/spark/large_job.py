@@ -1,4 +1,4 @@
-"""A driver script with one large micro-batch; `python -m spark.large ROWS IDENTITY FOLDER`.
+"""A driver script with one large micro-batch; arguments: ROWS IDENTITY FOLDER.
 
 Prints JSON: how many rows arrived, the sum of their numbers, how many rows Spark read, and how many
 megabytes a Python worker had at most.

@@ -20,10 +20,10 @@ from semel.ledger.store.opening import open_store
 from semel.runtime import Process, Runtime
 from semel.verify.demo.standalone import StandaloneCluster, python_workers
 from semel.verify.process_group import state_of
-from spark.accounts import judge_held
-from spark.destinations import make_sink
-from spark.driving import Bed, Name, Run, wait_for
-from spark.settings import Settings
+from support.spark.charge_sinks import make_sink
+from support.spark.driver_scripts import Bed, Name, Run, wait_for
+from support.spark.reconcile import judge_held
+from support.spark.settings import Settings
 
 LONG_S = 300.0
 """How long anything may take on a machine that has other things to do."""

@@ -1,4 +1,4 @@
-"""A driver script: one query into PostgreSQL in all three ways; `python -m spark.postgres_job`.
+"""A driver script: one query into PostgreSQL in all three ways; arguments: SETTINGS.
 
 The sinks ask at the counting house, where they reach a step, whether their process dies there: also
 inside the transaction, between the effect and COMMIT.
@@ -13,9 +13,9 @@ from semel.events import Chunk
 from semel.sinks import Progress, Receipt, Retry, Target
 from semel.sinks.postgres import Postgres
 from semel.sinks.postgres.session import PostgresSession
-from spark import faults
-from spark.job import into
-from spark.settings import Settings
+from support.spark import faults
+from support.spark.query_job import into
+from support.spark.settings import Settings
 
 STEPS = ("take.sent", "effect.before", "commit.before", "effect.after")
 

@@ -1,4 +1,4 @@
-"""A driver script whose sink is Kafka: `python -m spark.kafka_job SETTINGS...` runs them in turn.
+"""A driver script whose sink is Kafka; arguments: SETTINGS..., which it runs one after the other.
 
 With the source `kafka` the input is a topic of the same broker, through Spark's own connector.
 """
@@ -7,24 +7,24 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark import job
-from spark.kafka_destination import kafka_sink
-from spark.rounds import main
-from spark.settings import Settings
+from support.spark import query_job
+from support.spark.kafka_sink import kafka_sink
+from support.spark.sequential_job import main
+from support.spark.settings import Settings
 
 
 def in_turn(spark: SparkSession, every: list[Settings]) -> None:
     for settings in every:
-        job.say(f"begin {settings.name}")
+        query_job.say(f"begin {settings.name}")
         sink = kafka_sink(settings.house, **settings.sink_settings)
         frame = source(settings, spark)
-        job.delivering(settings, frame, [sink]).start().awaitTermination()
-        job.say(f"end {settings.name}")
+        query_job.delivering(settings, frame, [sink]).start().awaitTermination()
+        query_job.say(f"end {settings.name}")
 
 
 def source(settings: Settings, spark: SparkSession) -> DataFrame:
     if settings.source != "kafka":
-        return job.source(settings, spark)
+        return query_job.source(settings, spark)
     reader = spark.readStream.format("kafka").option("subscribe", settings.input)
     reader = reader.option("kafka.bootstrap.servers", settings.sink_settings["servers"])
     reader = reader.option("startingOffsets", "earliest")

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
-from spark.tables import SCHEMA
+from support.spark.positions_table import SCHEMA
 
 
 class Stretch(InputPartition):
