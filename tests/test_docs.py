@@ -18,8 +18,14 @@ import pyarrow as pa
 import pytest
 
 import semel
-from delivery.world import World
-from docs_blocks import (
+from semel.cli import verify_sink
+from semel.delivery import PipelineSpec
+from semel.events import Given, columns
+from semel.protocol import Capability
+from semel.sinks import Files
+from semel.verify.contract.cases import CASES
+from semel.verify.contract.suite import Earned, Finding, Result
+from support.docs_blocks import (
     ELSEWHERE,
     NAMES,
     ON_SPARK,
@@ -33,14 +39,8 @@ from docs_blocks import (
     typed,
     wrong_commands,
 )
-from semel.cli import verify_sink
-from semel.delivery import PipelineSpec
-from semel.events import Given, columns
-from semel.protocol import Capability
-from semel.sinks import Files
-from semel.verify.contract.cases import CASES
-from semel.verify.contract.suite import Earned, Finding, Result
-from sinks.s3 import S3Server, rclone
+from support.pipeline import World
+from support.servers.s3 import S3Server, rclone
 
 pages = pytest.mark.parametrize("page", NAMES)
 
@@ -84,7 +84,7 @@ def test_every_option_of_a_command_is_in_its_synopsis() -> None:
     assert {name: options(*name) for name in shown} == shown
 
 
-GROUPS = ("parked", "ledger", "bench")
+GROUPS = ("parked", "ledger")
 
 
 # -- Python

@@ -25,8 +25,7 @@ BANNED_MODULES = {"utils", "common", "core", "base", "helpers", "types"}
 BANNED_CLASSES = re.compile(r"(Manager|Handler|Helper|Base|Impl)$")
 
 CLOCK = ("semel/runtime.py",)
-BENCH = ("semel/bench/*",)
-FACES = ("semel/cli/*", "semel/bench/*")
+FACES = ("semel/cli/*",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class Text:
 
 NAMES = (
     Name(r"time\.(time|monotonic)(_ns)?", "take a Clock", CLOCK),
-    Name(r"time\.(perf_counter|process_time)(_ns)?", "take a Clock", CLOCK + BENCH),
+    Name(r"time\.(perf_counter|process_time)(_ns)?", "take a Clock", CLOCK),
     Name(r"(time|asyncio)\.sleep", "take a Clock", CLOCK),
     Name(r"datetime\.datetime\.(now|utcnow|today)", "take a Clock", CLOCK),
     Name(r"datetime\.date\.today", "take a Clock", CLOCK),
@@ -272,7 +271,7 @@ PLANTED = [
     (TIME, "semel/ledger/a.py", "import time as t\nnow = t.monotonic_ns()\n"),
     (TIME, "semel/ledger/a.py", "from time import monotonic as m\nnow = m()\n"),
     (TIME, "semel/ledger/a.py", "import time\ndef f(clock=time.monotonic): ...\n"),
-    (TIME, "semel/bench/a.py", "import time\nnow = time.time()\n"),
+    (TIME, "semel/cli/a.py", "import time\nnow = time.time()\n"),
     (PERF, "semel/delivery/a.py", "import time\nnow = time.perf_counter()\n"),
     (SLEEP, "semel/delivery/a.py", "from time import sleep\nsleep(1)\n"),
     (SLEEP, "semel/delivery/a.py", "import asyncio\nasyncio.sleep(1)\n"),
@@ -303,7 +302,7 @@ CLEAN = [
     ("seed", "semel/a.py", "import random\nr = random.Random(1)\n"),
     (TIME, "semel/runtime.py", "import time\nnow = time.monotonic()\n"),
     (TIME, "semel/a.py", '"""Never time.time()."""\ndef f(time):\n    return time.time()\n'),
-    (PERF, "semel/bench/a.py", "import time\nnow = time.perf_counter()\n"),
+    (PERF, "semel/runtime.py", "import time\nnow = time.perf_counter()\n"),
     (SLEEP, "semel/a.py", "def f(clock):\n    clock.sleep(1)\n"),
     (NOW, "semel/a.py", "from datetime import datetime\ndatetime.fromtimestamp(0)\n"),
     (RANDOM, "semel/a.py", "import random\ndef f(r: random.Random):\n    return r.random()\n"),

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import typer.main
 
-from cli.running import pipeline_at, refused, semel
-from delivery.witnesses import lost
 from semel.cli.main import app
 from semel.ledger import LedgerClient
 from semel.ledger.verbs.runs import Owners
 from semel.runtime import Process
+from support.command_line import pipeline_at, refused, semel
+from support.destinations import lost
 
 Out = pytest.CaptureFixture[str]
 

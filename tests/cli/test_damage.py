@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.running import read_json, refused, semel
-from ledger.older import load, read
 from semel.ledger import open_store
+from support.command_line import read_json, refused, semel
+from support.ledger.crashed_pipelines import load, read
 
 Out = pytest.CaptureFixture[str]
 HELD = "given/post/a/e30001/a1/a1"

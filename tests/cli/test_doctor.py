@@ -12,9 +12,6 @@ from typing import Any
 
 import pytest
 
-from cli.running import pipeline_at, read_json, refused, semel
-from contract.pooling import Pool
-from semel.bench.servers import PostgresServer
 from semel.cli import checks, doctor
 from semel.cli.checks import (
     Check,
@@ -25,6 +22,9 @@ from semel.cli.checks import (
     compare_clocks,
 )
 from semel.spark import versions
+from support.command_line import pipeline_at, read_json, refused, semel
+from support.servers.postgres import PostgresServer
+from support.servers.transaction_pool import Pool
 
 Out = pytest.CaptureFixture[str]
 

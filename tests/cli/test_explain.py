@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 import semel as package
-from cli.running import read_json, refused, semel
-from delivery.witnesses import Absorber, Database, Destination, Logs, Post, Register
 from semel.delivery import PipelineSpec
 from semel.delivery.calling import forgets
 from semel.errors import ConfigurationError
@@ -28,6 +26,8 @@ from semel.guarantees.wording import (
 )
 from semel.protocol import Capability, OnDoubt, OnReject
 from semel.sinks import Files, Http, Postgres, Sink
+from support.command_line import read_json, refused, semel
+from support.destinations import Absorber, Database, Destination, Logs, Post, Register
 
 Out = pytest.CaptureFixture[str]
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.doubles import parked
 from semel.cli.event_names import find_event, read_events, read_ids, write_id, write_text
 from semel.errors import ConfigurationError
 from semel.events import Minibatch
@@ -21,6 +20,7 @@ from semel.ledger.verbs.runs import Owners
 from semel.protocol import ParkedState
 from semel.runtime import Process
 from semel.verify.simulator.cluster import MemoryStore
+from support.ledger.one_pipeline import parked
 
 TEXTS = [
     "c42",

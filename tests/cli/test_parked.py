@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from cli.running import beats, pipeline_at, read_json, refused, semel
-from delivery.witnesses import Database, lost
-from delivery.world import ORDERED_POSITION, World
 from semel.errors import Diverged, OutcomeUnknown
 from semel.ledger.verbs.runs import Owners
 from semel.protocol import OnReject
+from support.command_line import beats, pipeline_at, read_json, refused, semel
+from support.destinations import Database, lost
+from support.pipeline import ORDERED_POSITION, World
 
 Out = pytest.CaptureFixture[str]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.running import beats, pipeline_at, read_json, refused, semel
 from semel.ledger import Ledger
+from support.command_line import beats, pipeline_at, read_json, refused, semel
 
 Out = pytest.CaptureFixture[str]
 

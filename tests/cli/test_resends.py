@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.running import pipeline_at, read_json, semel
-from delivery.witnesses import away, lost
-from delivery.world import World
+from support.command_line import pipeline_at, read_json, semel
+from support.destinations import away, lost
+from support.pipeline import World
 
 Out = pytest.CaptureFixture[str]
 Log = pytest.LogCaptureFixture

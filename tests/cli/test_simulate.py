@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.running import semel
 from semel.verify.simulator.worlds import world_seed
+from support.command_line import semel
 
 
 def test_a_few_worlds_are_summed_up_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:

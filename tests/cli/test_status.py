@@ -18,18 +18,6 @@ from typing import Any
 
 import pytest
 
-from cli.running import beats, pipeline_at, read_json, refused, semel
-from delivery.witnesses import Crash, Database, Destination, Post, crash, lost
-from delivery.world import (
-    COUNTER,
-    GIVEN,
-    INCREASING,
-    ORDERED_POSITION,
-    POSITION,
-    World,
-    events,
-)
-from semel.bench.servers import PostgresServer
 from semel.events import Given, Identity
 from semel.ledger import LedgerClient, open_store, payloads
 from semel.ledger.keys import key
@@ -38,6 +26,18 @@ from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
 from semel.ledger.verbs.runs import Owners
 from semel.protocol import OnDoubt, ParkedState
 from semel.runtime import Process
+from support.command_line import beats, pipeline_at, read_json, refused, semel
+from support.destinations import Crash, Database, Destination, Post, crash, lost
+from support.pipeline import (
+    COUNTER,
+    GIVEN,
+    INCREASING,
+    ORDERED_POSITION,
+    POSITION,
+    World,
+    events,
+)
+from support.servers.postgres import PostgresServer
 
 Out = pytest.CaptureFixture[str]
 

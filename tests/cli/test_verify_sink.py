@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cli.running import semel
+from support.command_line import semel
 
 Out = pytest.CaptureFixture[str]
 

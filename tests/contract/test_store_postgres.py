@@ -22,7 +22,7 @@ from semel.ledger.store.commit import Absent, Conflict, Equals, Put, Store, Swee
 from semel.ledger.store.opening import open_store
 
 if TYPE_CHECKING:
-    from semel.bench.servers import PostgresServer
+    from support.servers.postgres import PostgresServer
 
 A, B = key("t", "a"), key("t", "b")
 ONE, TWO = payloads.dump({"n": 1}), payloads.dump({"n": 2})

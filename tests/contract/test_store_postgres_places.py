@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from contract.pooling import Pool
 from semel.errors import ConfigurationError, LedgerUnavailable
 from semel.ledger import payloads
 from semel.ledger.client import LedgerClient
@@ -21,9 +20,10 @@ from semel.ledger.keys import key
 from semel.ledger.store.commit import Absent, Equals, Put
 from semel.ledger.store.opening import open_store
 from semel.ledger.store.postgres import PostgresStore
+from support.servers.transaction_pool import Pool
 
 if TYPE_CHECKING:
-    from semel.bench.servers import PostgresServer
+    from support.servers.postgres import PostgresServer
 
 A, B = key("t", "a"), key("t", "b")
 ONE, TWO = payloads.dump({"n": 1}), payloads.dump({"n": 2})

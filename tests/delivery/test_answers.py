@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from delivery.test_finding import IDENTITIES, where
-from delivery.witnesses import Crash, Post, crash, crash_after, lost
-from delivery.world import GIVEN, World, world_like, world_of
 from semel.ledger import Ledger, Trace
 from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
 from semel.ledger.verbs.rescale import rescale
 from semel.protocol import OnDoubt
+from support.destinations import Crash, Post, crash, crash_after, lost
+from support.pipeline import GIVEN, World, world_like, world_of
 
 EXACT = ("transactional", "sequenced")
 

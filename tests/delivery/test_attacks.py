@@ -10,7 +10,23 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from delivery.witnesses import (
+from semel.errors import (
+    ConfigurationError,
+    Diverged,
+    Fenced,
+    HeldInDoubt,
+    NotDelivered,
+    Rejected,
+)
+from semel.events import Chunk, Event, Identity
+from semel.ledger.store.commit import Conflict
+from semel.ledger.verbs.complete import Report
+from semel.ledger.verbs.parked import resolve
+from semel.ledger.verbs.pruning import Pruning
+from semel.ledger.verbs.rescale import rescale
+from semel.protocol import OnDoubt, OnReject, ParkedState
+from semel.sinks import Receipt, Retry, Target
+from support.destinations import (
     Absorber,
     AbsorberLine,
     Couriers,
@@ -36,7 +52,7 @@ from delivery.witnesses import (
     lost_on_the_way,
     names_in,
 )
-from delivery.world import (
+from support.pipeline import (
     GIVEN,
     INCREASING,
     ORDERED_POSITION,
@@ -47,22 +63,6 @@ from delivery.world import (
     world_like,
     world_of,
 )
-from semel.errors import (
-    ConfigurationError,
-    Diverged,
-    Fenced,
-    HeldInDoubt,
-    NotDelivered,
-    Rejected,
-)
-from semel.events import Chunk, Event, Identity
-from semel.ledger.store.commit import Conflict
-from semel.ledger.verbs.complete import Report
-from semel.ledger.verbs.parked import resolve
-from semel.ledger.verbs.pruning import Pruning
-from semel.ledger.verbs.rescale import rescale
-from semel.protocol import OnDoubt, OnReject, ParkedState
-from semel.sinks import Receipt, Retry, Target
 
 MANY = 400
 """So many calls over the wire are far more than any of these stories needs."""

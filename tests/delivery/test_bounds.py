@@ -8,15 +8,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from delivery.witnesses import Crash, away, crash, crash_after, fine
-from delivery.world import (
-    EXACT,
-    KINDS,
-    POSITION,
-    World,
-    crash_everywhere,
-    world_like,
-)
 from semel.errors import Diverged, NotDelivered
 from semel.events.event import EventID
 from semel.ledger.rows import SpanRow
@@ -24,6 +15,15 @@ from semel.ledger.store.commit import Requirement, Update
 from semel.ledger.verbs.sequences import SequenceRow
 from semel.protocol import SpanState
 from semel.sinks import Retry
+from support.destinations import Crash, away, crash, crash_after, fine
+from support.pipeline import (
+    EXACT,
+    KINDS,
+    POSITION,
+    World,
+    crash_everywhere,
+    world_like,
+)
 
 STANDS = ("streams", "events", "sequences", "parked", "journal", "heads")
 

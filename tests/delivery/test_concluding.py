@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from delivery.witnesses import Crash, Folder, FolderLine, FolderSink
-from delivery.world import COUNTER, GIVEN, POSITION, World, crash_everywhere, world_of
 from semel.errors import Fenced, NotDelivered, OutcomeUnknown, Rejected
 from semel.events import Identity, Minibatch
 from semel.ledger.verbs.divergence import judge
 from semel.protocol import Judgement
 from semel.sinks import Retry, Target
 from semel.sinks.conclude import Concluding, Ended
+from support.destinations import Crash, Folder, FolderLine, FolderSink
+from support.pipeline import COUNTER, GIVEN, POSITION, World, crash_everywhere, world_of
 
 INPUT = "a1 b2 c3 d4 e5"
 NAMES = INPUT.split()

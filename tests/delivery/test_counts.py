@@ -8,13 +8,13 @@ from contextlib import closing
 
 import pytest
 
-from delivery.witnesses import Crash, Database, Post, crash, fine, lost
-from delivery.world import KINDS, World, world_like, world_of
 from semel.cli.status import read_standing
 from semel.delivery.parking.resend import Resending
 from semel.ledger import Ledger
 from semel.ledger.verbs.complete import Report
 from semel.protocol import OnDoubt, OnReject
+from support.destinations import Crash, Database, Post, crash, fine, lost
+from support.pipeline import KINDS, World, world_like, world_of
 
 INPUT = "a1 a2 b3 b4 c5 c6"
 

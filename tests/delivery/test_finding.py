@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from delivery.witnesses import Couriers, Crash, away, crash, crash_after, fine, lost
-from delivery.world import COUNTER, GIVEN, INCREASING, ORDERED_POSITION, POSITION, World, world_like
 from semel.events import Identity
 from semel.ledger import Ledger
 from semel.ledger.verbs.divergence import judge
 from semel.protocol import Judgement, OnReject
+from support.destinations import Couriers, Crash, away, crash, crash_after, fine, lost
+from support.pipeline import (
+    COUNTER,
+    GIVEN,
+    INCREASING,
+    ORDERED_POSITION,
+    POSITION,
+    World,
+    world_like,
+)
 
 IDENTITIES: dict[str, Identity] = {
     "position": POSITION,

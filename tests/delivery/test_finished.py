@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from delivery.witnesses import Crash, Post, crash_after, fine
-from delivery.world import (
+from semel.delivery import Assignment
+from semel.delivery.strategies.replay_check import count_partition
+from semel.errors import ConfigurationError, Diverged, Fenced
+from semel.events import Attempt, Identity
+from semel.ledger import Ledger
+from semel.ledger.verbs.batch_jobs import Finished, combined
+from semel.ledger.verbs.complete import Report
+from semel.ledger.verbs.divergence import judge
+from semel.protocol import Judgement
+from support.destinations import Crash, Post, crash_after, fine
+from support.pipeline import (
     COUNTER,
     GIVEN,
     INCREASING,
@@ -19,15 +28,6 @@ from delivery.world import (
     world_like,
     world_of,
 )
-from semel.delivery import Assignment
-from semel.delivery.strategies.replay_check import count_partition
-from semel.errors import ConfigurationError, Diverged, Fenced
-from semel.events import Attempt, Identity
-from semel.ledger import Ledger
-from semel.ledger.verbs.batch_jobs import Finished, combined
-from semel.ledger.verbs.complete import Report
-from semel.ledger.verbs.divergence import judge
-from semel.protocol import Judgement
 
 IDENTITIES: dict[str, Identity] = {
     "position": POSITION,

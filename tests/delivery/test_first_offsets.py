@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from delivery.witnesses import Crash, crash
-from delivery.world import ORDERED_POSITION, POSITION, world_like
 from semel.errors import Diverged, NotDelivered, Rejected
 from semel.ledger.verbs.open_checks import positions
 from semel.ledger.verbs.sequences import read_sequences
 from semel.protocol import OnReject
 from semel.sinks import Receipt
+from support.destinations import Crash, crash
+from support.pipeline import ORDERED_POSITION, POSITION, world_like
 
 EXACT = ["repeatable", "transactional", "sequenced", "probing"]
 

@@ -7,8 +7,6 @@ from dataclasses import replace
 import pytest
 
 from delivery.test_rescaled import deliver
-from delivery.witnesses import Database
-from delivery.world import GIVEN, World, once, world_like
 from semel.errors import Diverged, HeldInDoubt
 from semel.ledger import payloads
 from semel.ledger.journal import TABLE as JOURNAL
@@ -19,6 +17,8 @@ from semel.ledger.verbs.divergence import judge
 from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
 from semel.ledger.verbs.rescale import rescale
 from semel.protocol import Judgement
+from support.destinations import Database
+from support.pipeline import GIVEN, World, once, world_like
 
 DOUBT = "is new, or older than the ids that are remembered"
 

@@ -7,14 +7,14 @@ import re
 
 import pytest
 
-from delivery.witnesses import Crash, Database, Post, crash, crash_after, fine, lost
-from delivery.world import COUNTER, GIVEN, POSITION, World, once, world_of
 from semel.delivery import Driver
 from semel.delivery.driver import PRUNE_EVERY
 from semel.errors import ConfigurationError, Diverged
 from semel.events import IdSet
 from semel.ledger.verbs.open_checks import next_offset
 from semel.ledger.verbs.sequences import Mark
+from support.destinations import Crash, Database, Post, crash, crash_after, fine, lost
+from support.pipeline import COUNTER, GIVEN, POSITION, World, once, world_of
 
 
 def delivered() -> World:

@@ -9,8 +9,22 @@ from typing import Any
 
 import pytest
 
-from delivery.witnesses import Crash, Database, Post, after, before, crash, crash_after, fine, lost
-from delivery.world import (
+from semel.errors import ConfigurationError, Diverged, Fenced, HeldInDoubt
+from semel.events import Identity
+from semel.ledger.keys import number_of, split
+from semel.protocol import OnDoubt, OnReject
+from support.destinations import (
+    Crash,
+    Database,
+    Post,
+    after,
+    before,
+    crash,
+    crash_after,
+    fine,
+    lost,
+)
+from support.pipeline import (
     COUNTER,
     EXACT,
     GIVEN,
@@ -24,10 +38,6 @@ from delivery.world import (
     world_like,
     world_of,
 )
-from semel.errors import ConfigurationError, Diverged, Fenced, HeldInDoubt
-from semel.events import Identity
-from semel.ledger.keys import number_of, split
-from semel.protocol import OnDoubt, OnReject
 
 SURVIVING: dict[str, Identity] = {
     "position": POSITION,

@@ -9,8 +9,6 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from delivery.witnesses import Absorber, Crash, Database, Destination, Logs, Post, crash_after, lost
-from delivery.world import COUNTER, GIVEN, INCREASING, POSITION, World, events, world_of
 from semel.delivery import Assignment, PartitionDelivery
 from semel.events import Attempt, Identity
 from semel.ledger.inspect.ledger import TABLES
@@ -18,6 +16,17 @@ from semel.ledger.journal import Journal
 from semel.ledger.store.commit import Sweep
 from semel.ledger.verbs.outcomes import TABLE as OUTCOMES
 from semel.ledger.verbs.pruning import REMEMBER_S
+from support.destinations import (
+    Absorber,
+    Crash,
+    Database,
+    Destination,
+    Logs,
+    Post,
+    crash_after,
+    lost,
+)
+from support.pipeline import COUNTER, GIVEN, INCREASING, POSITION, World, events, world_of
 
 MINIBATCHES = 10_000
 STEP_S = REMEMBER_S / 300  # a minibatch is forgotten after 300 others

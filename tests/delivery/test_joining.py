@@ -6,8 +6,13 @@ import pytest
 
 from delivery.test_concluding import Shelf
 from delivery.test_finished import run
-from delivery.witnesses import Crash, Database, Post, crash_after, fine
-from delivery.world import (
+from semel.errors import ConfigurationError, Diverged
+from semel.events import Identity
+from semel.ledger import Ledger
+from semel.ledger.verbs.divergence import judge
+from semel.protocol import Judgement
+from support.destinations import Crash, Database, Post, crash_after, fine
+from support.pipeline import (
     COUNTER,
     GIVEN,
     INCREASING,
@@ -18,12 +23,7 @@ from delivery.world import (
     world_like,
     world_of,
 )
-from delivery.world import KINDS as EVERY
-from semel.errors import ConfigurationError, Diverged
-from semel.events import Identity
-from semel.ledger import Ledger
-from semel.ledger.verbs.divergence import judge
-from semel.protocol import Judgement
+from support.pipeline import KINDS as EVERY
 
 IDENTITIES: dict[str, Identity] = {
     "given": GIVEN,

@@ -6,8 +6,13 @@ from collections import Counter as Tally
 
 import pytest
 
-from delivery.witnesses import Crash, Post, crash_after, fine, lost
-from delivery.world import (
+from semel.errors import ConfigurationError, Diverged, Fenced
+from semel.events import Identity, Minibatch
+from semel.ledger.client import LedgerClient
+from semel.ledger.verbs.divergence import judge
+from semel.protocol import Judgement, OnDoubt, OnReject
+from support.destinations import Crash, Post, crash_after, fine, lost
+from support.pipeline import (
     COUNTER,
     GIVEN,
     INCREASING,
@@ -21,11 +26,6 @@ from delivery.world import (
     world_like,
     world_of,
 )
-from semel.errors import ConfigurationError, Diverged, Fenced
-from semel.events import Identity, Minibatch
-from semel.ledger.client import LedgerClient
-from semel.ledger.verbs.divergence import judge
-from semel.protocol import Judgement, OnDoubt, OnReject
 
 IDENTITIES: dict[str, Identity] = {
     "position": POSITION,

@@ -10,8 +10,14 @@ from typing import Any
 
 import pytest
 
-from delivery.witnesses import Crash, Logs, crash, fine
-from delivery.world import (
+from semel.cli.status import read_standing
+from semel.errors import Diverged
+from semel.events import Identity
+from semel.ledger import Ledger
+from semel.ledger.rows import OpenRow
+from semel.ledger.verbs.sequences import SequenceRow
+from support.destinations import Crash, Logs, crash, fine
+from support.pipeline import (
     COUNTER,
     GIVEN,
     INCREASING,
@@ -22,12 +28,6 @@ from delivery.world import (
     world_like,
     world_of,
 )
-from semel.cli.status import read_standing
-from semel.errors import Diverged
-from semel.events import Identity
-from semel.ledger import Ledger
-from semel.ledger.rows import OpenRow
-from semel.ledger.verbs.sequences import SequenceRow
 
 IDENTITIES: dict[str, Identity] = {
     "position": POSITION,

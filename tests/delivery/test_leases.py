@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from delivery.witnesses import Crash, Post, Register, before, crash, crash_after
-from delivery.world import KINDS, StillClock, World, once, world_like, world_of
 from semel.errors import Fenced, HeldInDoubt
 from semel.protocol import OnDoubt
+from support.destinations import Crash, Post, Register, before, crash, crash_after
+from support.pipeline import KINDS, StillClock, World, once, world_like, world_of
 
 LEASE, DEADLINE = 10.0, 30.0
 

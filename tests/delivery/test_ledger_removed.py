@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from cli.running import pipeline_at
-from delivery.world import World
 from semel.errors import ConfigurationError, Fenced
 from semel.ledger import open_store
 from semel.ledger.keys import key
 from semel.ledger.store.commit import Delete, Key, Put, Store
+from support.command_line import pipeline_at
+from support.pipeline import World
 
 
 @pytest.fixture

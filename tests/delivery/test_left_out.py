@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from delivery.test_concluding import Shelf
-from delivery.witnesses import Crash, Database, Post, crash_after
-from delivery.world import COUNTER, GIVEN, POSITION, World, crash_everywhere, once
 from semel.errors import ConfigurationError, NotDelivered, Rejected
 from semel.events import Identity
 from semel.ledger.keys import prefix
 from semel.ledger.store.commit import Delete, Put
 from semel.sinks.files import Files
+from support.destinations import Crash, Database, Post, crash_after
+from support.pipeline import COUNTER, GIVEN, POSITION, World, crash_everywhere, once
 
 IDENTITIES: dict[str, Identity] = {"given": GIVEN, "position": POSITION, "counter": COUNTER}
 REFUSED = r"sink 'files' is left out.*may not have been concluded.*Start once with it"

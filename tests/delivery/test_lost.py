@@ -10,7 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from delivery.witnesses import (
+from semel.errors import Diverged
+from semel.events import Identity
+from semel.ledger.verbs.divergence import judge
+from semel.ledger.verbs.rescale import rescale
+from semel.protocol import Judgement, OnReject
+from support.destinations import (
     Crash,
     Database,
     Logs,
@@ -21,7 +26,7 @@ from delivery.witnesses import (
     lost,
     lost_on_the_way,
 )
-from delivery.world import (
+from support.pipeline import (
     COUNTER,
     GIVEN,
     INCREASING,
@@ -33,11 +38,6 @@ from delivery.world import (
     world_like,
     world_of,
 )
-from semel.errors import Diverged
-from semel.events import Identity
-from semel.ledger.verbs.divergence import judge
-from semel.ledger.verbs.rescale import rescale
-from semel.protocol import Judgement, OnReject
 
 KEEPING = ["transactional", "transactional script", "sequenced", "sequenced by opener"]
 IDENTITIES = [GIVEN, INCREASING, POSITION, COUNTER]

@@ -10,10 +10,10 @@ from copy import deepcopy
 
 import pytest
 
-from delivery.world import KINDS, World, world_like
 from semel.errors import ConfigurationError, Diverged, NotDelivered, SemelError
 from semel.ledger.client import LedgerClient
 from semel.verify.simulator.cluster import MemoryStore
+from support.pipeline import KINDS, World, world_like
 
 UNKNOWN = "the checkpoint is at batch 2, and the ledger knows nothing of this pipeline"
 

@@ -8,8 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from delivery.witnesses import Crash, Database, Post, crash, crash_after, fine
-from delivery.world import (
+from semel.errors import ConfigurationError, DeliveryError, Diverged, HeldInDoubt, NotDelivered
+from semel.events import Attempt, Identity
+from semel.ledger.keys import prefix
+from semel.protocol import OnDoubt
+from semel.sinks import Retry
+from support.destinations import Crash, Database, Post, crash, crash_after, fine
+from support.pipeline import (
     COUNTER,
     EXACT,
     GIVEN,
@@ -23,11 +28,6 @@ from delivery.world import (
     world_like,
     world_of,
 )
-from semel.errors import ConfigurationError, DeliveryError, Diverged, HeldInDoubt, NotDelivered
-from semel.events import Attempt, Identity
-from semel.ledger.keys import prefix
-from semel.protocol import OnDoubt
-from semel.sinks import Retry
 
 INPUT = "a1 b2 c3 d4 e5 f6"
 IDENTITIES: dict[str, Identity] = {

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from delivery.witnesses import Crash, crash, fine, lost, lost_on_the_way
-from delivery.world import KINDS, World, crash_everywhere, world_like
 from semel.delivery.parking.resend_attempt import IN_VAIN_MAX
 from semel.errors import ConfigurationError, NotDelivered, OutcomeUnknown
 from semel.ledger.rows import ParkedRow
 from semel.ledger.store.commit import Put
 from semel.protocol import OnDoubt, OnReject
+from support.destinations import Crash, crash, fine, lost, lost_on_the_way
+from support.pipeline import KINDS, World, crash_everywhere, world_like
 
 SAID = [kind for kind in KINDS if kind != "opaque batches"]
 FENCED = ("transactional", "transactional script", "sequenced", "sequenced by opener")

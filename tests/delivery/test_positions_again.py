@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from delivery.world import POSITION, World, events, once, world_like
 from semel.errors import Diverged
 from semel.ledger.verbs.divergence import judge
 from semel.protocol import Judgement
+from support.pipeline import POSITION, World, events, once, world_like
 
 KINDS = ["transactional", "sequenced", "probing", "repeatable", "opaque"]
 

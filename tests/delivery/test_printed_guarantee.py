@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import semel
-from delivery.world import EXACT, KINDS, World, crash_everywhere, once, world_like
 from semel.guarantees.wording import BECAUSE
 from semel.protocol import Capability
+from support.pipeline import EXACT, KINDS, World, crash_everywhere, once, world_like
 
 INPUT = "a1 b2 c3 d4 e5 f6"
 

@@ -12,32 +12,6 @@ from typing import Any
 
 import pytest
 
-from delivery.witnesses import (
-    Absorber,
-    AbsorberLine,
-    Crash,
-    Post,
-    RepeatableSink,
-    away,
-    crash,
-    crash_after,
-    fine,
-    lost,
-    lost_on_the_way,
-    name_of,
-    names_in,
-)
-from delivery.world import (
-    GIVEN,
-    INCREASING,
-    ORDERED_POSITION,
-    POSITION,
-    World,
-    crash_everywhere,
-    once,
-    world_like,
-    world_of,
-)
 from semel.delivery.strategies.repeat import TRIES_MAX
 from semel.errors import (
     ConfigurationError,
@@ -53,6 +27,32 @@ from semel.ledger.rows import SpanRow
 from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
 from semel.protocol import OnDoubt
 from semel.sinks import Receipt, Retry, Target
+from support.destinations import (
+    Absorber,
+    AbsorberLine,
+    Crash,
+    Post,
+    RepeatableSink,
+    away,
+    crash,
+    crash_after,
+    fine,
+    lost,
+    lost_on_the_way,
+    name_of,
+    names_in,
+)
+from support.pipeline import (
+    GIVEN,
+    INCREASING,
+    ORDERED_POSITION,
+    POSITION,
+    World,
+    crash_everywhere,
+    once,
+    world_like,
+    world_of,
+)
 
 BY_EVENT, BY_CHUNK = "repeatable", "repeatable by chunk"
 TWELVE = "a1 b2 c3 d4 e5 f6 a7 b8 c9 d10 e11 f12"

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from delivery.witnesses import Absorber, Crash, Reply, away, crash_after, fine, lost
-from delivery.world import World, world_of
 from semel.delivery.parking.resend import Resending
 from semel.errors import NotDelivered, OutcomeUnknown, SemelError
 from semel.protocol import OnDoubt, OnReject
 from semel.sinks import Retry
+from support.destinations import Absorber, Crash, Reply, away, crash_after, fine, lost
+from support.pipeline import World, world_of
 
 REMEMBERS_S = 120.0  # as NATS JetStream has it by default; SQS has five minutes
 

@@ -8,14 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from delivery.witnesses import Crash, Database, crash
-from delivery.world import COUNTER, GIVEN, INCREASING, World, once
 from semel.errors import ConfigurationError, Fenced, HeldInDoubt
 from semel.events import Identity, bucket, bucket_name
 from semel.ledger.verbs.divergence import judge
 from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
 from semel.ledger.verbs.rescale import rescale
 from semel.protocol import Judgement
+from support.destinations import Crash, Database, crash
+from support.pipeline import COUNTER, GIVEN, INCREASING, World, once
 
 
 def made(identity: Identity) -> World:

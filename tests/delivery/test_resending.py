@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from delivery.witnesses import (
+from semel.delivery import Runtime
+from semel.delivery.parking import resend
+from semel.delivery.parking.resend import Resending
+from semel.errors import NotDelivered
+from semel.events import Identity
+from semel.ledger.client import LedgerClient
+from semel.ledger.verbs.parked import Heads, read_heads
+from semel.protocol import OnDoubt, OnReject
+from semel.sinks import Retry
+from support.destinations import (
     Absorber,
     Crash,
     Post,
@@ -17,7 +26,7 @@ from delivery.witnesses import (
     lost,
     lost_on_the_way,
 )
-from delivery.world import (
+from support.pipeline import (
     GIVEN,
     KINDS,
     ORDERED_POSITION,
@@ -28,15 +37,6 @@ from delivery.world import (
     world_like,
     world_of,
 )
-from semel.delivery import Runtime
-from semel.delivery.parking import resend
-from semel.delivery.parking.resend import Resending
-from semel.errors import NotDelivered
-from semel.events import Identity
-from semel.ledger.client import LedgerClient
-from semel.ledger.verbs.parked import Heads, read_heads
-from semel.protocol import OnDoubt, OnReject
-from semel.sinks import Retry
 
 ALL = [kind for kind in KINDS if "batches" not in kind]
 DRAINED = [kind for kind in ALL if not kind.startswith("sequenced")]

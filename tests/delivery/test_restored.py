@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from delivery.witnesses import Crash, crash, crash_after, fine
-from delivery.world import (
+from semel.errors import Diverged
+from semel.events import Identity
+from semel.ledger.verbs.divergence import judge
+from semel.protocol import Judgement
+from support.destinations import Crash, crash, crash_after, fine
+from support.pipeline import (
     COUNTER,
     GIVEN,
     INCREASING,
@@ -14,10 +18,6 @@ from delivery.world import (
     once,
     world_like,
 )
-from semel.errors import Diverged
-from semel.events import Identity
-from semel.ledger.verbs.divergence import judge
-from semel.protocol import Judgement
 
 ALL = "a1 b2 a3 b4 a5 b6"
 SURVIVING: dict[str, Identity] = {"given": GIVEN, "increasing": INCREASING, "position": POSITION}

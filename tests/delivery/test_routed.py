@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 
 import semel
-from delivery.witnesses import Database
-from delivery.world import COUNTER, INCREASING, World
 from semel.errors import ConfigurationError
 from semel.events import Identity, bucket_name
 from semel.events.routing import Routing, places
 from semel.ledger.verbs.rescale import rescale
+from support.destinations import Database
+from support.pipeline import COUNTER, INCREASING, World
 
 RANGE = semel.by_range(["c", "e"])
 TABLE = semel.by_directory({"a": 0, "b": 1, "c": 1, "d": 0, "e": 1})

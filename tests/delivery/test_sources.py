@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from delivery.witnesses import Crash, crash_after
-from delivery.world import POSITION, World, world_like
 from semel.errors import Diverged
 from semel.ledger.verbs.open import OpenMinibatch
 from semel.ledger.verbs.open_checks import UNKNOWN, Sources
+from support.destinations import Crash, crash_after
+from support.pipeline import POSITION, World, world_like
 
 OLD, NEW = Sources({"t": "old"}, ""), Sources({"t": "new"}, "")
 

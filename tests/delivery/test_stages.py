@@ -15,8 +15,6 @@ from typing import Any
 import pytest
 
 import semel
-from delivery.witnesses import Absorber, Database, Register
-from delivery.world import GIVEN, World, crash_everywhere
 from semel.delivery import PipelineSpec
 from semel.delivery.driver import _ended
 from semel.errors import ConfigurationError, Fenced, HeldInDoubt, NotDelivered, Rejected
@@ -26,6 +24,8 @@ from semel.ledger.verbs.runs import Owners
 from semel.sinks import Http, Kafka, Retry
 from semel.sinks.files import Files, committed
 from semel.sinks.files.manifests import Manifest
+from support.destinations import Absorber, Database, Register
+from support.pipeline import GIVEN, World, crash_everywhere
 
 ONCE = Retry(for_s=0.0)
 INPUT = ("a1 b2", "c3", "d4 e5")
@@ -352,7 +352,7 @@ def test_what_cannot_be_a_second_stage_is_refused(tmp_path: Path) -> None:
 CHILD = """
 import sys, os, signal, urllib.request
 sys.path.insert(0, sys.argv[1])
-from delivery.world import World
+from support.pipeline import World
 from semel.ledger.client import LedgerClient
 from semel.ledger.store.opening import open_store
 from semel.runtime import SystemClock

@@ -8,14 +8,14 @@ import pyarrow as pa
 import pytest
 
 from delivery.test_finding import IDENTITIES
-from delivery.witnesses import Crash, Post, crash
-from delivery.world import EXACT, KINDS, World, events, world_like, world_of
 from semel.errors import ConfigurationError, Rejected
 from semel.events import Given, Identity
 from semel.ledger.payloads import WORDS_MAX
 from semel.ledger.verbs.divergence import judge
 from semel.ledger.verbs.parked import resolve
 from semel.protocol import Judgement, ParkedState
+from support.destinations import Crash, Post, crash
+from support.pipeline import EXACT, KINDS, World, events, world_like, world_of
 
 TEXTS = Given(entity="c", event=("t",), order_by=("id",))
 IN_ORDER = Given(entity="c", event=("id",), order_by=("t",))

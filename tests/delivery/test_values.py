@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delivery.world import GIVEN, INCREASING, World, world_like
 from semel.delivery.parking import parking
 from semel.errors import ConfigurationError
 from semel.events import Digest, Identity, Rows
 from semel.events.encoding.python_values import require_values
 from semel.ledger import payloads
 from semel.protocol import OnReject
+from support.pipeline import GIVEN, INCREASING, World, world_like
 
 LAST = pa.array([0, 253402300799_000000], pa.int64()).cast(pa.timestamp("us", "Asia/Tokyo"))
 FAR = pa.array([0, 4_000_000], pa.int32()).cast(pa.date32())

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from delivery.witnesses import Post
-from delivery.world import GIVEN, World
 from semel.errors import ConfigurationError
 from semel.ledger import Ledger, open_store
+from support.destinations import Post
+from support.pipeline import GIVEN, World
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from delivery.witnesses import Crash, Database, Logs, after, before, crash_after, fine
-from delivery.world import (
+from semel.errors import Fenced
+from semel.events import Attempt
+from semel.protocol import OnDoubt
+from support.destinations import Crash, Database, Logs, after, before, crash_after, fine
+from support.pipeline import (
     COUNTER,
     EXACT,
     GIVEN,
@@ -21,9 +24,6 @@ from delivery.world import (
     world_like,
     world_of,
 )
-from semel.errors import Fenced
-from semel.events import Attempt
-from semel.protocol import OnDoubt
 
 INPUT = "a1 b2 c3 d4"
 SLOW_S = 60.0

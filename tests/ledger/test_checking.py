@@ -9,9 +9,6 @@ from typing import Any
 import pytest
 
 from delivery.test_finding import IDENTITIES
-from delivery.witnesses import lost
-from delivery.world import KINDS, World, crash_everywhere, world_like
-from ledger.older import INPUTS, crash_in_the_middle, load, read
 from semel.ledger import payloads
 from semel.ledger.inspect.check import check_ledger
 from semel.ledger.store.commit import Key
@@ -19,6 +16,9 @@ from semel.ledger.verbs.divergence import judge
 from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
 from semel.protocol import Judgement, OnDoubt, OnReject
 from semel.verify.simulator.cluster import MemoryStore
+from support.destinations import lost
+from support.ledger.crashed_pipelines import INPUTS, crash_in_the_middle, load, read
+from support.pipeline import KINDS, World, crash_everywhere, world_like
 
 
 def problems(store: Any) -> list[str]:

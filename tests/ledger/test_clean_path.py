@@ -5,12 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from ledger.delivering import Driver, messages, payments
-from ledger.doubles import World
 from semel.events import Given, Identity, Position
 from semel.protocol import Capability
 from semel.sinks import Sink, sink
-from sinks.witnesses import Destination, Witness
+from support.ledger.one_pipeline import World
+from support.ledger.small_driver import Driver, messages, payments
+from support.sinks.in_memory import Destination, Witness
 
 GIVEN = Given(entity="c", event=("id",), increasing=True)
 POSITION = Position()

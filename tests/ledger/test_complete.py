@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from ledger.doubles import SINK, World, claim_of, report, request, span, stream_row
 from semel.errors import Diverged, Fenced
 from semel.ledger.journal import COUNTERS, Journal, State
 from semel.ledger.keys import key
@@ -13,6 +12,7 @@ from semel.ledger.store.commit import Put
 from semel.ledger.verbs.open import Minibatches, OpenMinibatch
 from semel.ledger.verbs.sequences import Mark, SequenceRow, Standing
 from semel.protocol import Found, PartitionState
+from support.ledger.one_pipeline import SINK, World, claim_of, report, request, span, stream_row
 
 
 @pytest.fixture

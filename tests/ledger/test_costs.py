@@ -7,14 +7,14 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from ledger.delivering import Driver, messages, payments
-from ledger.doubles import World
 from semel.delivery import PipelineSpec
 from semel.events import Counter, Given, Identity, Position
 from semel.guarantees.costs import Load, commits_of_partition, cost
 from semel.protocol import Capability
 from semel.sinks import Sink, sink
-from sinks.witnesses import Destination, Witness
+from support.ledger.one_pipeline import World
+from support.ledger.small_driver import Driver, messages, payments
+from support.sinks.in_memory import Destination, Witness
 
 GIVEN = Given(entity="customer", event=("payment_id",))
 INCREASING = replace(GIVEN, increasing=True)

@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ledger.delivering import Driver
-from ledger.doubles import World
 from semel.errors import ConfigurationError
 from semel.events import Counter
 from semel.ledger.journal import COUNTERS, Journal
 from semel.sinks import Function, sink
+from support.ledger.one_pipeline import World
+from support.ledger.small_driver import Driver
 
 COUNTED = Counter(entity="c")
 Ids = dict[str, list[int]]

@@ -16,10 +16,6 @@ from typing import Any
 
 import pytest
 
-from cli.running import semel
-from delivery.world import World
-from ledger.damaging import WAYS
-from ledger.older import INPUTS, crash_in_the_middle, load, restored, written
 from semel.errors import SemelError
 from semel.events import IdSet, Minibatch
 from semel.events.event import EventID
@@ -36,6 +32,10 @@ from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
 from semel.ledger.verbs.rescale import rescale
 from semel.protocol import Judgement, ParkedState
 from semel.verify.simulator.cluster import MemoryStore
+from support.command_line import semel
+from support.ledger.crashed_pipelines import INPUTS, crash_in_the_middle, load, restored, written
+from support.ledger.damage import WAYS
+from support.pipeline import World
 
 SEED = int(os.environ.get("SEMEL_DAMAGE_SEED", "11"))
 EACH = int(os.environ.get("SEMEL_DAMAGE_EACH", "20"))

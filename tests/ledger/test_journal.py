@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from ledger.doubles import World
 from semel.events.encoding.canonical_json import PreEncoded, canonical
 from semel.ledger import journal as journals
 from semel.ledger.journal import COUNTERS, Entry, Journal, Operator
 from semel.ledger.keys import key
 from semel.ledger.store.commit import Put
+from support.ledger.one_pipeline import World
 
 CLOCK = Operator("marker clock", journaled=False)
 

@@ -14,7 +14,12 @@ from typing import Any
 
 import pytest
 
-from ledger.doubles import (
+from semel.ledger.journal import COUNTERS, Journal, State
+from semel.ledger.verbs.parked import NOTHING, parked_key, parking, read_heads, read_parked, resolve
+from semel.ledger.verbs.partitions import MERGE_EVERY, PartitionClaim
+from semel.ledger.verbs.resends import Resends
+from semel.protocol import Found, ParkedState
+from support.ledger.one_pipeline import (
     DESCRIPTION,
     ELSEWHERE,
     SINK,
@@ -26,11 +31,6 @@ from ledger.doubles import (
     settled,
     span,
 )
-from semel.ledger.journal import COUNTERS, Journal, State
-from semel.ledger.verbs.parked import NOTHING, parked_key, parking, read_heads, read_parked, resolve
-from semel.ledger.verbs.partitions import MERGE_EVERY, PartitionClaim
-from semel.ledger.verbs.resends import Resends
-from semel.protocol import Found, ParkedState
 
 Act = Callable[[], Any]
 

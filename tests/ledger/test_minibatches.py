@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from ledger.doubles import SINK, World, claim_of, parked, report, request, settled, span
 from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events.event import Minibatch
 from semel.ledger.verbs.open import Minibatches, OpenMinibatch
 from semel.ledger.verbs.parked import parking
 from semel.protocol import Found
+from support.ledger.one_pipeline import (
+    SINK,
+    World,
+    claim_of,
+    parked,
+    report,
+    request,
+    settled,
+    span,
+)
 
 
 def deliver(world: World, minibatches: Minibatches, batch: int, task: int = 1) -> OpenMinibatch:

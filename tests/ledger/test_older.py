@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from delivery.world import World
-from ledger.older import INPUTS, load, read, restored
 from semel.ledger import Ledger, open_store
 from semel.ledger.rows import OpenRow
 from semel.ledger.store.commit import Store
 from semel.protocol import ParkedState
+from support.ledger.crashed_pipelines import INPUTS, load, read, restored
+from support.pipeline import World
 
 SURVIVES = ("given", "increasing", "position")
 

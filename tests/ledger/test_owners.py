@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from ledger.doubles import DESCRIPTION, ELSEWHERE, SINK, World
 from semel.errors import ConfigurationError, Fenced
 from semel.ledger import payloads
 from semel.ledger.keys import key
 from semel.ledger.verbs.runs import OwnerRow, enter, leave, starting
 from semel.runtime import Process
+from support.ledger.one_pipeline import DESCRIPTION, ELSEWHERE, SINK, World
 
 LEASE_S = 10.0
 

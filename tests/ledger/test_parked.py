@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from ledger.doubles import ELSEWHERE, SINK, World, claim_of, parked, request, settled, span
 from semel.errors import ConfigurationError, Fenced
 from semel.events.event import Minibatch
 from semel.ledger.rows import ParkedRow
@@ -25,6 +24,16 @@ from semel.ledger.verbs.parked import (
 from semel.ledger.verbs.partitions import PartitionClaim
 from semel.ledger.verbs.resends import Resends
 from semel.protocol import ParkedState
+from support.ledger.one_pipeline import (
+    ELSEWHERE,
+    SINK,
+    World,
+    claim_of,
+    parked,
+    request,
+    settled,
+    span,
+)
 
 WAITING, HELD, REJECTED = ParkedState.WAITING, ParkedState.HELD, ParkedState.REJECTED
 

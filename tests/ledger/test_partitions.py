@@ -10,7 +10,6 @@ from itertools import pairwise
 
 import pytest
 
-from ledger.doubles import SINK, World, claim_of, parked, report, request, settled, span, stream_row
 from semel.errors import ConfigurationError, Fenced
 from semel.events import EntityIds, IdSet
 from semel.events.event import Attempt
@@ -20,6 +19,17 @@ from semel.ledger.verbs.open import Minibatches, OpenMinibatch
 from semel.ledger.verbs.parked import HeadMoved, parking
 from semel.ledger.verbs.partitions import MERGE_EVERY, MERGED_BYTES_MAX, PartitionClaim
 from semel.protocol import Found, PartitionState, SpanState
+from support.ledger.one_pipeline import (
+    SINK,
+    World,
+    claim_of,
+    parked,
+    report,
+    request,
+    settled,
+    span,
+    stream_row,
+)
 
 
 @pytest.fixture

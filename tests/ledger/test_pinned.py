@@ -16,9 +16,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from delivery.world import World
-from ledger.older import load
-from ledger.pinned import (
+from semel.ledger import open_store
+from semel.ledger.inspect.check import check_ledger
+from semel.ledger.store.commit import Store
+from semel.verify.simulator.cluster import MemoryStore
+from support.ledger.crashed_pipelines import load
+from support.ledger.pinned_ledgers import (
     CASES,
     FILED,
     IDENTITIES,
@@ -37,10 +40,7 @@ from ledger.pinned import (
     rows_and_states,
     without_places,
 )
-from semel.ledger import open_store
-from semel.ledger.inspect.check import check_ledger
-from semel.ledger.store.commit import Store
-from semel.verify.simulator.cluster import MemoryStore
+from support.pipeline import World
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])

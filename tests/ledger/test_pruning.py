@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from delivery.witnesses import after
-from delivery.world import GIVEN, world_like
-from ledger.delivering import Driver, payments
-from ledger.doubles import SINK, World, claim_of, parked, request, span
 from semel.events import Given
 from semel.ledger.journal import Journal, watermark_of
 from semel.ledger.verbs.parked import parking, read_parked
 from semel.ledger.verbs.pruning import Pruning
 from semel.protocol import ParkedState
 from semel.sinks import sink
+from support.destinations import after
+from support.ledger.one_pipeline import SINK, World, claim_of, parked, request, span
+from support.ledger.small_driver import Driver, payments
+from support.pipeline import GIVEN, world_like
 
 DAY_S = 86_400.0
 

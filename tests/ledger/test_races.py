@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from ledger.doubles import (
+from semel.errors import Fenced
+from semel.events.event import Attempt
+from support.ledger.one_pipeline import (
     World,
     claim_of,
     claim_of_one_process,
@@ -19,8 +21,6 @@ from ledger.doubles import (
     span,
     stream_row,
 )
-from semel.errors import Fenced
-from semel.events.event import Attempt
 
 MANY = 8
 
@@ -64,7 +64,7 @@ def test_of_many_attempts_at_a_partition_exactly_one_finds_it_new(
 
 
 def _report(osn: int) -> Any:
-    from ledger.doubles import report
+    from support.ledger.one_pipeline import report
 
     return report(MANY - 1, osn=osn + 3)
 

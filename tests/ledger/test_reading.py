@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from ledger.doubles import World, request
 from semel.errors import ConfigurationError
 from semel.ledger import Ledger, open_store
+from support.ledger.one_pipeline import World, request
 
 
 def test_a_path_that_was_mistyped_is_not_an_empty_ledger(tmp_path: Path) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from ledger.doubles import StillClock, World
 from semel.errors import LedgerUnavailable
 from semel.ledger.client import LedgerClient
 from semel.ledger.keys import key
 from semel.ledger.store.commit import Absent, Conflict, Equals, Key, Put
 from semel.ledger.store.opening import open_store
+from support.ledger.one_pipeline import StillClock, World
 
 A = key("open", "a")
 ONE, TWO, THREE = '{"n":1}', '{"n":2}', '{"n":3}'

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ledger.doubles import SINK, World, claim_of, report, request, span
 from semel.events import IdSet
 from semel.ledger.verbs.open import Minibatches, OpenMinibatch
 from semel.ledger.verbs.sequences import Mark, SequenceRow, Standing
+from support.ledger.one_pipeline import SINK, World, claim_of, report, request, span
 
 
 def deliver(

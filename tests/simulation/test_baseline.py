@@ -12,7 +12,7 @@ import pytest
 
 from semel.ledger.verbs.partitions import PartitionClaim
 from semel.protocol import Found
-from simulation.baseline import FILE, WORLDS, played, seeds
+from support.simulation_baseline import FILE, WORLDS, played, seeds
 
 
 @pytest.fixture(autouse=True)

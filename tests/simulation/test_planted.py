@@ -19,7 +19,6 @@ import pytest
 
 from delivery import test_generations, test_heads, test_leases, test_partitions
 from ledger import test_complete, test_journal
-from ledger.doubles import World as LedgerWorld
 from semel.delivery import calling, lane
 from semel.delivery.parking import in_doubt, parking, resend, resend_attempt
 from semel.delivery.recovery import close_generation
@@ -68,6 +67,7 @@ from semel.verify.simulator.checker import Verdict
 from semel.verify.simulator.explore import TASKS, Enough, Explorer, explore
 from semel.verify.simulator.inputs import Identities
 from semel.verify.simulator.worlds import World, run_world
+from support.ledger.one_pipeline import World as LedgerWorld
 
 WORLDS = 3_000
 """So many random worlds are played before a bug counts as not found."""

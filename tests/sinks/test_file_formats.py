@@ -22,10 +22,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from delivery.world import World
 from semel.errors import ConfigurationError
 from semel.sinks.files import Files, committed, json_lines, read, writers
 from semel.sinks.files.storage import Folder
+from support.pipeline import World
 
 AT = datetime(2026, 11, 14, 12, 30, 15, 123456, UTC)
 

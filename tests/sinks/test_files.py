@@ -15,8 +15,6 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs
 
-from delivery.witnesses import Crash
-from delivery.world import POSITION, World, events
 from semel.delivery import driver
 from semel.errors import ConfigurationError, Diverged, Fenced, NotDelivered
 from semel.events import Attempt, Chunk, Minibatch
@@ -29,6 +27,8 @@ from semel.sinks.files.sink import PartSession
 from semel.sinks.files.storage import Folder, Writing, escaped, unescaped
 from semel.sinks.retry import Retry
 from semel.urls import place
+from support.destinations import Crash
+from support.pipeline import POSITION, World, events
 
 INPUT = "a1 b2 c3 d4 e5"
 NAMES = INPUT.split()

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from pyarrow import fs
 
-from delivery.world import World
 from semel.errors import Diverged, Fenced
 from semel.sinks.conclude import Ended, EndedPart
 from semel.sinks.files import Files, committed, read
@@ -17,6 +16,7 @@ from semel.sinks.files.sink import PartSession
 from semel.sinks.files.storage import Folder
 from semel.sinks.retry import Retry
 from sinks.test_files import chunk_of, target
+from support.pipeline import World
 
 INPUT = "a1 b2 c3 d4 e5"
 NAMES = INPUT.split()

@@ -11,15 +11,15 @@ import psycopg
 import pytest
 
 import semel
-from delivery.witnesses import Crash
-from delivery.world import World
-from semel.bench.servers import PostgresServer
 from semel.errors import ConfigurationError, NotDelivered, Rejected
 from semel.events import Minibatch
 from semel.sinks.files import Files, committed
 from semel.sinks.files.manifests import Manifest
 from semel.sinks.postgres.manifest_loader import PostgresLoad, _Loading
 from semel.sinks.retry import Retry
+from support.destinations import Crash
+from support.pipeline import World
+from support.servers.postgres import PostgresServer
 
 INPUT = "a1 b2 c3 d4 e5"
 NAMES = INPUT.split()

@@ -11,11 +11,11 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from delivery.world import World
 from semel.errors import Diverged
 from semel.sinks.files import Files, committed
 from semel.sinks.postgres.manifest_loader import PostgresLoad
 from semel.sinks.retry import Retry
+from support.pipeline import World
 
 
 def execute(url: str, statement: str) -> list[Any]:

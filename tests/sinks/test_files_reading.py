@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from delivery.world import World
 from semel.errors import ConfigurationError, NotDelivered
 from semel.sinks.files import Files, read, readers, writers
 from semel.sinks.files.storage import Folder
 from sinks.test_file_formats import AT, odd_batches
+from support.pipeline import World
 
 
 def round_trip(folder: Path, form: str, batch: pa.RecordBatch) -> pa.Table:

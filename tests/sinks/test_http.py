@@ -20,7 +20,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel.bench.http_witness import HttpWitness
 from semel.errors import (
     ConfigurationError,
     DeliveryError,
@@ -34,7 +33,8 @@ from semel.protocol import Capability, OnDoubt
 from semel.sinks import Retry
 from semel.sinks.http import Basic, Bearer, Certificate, Http
 from semel.sinks.http.templates import KEY_LENGTH_MAX, UrlTemplate, key_header, key_text
-from sinks.http_wires import TARGET, Wire, chunk_of, serve
+from support.servers.http_witness import HttpWitness
+from support.sinks.http_calls import TARGET, Wire, chunk_of, serve
 
 HASTY: dict[str, Any] = {"timeout_s": 1.0, "deadline_s": 3.0, "retry": Retry(0.01, 0.05, 0.3)}
 

@@ -13,8 +13,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from delivery.world import GIVEN, World, crash_everywhere
-from semel.bench.http_witness import HttpWitness
 from semel.delivery import Assignment, Driver, PartitionDelivery
 from semel.errors import HeldInDoubt, NotDelivered
 from semel.events import Attempt, Given
@@ -27,7 +25,9 @@ from semel.protocol import ParkedState
 from semel.runtime import Process
 from semel.sinks import Retry
 from semel.sinks.http import Bearer, Certificate, Http
-from sinks.http_wires import TARGET, Wire, chunk_of, serve
+from support.pipeline import GIVEN, World, crash_everywhere
+from support.servers.http_witness import HttpWitness
+from support.sinks.http_calls import TARGET, Wire, chunk_of, serve
 
 INPUT = "a1 b2 a3 c4 b5 a6"
 HASTY: dict[str, Any] = {"timeout_s": 1.0, "deadline_s": 2.0, "retry": Retry(0.01, 0.02, 0.1)}

@@ -28,7 +28,7 @@ from semel.sinks.http import Bearer, Http
 from semel.sinks.http.classify import WAIT_S_MAX, seconds_until
 from semel.sinks.http.http1 import Broken
 from semel.sinks.http.responses import HEAD_MAX, Response
-from sinks.http_wires import OK, TARGET, Conversation, Wire, chunk_of
+from support.sinks.http_calls import OK, TARGET, Conversation, Wire, chunk_of
 
 SECRET = "t0p-s3cret"
 REFUSED = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\n\r\nno"

@@ -23,7 +23,7 @@ from semel.sinks.kafka.records import Shape, records_of
 from semel.sinks.postgres.effects import staged_columns
 from semel.sinks.postgres.parameters import Parameters
 from semel.sinks.redis import progress_row as redis_row
-from sinks.postgres_desk import Desk
+from support.sinks.postgres_pipeline import Desk
 
 NASTY = st.text(st.sampled_from(",\\%/=\"'(): 1ab\x00\n\x85é🙂"), max_size=5)
 NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.integers(-12, 12)

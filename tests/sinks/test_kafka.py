@@ -14,7 +14,6 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from semel.bench.kafka_broker import KafkaBroker
 from semel.errors import ConfigurationError, Fenced
 from semel.events import Attempt, EntityIds, IdSet, Minibatch
 from semel.protocol import Capability
@@ -22,7 +21,8 @@ from semel.sinks import Progress
 from semel.sinks.kafka import Kafka
 from semel.sinks.kafka import transactional_session as rows
 from semel.sinks.kafka.transactional_session import PART_BYTES_MAX, progress_partition
-from sinks.kafka_world import (
+from support.servers.kafka import KafkaBroker
+from support.sinks.kafka_pipeline import (
     FIRST,
     PROGRESS,
     SECOND,

@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel.bench.kafka_broker import KafkaBroker
 from semel.errors import (
     ConfigurationError,
     Fenced,
@@ -35,7 +34,8 @@ from semel.sinks.kafka.producer import (
     Writer,
 )
 from semel.sinks.kafka.transactional_session import ProgressSession
-from sinks.kafka_world import (
+from support.servers.kafka import KafkaBroker
+from support.sinks.kafka_pipeline import (
     APIS,
     Pipeline,
     Proxy,

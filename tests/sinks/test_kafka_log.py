@@ -9,13 +9,13 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from semel.bench.kafka_broker import KafkaBroker
 from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events import Attempt, IdSet
 from semel.ledger.verbs.parked import read_parked, resolve
 from semel.protocol import Capability, OnReject, ParkedState
 from semel.sinks.kafka.sequenced_session import LogSession
-from sinks.kafka_world import (
+from support.servers.kafka import KafkaBroker
+from support.sinks.kafka_pipeline import (
     FIRST,
     SECOND,
     Pipeline,

@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel.bench.kafka_broker import KafkaBroker
 from semel.errors import ConfigurationError, Diverged, Fenced, NotDelivered, SemelError
 from semel.events import Minibatch
 from semel.ledger.verbs.parked import read_parked, resolve
@@ -23,7 +22,8 @@ from semel.sinks.kafka import Kafka
 from semel.sinks.kafka.connection import place_of
 from semel.sinks.kafka.sequenced_session import TAIL, LogSession
 from semel.sinks.kafka.transactional_session import progress_partition
-from sinks.kafka_world import (
+from support.servers.kafka import KafkaBroker
+from support.sinks.kafka_pipeline import (
     PROGRESS,
     Pipeline,
     alter,

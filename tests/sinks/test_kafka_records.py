@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel.bench.kafka_broker import KafkaBroker
 from semel.errors import ConfigurationError, Rejected
 from semel.events import Position
 from semel.sinks.kafka.records import RUN_ROWS, STAMPS, Shape, json_text, records_of
-from sinks.kafka_world import PROGRESS, Pipeline, chunk, consumed, ids_in, sink_to
+from support.servers.kafka import KafkaBroker
+from support.sinks.kafka_pipeline import PROGRESS, Pipeline, chunk, consumed, ids_in, sink_to
 
 
 def values(shape: Shape | None = None, **columns: Any) -> list[Any]:

@@ -11,13 +11,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from semel.bench.servers import PostgresServer
 from semel.errors import ConfigurationError, Fenced, NotDelivered, Rejected
 from semel.events import Attempt, EntityIds, Minibatch
 from semel.protocol import Capability, OnReject
 from semel.sinks import Progress, Target, TransactionalSession
 from semel.sinks.postgres import Postgres
-from sinks.postgres_desk import GIVEN, Desk, batch, chunk_of, progress_of
+from support.servers.postgres import PostgresServer
+from support.sinks.postgres_pipeline import GIVEN, Desk, batch, chunk_of, progress_of
 
 NEXT = Minibatch(1, 1)
 BOOK = (

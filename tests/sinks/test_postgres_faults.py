@@ -12,7 +12,6 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from semel.bench.servers import PostgresServer
 from semel.errors import (
     ConfigurationError,
     DeliveryError,
@@ -25,7 +24,8 @@ from semel.errors import (
 from semel.events import Minibatch
 from semel.sinks import Retry
 from semel.sinks.postgres.errors import Phase, told
-from sinks.postgres_desk import Desk, Wire, batch, chunk_of, once, progress_of
+from support.servers.postgres import PostgresServer
+from support.sinks.postgres_pipeline import Desk, Wire, batch, chunk_of, once, progress_of
 
 COMMIT = b"commit\0"
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from ledger.delivering import Driver, payments
-from ledger.doubles import World
 from semel.errors import Diverged, Fenced, HeldInDoubt, Rejected
 from semel.events import Given
 from semel.ledger.verbs.parked import read_parked
 from semel.protocol import Capability, ParkedState
 from semel.sinks import Function, Sink, sink
-from sinks.witnesses import Destination, Killed, Witness, killed_at, reply_lost_at
+from support.ledger.one_pipeline import World
+from support.ledger.small_driver import Driver, payments
+from support.sinks.in_memory import Destination, Killed, Witness, killed_at, reply_lost_at
 
 IDENTITY = Given(entity="c", event=("id",))
 ROWS = payments(0, 47)

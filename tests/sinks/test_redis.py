@@ -10,8 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from delivery.world import COUNTER, GIVEN, INCREASING, POSITION
-from semel.bench.redis_server import RedisServer
 from semel.errors import ConfigurationError, Diverged, Fenced, Rejected
 from semel.events import Identity
 from semel.protocol import Capability, OnReject
@@ -19,7 +17,17 @@ from semel.sinks import DELIVERED, Sink, TransactionalSession
 from semel.sinks.redis import Redis
 from semel.sinks.redis.scripts import COMMAND, applying
 from semel.sinks.redis.sink import ARGUMENTS
-from sinks.redis_world import ROW, chunk_of, listed, lists, progress_of, session, world_with
+from support.pipeline import COUNTER, GIVEN, INCREASING, POSITION
+from support.servers.redis import RedisServer
+from support.sinks.redis_pipeline import (
+    ROW,
+    chunk_of,
+    listed,
+    lists,
+    progress_of,
+    session,
+    world_with,
+)
 
 
 def delivered(server: RedisServer, batch: pa.RecordBatch, **settings: Any) -> dict[int, str]:

@@ -8,11 +8,19 @@ import re
 
 import pytest
 
-from semel.bench.redis_server import RedisServer
 from semel.errors import ConfigurationError, DeliveryError, NotDelivered, Rejected
 from semel.sinks.redis import Redis
 from semel.sinks.redis.scripts import Script, applying
-from sinks.redis_world import ROW, chunk_of, listed, lists, progress_of, session, world_with
+from support.servers.redis import RedisServer
+from support.sinks.redis_pipeline import (
+    ROW,
+    chunk_of,
+    listed,
+    lists,
+    progress_of,
+    session,
+    world_with,
+)
 
 PUSH = "redis.call('RPUSH', KEYS[1], ARGV[1])"
 EVENTS = "a1 b2 a3 b4 c5"

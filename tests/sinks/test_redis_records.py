@@ -8,9 +8,9 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from semel.bench.redis_server import RedisServer
 from semel.ledger.verbs.parked import read_parked
-from sinks.redis_world import lists, world_with
+from support.servers.redis import RedisServer
+from support.sinks.redis_pipeline import lists, world_with
 
 COUNT = 10_000
 ENTITIES = 97

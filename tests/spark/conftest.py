@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from kafka_fixture import ONE_OF_A_RUN
 from semel.verify.demo.charge_server import CountingHouse
 from semel.verify.demo.standalone import ConnectServer, StandaloneCluster
 from semel.verify.process_group import Household
-from spark.classes import archive
-from spark.driving import TESTS, Bed
-from spark.needs import has, not_skipped, reason
-from spark.sessions import Desk, own_session, without_jvm
+from support.kafka_fixture import ONE_OF_A_RUN
+from support.spark.class_archive import archive
+from support.spark.driver_scripts import TESTS, Bed
+from support.spark.sessions import Desk, own_session, without_jvm
+from support.spark.version_needs import has, not_skipped, reason
 
 OLD_WARNINGS = (
     "ignore:distutils Version classes are deprecated:DeprecationWarning",

@@ -18,12 +18,12 @@ from semel.ledger.verbs.parked import read_parked, resolve
 from semel.protocol import ParkedState
 from semel.spark.deliver import deliver_batch
 from semel.verify.demo.standalone import spark_environment
-from spark.destinations import make_sink
-from spark.driving import TESTS, Bed, Run, assert_once, assert_ordered, wait_for
-from spark.queries import run_batch
-from spark.sessions import Desk
-from spark.settings import Settings
-from spark.tables import SCHEMA as POSITIONS
+from support.spark.charge_sinks import make_sink
+from support.spark.driver_scripts import TESTS, Bed, Run, assert_once, assert_ordered, wait_for
+from support.spark.positions_table import SCHEMA as POSITIONS
+from support.spark.sessions import Desk
+from support.spark.settings import Settings
+from support.spark.stateful_job import run_batch
 
 COUNTER = {"identity": "counter", "entity": "customer"}
 
@@ -34,7 +34,7 @@ def start(bed: Bed, settings: Settings, batch: str) -> Run:
     settings.save(told)
     log = bed.folder / f"driver-{bed.starts}.log"
     environment = spark_environment(bed.household.folder, [TESTS])
-    command = [sys.executable, "-m", "spark.queries", str(told), "batch", batch]
+    command = [sys.executable, "-m", "support.spark.stateful_job", str(told), "batch", batch]
     return Run(bed.household.start(command, environment, log), log)
 
 

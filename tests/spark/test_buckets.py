@@ -15,7 +15,7 @@ from pyspark.sql import functions as sql
 from semel.events import Counter, Given
 from semel.spark.repartition import BUCKET, arranged
 from semel.spark.versions import in_buckets, installed, numbers, spark_hash
-from spark.clusters import ADAPTIVE
+from support.spark.clusters import ADAPTIVE
 
 ROWS = 4000
 GIVEN = Given("customer", ("payment_id",))

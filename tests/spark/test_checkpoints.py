@@ -14,10 +14,10 @@ from pyspark.errors import StreamingQueryException
 from semel import Ledger
 from semel.errors import ConfigurationError
 from semel.spark import checkpoints
-from spark.driving import Bed, assert_once, assert_ordered, names
-from spark.sessions import Desk
-from spark.settings import Settings
-from spark.tables import write_table
+from support.spark.driver_scripts import Bed, assert_once, assert_ordered, names
+from support.spark.positions_table import write_table
+from support.spark.sessions import Desk
+from support.spark.settings import Settings
 
 POSITION = {"identity": "position"}
 GIVEN = {"entity": "customer", "event": "payment_id"}

@@ -11,8 +11,15 @@ import pytest
 from semel import Ledger
 from semel.protocol import Capability
 from semel.verify.demo.standalone import ConnectServer, python_workers
-from spark.driving import Bed, assert_once, assert_ordered, missing, repeated, wait_for
-from spark.settings import Settings
+from support.spark.driver_scripts import (
+    Bed,
+    assert_once,
+    assert_ordered,
+    missing,
+    repeated,
+    wait_for,
+)
+from support.spark.settings import Settings
 
 
 def settings_of(bed: Bed, connect: ConnectServer, **changes: object) -> Settings:

@@ -14,9 +14,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
-from spark.driving import assert_once, names, repeated
-from spark.sessions import Desk
-from spark.settings import Settings
+from support.spark.driver_scripts import assert_once, names, repeated
+from support.spark.sessions import Desk
+from support.spark.settings import Settings
 
 pytestmark = pytest.mark.rows("O24", "N5")
 

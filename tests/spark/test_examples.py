@@ -12,7 +12,7 @@ import pytest
 
 from semel.verify.demo.standalone import SMALL_JVM, spark_environment
 from semel.verify.process_group import Household
-from spark.needs import require
+from support.spark.version_needs import require
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 START = Path(__file__).parents[2] / "docs" / "start.md"

@@ -17,17 +17,17 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from semel.bench.servers import PostgresServer
 from semel.errors import ConfigurationError, Diverged, EventsParked, Rejected
 from semel.sinks.files import Files, committed, read
 from semel.spark.deliver import deliver, deliver_batch
 from semel.verify.demo.standalone import SMALL_JVM, StandaloneCluster, spark_environment
 from semel.verify.process_group import Household
-from spark.accounts import seed
-from spark.clusters import LONG_S, SPECULATING, go_on
-from spark.driving import Bed, Run, wait_for
-from spark.files_job import DRIVER_STEPS, TABLE, TASK_STEPS
-from spark.settings import Settings
+from support.servers.postgres import PostgresServer
+from support.spark.clusters import LONG_S, SPECULATING, go_on
+from support.spark.driver_scripts import Bed, Run, wait_for
+from support.spark.files_job import DRIVER_STEPS, TABLE, TASK_STEPS
+from support.spark.reconcile import seed
+from support.spark.settings import Settings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = ("parquet", "lines")
@@ -46,7 +46,7 @@ def settings_of(bed: Bed, **changes: Any) -> Settings:
 
 
 def start(bed: Bed, settings: Settings) -> Run:
-    return bed.start(settings, script="spark.files_job")
+    return bed.start(settings, script="support.spark.files_job")
 
 
 def rows_of(bed: Bed, sink: str) -> list[tuple[str, int]]:

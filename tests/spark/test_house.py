@@ -16,8 +16,8 @@ import pytest
 from semel.errors import Diverged, Fenced, NotDelivered, OutcomeUnknown, Rejected
 from semel.verify.demo.charge_server import Clerk, CountingHouse
 from semel.verify.process_group import Household, state_of
-from spark.driving import names, wait_for
-from spark.faults import LEDGER_STEPS, STEPS
+from support.spark.driver_scripts import names, wait_for
+from support.spark.faults import LEDGER_STEPS, STEPS
 
 
 def charge(event: int, osn: int = 0) -> dict[str, object]:

@@ -13,12 +13,12 @@ from pyspark.sql import functions as sql
 from semel.errors import ConfigurationError
 from semel.events import Counter, Given, Identity, Position
 from semel.spark.deliver import deliver, deliver_batch
-from spark.destinations import make_sink
-from spark.driving import Name, assert_once, assert_ordered, names, wait_for
-from spark.job import source
-from spark.needs import has
-from spark.sessions import Desk, Query, finish, stopped_by
-from spark.tables import SCHEMA
+from support.spark.charge_sinks import make_sink
+from support.spark.driver_scripts import Name, assert_once, assert_ordered, names, wait_for
+from support.spark.positions_table import SCHEMA
+from support.spark.query_job import source
+from support.spark.sessions import Desk, Query, finish, stopped_by
+from support.spark.version_needs import has
 
 GIVEN = {"entity": "customer", "event": "payment_id"}
 

@@ -22,15 +22,15 @@ from uuid import uuid4
 
 import pytest
 
-from kafka_fixture import jars_or_skip
-from semel.bench.kafka_broker import KafkaBroker
 from semel.verify.demo.charge_server import CountingHouse
 from semel.verify.demo.standalone import SMALL_JVM, spark_environment
 from semel.verify.process_group import Household
-from sinks.kafka_world import Record, consumed
-from spark.accounts import seed
-from spark.driving import Bed, Run, wait_for
-from spark.settings import Settings
+from support.kafka_fixture import jars_or_skip
+from support.servers.kafka import KafkaBroker
+from support.sinks.kafka_pipeline import Record, consumed
+from support.spark.driver_scripts import Bed, Run, wait_for
+from support.spark.reconcile import seed
+from support.spark.settings import Settings
 
 STEPS = {
     "claim.before": 6,
@@ -77,7 +77,7 @@ def test_workers_are_killed_at_every_step_and_the_topic_has_each_event_once(
             house.arm(step, after=luck.randrange(reached))
         rounds.append((settings, house, topic))
     try:
-        run = bed.start(*(settings for settings, _, _ in rounds), script="spark.kafka_job")
+        run = bed.start(*(settings for settings, _, _ in rounds), script="support.spark.kafka_job")
         run.finished(400)
         for _, house, topic in rounds:
             taken = Counter(each.name for each in house.taken())
@@ -113,7 +113,7 @@ def test_drivers_and_workers_are_killed_a_checkpoint_is_lost_and_the_broker_rest
     )
     restarted = False
     for start in range(6):
-        run = bed.start(settings, script="spark.kafka_job")
+        run = bed.start(settings, script="support.spark.kafka_job")
         if start < 2:
             there = len(consumed(kafka, taken))
             wait_for(partial(holds_more, kafka, taken, there + luck.randrange(40, 200)), run)
@@ -157,17 +157,17 @@ def test_a_topic_deleted_and_made_anew_under_its_name_stops_the_pipeline_and_los
         conf={"spark.jars": jars_or_skip("spark")},
         sink_settings={"servers": kafka.servers, "topic": taken, "value": "value"},
     )
-    bed.start(settings, script="spark.kafka_job").finished(200)
+    bed.start(settings, script="support.spark.kafka_job").finished(200)
     kafka.delete_topic(given)
     assert kafka.create_topic(given, partitions=1) == given
     produce(kafka, given, 5)  # fewer: the event at the watermark never comes again
     shutil.rmtree(settings.checkpoint)
-    run = bed.start(settings, script="spark.kafka_job")
+    run = bed.start(settings, script="support.spark.kafka_job")
     assert run.wait(200) != 0
     assert f"topic {given!r} was made anew" in run.said()
     assert len(consumed(kafka, taken)) == 20
     afresh = replace(settings, name=f"{settings.name}-2", checkpoint=f"{settings.checkpoint}-2")
-    bed.start(afresh, script="spark.kafka_job").finished(200)
+    bed.start(afresh, script="support.spark.kafka_job").finished(200)
     assert len(consumed(kafka, taken)) == 25
 
 
@@ -181,7 +181,7 @@ def test_what_the_source_spreads_is_refused_and_a_topic_of_the_last_micro_batch_
         conf={"spark.jars": jars_or_skip("spark")},
         sink_settings={"servers": kafka.servers, "notes": str(bed.folder / "notes")},
     )
-    run = bed.start(settings, script="spark.kafka_sources_job")
+    run = bed.start(settings, script="support.spark.kafka_sources_job")
     run.finished(200)
     refused = dict(re.findall(r"^refused ([^:]*): (.*)$", run.said(), re.MULTILINE))
     for case in ("minPartitions", "behind a view", "a batch", "a batch by V2"):

@@ -15,10 +15,10 @@ import pytest
 
 from semel.protocol import ParkedState
 from semel.verify.demo.charge_server import CountingHouse
-from spark.accounts import FIVE, Account, counted, seed
-from spark.driving import Bed, Name, Run, missing, names, repeated, wait_for
-from spark.needs import has
-from spark.settings import Settings
+from support.spark.driver_scripts import Bed, Name, Run, missing, names, repeated, wait_for
+from support.spark.reconcile import FIVE, Account, counted, seed
+from support.spark.settings import Settings
+from support.spark.version_needs import has
 
 GIVEN = {"entity": "customer", "event": "payment_id"}
 COUNTER = {"identity": "counter", "entity": "customer", "order_by": "payment_id"}
@@ -107,7 +107,7 @@ def test_workers_are_killed_at_every_step_and_nothing_is_lost_or_repeated(
             house.arm(step, after=luck.randrange(20))
     rounds.add("random", GIVEN, sink=FIVE, sink_settings=SMALL)
 
-    run = bed.start(*rounds.settings.values(), script="spark.rounds")
+    run = bed.start(*rounds.settings.values(), script="support.spark.sequential_job")
     wait_for(lambda: "begin random" in run.said(), run, 400)
     killed = kill_workers_at_random(run, luck)
     run.finished()

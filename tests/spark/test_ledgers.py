@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 
 from semel import Ledger
-from semel.bench.servers import PostgresServer
 from semel.protocol import ParkedState
 from semel.verify.process_group import descendants, state_of
-from spark.accounts import FIVE, Account, counted, judge_held, seed
-from spark.driving import Bed, Name, Run, missing, repeated, wait_for
-from spark.faults import DRIVER_STEPS, LEDGER_STEPS
-from spark.needs import has
-from spark.settings import Settings
+from support.servers.postgres import PostgresServer
+from support.spark.driver_scripts import Bed, Name, Run, missing, repeated, wait_for
+from support.spark.faults import DRIVER_STEPS, LEDGER_STEPS
+from support.spark.reconcile import FIVE, Account, counted, judge_held, seed
+from support.spark.settings import Settings
+from support.spark.version_needs import has
 
 MIDDLE = "somewhere in the middle"
 
@@ -224,7 +224,7 @@ def run_to_its_end(
     where a driver was killed while Spark wrote the very first offsets.
     """
     for _ in range(3):
-        run = bed.start(*every, script="spark.together")
+        run = bed.start(*every, script="support.spark.concurrent_job")
         meanwhile(run)
         if run.wait(240) != 1:
             return run

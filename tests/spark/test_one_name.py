@@ -13,10 +13,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from semel.errors import ConfigurationError
 from semel.spark import foreach_batch
-from spark.driving import assert_once
-from spark.queries import run_batch
-from spark.sessions import Desk
-from spark.settings import Settings
+from support.spark.driver_scripts import assert_once
+from support.spark.sessions import Desk
+from support.spark.settings import Settings
+from support.spark.stateful_job import run_batch
 
 RUNNING = r"pipeline 'charges-\d+' is running \(run 1, by this process on .*\)\. Stop that query"
 LEASE_S = 240.0

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from semel.bench.servers import PostgresServer
 from semel.verify.demo.standalone import SMALL_JVM, spark_environment
 from semel.verify.process_group import Household
-from spark.accounts import seed
-from spark.driving import Bed, Run, wait_for
-from spark.postgres_job import STEPS, TABLES, WAYS
-from spark.settings import Settings
+from support.servers.postgres import PostgresServer
+from support.spark.driver_scripts import Bed, Run, wait_for
+from support.spark.postgres_job import STEPS, TABLES, WAYS
+from support.spark.reconcile import seed
+from support.spark.settings import Settings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = {"chunk_rows": 4, "deadline_s": 5.0, "lease_s": 2.0}
@@ -76,7 +76,7 @@ def settings_of(bed: Bed, witness: Witness, **changes: Any) -> Settings:
 
 
 def start(bed: Bed, settings: Settings) -> Run:
-    return bed.start(settings, script="spark.postgres_job")
+    return bed.start(settings, script="support.spark.postgres_job")
 
 
 @pytest.mark.rows("S10", "S15", "S17", "A9", "A14", "O10", "O23", "N1")

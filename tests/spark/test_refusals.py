@@ -22,10 +22,10 @@ from semel.protocol import Capability
 from semel.sinks import Files, Http
 from semel.spark import checkpoints
 from semel.spark.deliver import deliver, deliver_batch
-from spark.destinations import make_sink
-from spark.driving import names
-from spark.job import source
-from spark.sessions import Desk, finish, stopped_by
+from support.spark.charge_sinks import make_sink
+from support.spark.driver_scripts import names
+from support.spark.query_job import source
+from support.spark.sessions import Desk, finish, stopped_by
 
 Writing = Callable[[Any], Any]
 

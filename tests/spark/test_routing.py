@@ -12,8 +12,8 @@ from semel.errors import ConfigurationError
 from semel.events.routing import Routing
 from semel.sinks.files import Files, committed
 from semel.spark.deliver import deliver
-from spark.job import source
-from spark.sessions import Desk, finish, stopped_by
+from support.spark.query_job import source
+from support.spark.sessions import Desk, finish, stopped_by
 
 
 def region(customer: str) -> int:

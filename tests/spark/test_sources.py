@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark.needs import has, reason
+from support.spark.version_needs import has, reason
 
 if not has("connect"):
     pytest.skip(reason("connect"), allow_module_level=True)
@@ -15,9 +15,9 @@ if not has("connect"):
 from pyspark.sql.connect.plan import DataSource, Filter, LogicalPlan, SetOperation
 from pyspark.sql.connect.plan import Range as Numbers
 
-from semel.bench.kafka_broker import KafkaBroker
 from semel.sinks.kafka.topics import Topics
 from semel.spark import kafka_topics, plan
+from support.servers.kafka import KafkaBroker
 
 
 def through_connect(plan: LogicalPlan) -> Any:

@@ -9,7 +9,7 @@ import pytest
 
 from semel.errors import ConfigurationError
 from semel.spark.deliver import deliver, deliver_batch
-from spark.sessions import own_session
+from support.spark.sessions import own_session
 
 
 @pytest.mark.xdist_group("sessions")

@@ -6,11 +6,11 @@ import logging
 
 import pytest
 
-from delivery.witnesses import Post, lost
-from delivery.world import World, world_of
 from semel.protocol import OnDoubt, OnReject
 from semel.spark.failures import tell
 from semel.spark.task import Outcome
+from support.destinations import Post, lost
+from support.pipeline import World, world_of
 
 INPUT = "a1 a2 b3 b4 c5 c6"
 PARKED = (

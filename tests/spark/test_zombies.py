@@ -10,8 +10,7 @@ import pytest
 from semel.protocol import ParkedState
 from semel.verify.demo.charge_server import Call
 from semel.verify.demo.standalone import StandaloneCluster
-from spark.accounts import Account
-from spark.clusters import (
+from support.spark.clusters import (
     BOTH,
     LONG_S,
     SPECULATING,
@@ -24,8 +23,9 @@ from spark.clusters import (
     release,
     wait_until_complete,
 )
-from spark.driving import Bed, Run, missing, names, repeated, wait_for
-from spark.settings import Settings
+from support.spark.driver_scripts import Bed, Run, missing, names, repeated, wait_for
+from support.spark.reconcile import Account
+from support.spark.settings import Settings
 
 ROWS = 80
 

@@ -17,8 +17,8 @@ from semel.protocol import Capability, OnDoubt
 from semel.sinks import Sink
 from semel.verify.contract.plugin import SinkContract
 from semel.verify.contract.rows import NUMBERS
-from verify.contract_sinks import Asking, Box, arrived, function
-from verify.contract_slips import KeepsRefused
+from support.contract_sinks.honest import Asking, Box, arrived, function
+from support.contract_sinks.mistakes import KeepsRefused
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -18,10 +18,8 @@ from semel.verify.contract.sandbox import Stage
 from semel.verify.contract.scenarios import Play, Scene
 from semel.verify.contract.suite import Arrived, Earned, Result, Subject, Suite, earned
 from semel.verify.demo.charge_server import CountingHouse
-from verify import contract_forgetters as forgetters
-from verify import contract_liars as liars
-from verify import contract_slips as slips
-from verify.contract_sinks import Asking, Box, Opaque, arrived, function
+from support.contract_sinks import faulty, forgetting, mistakes
+from support.contract_sinks.honest import Asking, Box, Opaque, arrived, function
 
 T, S = Capability.TRANSACTIONAL, Capability.SEQUENCED
 R, P = Capability.REPEATABLE, Capability.PROBING
@@ -52,48 +50,48 @@ def play(nursery: Nursery, sink: Any, looks: Arrived, case: str) -> Result:
 
 
 LIARS: list[tuple[type[Any], Capability, str, str]] = [
-    (liars.TwoTransactions, T, "mid-call", "duplicated: event"),
-    (liars.RowFirst, T, "mid-call", "lost: event"),
-    (liars.IgnoresLaterAttempts, T, "zombie", "not refused: attempt"),
-    (liars.IgnoresLaterAttempts, T, "two-alive", "not refused: attempt"),
-    (liars.IgnoresStart, T, "late-call", "duplicated: event"),
-    (liars.KeepsLastIds, T, "lost-checkpoint", "duplicated: event"),
-    (liars.ForgetsSortKey, T, "by-position", "duplicated: event"),
-    (liars.TellsNothing, T, "after-effect", "does not come to its end"),
-    (liars.ForgetsSortKey, T, "resend", "duplicated: event"),
-    (forgetters.IgnoresLoss, T, "lost-progress", "not noticed: call 1"),
-    (forgetters.IgnoresLossOfAll, T, "lost-progress", "not noticed: call 1"),
-    (forgetters.ForgetsNumberWhenTaken, T, "lost-progress", "does not come to its end: Diverged"),
-    (liars.PassesOver, T, "refused", "its receipt delivers event"),
-    (liars.TurnsRound, T, "clean", "out of order: event"),
-    (liars.KeysInMemory, R, "after-effect", "duplicated: event"),
-    (liars.KeyOfAttempt, R, "after-effect", "duplicated: event"),
-    (liars.KeyFirst, R, "mid-call", "lost: event"),
-    (liars.BreaksOrder, R, "refused", "its receipt delivers event"),
-    (liars.ChunkKeys, R, "lost-checkpoint", "duplicated: event"),
-    (liars.LosesRefused, R, "refused", "lost: event 3"),
-    (liars.NeverArrived, P, "after-effect", "duplicated: event"),
-    (liars.NeverArrived, P, "reply-lost", "duplicated: event"),
-    (liars.NeverArrived, P, "zombie", "duplicated: event"),
-    (liars.NeverArrived, P, "by-position", "duplicated: event"),
-    (liars.RefusesOne, P, "refused", "speaks of whole chunks"),
-    (liars.AlwaysArrived, P, "after-intent", "lost: event"),
-    (liars.AlwaysArrived, P, "request-lost", "lost: event"),
-    (liars.StaleWriter, S, "zombie", "duplicated: event"),
-    (liars.NoEpoch, S, "two-alive", "not refused: attempt"),
-    (liars.AppendsSome, S, "refused", "speaks of whole chunks"),
-    (liars.TellsNoIds, S, "lost-checkpoint", "duplicated: event"),
-    (liars.TellsNoResends, S, "resend", "duplicated: event"),
-    (liars.Swallows, ANY, "session-closed", "lost: event"),
-    (liars.Drops, ANY, "clean", "lost: event 2"),
-    (liars.NoPairs, ANY, "clean", "not a Receipt"),
+    (faulty.TwoTransactions, T, "mid-call", "duplicated: event"),
+    (faulty.RowFirst, T, "mid-call", "lost: event"),
+    (faulty.IgnoresLaterAttempts, T, "zombie", "not refused: attempt"),
+    (faulty.IgnoresLaterAttempts, T, "two-alive", "not refused: attempt"),
+    (faulty.IgnoresStart, T, "late-call", "duplicated: event"),
+    (faulty.KeepsLastIds, T, "lost-checkpoint", "duplicated: event"),
+    (faulty.ForgetsSortKey, T, "by-position", "duplicated: event"),
+    (faulty.TellsNothing, T, "after-effect", "does not come to its end"),
+    (faulty.ForgetsSortKey, T, "resend", "duplicated: event"),
+    (forgetting.IgnoresLoss, T, "lost-progress", "not noticed: call 1"),
+    (forgetting.IgnoresLossOfAll, T, "lost-progress", "not noticed: call 1"),
+    (forgetting.ForgetsNumberWhenTaken, T, "lost-progress", "does not come to its end: Diverged"),
+    (faulty.PassesOver, T, "refused", "its receipt delivers event"),
+    (faulty.TurnsRound, T, "clean", "out of order: event"),
+    (faulty.KeysInMemory, R, "after-effect", "duplicated: event"),
+    (faulty.KeyOfAttempt, R, "after-effect", "duplicated: event"),
+    (faulty.KeyFirst, R, "mid-call", "lost: event"),
+    (faulty.BreaksOrder, R, "refused", "its receipt delivers event"),
+    (faulty.ChunkKeys, R, "lost-checkpoint", "duplicated: event"),
+    (faulty.LosesRefused, R, "refused", "lost: event 3"),
+    (faulty.NeverArrived, P, "after-effect", "duplicated: event"),
+    (faulty.NeverArrived, P, "reply-lost", "duplicated: event"),
+    (faulty.NeverArrived, P, "zombie", "duplicated: event"),
+    (faulty.NeverArrived, P, "by-position", "duplicated: event"),
+    (faulty.RefusesOne, P, "refused", "speaks of whole chunks"),
+    (faulty.AlwaysArrived, P, "after-intent", "lost: event"),
+    (faulty.AlwaysArrived, P, "request-lost", "lost: event"),
+    (faulty.StaleWriter, S, "zombie", "duplicated: event"),
+    (faulty.NoEpoch, S, "two-alive", "not refused: attempt"),
+    (faulty.AppendsSome, S, "refused", "speaks of whole chunks"),
+    (faulty.TellsNoIds, S, "lost-checkpoint", "duplicated: event"),
+    (faulty.TellsNoResends, S, "resend", "duplicated: event"),
+    (faulty.Swallows, ANY, "session-closed", "lost: event"),
+    (faulty.Drops, ANY, "clean", "lost: event 2"),
+    (faulty.NoPairs, ANY, "clean", "not a Receipt"),
     (Opaque, P, "clean", "lacks methods"),
-    (slips.ComparesAsText, T, "clean", "does not come to its end: Fenced"),
-    (slips.ComparesMinibatchesAsText, T, "clean", "does not come to its end: Fenced"),
-    (slips.ForgetsRefused, T, "refused", "lost: event 3"),
-    (slips.FoldsCase, R, "odd-texts", "lost: event 1"),
-    (slips.CutsKeys, R, "odd-texts", "lost: event 1"),
-    (slips.TrimsKeys, R, "odd-texts", "lost: event 1"),
+    (mistakes.ComparesAsText, T, "clean", "does not come to its end: Fenced"),
+    (mistakes.ComparesMinibatchesAsText, T, "clean", "does not come to its end: Fenced"),
+    (mistakes.ForgetsRefused, T, "refused", "lost: event 3"),
+    (mistakes.FoldsCase, R, "odd-texts", "lost: event 1"),
+    (mistakes.CutsKeys, R, "odd-texts", "lost: event 1"),
+    (mistakes.TrimsKeys, R, "odd-texts", "lost: event 1"),
 ]
 
 
@@ -123,10 +121,10 @@ def test_a_lie_is_found(
 @pytest.mark.parametrize(
     ("session", "case", "told"),
     [
-        (liars.PutsAfterAll, "zombie", "not refused: attempt"),
-        (liars.PutsAfterAll, "zombie", "duplicated: event"),
-        (liars.LeavesThePlace, "lost-checkpoint", "duplicated: event"),
-        (liars.AddsToThePlace, "reply-lost", "duplicated: event"),
+        (faulty.PutsAfterAll, "zombie", "not refused: attempt"),
+        (faulty.PutsAfterAll, "zombie", "duplicated: event"),
+        (faulty.LeavesThePlace, "lost-checkpoint", "duplicated: event"),
+        (faulty.AddsToThePlace, "reply-lost", "duplicated: event"),
     ],
 )
 def test_a_place_that_is_not_written_whole_is_found(
@@ -143,7 +141,7 @@ def test_a_place_that_is_not_written_whole_is_found(
 @pytest.mark.parametrize("case", ["after-effect", "zombie"])
 def test_a_probe_that_lies_is_found(nursery: Nursery, tmp_path: Path, case: str) -> None:
     path = str(tmp_path / "box.db")
-    sink = function(path, on_doubt=OnDoubt.PROBE, probe=liars.NeverSaw())
+    sink = function(path, on_doubt=OnDoubt.PROBE, probe=faulty.NeverSaw())
     result = play(nursery, sink, lambda: arrived(path), case)
     assert result.earned is Earned.NO
     assert "duplicated: event" in result.findings[0].what[0]
@@ -153,7 +151,7 @@ def test_what_arrives_twice_is_no_late_call_of_a_zombie(nursery: Nursery, tmp_pa
     path = str(tmp_path / "box.db")
     sink = Function(
         name="box",
-        function=liars.WritesTwice(path),
+        function=faulty.WritesTwice(path),
         window=3,
         on_doubt=OnDoubt.PROBE,
         probe=Asking(path),
@@ -165,13 +163,13 @@ def test_what_arrives_twice_is_no_late_call_of_a_zombie(nursery: Nursery, tmp_pa
 @pytest.mark.parametrize(
     ("function", "told"),
     [
-        (liars.RetriesInside, "duplicated: event"),
-        (liars.CallsUnknownNotDelivered, "duplicated: event"),
-        (liars.CallsUnknownRejected, "was rejected, and arrived all the same"),
+        (faulty.RetriesInside, "duplicated: event"),
+        (faulty.CallsUnknownNotDelivered, "duplicated: event"),
+        (faulty.CallsUnknownRejected, "was rejected, and arrived all the same"),
     ],
 )
 def test_a_function_that_takes_unknown_for_something_else_is_found(
-    nursery: Nursery, house: CountingHouse, function: type[liars.Charging], told: str
+    nursery: Nursery, house: CountingHouse, function: type[faulty.Charging], told: str
 ) -> None:
     sink = Function(name="charge", function=function(house.url))
     result = play(
@@ -188,7 +186,7 @@ def test_a_function_that_takes_unknown_for_something_else_is_found(
 def test_an_honest_function_over_a_connection_is_not_accused(
     nursery: Nursery, house: CountingHouse
 ) -> None:
-    sink = Function(name="charge", function=liars.Charging(house.url))
+    sink = Function(name="charge", function=faulty.Charging(house.url))
     result = play(
         nursery,
         sink,
@@ -219,7 +217,7 @@ def test_a_destination_that_is_away_is_unknown(nursery: Nursery, tmp_path: Path)
 
 def test_a_row_without_its_number_works_for_nobody(nursery: Nursery, tmp_path: Path) -> None:
     path = str(tmp_path / "box.db")
-    sink = Box(name="box", path=path, can=T, session=forgetters.ForgetsNumber)
+    sink = Box(name="box", path=path, can=T, session=forgetting.ForgetsNumber)
     result = play(nursery, sink, lambda: arrived(path), "lost-progress")
     assert not earned([result])
     assert "it does not work when nothing goes wrong: Diverged" in result.findings[0].what[0]

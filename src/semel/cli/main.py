@@ -17,7 +17,6 @@ import typer
 
 from semel import __version__
 from semel.cli import (
-    bench,
     demo,
     doctor,
     explain,
@@ -68,7 +67,6 @@ app.command("rescale", short_help=HELP["rescale"], epilog=rescale.EPILOG)(rescal
 app.add_typer(ledger.app, name="ledger")
 app.command("explain", short_help=HELP["explain"], epilog=explain.EPILOG)(explain.explain)
 app.command("doctor", short_help=HELP["doctor"], epilog=doctor.EPILOG)(doctor.doctor)
-app.add_typer(bench.app, name="bench")
 app.command("simulate", short_help=HELP["simulate"], epilog=simulate.EPILOG)(simulate.simulate)
 app.command("verify-sink", short_help=HELP["verify-sink"], epilog=verify_sink.EPILOG)(
     verify_sink.verify_sink
