@@ -264,4 +264,4 @@ def test_the_example_runs_and_says_what_it_did(tmp_path: Path) -> None:
     assert code == 0, said
     assert "committed: 12 orders in 3 minibatches" in said
     assert "checkpoint lost, all read again: 12 orders" in said
-    assert "told at the end of each minibatch: [4, 4, 4]" in said
+    assert "rows in the manifest of each minibatch: [4, 4, 4]" in said
