@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from semel.cli import status
+from semel.operate import status
 
 
 @pytest.fixture(autouse=True)

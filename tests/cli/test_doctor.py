@@ -15,8 +15,8 @@ import pytest
 from cli.running import pipeline_at, read_json, refused, semel
 from contract.pooling import Pool
 from semel.bench.servers import PostgresServer
-from semel.cli import checks, doctor
-from semel.cli.checks import (
+from semel.operate import checks, doctor
+from semel.operate.checks import (
     Check,
     Health,
     check_clock,
@@ -149,7 +149,7 @@ def test_what_a_version_of_pyspark_has_not_is_said(monkeypatch: pytest.MonkeyPat
 
 def test_assertions_that_are_left_out_are_a_warning() -> None:
     told = subprocess.run(
-        [sys.executable, "-O", "-c", "from semel.cli.doctor import *; print(check_python())"],
+        [sys.executable, "-O", "-c", "from semel.operate.doctor import *; print(check_python())"],
         capture_output=True,
         text=True,
         check=True,

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from semel.bench.progress import Progress
 from semel.bench.rows import table
-from semel.cli.output import JsonOption
+from semel.cli.options import JsonOption
 from semel.errors import SemelError
 
 app = typer.Typer(
