@@ -1,4 +1,4 @@
-"""`semel parked` and `semel resolve`: what a person sees of parked events, and says of them."""
+"""`semel parked` and `semel resolve`: a person lists parked events and decides about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`semel rescale`: another number of partitions, while nobody works with them."""
+"""`semel rescale`: another number of partitions for a stopped pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person asked to be sent again: the log and `semel status` say what came of it."""
+"""Resends that a person asked for: the log and `semel status` show the outcome."""
 
 from __future__ import annotations
 

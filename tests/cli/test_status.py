@@ -1,4 +1,4 @@
-"""`semel status` and `semel ledger`: who runs what, how far it is, and what became of an event."""
+"""`semel status` and `semel ledger`: runs, progress, rows, and the outcome of an event."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def test_a_batch_job_is_named_without_its_batch(tmp_path: Path, capsys: Out) -> 
 
 
 def as_another(act: Callable[[], Any]) -> Any:
-    """Do it in a child that is another user; give what it gives."""
+    """Call a function in a child process of another user, and return its result."""
     ours, its = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -42,7 +42,7 @@ def find(subject: str) -> Any:
 
 def call(subject: str, function: Callable[[], Any]) -> Any:
     """Call a function of the module. Raises `ConfigurationError` for every error of it."""
-    only_look(f"`semel` looks at {subject!r}")
+    only_look(f"`semel` inspects {subject!r}")
     try:
         return function()
     except SemelError:

@@ -79,7 +79,7 @@ def check_java() -> Check:
     answer = (ran.stderr + ran.stdout).decode(errors="replace")
     number = _JAVA_VERSION.search(answer)
     if number is None:
-        return Check("Java", f"{java} tells no version", Health.UNKNOWN, do)
+        return Check("Java", f"{java} prints no version", Health.UNKNOWN, do)
     major = int(number[2] or 0) if number[1] == "1" else int(number[1])
     found = f"{major} ({java})"
     return Check("Java", found) if major >= JAVA else Check("Java", found, Health.MISSING, do)

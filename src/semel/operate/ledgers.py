@@ -50,7 +50,7 @@ def require_ledger(url: str) -> None:
             raise ConfigurationError(f"there is no ledger at {path}; check the path")
         if path.is_file() and _is_another_database(path):
             raise ConfigurationError(
-                f"{path} is a SQLite database without a ledger; check the path"
+                f"there is no ledger in the SQLite database {path}; check the path"
             )
     elif scheme == "postgresql" and not _has_table(url):
         raise ConfigurationError(

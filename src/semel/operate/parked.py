@@ -78,7 +78,7 @@ class ParkedEvent:
 
     @property
     def doubt(self) -> str:
-        """What `row.doubted` says in its state: `was in doubt`, once it is resolved."""
+        """What `row.doubted` means in its state: `was in doubt` once it is resolved."""
         return _DOUBT.get(self.row.state, "may have arrived")
 
     @property

@@ -166,7 +166,7 @@ def _judge(
 
 
 def _next(event: ParkedEvent, decision: ParkedState, status: PipelineStatus) -> str:
-    """Say what happens now, and whether a run is there to do it."""
+    """Return what happens now, and whether the pipeline is running to do it."""
     resend, behind = decision is ParkedState.RESEND, event.behind
     if not resend and not behind:
         return "no event waits behind it"

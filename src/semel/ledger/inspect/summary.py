@@ -3,7 +3,7 @@
 How many events of a sink are delivered, parked, skipped or discarded: each counts once.
 
 Always true: an event that is parked, skipped or discarded is not counted as delivered, and where
-numbers may have been given twice (a lost checkpoint, a rescaled pipeline) the count is None.
+numbers may have been assigned twice (a lost checkpoint, a rescaled pipeline) the count is None.
 """
 
 from __future__ import annotations
