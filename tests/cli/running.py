@@ -46,7 +46,7 @@ def read_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Run the command, check that it exits with 2 and one line on standard error; return the line."""
+    """Run the command, check that it exits with 2 and one line on standard error; return it."""
     status, out, err = semel(capsys, *arguments)
     assert (status, out) == (2, "")
     assert len(err.splitlines()) == 1

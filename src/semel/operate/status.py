@@ -44,7 +44,7 @@ class RunState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Resends:
+class ResendStatus:
     """The resends of a sink: how many were asked for, how many are being sent, and the last one."""
 
     asked: int
@@ -81,7 +81,7 @@ class SinkStatus:
     skipped: int
     discarded: int
     blocked_entities: int
-    resends: Resends
+    resends: ResendStatus
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
@@ -247,7 +247,7 @@ def _sink_status(name: str, sink: SinkSummary, *, finished: bool) -> SinkStatus:
         skipped=sink.parked.get(ParkedState.SKIPPED, 0),
         discarded=sink.parked.get(ParkedState.DISCARDED, 0),
         blocked_entities=sink.blocked,
-        resends=Resends(
+        resends=ResendStatus(
             sink.parked.get(ParkedState.RESEND, 0),
             sink.parked.get(ParkedState.SENDING, 0),
             sink.last_resend,
