@@ -13,12 +13,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from semel.cli.ledger_checks import check_ledger
 from semel.errors import ConfigurationError, SemelError
 from semel.events.event import Attempt, Minibatch
 from semel.ledger import Ledger
 from semel.ledger.keys import key
 from semel.ledger.store.opening import open_store
+from semel.operate.ledger_checks import check_ledger_url
 from semel.sinks import Files, Http, Kafka, Postgres, Redis, Target
 from semel.sinks.http.templates import UrlTemplate
 from semel.sinks.postgres.manifest_loader import PostgresLoad
@@ -196,7 +196,7 @@ REACHED: dict[str, Callable[[str], Iterator[str]]] = {
         lambda: open_store(url).read([key("t", "a")])
     ),
     "postgresql://{}127.0.0.1:1/e{}": lambda url: (
-        f"{each.found} {each.do}" for each in check_ledger(url)
+        f"{each.found} {each.do}" for each in check_ledger_url(url)
     ),
     "redis://{}127.0.0.1:1/0{}": lambda url: _asked(lambda: Line(url, 0.5).ask(b"PING")),
 }

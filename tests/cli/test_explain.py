@@ -283,7 +283,7 @@ def test_a_module_that_delivers_when_it_is_imported_is_told_to_guard_it(
         status, out, _ = semel(capsys, command, f"guarded_{module}:charge")
         assert (status, out[:23]) == (0, "Sink 'charge' is OPAQUE")
         said = refused(capsys, command, f"guarded_{module}:run")
-        assert f"is refused while `semel` looks at 'guarded_{module}:run'" in said
+        assert f"is refused while `semel` inspects 'guarded_{module}:run'" in said
 
 
 def test_each_sink_says_what_holds_at_its_destination() -> None:

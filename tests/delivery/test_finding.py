@@ -186,8 +186,8 @@ def test_a_summary_tells_who_runs_what_is_open_and_what_is_parked() -> None:
     ledger = Ledger(world.store)
     assert ledger.pipelines() == ["pay"]
     summary = ledger.summary("pay")
-    assert (summary["run"], summary["minibatch"], summary["complete"]) == (1, "1.1", False)
-    assert summary["sinks"]["out"] == {
+    assert (summary.run, str(summary.minibatch), summary.complete) == (1, "1.1", False)
+    assert summary.sinks["out"].to_json() == {
         "capability": "opaque",
         "partitions": {"complete": 1},
         "last_osn": 3,

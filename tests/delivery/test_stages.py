@@ -309,8 +309,8 @@ def test_find_and_status_speak_of_the_stage_as_of_what_it_is(tmp_path: Path) -> 
     [trace] = ledger.find("pay", "a", 1)
     assert (trace.sink, trace.state) == ("out", "delivered")
     assert [each.sink for each in ledger.about("pay", "a")] == ["out"]
-    summary = ledger.summary("pay")["sinks"]
-    assert summary["out.then"]["parked"] == {"held": 1}
+    summary = ledger.summary("pay").sinks
+    assert summary["out.then"].parked == {"held": 1}
     [held] = ledger.find("pay", "out", "1.0", sink="out.then")
     assert held.state == "in doubt"
     [unseen] = ledger.find("pay", "out", "1.7", sink="out.then")

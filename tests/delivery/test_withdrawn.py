@@ -67,7 +67,7 @@ def test_a_finished_batch_is_never_taken_back(world: World) -> None:
     world.driver.end(opening, world.task(opening, "a1"))
     world.driver.finish(opening)
     world.driver.withdraw()
-    assert Ledger(world.store).summary("pay")["finished"]
+    assert Ledger(world.store).summary("pay").finished
 
 
 def test_a_start_that_was_replaced_takes_nothing_back(world: World) -> None:

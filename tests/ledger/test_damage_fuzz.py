@@ -220,6 +220,7 @@ def test_the_engine_works_or_names_the_row_and_repeats_nothing(
 COMMANDS = (
     ("status",),
     ("status", "--json"),
+    ("status", "--watch"),
     ("parked", "ls", "--all"),
     ("parked", "ls", "--json"),
     ("parked", "show", "{name}/post/{scope}/{event}"),
@@ -248,7 +249,7 @@ def test_every_command_works_or_names_the_row(
         load(store, [Put(at, text) for at, text in crashed.rows.items()])
     store.close()
     monkeypatch.setenv("SEMEL_LEDGER", f"sqlite:///{path}")
-    monkeypatch.setattr("semel.cli.status.WATCH_S", 0.0)  # whether a run beats is not asked here
+    monkeypatch.setattr("semel.operate.status.WATCH_S", 0.0)  # no run is watched here
     held = {"given": "30001", "increasing": "4", "position": "3", "counter": "1"}
     for damage in damages(crashes, table, "commands", max(2, EACH // 10)):
         shutil.copy(whole, path)

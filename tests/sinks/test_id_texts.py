@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semel.cli import event_names
 from semel.events import Chunk, EventID, Given
 from semel.ledger import keys
+from semel.operate import event_names
 from semel.sinks.http.templates import key_header, key_text
 from semel.sinks.kafka.records import Shape, records_of
 from semel.sinks.postgres.effects import staged_columns

@@ -141,7 +141,7 @@ class Trio:
     def partitions(self, name: str) -> int:
         """Say how many partitions a pipeline has: as many as its first run found best, for ever."""
         with Ledger(self.ledger) as ledger:
-            return ledger.summary(name)["partitions"] or PARTITIONS
+            return ledger.summary(name).partitions or PARTITIONS
 
     def assert_exact(self) -> None:
         """Each event was charged once at each sink, in order, in its own minibatch and partition;
@@ -306,7 +306,7 @@ def test_a_driver_that_beats_is_left_alone_and_a_frozen_one_is_replaced_and_fenc
     assert f"by process {first.pid} on {socket.gethostname()}" in second.said()
     assert bed.house.charges() == charged
     assert standing(settings)["run"] == 1
-    assert standing(settings)["state"] == "beating"
+    assert standing(settings)["state"] == "running"
     assert first.process.poll() is None
 
     frozen = descendants(first.pid)
@@ -330,7 +330,7 @@ def test_a_driver_that_beats_is_left_alone_and_a_frozen_one_is_replaced_and_fenc
 def standing(settings: Settings) -> dict[str, Any]:
     """Say what `semel status` says."""
     assert settings.ledger is not None
-    words = ["status", settings.name, "--json", "--ledger", settings.ledger]
+    words = ["status", settings.name, "--watch", "--json", "--ledger", settings.ledger]
     told = subprocess.run(
         [sys.executable, "-c", "from semel.cli.main import main; main()", *words],
         capture_output=True,

@@ -121,7 +121,7 @@ def test_stateful_queries_that_are_killed_give_each_output_once(bed: Bed) -> Non
         assert sorted(ledger.pipelines()) == sorted(QUERIES)
         assert all(not ledger.parked(name) for name in QUERIES)
         for name in QUERIES:  # L, and where each input stands, whatever the identity
-            inputs = ledger.summary(name)["inputs"]
+            inputs = ledger.summary(name).inputs
             assert len(inputs) == (2 if name == "both" else 1), (name, inputs)
             assert all("logOffset" in each for each in inputs), (name, inputs)
 

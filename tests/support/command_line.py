@@ -39,14 +39,14 @@ def semel(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
 
 
 def read_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    """Run the command with `--json`, see that all is well, and read what it says."""
+    """Run the command with `--json`, check that it succeeds, and return its answer."""
     status, out, err = semel(capsys, *arguments, "--json")
     assert (status, err) == (0, "")
     return json.loads(out)
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Run the command, see that it ends with 2 and one line on standard error, and give it."""
+    """Run the command, check that it exits with 2 and one line on standard error; return it."""
     status, out, err = semel(capsys, *arguments)
     assert (status, out) == (2, "")
     assert len(err.splitlines()) == 1

@@ -1,4 +1,4 @@
-"""What `MODULE:OBJECT` means on the command line: a module to import, and something in it."""
+"""`MODULE:OBJECT` on the command line: a module to import, and an object in it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from semel.errors import ConfigurationError, SemelError
 
 
 def find(subject: str) -> Any:
-    """Import the module as `python -m` would, the current directory first, and give the object.
-    A pipeline that the module would start is refused.
+    """Import the module as `python -m` does, the current directory first, and return the object.
+    The module is not allowed to start a pipeline.
 
-    Raises `ConfigurationError`, one line, for every fault of theirs.
+    Raises `ConfigurationError` for every error of the module.
     """
     module, _, name = subject.partition(":")
     if not module or not name:
-        raise ConfigurationError(f"{subject!r} is not MODULE:OBJECT, as in payments:charge")
+        raise ConfigurationError(
+            f"{subject!r} is not MODULE:OBJECT; write it as in payments:charge"
+        )
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -30,7 +32,7 @@ def find(subject: str) -> Any:
     except (SemelError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        raise ConfigurationError(f"cannot import {module!r}: {_told(error)}") from error
+        raise ConfigurationError(f"cannot import {module!r}: {_text_of(error)}") from error
     for part in name.split("."):
         if not hasattr(found, part):
             raise ConfigurationError(f"{module!r} has no {name!r}")
@@ -39,15 +41,15 @@ def find(subject: str) -> Any:
 
 
 def call(subject: str, function: Callable[[], Any]) -> Any:
-    """Call what was found, or something of it. Raises `ConfigurationError` for what it raises."""
-    only_look(f"`semel` looks at {subject!r}")
+    """Call a function of the module. Raises `ConfigurationError` for every error of it."""
+    only_look(f"`semel` inspects {subject!r}")
     try:
         return function()
     except SemelError:
         raise
     except Exception as error:
-        raise ConfigurationError(f"{subject} failed: {_told(error)}") from error
+        raise ConfigurationError(f"{subject} failed: {_text_of(error)}") from error
 
 
-def _told(error: BaseException) -> str:
+def _text_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"

@@ -1,8 +1,8 @@
-"""How commands show what they found: a table for a person, JSON for a machine.
+"""How commands print answers: a table for people, JSON for programs.
 
 Always true:
-- nothing that came from outside can move the cursor or colour the screen: it is shown as text;
-- no cell is cut, because what is printed is typed again.
+- text from outside cannot move the cursor or color the screen: control characters are escaped;
+- no cell is cut off, because people copy what is printed into the next command.
 """
 
 from __future__ import annotations
@@ -10,31 +10,25 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
-from typing import Annotated, Any
-
-import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from semel.runtime import SystemClock
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+from typing import Any
 
 _WIDEST = 100_000
 _SHORT = 60
 
 
 def show_json(value: Any) -> None:
-    """Print a value as JSON, for machines."""
+    """Print a value as JSON."""
     print(json.dumps(value, indent=2))
 
 
 def show_table(
     headings: Sequence[str], rows: Iterable[Sequence[object]], right: Iterable[str] = ()
 ) -> None:
-    """Print rows under headings; those named in `right` are numbers."""
+    """Print rows under headings; the columns named in `right` are numbers."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     numbers = set(right)
     table = Table(box=None, pad_edge=False)
     for name in headings:
@@ -48,7 +42,7 @@ def show_table(
 
 
 def show_pairs(pairs: Iterable[tuple[str, object]]) -> None:
-    """Print names and what they are, one on a line."""
+    """Print names and values, one pair on a line."""
     known = list(pairs)
     width = max(len(name) for name, _ in known) + 2
     for name, value in known:
@@ -56,36 +50,23 @@ def show_pairs(pairs: Iterable[tuple[str, object]]) -> None:
 
 
 def plain(value: object) -> str:
-    """Give a value as printable text; what is not there is a dash."""
+    """Return a value as printable text; None is a dash."""
     text = "-" if value is None else str(value)
-    return "".join(each if each.isprintable() else _escaped(each) for each in text)
+    return "".join(each if each.isprintable() else _escape(each) for each in text)
 
 
-def shortened(text: str) -> str:
-    """Give the beginning of a long text, for a table."""
+def shorten(text: str) -> str:
+    """Return the beginning of a long text, for a table."""
     return text if len(text) <= _SHORT else text[: _SHORT - 3] + "..."
 
 
-def when(at: float | None) -> str | None:
-    """Give a moment as people and machines write it, in UTC."""
-    if at is None:
-        return None
-    moment = datetime.fromtimestamp(at, UTC)
-    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-def age_s(at: float) -> float:
-    """Give how long ago a moment was, by the clock of this machine."""
-    return max(0.0, SystemClock().wall() - at)
-
-
 def ago(seconds: float) -> str:
-    """Write an age for people."""
+    """Return an age in words: `4 s ago`."""
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit} ago"
     return f"{seconds:.0f} s ago"
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     return character.encode("unicode_escape", "backslashreplace").decode("ascii")

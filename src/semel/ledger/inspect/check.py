@@ -1,8 +1,8 @@
-"""Looks at a whole ledger: whether every row can be read, and whether rows agree with each other.
+"""Checks a whole ledger: every row can be read, and rows agree with each other.
 
-What is checked is what the other modules promise under "Always true", one function for each.
-Nothing is written. A ledger that a pipeline is writing to is looked at several times: only what
-stands each time is reported.
+Each function checks what another module states under "Always true". Nothing is written. Pipelines
+may write meanwhile, so the ledger is read several times, and only a problem that is found each time
+is reported.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.events.event import Minibatch
 from semel.ledger import journal, keys
-from semel.ledger.inspect.listing import Problem, Rows, ascending
+from semel.ledger.inspect.listing import LedgerRows, Problem, ascending
 from semel.ledger.keys import EVENTS, HEADS, OPEN, PARKED, STREAMS
 from semel.ledger.verbs.outcomes import TABLE as OUTCOMES
 from semel.ledger.verbs.runs import OWNERS, PIPELINES, RESCALED
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 
 LOOKS = 3
-"""How often a ledger is looked at before something is called wrong."""
+"""How often the ledger is read before a problem is reported."""
 
 
 def check_ledger(store: Store) -> tuple[int, list[Problem]]:
-    """Give how many rows there are, and what is wrong with them."""
+    """Return how many rows the ledger has, and the problems that were found."""
     found: list[Problem] | None = None
     count = 0
     for _ in range(LOOKS):
-        rows = Rows.read(store)
+        rows = LedgerRows.read(store)
         now = [*rows.problems, *problems_between(rows)]
         found = now if found is None else [each for each in found if each in now]
         count = rows.count
@@ -44,13 +44,13 @@ def check_ledger(store: Store) -> tuple[int, list[Problem]]:
     return count, sorted(set(found or ()))
 
 
-def problems_between(rows: Rows) -> Iterator[Problem]:
-    """Give what is wrong between rows that can each be read."""
+def problems_between(rows: LedgerRows) -> Iterator[Problem]:
+    """Yield the problems between rows that can each be read."""
     for check in _CHECKS:
         yield from check(rows)
 
 
-def _known_names(rows: Rows) -> Iterator[Problem]:
+def _known_names(rows: LedgerRows) -> Iterator[Problem]:
     """Every row belongs to a pipeline, and to a sink of it, that is registered."""
     for table in (OWNERS, OPEN, STREAMS, EVENTS, SEQUENCES, PARKED, HEADS, OUTCOMES, journal.TABLE):
         for parts, _ in rows.of(table):
@@ -61,7 +61,7 @@ def _known_names(rows: Rows) -> Iterator[Problem]:
                 continue
             sink = _sink_in(table, parts)
             if sink is not None and sink not in map(keys.part, described["sinks"]):
-                yield Problem(table, at, "its sink is not one of its pipeline's")
+                yield Problem(table, at, "its sink is not registered for its pipeline")
 
 
 def _sink_in(table: str, parts: tuple[str, ...]) -> str | None:
@@ -72,19 +72,23 @@ def _sink_in(table: str, parts: tuple[str, ...]) -> str | None:
     return parts[1]
 
 
-def _owners(rows: Rows) -> Iterator[Problem]:
+def _owners(rows: LedgerRows) -> Iterator[Problem]:
     """The run that has a pipeline is registered in `owners`."""
     for (pipeline,), opened in rows.of(OPEN):
         owner = rows.by_table[OWNERS].get(pipeline)
         if owner is None:
-            yield Problem(OPEN, pipeline, "there is no owner of its pipeline")
+            yield Problem(OPEN, pipeline, "its pipeline has no owner")
         elif owner.run < opened.run:
-            yield Problem(OWNERS, pipeline, f"its run is older than run {opened.run}, which opened")
+            yield Problem(
+                OWNERS,
+                pipeline,
+                f"its run is older than run {opened.run}, which opened the minibatch",
+            )
 
 
-def _serial_of(rows: Rows, pipeline: str, minibatch: Minibatch) -> int | None:
-    """Give the serial of a minibatch of the open generation, of which `sequences` and the journal
-    tell: not of one from before the partitions changed.
+def _serial_of(rows: LedgerRows, pipeline: str, minibatch: Minibatch) -> int | None:
+    """Return the serial of a minibatch of the open generation, as `sequences` and the journal use
+    it; None for a minibatch from before a rescale.
     """
     opened = rows.by_table[OPEN][pipeline]
     described = rows.by_table[PIPELINES].get(pipeline) or {}
@@ -94,9 +98,9 @@ def _serial_of(rows: Rows, pipeline: str, minibatch: Minibatch) -> int | None:
     return serial if serial > described.get(RESCALED, 0) else None
 
 
-def _streams(rows: Rows) -> Iterator[Problem]:
-    """A partition is of a minibatch that was opened; pending only where it may be, and complete
-    with what it held.
+def _streams(rows: LedgerRows) -> Iterator[Problem]:
+    """A partition belongs to a minibatch that was opened. It is pending only in an incomplete
+    minibatch, and complete only with a count and a digest.
     """
     for parts, row in rows.of(STREAMS):
         at = "/".join(parts)
@@ -107,9 +111,9 @@ def _streams(rows: Rows) -> Iterator[Problem]:
             continue
         newest = Minibatch(opened.minibatch.generation, opened.reached()[0])
         if minibatch > newest:
-            yield Problem(STREAMS, at, f"it is of a later minibatch than {newest}, the newest")
+            yield Problem(STREAMS, at, f"its minibatch is later than {newest}, the newest")
         if row.attempt.run > opened.run:
-            yield Problem(STREAMS, at, f"its attempt is of a later run than {opened.run}")
+            yield Problem(STREAMS, at, f"its attempt belongs to a later run than {opened.run}")
         if row.state is PartitionState.COMPLETE and (row.count is None or row.digest is None):
             yield Problem(STREAMS, at, "it is complete without a count or a digest")
         closed = opened.complete and minibatch == opened.minibatch
@@ -119,41 +123,43 @@ def _streams(rows: Rows) -> Iterator[Problem]:
         yield from _numbers(rows, at, row, _serial_of(rows, parts[0], minibatch))
 
 
-def _numbers(rows: Rows, at: str, row: PartitionRow, serial: int | None) -> Iterator[Problem]:
-    """A partition numbers on from where `sequences` stands."""
+def _numbers(rows: LedgerRows, at: str, row: PartitionRow, serial: int | None) -> Iterator[Problem]:
+    """A partition continues the numbers of `sequences`."""
     if serial is None or row.dropped:
         return
     pipeline, sink, _, _, partition = keys.split(at)
     sequence = rows.by_table[SEQUENCES].get(f"{pipeline}/{sink}/{partition}")
     if sequence is None:
         if row.state is PartitionState.COMPLETE and row.osn:
-            yield Problem(STREAMS, at, "it is complete and `sequences` has no row for it")
+            yield Problem(STREAMS, at, "it is complete, but `sequences` has no row for it")
         return
     before = sequence.as_of(serial).osn
     if row.osn != before:
-        yield Problem(STREAMS, at, f"it numbers on from {row.osn}, and `sequences` from {before}")
+        yield Problem(
+            STREAMS, at, f"it continues from number {row.osn}, but `sequences` has {before}"
+        )
     if row.state is PartitionState.COMPLETE and sequence.after.osn < row.osn + (row.count or 0):
         yield Problem(SEQUENCES, f"{pipeline}/{sink}/{partition}", "it is behind its partition")
 
 
-def _sequences(rows: Rows) -> Iterator[Problem]:
-    """Output sequence numbers only grow, and none is transmitted that was not given."""
+def _sequences(rows: LedgerRows) -> Iterator[Problem]:
+    """Output sequence numbers only grow, and none is transmitted before it was assigned."""
     for parts, row in rows.of(SEQUENCES):
         at = "/".join(parts)
         standings = [*(standing for _, standing in row.before), row.after]
         if any(each.sent > each.osn for each in standings):
-            yield Problem(SEQUENCES, at, "a number was transmitted that was not given")
+            yield Problem(SEQUENCES, at, "a number was transmitted that was never assigned")
         if not ascending([each.osn for each in standings]):
-            yield Problem(SEQUENCES, at, "its output sequence numbers fall")
+            yield Problem(SEQUENCES, at, "its output sequence numbers decrease")
         serials = [serial for serial, _ in row.before]
         opened = rows.by_table[OPEN].get(parts[0])
         if not ascending(serials) or len(set(serials)) != len(serials):
-            yield Problem(SEQUENCES, at, "its minibatches are not in their order")
+            yield Problem(SEQUENCES, at, "its minibatches are not in order")
         elif opened is not None and serials and serials[-1] > opened.reached()[1]:
             yield Problem(SEQUENCES, at, "it was moved by a minibatch that was never opened")
 
 
-def _spans(rows: Rows) -> Iterator[Problem]:
+def _spans(rows: LedgerRows) -> Iterator[Problem]:
     """The spans of a partition follow each other, name each event once, and only the last is not
     settled.
     """
@@ -165,9 +171,9 @@ def _spans(rows: Rows) -> Iterator[Problem]:
             len(ids) != stop - start
             for (start, stop), ids in zip(span.chunks, span.ids, strict=True)
         ):
-            yield Problem(EVENTS, at, "a chunk has not as many ids as events")
+            yield Problem(EVENTS, at, "a chunk does not have one id for each event")
         if span.osn[1] - span.osn[0] + 1 != span.stop - span.start:
-            yield Problem(EVENTS, at, "it has not as many output sequence numbers as events")
+            yield Problem(EVENTS, at, "it does not have one output sequence number for each event")
     for place, spans in places.items():
         stream = rows.by_table[STREAMS].get(place)
         if stream is None:
@@ -176,15 +182,19 @@ def _spans(rows: Rows) -> Iterator[Problem]:
         end = 0
         for number, (at, span) in enumerate(sorted(spans, key=lambda each: each[1].number)):
             if span.start != end:
-                yield Problem(EVENTS, at, f"it begins at {span.start}, and before it is {end}")
+                yield Problem(
+                    EVENTS, at, f"it begins at {span.start}, but the span before it ends at {end}"
+                )
             if span.osn[0] != stream.osn + span.start + 1:
-                yield Problem(EVENTS, at, "its output sequence numbers are not its partition's")
+                yield Problem(
+                    EVENTS, at, "its output sequence numbers differ from those of its partition"
+                )
             if span.state is SpanState.INTENDED and number + 1 < len(spans):
-                yield Problem(EVENTS, at, "it is not settled, and a later one is recorded")
+                yield Problem(EVENTS, at, "it is not settled, but a later span is recorded")
             end = span.stop
 
 
-def _parked(rows: Rows) -> Iterator[Problem]:
+def _parked(rows: LedgerRows) -> Iterator[Problem]:
     """An event that blocks its entity has a head; one that is being sent has a slot."""
     sending = {
         slot.current: "/".join(parts)
@@ -195,14 +205,14 @@ def _parked(rows: Rows) -> Iterator[Problem]:
         at = "/".join(parts)
         opened = rows.by_table[OPEN].get(parts[0])
         if opened is not None and row.minibatch.generation > opened.minibatch.generation:
-            yield Problem(PARKED, at, "it is of a generation that never began")
+            yield Problem(PARKED, at, "its generation never began")
         if row.blocks and not row.state.final and _head(parts[:2], row) not in rows.by_table[HEADS]:
-            yield Problem(PARKED, at, "it blocks its entity, which has no head")
+            yield Problem(PARKED, at, "it blocks its entity, but the entity has no head")
         if (row.state is ParkedState.SENDING) != (at in sending):
-            yield Problem(PARKED, at, "its state and the slot of its sink do not agree")
+            yield Problem(PARKED, at, "its state differs from the slot of its sink")
     for current, slot in sending.items():
         if current not in rows.by_table[PARKED]:
-            yield Problem(OWNERS, slot, "it names a parked event that is not there")
+            yield Problem(OWNERS, slot, "it names a parked event that does not exist")
 
 
 def _head(place: tuple[str, ...], row: Any) -> str:
@@ -210,9 +220,9 @@ def _head(place: tuple[str, ...], row: Any) -> str:
     return "/".join([*place, *map(keys.part, entity)])
 
 
-def _heads(rows: Rows) -> Iterator[Problem]:
-    """No more events wait behind a head than are parked; 0.1 also counts those that a person has
-    resolved since.
+def _heads(rows: LedgerRows) -> Iterator[Problem]:
+    """A head does not count more waiting events than are parked. Version 0.1 also counts those
+    that a person has resolved since.
     """
     behind: dict[str, int] = defaultdict(int)
     for parts, row in rows.of(PARKED):
@@ -220,18 +230,18 @@ def _heads(rows: Rows) -> Iterator[Problem]:
     for parts, head in rows.of(HEADS):
         at = "/".join(parts)
         if head.waiting > behind[at]:
-            what = f"{head.waiting} events wait behind it, and {behind[at]} are parked"
+            what = f"it counts {head.waiting} waiting events, but {behind[at]} are parked"
             yield Problem(HEADS, at, what)
 
 
-def _journals(rows: Rows) -> Iterator[Problem]:
-    """Rows of a journal are of minibatches that were opened, and what they count only grows."""
+def _journals(rows: LedgerRows) -> Iterator[Problem]:
+    """Journal rows belong to minibatches that were opened, and their counters only grow."""
     chains: dict[str, list[tuple[str, dict[str, Any]]]] = defaultdict(list)
     for parts, entry in rows.of(journal.TABLE):
         chains["/".join(parts[:3])].append(("/".join(parts), entry))
         opened = rows.by_table[OPEN].get(parts[0])
         if opened is not None and entry["number"] > opened.reached()[1]:
-            what = "it is of a minibatch that was never opened"
+            what = "its minibatch was never opened"
             yield Problem(journal.TABLE, "/".join(parts), what)
     for chain in chains.values():
         yield from _grows(sorted(chain, key=lambda each: each[1]["number"]))
@@ -244,18 +254,18 @@ def _grows(chain: list[tuple[str, dict[str, Any]]]) -> Iterator[Problem]:
         counted = {name: value for name, each in entry["state"].items() if (value := _count(each))}
         fallen = any(value < reached.get(name, 0) for name, value in counted.items())
         if fallen or (entry["full"] and reached.keys() - entry["state"].keys()):
-            yield Problem(journal.TABLE, at, "an entity is behind what was reached before")
+            yield Problem(journal.TABLE, at, "an entity is behind its earlier value")
         reached |= counted
 
 
 def _count(value: Any) -> int | None:
-    """Give what an entity has reached, where it is a number: a counter, or an increasing id."""
+    """Return the number that an entity has reached, a counter or an increasing id; else None."""
     number = value[0] if isinstance(value, list) else value
     return number if isinstance(number, int) and not isinstance(number, bool) else None
 
 
-def _journaled(rows: Rows) -> Iterator[Problem]:
-    """What a complete minibatch that is kept has counted or remembered is journaled."""
+def _journaled(rows: LedgerRows) -> Iterator[Problem]:
+    """The counters and remembered ids of a complete minibatch that is kept are in the journal."""
     for parts, row in rows.of(STREAMS):
         opened = rows.by_table[OPEN].get(parts[0])
         described = rows.by_table[PIPELINES].get(parts[0])
@@ -273,7 +283,7 @@ def _journaled(rows: Rows) -> Iterator[Problem]:
         if sink is None or forgotten or serial < 1:
             continue
         if place + keys.part(serial) not in rows.by_table[journal.TABLE]:
-            yield Problem(STREAMS, "/".join(parts), "it is complete and not in the journal")
+            yield Problem(STREAMS, "/".join(parts), "it is complete, but is not in the journal")
 
 
 _CHECKS = (_known_names, _owners, _streams, _sequences, _spans, _parked, _heads, _journals)

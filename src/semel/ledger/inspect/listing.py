@@ -1,4 +1,4 @@
-"""Reads the rows of a whole ledger, each as what its table holds, and says which cannot be read."""
+"""Reads all rows of a ledger, each by its table, and lists the rows that cannot be read."""
 
 from __future__ import annotations
 
@@ -30,14 +30,11 @@ if TYPE_CHECKING:
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong: the row it was found at, and what is wrong with it."""
+    """A row with a problem: table, key, and what is wrong."""
 
     table: str
     key: str
     what: str
-
-
-# -- every row for itself
 
 
 def load_row(at: Key, text: str) -> Any:
@@ -48,17 +45,17 @@ def load_row(at: Key, text: str) -> Any:
 
 
 def _load_parked(text: str, at: Key) -> ParkedRow:
-    """Read a parked event; what it is sent with again has to be readable too."""
+    """Read a parked event and check that the payload for a resend can be read too."""
     row = ParkedRow.load(text, at)
     readable(PARKED, at, lambda: require_payload(row))
     return row
 
 
 def require_payload(row: ParkedRow) -> None:
-    """See that an event can be made again as it came. Raises ValueError or what Arrow raises."""
+    """Check that the event can be rebuilt for a resend. Raises ValueError or an error of Arrow."""
     if row.schema is None or row.value is None:
         if (row.schema is None) != (row.value is None):
-            raise Unfit("the fields 'value' and 'schema' must be there together")
+            raise Unfit("the fields 'value' and 'schema' must be present together")
         return
     content = base64.b64decode(row.schema, validate=True)
     schema = pa.ipc.read_schema(pa.py_buffer(content))
@@ -79,7 +76,7 @@ def _load_journal(text: str, at: Key) -> dict[str, Any]:
         journal.sets_in(state, place)
         kinds = set(map(type, state.values.values()))
         if kinds - {dict, bool, int}:
-            raise DamagedRow(journal.TABLE, at.key, "the field 'state' must have sets of ids")
+            raise DamagedRow(journal.TABLE, at.key, "the field 'state' must hold sets of ids")
     return entry
 
 
@@ -124,7 +121,7 @@ _LENGTHS = {
 
 
 @dataclass
-class Rows:
+class LedgerRows:
     """The rows of a ledger that can be read, by table and key."""
 
     by_table: dict[str, dict[str, Any]] = field(default_factory=lambda: defaultdict(dict))
@@ -132,7 +129,7 @@ class Rows:
     count: int = 0
 
     @classmethod
-    def read(cls, store: Store) -> Rows:
+    def read(cls, store: Store) -> LedgerRows:
         """Read every row of every table."""
         rows = cls()
         for table in _LOAD:
@@ -145,7 +142,7 @@ class Rows:
         try:
             row = load_row(at, text)
             if len(keys.split(at.key)) not in _LENGTHS[at.table]:
-                raise DamagedRow(at.table, at.key, "its key has another number of parts")
+                raise DamagedRow(at.table, at.key, "its key has the wrong number of parts")
             wrong = readable(at.table, at, lambda: _disagrees(at, row))
         except DamagedRow as error:
             yield Problem(at.table, at.key, error.what)
@@ -156,14 +153,14 @@ class Rows:
         self.by_table[at.table][at.key] = row
 
     def of(self, table: str, start: str = "") -> Iterator[tuple[tuple[str, ...], Any]]:
-        """Give the parts of each key under `start`, and the row."""
+        """Yield the parts of each key under `start`, and the row."""
         for at, row in self.by_table[table].items():
             if at.startswith(start):
                 yield keys.split(at), row
 
 
 def _disagrees(at: Key, row: Any) -> str | None:
-    """Name the field that is not as the key has it."""
+    """Return the name of the first field that differs from the key."""
     parts = keys.split(at.key)
     wanted: list[tuple[str, str, str]] = []
     if at.table in (STREAMS, EVENTS):
@@ -189,5 +186,5 @@ def _disagrees(at: Key, row: Any) -> str | None:
 
 
 def ascending(values: list[int]) -> bool:
-    """Whether numbers never fall."""
+    """Whether numbers never decrease."""
     return all(one <= other for one, other in pairwise(values))

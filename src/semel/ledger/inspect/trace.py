@@ -1,6 +1,7 @@
-"""What the ledger knows of one event or one entity at a sink, and never more than that.
+"""What the ledger knows of one event or one entity at a sink.
 
-What watermarks and counters say of an entity's events: handled, and never more than that.
+Always true: an answer is never stronger than the record behind it. Watermarks and counters show
+that an event is `handled`, not that it was delivered.
 """
 
 from __future__ import annotations
@@ -44,17 +45,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What the ledger knows of one event at one sink, and never more than that.
+    """What the ledger knows of one event at one sink.
 
     `state` is one of
-    - `delivered`: a record says so of this very event;
-    - `handled`: the ledger has passed its id: it was delivered or resolved, if there was such an
-      event at all;
-    - `discarded`: a person said so;
+    - `delivered`: the ledger has a record of this event;
+    - `handled`: the ledger is past its id: the event was delivered or resolved, if it existed;
+    - `discarded`: a person discarded it;
     - `skipped by policy`: it was in doubt, and policy `skip` did not send it again;
     - `in doubt`, `parked`, `not seen`;
-    - `pending`: an attempt has its partition, and the destination, not the ledger, knows how far it
-      came.
+    - `pending`: an attempt has its partition; the destination, not the ledger, knows how far that
+      attempt came.
     """
 
     sink: str
@@ -67,13 +67,13 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class EntityTrace:
     """What the ledger knows of one entity at one sink.
 
     Attributes:
-        upto: every event up to this id is handled, where ids are positions, increasing or counted.
+        upto: every event up to this id is handled; with position, increasing or counted ids.
         ids: further ids that are remembered as handled.
-        heads: not empty while the entity is blocked.
+        heads: the entity is blocked while there is one.
     """
 
     sink: str
@@ -81,6 +81,11 @@ class Known:
     ids: IdSet
     parked: list[tuple[Key, ParkedRow]]
     heads: list[HeadRow]
+
+    @property
+    def waiting(self) -> int:
+        """How many events of the entity wait behind a parked one."""
+        return sum(row.state is ParkedState.WAITING for _, row in self.parked)
 
     def __bool__(self) -> bool:
         return self.upto is not None or bool(self.ids) or bool(self.parked) or bool(self.heads)
@@ -98,24 +103,24 @@ _PARKED_AS = {
 }
 
 _GONE = {
-    ParkedState.DISCARDED: "a person discarded it, longer ago than when and why are kept",
-    ParkedState.SKIPPED: "it was in doubt and policy skip did not send it again, longer ago than "
-    "when and why are kept",
+    ParkedState.DISCARDED: "a person discarded it; the time and the reason are no longer kept",
+    ParkedState.SKIPPED: "it was in doubt and policy skip did not send it again; the time and the "
+    "reason are no longer kept",
 }
 
 
-def known(client: LedgerClient, sink: str, entity: str) -> Known:
-    """Say what is known of an entity at a sink."""
+def trace_entity(client: LedgerClient, sink: str, entity: str) -> EntityTrace:
+    """Return what the ledger knows of an entity at a sink."""
     upto, ids = handled(client, sink, entity)
     parked = [
         (at, row) for at, row, _ in read_parked(client, sink) if entity in (row.entity, row.scope)
     ]
     heads = [head for who, (head, _) in read_heads(client, sink).items() if entity in who]
-    return Known(sink, upto, ids, parked, heads)
+    return EntityTrace(sink, upto, ids, parked, heads)
 
 
-def trace(client: LedgerClient, sink: str, entity: str, event: EventID) -> Trace:
-    """Say what became of an event at a sink."""
+def trace_event(client: LedgerClient, sink: str, entity: str, event: EventID) -> Trace:
+    """Return what the ledger knows of an event at a sink."""
     parked = _in_parked(client, sink, entity, event)
     if parked is not None and not parked[1]:
         return parked[0]
@@ -136,13 +141,13 @@ def trace(client: LedgerClient, sink: str, entity: str, event: EventID) -> Trace
 def _in_parked(
     client: LedgerClient, sink: str, entity: str, event: EventID
 ) -> tuple[Trace, bool] | None:
-    """Tell what the newest parked row of an event says, and whether the event comes anew."""
+    """Return the newest parked row of an event, and whether the event is delivered again."""
     for _, row, _ in reversed(read_parked(client, sink)):
         state = _PARKED_AS.get(row.state)
         if state is not None and row.event == event and entity in (row.entity, row.scope):
             osn = (row.osn, row.osn)
-            said = f"; {row.by}: {row.reason}" if row.by else ""
-            trace = Trace(sink, state, row.minibatch, None, osn, row.at, row.why + said)
+            resolved = f"; {row.by}: {row.reason}" if row.by else ""
+            trace = Trace(sink, state, row.minibatch, None, osn, row.at, row.why + resolved)
             return trace, comes_anew(row)
     return None
 
@@ -166,7 +171,7 @@ def _in_recent(client: LedgerClient, sink: str, entity: str, event: EventID) -> 
         str(row.attempt),
         (row.osn + 1, row.osn + (row.count or 0)),
         row.at,
-        None if found.certain else f"its id is within those of partition {row.partition}",
+        None if found.certain else f"its id is in the range of partition {row.partition}",
     )
 
 
@@ -180,7 +185,7 @@ def _in_spans(client: LedgerClient, sink: str, entity: str, event: EventID) -> T
         complete = stream is not None and (
             PartitionRow.load(stream, stream_key).state is PartitionState.COMPLETE
         )
-        before = span.handled.contains(entity, event)  # beside others that are still sent
+        before = span.handled.contains(entity, event)  # while others of its span are still sent
         settled = complete or before or span.state is SpanState.SETTLED
         return Trace(
             sink,
@@ -189,7 +194,7 @@ def _in_spans(client: LedgerClient, sink: str, entity: str, event: EventID) -> T
             str(span.attempt),
             span.osn,
             span.at,
-            None if settled else "an attempt is sending it, or ended while it was",
+            None if settled else "an attempt is sending it, or ended while sending it",
         )
     return None
 
@@ -206,7 +211,7 @@ def _in_watermarks(client: LedgerClient, sink: str, entity: str, event: EventID)
 def _in_unsure(client: LedgerClient, sink: str, entity: str, event: EventID) -> Trace | None:
     if not read_unsure(client, sink).contains(entity, event):
         return None
-    why = "it may have been sent before a checkpoint was lost; it is sent when it comes again"
+    why = "it may have been sent before a checkpoint was lost; it is sent when it is read again"
     return Trace(sink, "in doubt", why=why)
 
 
@@ -215,23 +220,23 @@ def _in_finished(client: LedgerClient, sink: str) -> Trace | None:
     if known is None:
         return None
     if not known.count:
-        return Trace(sink, "not seen", why="the batch is finished, and had no events")
+        return Trace(sink, "not seen", why="the batch job is finished and had no events")
     why = (
-        f"the batch is finished with {known.count} events, and each of them was delivered or "
-        "is parked; whether this one was among them is not kept"
+        f"the batch job is finished with {known.count} events, and each of them was delivered or "
+        "is parked; the ledger does not keep whether this one was among them"
     )
     return Trace(sink, "handled", why=why)
 
 
 def _counted(client: LedgerClient, sink: str, entity: str, event: EventID) -> Trace | None:
-    """Say that an id was given, where the ledger does not tell whether this sink had it."""
+    """Return that an id was counted, where the ledger has no record that this sink got it."""
     last = counted_up_to(client, entity)
     if not isinstance(event, int) or not 0 < event <= last:
         return None
     why = (
-        f"ids up to {last} were counted for the pipeline, but this sink was added later, or "
-        "left out, or its minibatches were judged or rescaled: which of them it had is not "
-        "recorded"
+        f"ids up to {last} were counted for the pipeline, but this sink was added later or "
+        "left out for a while, or its minibatches were judged or rescaled: the ledger has no "
+        "record of which ids it got"
     )
     return Trace(sink, "not seen", why=why)
 
@@ -246,16 +251,16 @@ def _in_pending(client: LedgerClient, sink: str) -> Trace | None:
                 minibatch_of(at),
                 str(row.attempt),
                 at=row.at,
-                why=f"not recorded; it may be among those of partition {row.partition}, which "
-                "is pending: the destination knows how far it came",
+                why=f"not recorded; it may be among the events of partition {row.partition}, which "
+                "is pending: only the destination knows how far the attempt came",
             )
     return None
 
 
 def handled(client: LedgerClient, sink: str, entity: str) -> tuple[EventID | None, IdSet]:
-    """Give the id up to which all events of an entity are handled, and further handled ones.
+    """Return the id up to which all events of an entity are handled, and further handled ids.
 
-    Positions stand in `sequences`. In the journal a maximum is a list under the entity's name, a
+    Positions are in `sequences`. In the journal a maximum is a list under the entity's name, a
     counter an integer in an operator of its own, and remembered ids are sets under a serial.
     """
     upto: EventID | None = None
@@ -280,8 +285,8 @@ def handled(client: LedgerClient, sink: str, entity: str) -> tuple[EventID | Non
 
 
 def _had_all(client: LedgerClient, sink: str, place: str, counted: State) -> bool:
-    """Whether a sink had every event that was counted in a partition. Counters are of the pipeline:
-    one sink may have been added later, or left out for a while, and then has fewer numbers.
+    """Whether a sink got every event that was counted in a partition. Counters belong to the
+    pipeline: a sink that was added later, or left out for a while, has fewer numbers.
     """
     pipeline_key, open_key = keys.key(PIPELINES, client.pipeline), keys.key(OPEN, client.pipeline)
     known = client.read_one(pipeline_key)
@@ -293,7 +298,7 @@ def _had_all(client: LedgerClient, sink: str, place: str, counted: State) -> boo
     if opened is None or text is None:
         return False
     if OpenRow.load(opened, open_key).minibatch.generation > 1:
-        return False  # a minibatch that was judged has used up numbers that count nothing
+        return False  # a judged minibatch has used numbers without events
     return bool(SequenceRow.load(text, at).after.osn == sum(counted.values.values()))
 
 
@@ -302,13 +307,13 @@ def _with_above(ids: IdSet, reached: list[Any]) -> IdSet:
 
 
 def _states_of(client: LedgerClient, operator: Operator) -> list[tuple[str, State]]:
-    """Give the journaled state of each partition as of now, and where its rows are."""
+    """Return the current journaled state of each partition, and the place of its rows."""
     rows = client.scan(JOURNAL, prefix(client.pipeline, operator.name))
     return sorted(states_of(rows).items(), key=itemgetter(0))
 
 
 def counted_up_to(client: LedgerClient, entity: str) -> int:
-    """Give the last id that was counted for an entity of the pipeline, whichever sink had it."""
+    """Return the last id that was counted for an entity, at any sink."""
     last = 0
     for place, state in _states_of(client, COUNTERS):
         require_counts(state.values, place)

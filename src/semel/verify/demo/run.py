@@ -249,7 +249,8 @@ class Demo(Closing):
             stands = self._opened().summary(NAME)
         except ConfigurationError:  # its first minibatch has not begun
             return False
-        return stands["complete"] is True and int(stands["minibatch"].split(".")[1]) >= number
+        opened = stands.minibatch
+        return stands.complete is True and opened is not None and opened.batch >= number
 
     def _is_charged(self) -> bool:
         return all(not self._tally(how).never for how in (PLAIN, SEMEL))

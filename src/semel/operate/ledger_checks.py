@@ -1,26 +1,28 @@
-"""The looks of `semel doctor` at a ledger: is it there, can it be written, does it keep its word.
+"""The checks of a ledger by its URL: does it exist, can it be written, are its commits durable.
 
-Nothing is written and nothing is created, also where there is no ledger yet.
+Always true: nothing is written or created, even where there is no ledger yet.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from semel.cli.checks import Check, Health, check_disk, check_file_system, compare_clocks
 from semel.errors import ConfigurationError, LedgerUnavailable
 from semel.ledger.store.libpq import Refused, read_url
 from semel.ledger.store.opening import SCHEMA_KEY, open_store
+from semel.operate.checks import Check, Health, check_disk, check_file_system, compare_clocks
 from semel.runtime import SystemClock
 from semel.urls import redact
 
-_NAMED = "give --ledger URL, or set SEMEL_LEDGER"
-_FIRST_RUN = "nothing: the first run of a pipeline makes it"
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_NAMED = "pass --ledger URL or set SEMEL_LEDGER"
+_FIRST_RUN = "nothing: the first run of a pipeline creates it"
 _SETTINGS = (
     "select current_setting('fsync'), current_setting('synchronous_commit'),"
     " current_setting('full_page_writes'), current_setting('server_version'), pg_is_in_recovery(),"
@@ -32,19 +34,19 @@ _PRIVILEGES = (
 _CLOCK = "select extract(epoch from clock_timestamp())::float8"
 
 
-def check_ledger(url: str | None) -> Iterator[Check]:
-    """Look at the ledger that a URL names."""
+def check_ledger_url(url: str | None) -> Iterator[Check]:
+    """Check the ledger at a URL."""
     if not url:
-        yield Check("ledger", "none is named", Health.UNKNOWN, _NAMED)
+        yield Check("ledger", "none given", Health.UNKNOWN, _NAMED)
         return
     scheme, _, rest = url.partition("://")
     try:
         if scheme == "postgresql":
             yield from _postgres(url)
             return
-        open_store(url).close()  # opens nothing yet: it only reads the URL
+        open_store(url).close()  # this only reads the URL
     except (ConfigurationError, LedgerUnavailable) as error:
-        yield Check("ledger", str(error), Health.MISSING, "see that the URL is right")
+        yield Check("ledger", str(error), Health.MISSING, "check the URL")
         return
     yield from _sqlite(Path(rest[1:]))
 
@@ -55,14 +57,14 @@ def check_ledger(url: str | None) -> Iterator[Check]:
 def _sqlite(path: Path) -> Iterator[Check]:
     yield _sqlite_file(path)
     if path.exists() and path.stat().st_mode & 0o007:
-        do = f"chmod 600 {path}*: payloads of events are in it"
-        yield Check("ledger's mode", "other users may read it", Health.WARNING, do)
+        do = f"chmod 600 {path}*: it holds payloads of events"
+        yield Check("ledger's mode", "other users can read it", Health.WARNING, do)
     yield check_file_system(path.parent)
     yield check_disk("the ledger", path.parent)
 
 
 def _sqlite_file(path: Path) -> Check:
-    """Look at the file's place first, then into it."""
+    """Check where the file is, then what is in it."""
     writable = "make the file and its directory writable"
     if not path.parent.is_dir():
         return Check("ledger", f"no directory {path.parent}", Health.MISSING, "create it")
@@ -70,7 +72,7 @@ def _sqlite_file(path: Path) -> Check:
         if each.exists() and not os.access(each, os.R_OK | os.W_OK):
             return Check("ledger", f"{each} is read-only", Health.MISSING, writable)
     if not path.exists():
-        return Check("ledger", f"none at {path} yet", Health.WARNING, _FIRST_RUN)
+        return Check("ledger", f"there is none at {path} yet", Health.WARNING, _FIRST_RUN)
     return _sqlite_content(path)
 
 
@@ -80,13 +82,15 @@ def _sqlite_content(path: Path) -> Check:
             [mode] = reader.execute("PRAGMA journal_mode").fetchone()
             table = reader.execute("SELECT 1 FROM sqlite_schema WHERE name = 'semel'").fetchone()
     except sqlite3.OperationalError as error:
-        return Check("ledger", f"{path}: {error}", Health.UNKNOWN, "see who has it open")
+        return Check(
+            "ledger", f"{path}: {error}", Health.UNKNOWN, "find the process that has it open"
+        )
     except sqlite3.Error as error:
-        return Check("ledger", f"{path}: {error}", Health.MISSING, "name another file")
+        return Check("ledger", f"{path}: {error}", Health.MISSING, "check the path")
     if table is None:
-        return Check("ledger", f"{path} is no ledger", Health.MISSING, "name another file")
+        return Check("ledger", f"{path} has no ledger in it", Health.MISSING, "check the path")
     if mode != "wal":
-        do = "nothing, if it is not in use: the next run sets it"
+        do = "nothing, if it is not in use: the next run sets the mode"
         return Check("ledger", f"{path}, journal mode {mode}", Health.WARNING, do)
     return Check("ledger", f"{path}, can be written, journal mode wal")
 
@@ -98,7 +102,12 @@ def _postgres(url: str) -> Iterator[Check]:
     try:
         import psycopg
     except ImportError:
-        yield Check("ledger", "cannot be asked", Health.UNKNOWN, "pip install 'semel[postgres]'")
+        yield Check(
+            "ledger",
+            "cannot be checked without psycopg",
+            Health.UNKNOWN,
+            "pip install 'semel[postgres]'",
+        )
         return
     clock = SystemClock()
     given = read_url(url, "the ledger's URL")
@@ -115,10 +124,10 @@ def _postgres(url: str) -> Iterator[Check]:
             pooled = backend != connection.info.backend_pid
             if there:
                 with closing(open_store(url)) as store:
-                    store.read([SCHEMA_KEY])  # refuses a table that is not a ledger
+                    store.read([SCHEMA_KEY])  # raises if the table is not a ledger
     except psycopg.Error as error:
         found = f"{redact(url)}: {Refused.of(error, given).text}"
-        do = "see that its server runs, and that host, user and password are right"
+        do = "start the server, or check host, user and password"
         yield Check("ledger", found, Health.MISSING, do)
         return
     yield _postgres_table(redact(url), settings, may=may)
@@ -132,13 +141,13 @@ def _postgres_table(where: str, settings: tuple[Any, ...], *, may: bool) -> Chec
     _, _, _, version, standby, there = settings
     found = f"{where}, PostgreSQL {version}"
     if standby:
-        do = "name the primary: a standby cannot be written to"
+        do = "use the URL of the primary: a standby cannot be written"
         return Check("ledger", f"{found}, a standby", Health.MISSING, do)
     if not there:
         return Check("ledger", f"{found}, no ledger in it yet", Health.WARNING, _FIRST_RUN)
     if not may:
         do = "grant select, insert, update and delete on semel_ledger"
-        return Check("ledger", f"{found}, this user may not write", Health.MISSING, do)
+        return Check("ledger", f"{found}, this user has no write access", Health.MISSING, do)
     return Check("ledger", f"{found}, can be written")
 
 
@@ -147,12 +156,12 @@ def _durability(settings: tuple[Any, ...]) -> Iterator[Check]:
     if fsync == "on":
         yield Check("ledger's fsync", fsync)
     else:
-        do = "set fsync = on: after a power cut the ledger could have lost what it acknowledged"
+        do = "set fsync = on: a power failure could lose commits that the ledger acknowledged"
         yield Check("ledger's fsync", fsync, Health.MISSING, do)
     if synchronous in ("off", "local"):
         yield Check("ledger's synchronous_commit", f"{synchronous}, but on for semel's commits")
     else:
         yield Check("ledger's synchronous_commit", synchronous)
     if pages != "on":
-        do = "set full_page_writes = on, unless the file system never tears a page"
+        do = "set full_page_writes = on, unless the file system writes pages atomically"
         yield Check("ledger's full_page_writes", pages, Health.WARNING, do)

@@ -1,4 +1,4 @@
-"""The command `semel doctor`: is here what a pipeline needs, and what to install if not."""
+"""The doctor: checks that this machine has what a pipeline needs, and what to install if not."""
 
 from __future__ import annotations
 
@@ -8,22 +8,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import typer
+from semel.operate.checks import Check, Health, check_clock, check_disk
+from semel.operate.ledger_checks import check_ledger_url
 
-from semel.cli.checks import Check, Health, check_clock, check_disk
-from semel.cli.ledger_checks import check_ledger
-from semel.cli.options import LedgerOption
-from semel.cli.output import JsonOption, show_json, show_table
-from semel.spark import versions
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
-EPILOG = (
-    "Example: semel doctor --ledger sqlite:///charges.db. "
-    "Exit status 1 when something that is required is missing."
-)
 JAVA = 17
 PYTHON = (3, 11)
 PYARROW = (18,)
@@ -41,47 +35,36 @@ _JAVA_TIMEOUT_S = 30
 _JAVA_VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 
 
-def doctor(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
-    """Look at Java, Spark, Python, the extras, the ledger, the clock and the disk.
-
-    Nothing is written, and nobody but the ledger is called. Each finding is ok, missing, warning
-    or unknown, with what to do about it.
+def diagnose(ledger: str | None) -> list[Check]:
+    """Check Python, Java, Spark, the extras, the ledger, the clock and the disk. Nothing is
+    written, and no server but the ledger's is called.
     """
-    found = [
+    return [
         check_python(),
         check_java(),
         *check_packages(),
         *check_extras(ledger),
         check_connect(),
-        *check_ledger(ledger),
+        *check_ledger_url(ledger),
         check_clock(),
         check_disk("temporary files", _temporary()),
     ]
-    if as_json:
-        show_json([each.to_json() for each in found])
-    else:
-        rows = [(each.what, each.found, each.health.value, each.do) for each in found]
-        show_table(("what", "found", "state", "what to do"), rows)
-    if any(each.health is Health.MISSING for each in found):
-        raise typer.Exit(1)
 
 
 def check_python() -> Check:
-    """Look at the interpreter that runs this."""
+    """Check the interpreter that runs this."""
     found = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info[:2] < PYTHON:
         return Check("Python", found, Health.MISSING, "install Python 3.11 or later")
     if sys.flags.optimize:
-        do = "run it without -O and PYTHONOPTIMIZE: they leave out checks of the protocol"
+        do = "run it without -O and PYTHONOPTIMIZE: they remove checks of the protocol"
         return Check("Python", f"{found} with -O", Health.WARNING, do)
     return Check("Python", found)
 
 
 def check_java() -> Check:
-    """Look for the Java that Spark would start: that of JAVA_HOME, else that of the PATH."""
-    do = (
-        f"install Java {JAVA} or later, or let JAVA_HOME name it; a Spark Connect client needs none"
-    )
+    """Check the Java that Spark would start: from JAVA_HOME, else from the PATH."""
+    do = f"install Java {JAVA} or later, or set JAVA_HOME; a Spark Connect client needs no Java"
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not Path(java).exists():
@@ -93,24 +76,24 @@ def check_java() -> Check:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return Check("Java", f"{java} does not run: {error}", Health.MISSING, do)
-    told = (ran.stderr + ran.stdout).decode(errors="replace")
-    number = _JAVA_VERSION.search(told)
+    answer = (ran.stderr + ran.stdout).decode(errors="replace")
+    number = _JAVA_VERSION.search(answer)
     if number is None:
-        return Check("Java", f"{java} tells no version", Health.UNKNOWN, do)
+        return Check("Java", f"{java} prints no version", Health.UNKNOWN, do)
     major = int(number[2] or 0) if number[1] == "1" else int(number[1])
     found = f"{major} ({java})"
     return Check("Java", found) if major >= JAVA else Check("Java", found, Health.MISSING, do)
 
 
 def check_packages() -> Iterator[Check]:
-    """Look for PySpark and what it needs to hand columns to Python."""
+    """Check PySpark and the packages with which it passes columns to Python."""
     spark = next(
         filter(None, map(_version, ("pyspark", "pyspark-connect", "pyspark-client"))), None
     )
     yield _check_spark(spark)
     pandas = _version("pandas")
     if pandas is not None and _numbers(pandas) >= PANDAS_BELOW:
-        do = "pip install 'pandas<3': PySpark warns about later ones"
+        do = "pip install 'pandas<3': PySpark warns about later versions"
         yield Check("pandas", pandas, Health.WARNING, do)
     else:
         yield _package("pandas", pandas, PANDAS, "pip install 'pandas>=2.2,<3'")
@@ -118,12 +101,14 @@ def check_packages() -> Iterator[Check]:
 
 
 def _check_spark(found: str | None) -> Check:
-    """Say of a PySpark whether semel runs on it, and what it has not."""
+    """Check that semel runs on this PySpark, and which features it lacks."""
+    from semel.spark import versions
+
     check = _package("PySpark", found, versions.OLDEST, "pip install 'semel[spark]'")
     if found is None or check.health is not Health.OK:
         return check
     if versions.lacks_distutils(found):
-        do = "pip install setuptools: Python has no distutils since 3.12, which this PySpark needs"
+        do = "pip install setuptools: this PySpark needs distutils, which Python 3.12 removed"
         return Check("PySpark", found, Health.MISSING, do)
     if versions.numbers(found) > versions.NEWEST:
         newest = ".".join(map(str, versions.NEWEST))
@@ -135,7 +120,7 @@ def _check_spark(found: str | None) -> Check:
 
 
 def check_extras(ledger: str | None) -> Iterator[Check]:
-    """Look for what only some pipelines need: the driver of a ledger or of a sink."""
+    """Check packages that only some pipelines need: the client of a ledger or a sink."""
     for package, extra, least, use in EXTRAS:
         found, do = _version(package), f"pip install 'semel[{extra}]'"
         needed = extra == "postgres" and (ledger or "").startswith("postgresql:")
@@ -147,7 +132,7 @@ def check_extras(ledger: str | None) -> Iterator[Check]:
 
 
 def check_connect() -> Check:
-    """Look for what a Spark Connect client needs."""
+    """Check the packages of a Spark Connect client."""
     absent = [name for name in CONNECT if _version(name) is None]
     if not absent:
         return Check("Spark Connect", ", ".join(f"{name} {_version(name)}" for name in CONNECT))
@@ -171,12 +156,12 @@ def _version(name: str) -> str | None:
 
 
 def _numbers(written: str) -> tuple[int, ...]:
-    """Give the leading numbers of a version: (4, 3, 0) for `4.3.0.dev1`."""
+    """Return the leading numbers of a version: (4, 3, 0) for `4.3.0.dev1`."""
     leading = re.match(r"\d+(?:\.\d+)*", written)
     return tuple(map(int, leading[0].split("."))) if leading else ()
 
 
 def _temporary() -> Path:
-    """Give where Spark spills: the first of its local directories, else the system's own."""
+    """Return where Spark spills: its first local directory, else the system's default."""
     first = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
     return Path(first or tempfile.gettempdir())
