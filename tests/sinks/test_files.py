@@ -23,7 +23,6 @@ from semel.events import Attempt, Chunk, Minibatch
 from semel.events.identity.position import Position
 from semel.protocol import Capability
 from semel.sinks import Target, WholeSession
-from semel.sinks.conclude import Concluding
 from semel.sinks.files import Files, committed, read
 from semel.sinks.files.sink import PartSession
 from semel.sinks.files.storage import Folder, Writing, escaped, unescaped
@@ -171,7 +170,7 @@ def test_the_sink_is_what_it_claims(tmp_path: Path) -> None:
     sink = files_at(tmp_path)
     assert sink.capability is Capability.REPEATABLE
     assert sink.whole
-    assert isinstance(sink, Concluding)
+    assert sink.concludes
     assert isinstance(sink.open(target()), WholeSession)
     assert pickle.loads(pickle.dumps(sink)) == sink
 
@@ -522,7 +521,7 @@ def test_a_file_and_its_folder_are_synced_before_it_counts(
         ({"compression": "rar"}, "there are snappy"),
         ({"prefix": "../x"}, "begins with a letter"),
         ({"row_group_rows": 0}, "at least 1"),
-        ({"whole": False}, "always true"),
+        ({"whole": False}, "there is no setting 'whole'"),
         ({"url": "ftp://user:secret@host/x"}, "is no place for files"),
         ({"url": "gs://bucket/x"}, "give a path, file:///path, s3://.* or hdfs://.* filesystem="),
         ({"then": 7}, "neither a loader nor a sink nor a function"),

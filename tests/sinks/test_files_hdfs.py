@@ -11,7 +11,7 @@ from pyarrow import fs
 
 from delivery.world import World
 from semel.errors import Diverged, Fenced
-from semel.sinks.conclude import Ended, EndedPart
+from semel.sinks import Ended, EndedPart
 from semel.sinks.files import Files, committed, read
 from semel.sinks.files.sink import PartSession
 from semel.sinks.files.storage import Folder

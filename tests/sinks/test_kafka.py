@@ -378,7 +378,7 @@ def test_a_secret_that_the_client_repeats_in_its_errors_is_not_shown(sequenced: 
         ({"topic": "t", "config": {"acks": 1}}, "cannot be in config"),
         ({"topic": "t", "stamps": ("offset",)}, "there is no stamp 'offset'"),
         ({"topic": "t", "headers": {"semel-osn": "id"}}, "semel- are semel's"),
-        ({"topic": "t", "last_opener_wins": False}, "the last opener always wins"),
+        ({"topic": "t", "last_opener_wins": False}, "there is no setting 'last_opener_wins'"),
         ({"topic": "t", "progress_partitions": 0}, "at least 1"),
         ({"topic": "t", "sequenced": True, "stamps": ()}, "all stamps are needed"),
         ({"topic": "t", "sequenced": True, "partition": "p"}, "say topic, not partition"),

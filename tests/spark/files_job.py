@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from semel.sinks import Retry, Target
-from semel.sinks.conclude import Ended
+from semel.sinks import Ended, Retry, Target
 from semel.sinks.files import Files
 from semel.sinks.files.manifests import Manifest
 from semel.sinks.files.sink import PartSession

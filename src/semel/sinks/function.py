@@ -85,6 +85,16 @@ class Function(Sink):
         """OPAQUE: a function says nothing of what it does."""
         return Capability.OPAQUE
 
+    @property
+    def takes_python_values(self) -> bool:
+        """Whether the function takes events, not Arrow batches."""
+        return not self.batches
+
+    @property
+    def pickling_advice(self) -> str:
+        """What to do with a part of the function that cannot be pickled."""
+        return "Open it inside the function, or keep it in a module that the function imports"
+
     def open(self, target: Target) -> Session:
         """Nothing to connect to: the function brings its own connections."""
         del target

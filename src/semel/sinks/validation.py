@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-AUTHORS = frozenset({"keyed_by_event", "last_opener_wins", "span_chunks", "whole"})
+AUTHORS = frozenset({"keyed_by_event", "span_chunks"})
 """What the author of a sink says, and its user is not told of."""
 
 _COUNTS = {"chunk_rows": 1, "span_chunks": 1, "park_limit": 0}

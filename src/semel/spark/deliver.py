@@ -232,7 +232,10 @@ def _sink(destination: object, pipeline: str, word: str) -> Sink:
     if callable(destination) and not isinstance(destination, type):
         return make_sink(destination)
     got = type(destination).__name__
-    instead = "Pass one of semel.sinks, or a function with @semel.sink above it, or a list of them"
+    instead = (
+        "Pass one of semel.sinks, a sink of your own (a subclass of semel.sinks.Sink), a function "
+        "with @semel.sink above it, or a list of them"
+    )
     if isinstance(destination, str):
         got = "a string" if "://" in destination else repr(destination)  # may hold a password
         instead = "Pass the sink itself, without quotes: to=charge"

@@ -48,14 +48,13 @@ from semel.sinks.files.storage import (
     where_of,
 )
 from semel.sinks.files.writers import FORMATS
-from semel.sinks.sink import Sink, Target
+from semel.sinks.sink import Ended, Sink, Target
 from semel.urls import place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from semel.events import Chunk
-    from semel.sinks.conclude import Ended
     from semel.sinks.files.storage import Writing
     from semel.sinks.files.writers import Writer
 
@@ -92,7 +91,6 @@ class Files(Sink):
     filesystem: Any = field(default=None, repr=False)
     then: Loader | Sink | Callable[[Manifest], object] | None = field(default=None, repr=False)
     chunk_rows: int = 65_536
-    whole: bool = True
 
     def __post_init__(self) -> None:
         url = os.fspath(self.url)
@@ -115,9 +113,9 @@ class Files(Sink):
                 f"sink {self.name!r}: prefix={self.prefix!r}; it begins with a letter or digit, "
                 "and has only letters, digits, dots and hyphens, at most 61"
             )
-        if self.row_group_rows < 1 or not self.whole:
+        if self.row_group_rows < 1:
             raise ConfigurationError(
-                f"sink {self.name!r}: row_group_rows is at least 1, and whole is always true"
+                f"sink {self.name!r}: row_group_rows must be at least 1, got {self.row_group_rows}"
             )
         refuse_stage(self.name, self.then)
         if self.filesystem is None:
@@ -136,6 +134,11 @@ class Files(Sink):
     def capability(self) -> Capability:
         """REPEATABLE: a replay goes to the same place, and a replaced attempt cannot."""
         return Capability.REPEATABLE
+
+    @property
+    def whole(self) -> bool:
+        """Yes: each partition of a minibatch is a file of its own."""
+        return True
 
     def notes(self) -> tuple[str, ...]:
         """Say what readers see, and when."""

@@ -78,7 +78,6 @@ class Kafka(Sink):
     transaction_timeout_s: float = 60.0
     sequenced: bool = False
     chunk_rows: int = 20_000
-    last_opener_wins: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stamps", tuple(self.stamps))
@@ -105,8 +104,6 @@ class Kafka(Sink):
         found += [f"{name!r} cannot be in config: {OURS[name]}" for name in ours]
         strange = [stamp for stamp in self.stamps if stamp not in STAMPS]
         found += [f"there is no stamp {each!r}; there are {', '.join(STAMPS)}" for each in strange]
-        if not self.last_opener_wins:
-            found.append("last_opener_wins=False: with Kafka the last opener always wins")
         if type(self.progress_partitions) is not int or self.progress_partitions < 1:
             found.append("progress_partitions is at least 1")
         if self.transaction_timeout_s < 1:
@@ -122,6 +119,11 @@ class Kafka(Sink):
     def capability(self) -> Capability:
         """TRANSACTIONAL, or SEQUENCED where the log itself is asked."""
         return Capability.SEQUENCED if self.sequenced else Capability.TRANSACTIONAL
+
+    @property
+    def last_opener_wins(self) -> bool:
+        """Yes: the brokers fence the producer that had the transactional id before."""
+        return True
 
     def notes(self) -> tuple[str, ...]:
         """Say who sees what, and what the promise rests on."""
