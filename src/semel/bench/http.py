@@ -33,7 +33,7 @@ from semel.ledger.client import LedgerClient
 from semel.ledger.journal import Journal
 from semel.ledger.store.opening import open_store
 from semel.runtime import Process
-from semel.sinks.http import Http
+from semel.sinks import Http
 
 if TYPE_CHECKING:
     from semel.bench.progress import Progress

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from semel.bench.environments import python_with
 from semel.bench.kafka_broker import fetched
 from semel.runtime import SystemClock
-from semel.sinks.kafka import Kafka
+from semel.sinks import Kafka
 from semel.spark.deliver import deliver
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from semel.bench.progress import Length
 from semel.bench.rows import Row, compared
 from semel.bench.servers import PostgresServer
 from semel.bench.turns import folder, session, turns
-from semel.sinks.postgres import Postgres
+from semel.sinks import Postgres
 from semel.spark.deliver import deliver
 
 if TYPE_CHECKING:

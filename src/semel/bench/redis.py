@@ -25,7 +25,7 @@ from semel.ledger.client import LedgerClient
 from semel.ledger.journal import Journal
 from semel.ledger.store.opening import open_store
 from semel.runtime import Process
-from semel.sinks.redis import Redis
+from semel.sinks import Redis
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,9 +16,7 @@ from semel.errors import (
     SemelError,
 )
 from semel.protocol import Capability
-from semel.sinks import DELIVERED, Receipt
-from semel.sinks.callables import checked_session, left_to_run
-from semel.sinks.unclassified import Unclassified
+from semel.sinks import DELIVERED, Receipt, Unclassified, checked_session, left_to_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable

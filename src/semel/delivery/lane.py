@@ -26,7 +26,7 @@ from semel.ledger.verbs.complete import Report
 from semel.ledger.verbs.parked import parked_key, parking, read_heads, read_parked
 from semel.ledger.verbs.partitions import PartitionClaim
 from semel.protocol import Found, ParkedState
-from semel.sinks.progress import lost
+from semel.sinks import lost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

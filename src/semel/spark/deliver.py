@@ -11,9 +11,8 @@ from semel.delivery.start_guard import refuse_while_looking
 from semel.errors import ConfigurationError
 from semel.events import Position
 from semel.ledger.verbs.pruning import REMEMBER_S
-from semel.sinks import Sink
+from semel.sinks import Sink, checked_words
 from semel.sinks import sink as make_sink
-from semel.sinks.validation import checked_words
 from semel.spark import kafka_topics
 from semel.spark.batch_job import Delivered, run_batch
 from semel.spark.checks import (
