@@ -25,7 +25,7 @@ from semel.protocol import Capability
 from semel.sinks import Target, WholeSession
 from semel.sinks.files import Files, committed, read
 from semel.sinks.files.sink import PartSession
-from semel.sinks.files.storage import Folder, Writing, escaped, unescaped
+from semel.sinks.files.storage import Folder, Writing, from_path_part, path_part
 from semel.sinks.retry import Retry
 from semel.urls import place
 
@@ -133,21 +133,21 @@ def test_the_same_rows_give_the_same_bytes_wherever_batches_end(tmp_path: Path, 
     ["topic/3", "..", ".", "", "../../etc/passwd", "a~b", "a=b/c%2F", "_x", "ä\n\x00", "x" * 100],
 )
 def test_names_from_outside_are_one_part_of_a_path_and_can_be_read_back(name: str) -> None:
-    text = escaped(name)
+    text = path_part(name)
     assert "/" not in text
     assert text not in ("", ".", "..")
     assert not text.startswith((".", "_"))
     assert text.isascii()
     assert len(text) <= 200
-    assert unescaped(text) == name
+    assert from_path_part(text) == name
 
 
 def test_very_long_names_are_shortened_and_kept_apart() -> None:
-    one, other = escaped("x" * 300), escaped("x" * 301)
+    one, other = path_part("x" * 300), path_part("x" * 301)
     assert one != other
     assert len(one) <= 120
     with pytest.raises(ValueError, match="shortened"):
-        unescaped(one)
+        from_path_part(one)
 
 
 def test_no_name_leads_out_of_the_folder(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from semel.errors import printable
 from semel.runtime import SystemClock
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -57,8 +58,7 @@ def show_pairs(pairs: Iterable[tuple[str, object]]) -> None:
 
 def plain(value: object) -> str:
     """Give a value as printable text; what is not there is a dash."""
-    text = "-" if value is None else str(value)
-    return "".join(each if each.isprintable() else _escaped(each) for each in text)
+    return "-" if value is None else printable(str(value))
 
 
 def shortened(text: str) -> str:
@@ -85,7 +85,3 @@ def ago(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit} ago"
     return f"{seconds:.0f} s ago"
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape", "backslashreplace").decode("ascii")

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from semel.events import Chunk
 from semel.protocol import Capability, OnDoubt, OnReject
+from semel.sinks.callables import Unclassified as Unclassified
 from semel.sinks.callables import checked_session as checked_session
+from semel.sinks.callables import is_programming as is_programming
 from semel.sinks.callables import left_to_run as left_to_run
 from semel.sinks.function import Function, sink
 from semel.sinks.progress import Progress, Tail
@@ -29,8 +31,6 @@ from semel.sinks.sink import (
     TransactionalSession,
     WholeSession,
 )
-from semel.sinks.unclassified import Unclassified as Unclassified
-from semel.sinks.unclassified import is_programming as is_programming
 from semel.sinks.validation import checked_words as checked_words
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
-"""Functions and methods that a call does not run: `async def` and generators.
+"""Calls of code that semel did not write: what they return, and what they raise.
 
-A call of one returns an object that still has to be run. It is true in Python, so it must not be
-taken for an answer.
+- A call of an `async def` or a generator function runs nothing. It returns an object that still has
+  to be run, and that is true in Python, so it must not be taken for an answer.
+- An exception that the code did not classify means that the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import inspect
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from semel.errors import ConfigurationError
+from semel.errors import ConfigurationError, OutcomeUnknown, plain_text
 
 if TYPE_CHECKING:
     from semel.sinks.sink import AnySession, Sink
@@ -27,6 +28,35 @@ _METHODS = (
     "close",
 )
 """The methods of all session protocols."""
+
+PROGRAMMING = (
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    SyntaxError,
+    TypeError,
+)
+"""Errors of the code, not of the destination, as long as nothing was delivered."""
+
+
+class Unclassified(OutcomeUnknown):
+    """It may have arrived; `__cause__` is the exception that the sink raised."""
+
+    @classmethod
+    def of(cls, error: Exception) -> Unclassified:
+        """Wrap an exception that is not one of semel's."""
+        made = cls(f"{type(error).__name__}: {plain_text(error)}")
+        made.__cause__ = error
+        return made
+
+
+def is_programming(error: BaseException | None) -> bool:
+    """Return whether an error, or the cause of an unclassified one, is an error of the code."""
+    if isinstance(error, Unclassified):
+        error = error.__cause__
+    return isinstance(error, PROGRAMMING)
 
 
 def runs_nothing(function: object) -> bool:

@@ -20,9 +20,8 @@ from semel.errors import (
     OutcomeUnknown,
 )
 from semel.protocol import Capability, OnDoubt
-from semel.sinks.callables import left_to_run, runs_nothing
+from semel.sinks.callables import Unclassified, left_to_run, runs_nothing
 from semel.sinks.sink import DELIVERED, Receipt, Session, Sink, Target
-from semel.sinks.unclassified import Unclassified
 from semel.sinks.validation import require_words
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from semel.errors import (
     OutcomeUnknown,
     plain_text,
 )
-from semel.events.chunks import escaped
+from semel.events.chunks import key_part
 from semel.events.event import Attempt, Minibatch
 from semel.protocol import Capability
 from semel.sinks.callables import left_to_run, runs_nothing
@@ -129,7 +129,7 @@ class Manifest:
     @property
     def key(self) -> str:
         """The same for every attempt to load it, and never another one's."""
-        return f"{escaped(self.pipeline)}/{escaped(self.sink)}/{self.minibatch}"
+        return f"{key_part(self.pipeline)}/{key_part(self.sink)}/{self.minibatch}"
 
     @property
     def digest(self) -> str:

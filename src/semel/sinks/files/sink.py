@@ -42,7 +42,7 @@ from semel.sinks.files.manifests import (
 from semel.sinks.files.readers import schema_text
 from semel.sinks.files.storage import (
     Folder,
-    escaped,
+    path_part,
     refuse_url,
     replaces_nothing,
     where_of,
@@ -183,7 +183,7 @@ class Files(Sink):
         """
         ending, _ = FORMATS[self.format]
         own = f"-{target.attempt}" if replaces_nothing(self._url, self.filesystem) else ""
-        named = f"{stem(target.minibatch)}-{escaped(target.partition)}"
+        named = f"{stem(target.minibatch)}-{path_part(target.partition)}"
         return f"{self.prefix}-{named}{f'-{records}' if records else ''}{own}{ending}"
 
     def locate(self, target: Target) -> str:
@@ -227,7 +227,7 @@ class Files(Sink):
         for each in ended.parts:
             at = (ended.minibatch, each.partition, each.attempt)
             target = Target(ended.pipeline, self.name, *at)
-            names = aside.get(escaped(each.partition), [])
+            names = aside.get(path_part(each.partition), [])
             if len(list(filter(_CLAIM.fullmatch, names))) > 1:
                 for place in sorted(moved(self, target, names) - named):
                     folder.remove(place)
@@ -301,7 +301,7 @@ class PartSession:
         self._sink = sink
         self._target = target
         self._folder = sink.folder(target.pipeline)
-        self._aside = f"{ASIDE}/{stem(target.minibatch)}/{escaped(target.partition)}"
+        self._aside = f"{ASIDE}/{stem(target.minibatch)}/{path_part(target.partition)}"
         self._place = sink.part_name(target, "*")
         self._records: tuple[int, int] | None = None
         self._file: Writing | None = None

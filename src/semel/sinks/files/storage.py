@@ -30,7 +30,7 @@ _HDFS = ("hdfs", "viewfs")
 _SCHEMES = ("file", "s3", *_HDFS)
 
 
-def escaped(name: str) -> str:
+def path_part(name: str) -> str:
     """Give a name as one part of a path: `topic/3` is `topic~2F3`. A very long one is shortened,
     with a digest that keeps it apart.
     """
@@ -40,7 +40,7 @@ def escaped(name: str) -> str:
     return f"{text[:64]}~~{hashlib.sha256(_bytes(name)).hexdigest()[:32]}"
 
 
-def unescaped(text: str) -> str:
+def from_path_part(text: str) -> str:
     """Read an escaped name back; ValueError for one that was shortened."""
     if "~~" in text:
         raise ValueError(f"{text!r} was shortened; the manifest has the whole name")
@@ -57,7 +57,7 @@ def _bytes(text: str) -> bytes:
 
 def where_of(url: str, below: Sequence[str] = ()) -> str:
     """Name the folder at a URL, or one below it, without a secret."""
-    return "/".join([place(url).rstrip("/"), *map(escaped, below)])
+    return "/".join([place(url).rstrip("/"), *map(path_part, below)])
 
 
 def refuse_url(url: str) -> None:
@@ -169,7 +169,7 @@ class Folder:
             refuse_url(url)
             # A client that was made before a fork is of no use after it.
             system, root = _connected(url, os.getpid())
-        names = [escaped(name) for name in below]
+        names = [path_part(name) for name in below]
         return cls(system, "/".join([root.rstrip("/"), *names]), where_of(url, below))
 
     @property

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -99,9 +99,6 @@ class Http(Sink):
     remembers_s: float = 0.0
     chunk_rows: int = 20_000
     span_chunks: int = 1
-
-    batches: ClassVar[bool] = False
-    """Values become Python's: one that cannot is told before there is an intent."""
 
     def __post_init__(self) -> None:
         self._require_numbers()
@@ -239,6 +236,11 @@ class Http(Sink):
         if isinstance(self.probe, Asked) and self.probe.url.names == {KEY}:
             return Capability.PROBING
         return Capability.OPAQUE
+
+    @property
+    def takes_python_values(self) -> bool:
+        """Yes: templates are filled with Python values."""
+        return True
 
     @property
     def service(self) -> Service:

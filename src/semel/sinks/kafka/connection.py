@@ -7,7 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError, Diverged, Rejected
-from semel.events.chunks import escaped
+from semel.events.chunks import key_part
 from semel.runtime import SystemClock
 from semel.sinks.kafka.log_reader import Ending
 from semel.sinks.kafka.producer import Writer
@@ -160,7 +160,7 @@ class Outlet:
 
 def place_of(target: Target) -> str:
     """The text of (pipeline, sink, partition), and of no other three."""
-    return "/".join(map(escaped, (target.pipeline, target.sink, target.partition)))
+    return "/".join(map(key_part, (target.pipeline, target.sink, target.partition)))
 
 
 def number_of(partition: str) -> tuple[str, int | None]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from semel.errors import ConfigurationError
 from semel.events import EntityIds
-from semel.events.chunks import escaped
+from semel.events.chunks import key_part
 from semel.events.event import Attempt, Minibatch
 from semel.sinks.progress import UNREADABLE, Progress
 from semel.sinks.redis.templates import OWN
@@ -37,7 +37,7 @@ def row_keys(target: Target, tag: bytes | None) -> tuple[bytes, bytes]:
     names = (target.pipeline, target.sink, target.partition)
     place = b"%s%s" % (
         b"" if tag is None else b"{%s}:" % tag,
-        "/".join(map(escaped, names)).encode(),
+        "/".join(map(key_part, names)).encode(),
     )
     return OWN + place, OWN + place + b"/ids"
 
