@@ -141,7 +141,7 @@ def test_a_zombie_that_finds_nothing_to_move_is_fenced(
         folder.move(aside, place)
 
     monkeypatch.setattr(Folder, "move", replaced_first)
-    with pytest.raises(Fenced, match="removed by a later attempt"):
+    with pytest.raises(Fenced, match="removed, by a later attempt"):
         zombie.finish()
     assert rows_in(tmp_path) == ["c3"]
 

@@ -52,29 +52,26 @@ class Function(Sink):
     def __post_init__(self) -> None:
         if not callable(self.function):
             kind = type(self.function).__name__
-            raise ConfigurationError(
-                f"sink {self.name!r}: what is given, a {kind}, cannot be called"
-            )
+            raise ConfigurationError(f"sink {self.name!r}: function must be callable, got {kind}")
         if runs_nothing(self.function):
             raise ConfigurationError(
                 f"sink {self.name!r}: the function is `async def` or has a `yield`, so a call "
-                "would send nothing. Make it an ordinary function that waits for its answer"
+                "would send nothing. Make it an ordinary function that waits for its result"
             )
         if not _takes_one(self.function):
             what = "an Arrow batch" if self.batches else "an event"
             raise ConfigurationError(
-                f"sink {self.name!r}: the function is called with {what} and nothing else; let it "
-                "take one argument"
+                f"sink {self.name!r}: the function is called with {what} and nothing else, but it "
+                "does not take exactly one argument. Change its parameters"
             )
         if type(self.window) is not int or self.window < 1:
             raise ConfigurationError(
-                f"sink {self.name!r}: window={self.window!r} must be an integer: the window is at "
-                "least one event"
+                f"sink {self.name!r}: window must be an integer of at least 1, got {self.window!r}"
             )
         if (self.on_doubt is OnDoubt.PROBE) != (self.probe is not None):
             raise ConfigurationError(
-                f"sink {self.name!r}: on_doubt='probe' and a probe function go together; pass "
-                "on_doubt=your_function"
+                f"sink {self.name!r}: on_doubt='probe' needs a probe function, and a probe "
+                "function needs on_doubt='probe'; pass on_doubt=your_function"
             )
         object.__setattr__(self, "chunk_rows", self.window)
         object.__setattr__(self, "span_chunks", 1)
@@ -185,7 +182,7 @@ def _failure(function: Callable[..., object], argument: object) -> DeliveryError
         return error
     except Exception as error:  # noqa: BLE001 - an error nobody classified is unknown
         return Unclassified.of(error)
-    return None if left is None else OutcomeUnknown(f"the function gave {left}")
+    return None if left is None else OutcomeUnknown(f"the function returned {left}")
 
 
 def _decorator(make: Callable[_P, Function]) -> Callable[_P, Any]:

@@ -121,8 +121,9 @@ def lost(where: str, acknowledged: int, osn: int) -> Diverged:
     has = f"only {osn}" if osn else "nothing"
     return Diverged(
         f"{where}: {acknowledged} is the last output sequence number that the destination "
-        f"acknowledged, and it has {has}: events are gone from it, or it is another one. Restore "
-        "it, or start under a new name"
+        "acknowledged, but it "
+        f"has {has}. It has lost events, or it is another destination. Restore it, or start "
+        "under a new name"
     )
 
 
@@ -133,6 +134,6 @@ UNREADABLE = (ValueError, TypeError, LookupError, AttributeError)
 def unreadable(where: str, what: str, error: Exception) -> ConfigurationError:
     """Say that what a destination keeps of ours is not as it was written."""
     return ConfigurationError(
-        f"{where}: {what} cannot be read ({type(error).__name__}): it is damaged, or somebody else "
-        "has written there. Nothing was sent; restore it, or start under a new name"
+        f"{where}: {what} cannot be read ({type(error).__name__}): it is damaged, or another "
+        "program has written there. Nothing was sent; restore it, or start under a new name"
     )

@@ -27,7 +27,8 @@ class Retry:
     def __post_init__(self) -> None:
         if not (self.first_s > 0 and self.most_s > 0):
             raise ConfigurationError(
-                f"{self}: first_s and most_s must be greater than 0, or the tries would never end"
+                f"{self}: first_s and most_s must be greater than 0, otherwise the retries never "
+                "end"
             )
 
     def tries(self, runtime: Runtime, *, only_pauses: bool = False) -> Iterator[None]:

@@ -69,9 +69,7 @@ class Checked(ABCMeta):
             who = f"sink {name!r}" if name else cls.__name__
             require_words(cls, who, given, settings)
             if name is not None and (not isinstance(name, str) or not name):
-                raise ConfigurationError(
-                    f"{who}: name={name!r} is no name: the ledger keeps it by one"
-                )
+                raise ConfigurationError(f"{who}: name must be a non-empty string, got {name!r}")
             made = super().__call__(*given, **_read(who, settings))
             if "park_limit" not in settings:
                 # What was not asked for follows from what was: a large chunk can be parked as a
@@ -92,7 +90,7 @@ def no_such(who: str, word: str, known: Iterable[str]) -> ConfigurationError:
     near = get_close_matches(word, words, 1)
     meant = f"; did you mean {near[0]!r}?" if near else "."
     return ConfigurationError(
-        f"{who}: there is no setting {word!r}{meant} There are {', '.join(words)}"
+        f"{who}: unknown setting {word!r}{meant} Settings: {', '.join(words)}"
     )
 
 
@@ -103,9 +101,9 @@ def no_column(what: str, name: str, known: Iterable[str]) -> ConfigurationError:
     near = get_close_matches(name.lower(), list(lower), 1)
     meant = f"; did you mean {lower[near[0]]!r}?" if near else "."
     if name.partition(".")[0] in names:
-        meant = ", and a field of a column has to be selected as a column of its own."
+        meant = ". It is a field of a column: select it as a column of its own."
     return ConfigurationError(
-        f"{what} names the column {name!r}, which the frame does not have{meant} It has "
+        f"{what} names the column {name!r}, which the DataFrame does not have{meant} It has "
         f"{', '.join(names)}. Correct the setting or the query"
     )
 
@@ -162,12 +160,14 @@ def _read(who: str, settings: dict[str, Any]) -> dict[str, Any]:
     read = dict(settings)
     if callable(read.get("on_doubt")):
         if read.get("probe") is not None:
-            raise ConfigurationError(f"{who}: on_doubt is a function, and so is probe: say it once")
+            raise ConfigurationError(
+                f"{who}: on_doubt is a function and probe is given too; pass only one of them"
+            )
         read["probe"], read["on_doubt"] = read["on_doubt"], OnDoubt.PROBE
     if runs_nothing(read.get("probe")):
         raise ConfigurationError(
-            f"{who}: the probe is `async def` or has a `yield`, so a call would ask nobody. Make "
-            "it an ordinary function that says True, False or None"
+            f"{who}: the probe is `async def` or has a `yield`, so a call would run nothing. Make "
+            "it an ordinary function that returns True, False or None"
         )
     if "on_doubt" in read:
         read["on_doubt"] = _one_of(OnDoubt, read["on_doubt"], who, "on_doubt")
@@ -176,15 +176,19 @@ def _read(who: str, settings: dict[str, Any]) -> dict[str, Any]:
     retry = read.get("retry", Retry())
     if not isinstance(retry, Retry):
         seconds = f"{retry:g}" if isinstance(retry, int | float) else "30"
-        raise ConfigurationError(f"{who}: retry is a Retry: Retry(for_s={seconds})")
+        raise ConfigurationError(f"{who}: retry must be a Retry; pass Retry(for_s={seconds})")
     for word, least in _COUNTS.items():
         value = read.get(word, least)
         if type(value) is not int or value < least:
-            raise ConfigurationError(f"{who}: {word}={value!r} must be an integer, {least} or more")
+            raise ConfigurationError(
+                f"{who}: {word} must be an integer of at least {least}, got {value!r}"
+            )
     for word in _TIMES:
         value = read.get(word, 0.0)
         if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-            raise ConfigurationError(f"{who}: {word}={value!r} must be a time, in seconds")
+            raise ConfigurationError(
+                f"{who}: {word} must be a number of seconds, not negative, got {value!r}"
+            )
     return read
 
 
@@ -194,5 +198,5 @@ def _one_of(kind: type[StrEnum], value: Any, who: str, word: str) -> StrEnum:
     except ValueError:
         *others, last = ("a function" if each is OnDoubt.PROBE else each.value for each in kind)
         raise ConfigurationError(
-            f"{who}: {word}={value!r} is not possible; {word} is {', '.join(others)} or {last}"
+            f"{who}: unknown {word} {value!r}; use {', '.join(others)} or {last}"
         ) from None

@@ -79,8 +79,8 @@ def _refuse(kind: pa.DataType, name: str) -> None:
     if pa.types.is_map(kind):
         if pa.types.is_nested(kind.key_type):
             raise ConfigurationError(
-                f"column {name!r}: a map whose keys are {kind.key_type} is no JSON object. Make "
-                "its keys texts, or write Parquet"
+                f"column {name!r}: a map with keys of type {kind.key_type} cannot be a JSON "
+                "object. Cast the keys to string, or write Parquet"
             )
         _refuse(kind.key_type, name)
         _refuse(kind.item_type, name)
@@ -90,7 +90,7 @@ def _refuse(kind: pa.DataType, name: str) -> None:
         names = [field.name for field in kind]
         if len(set(names)) < len(names):
             raise ConfigurationError(
-                f"column {name!r}: two fields of it have one name: give one another name"
+                f"column {name!r}: two of its fields have the same name; rename one"
             )
         for field in kind:
             _refuse(field.type, f"{name}.{field.name}")
@@ -98,7 +98,7 @@ def _refuse(kind: pa.DataType, name: str) -> None:
         _refuse(kind.value_type, name)
     elif not any(test(kind) for test, _ in _MAKERS):
         raise ConfigurationError(
-            f"column {name!r} is of type {kind}, which has no form in JSON or CSV. Cast it, or "
+            f"column {name!r} has type {kind}, which JSON and CSV cannot represent. Cast it, or "
             "write Parquet"
         )
 

@@ -87,11 +87,11 @@ class Part:
         """Raises `ValueError` for what is no file of a manifest; a name leads to no other place."""
         texts = (self.name, self.partition, self.digest, self.schema)
         if not all(isinstance(each, str) for each in texts):
-            raise ValueError("a part has texts where there are none")
+            raise ValueError("name, partition, digest and schema of a part must be strings")
         if not _PART.fullmatch(self.name):
             raise ValueError(f"{plain_text(self.name, 80)!r} is not the name of a part file")
         if not all(type(each) is int and each >= 0 for each in (self.rows, self.bytes)):
-            raise ValueError(f"part {self.name}: rows and bytes are numbers")
+            raise ValueError(f"part {self.name}: rows and bytes must be numbers")
 
     def to_json(self) -> dict[str, Any]:
         """Give it as a JSON object."""
@@ -180,8 +180,8 @@ class Manifest:
             if isinstance(value, dict) and value.get("version", VERSION) != VERSION:
                 told = plain_text(value["version"], 40)
                 raise ConfigurationError(
-                    f"{folder.where}: a manifest of version {told!r}, and this is for version "
-                    f"{VERSION}: read it with the semel that wrote it"
+                    f"{folder.where}: the manifest has version {told!r}, but this semel reads "
+                    f"version {VERSION}: read it with the version of semel that wrote it"
                 )
             return cls._read(value, folder, minibatch)
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
@@ -199,11 +199,11 @@ class Manifest:
             folder,
         )
         if not (isinstance(found.pipeline, str) and isinstance(found.sink, str)):
-            raise TypeError("pipeline and sink are texts")
+            raise TypeError("pipeline and sink must be strings")
         if found.minibatch != minibatch:
             raise ValueError("it is the manifest of another minibatch")
         if found.format not in FORMATS:
-            raise ValueError(f"there is no format {plain_text(found.format, 40)!r}")
+            raise ValueError(f"unknown format {plain_text(found.format, 40)!r}")
         return found
 
     def tables(self) -> Iterator[pa.Table]:
@@ -216,12 +216,16 @@ class Manifest:
             try:
                 table = readers.table(content, self.format, part.schema)
             except (ValueError, TypeError, LookupError, OSError) as error:
-                why = f"part {part.name} cannot be read as it says: {plain_text(error, 200)}"
+                why = (
+                    f"part {part.name} cannot be read with the types that the manifest states: "
+                    f"{plain_text(error, 200)}"
+                )
                 raise _damaged(self._folder, self.minibatch, why) from error
             if table.num_rows != part.rows:
                 raise NotDelivered(
-                    f"{self._folder.where}/{part.name} was delivered with {part.rows} rows and is "
-                    f"read with {table.num_rows}: read it with the semel that wrote it"
+                    f"{self._folder.where}/{part.name} was delivered with {part.rows} rows but "
+                    f"{table.num_rows} rows were read: read it with the version of semel that "
+                    "wrote it"
                 )
             yield table
 
@@ -234,16 +238,16 @@ class Manifest:
         if len(content) != part.bytes or hashlib.sha256(content).hexdigest() != part.digest:
             raise NotDelivered(
                 f"{self._folder.where}/{part.name} is missing, or is not the file that manifest "
-                f"{stem(self.minibatch)} names: somebody removed or changed it after it was "
-                "delivered. Restore it"
+                f"{stem(self.minibatch)} names: it was removed or changed after it was delivered. "
+                "Restore it"
             )
         return content
 
 
 def _damaged(folder: Folder, minibatch: Minibatch, why: str) -> Diverged:
     return Diverged(
-        f"{folder.where}/{manifest_name(minibatch)} is damaged ({why}): it is not as semel wrote "
-        "it. No file was read, moved or removed because of it. Restore it"
+        f"{folder.where}/{manifest_name(minibatch)} is damaged ({why}): it is not as semel "
+        "wrote it. No file was read, moved or removed because of it. Restore it"
     )
 
 
@@ -357,7 +361,7 @@ class _Calls:
                 text = f"{type(error).__name__}: {plain_text(error)}"
                 raise OutcomeUnknown(text) from error
             if left is not None:
-                raise OutcomeUnknown(f"the function that loads {manifest.key!r} gave {left}")
+                raise OutcomeUnknown(f"the function that loads {manifest.key!r} returned {left}")
         return DELIVERED
 
     def close(self) -> None:
@@ -369,27 +373,26 @@ def refuse_stage(name: str, then: object) -> None:
     sequenced = isinstance(then, Sink) and then.capability is Capability.SEQUENCED
     if isinstance(then, Sink) and (sequenced or then.whole or then.name == name):
         raise ConfigurationError(
-            f"sink {name!r}: then={then.name!r} cannot be the stage after files: a second stage "
-            "has a name of its own and takes manifests one at a time (an Http or Postgres sink, a "
-            "function), not a sequenced topic or files"
+            f"sink {name!r}: then={then.name!r} cannot be the second stage of Files: a second "
+            "stage has a name of its own and takes one manifest at a time (an Http or Postgres "
+            "sink, or a function), so it cannot be a sequenced topic or files"
         )
     if isinstance(then, Sink):
         then.refuse(SCHEMA)
     if isinstance(then, Function) and then.batches:
         raise ConfigurationError(
-            f"sink {name!r}: then={then.name!r} has batches=True; the stage after files is called "
+            f"sink {name!r}: then={then.name!r} has batches=True, but the second stage is called "
             "with one Manifest at a time"
         )
     if then is not None and not isinstance(then, Sink | Loader) and not callable(then):
         raise ConfigurationError(
-            f"sink {name!r}: then is neither a loader nor a sink nor a function, but a "
-            f"{type(then).__name__}"
+            f"sink {name!r}: then must be a loader, a sink or a function, got {type(then).__name__}"
         )
     calls = (then, *(getattr(then, each, None) for each in ("known", "load")))
     if any(map(runs_nothing, calls)):
         raise ConfigurationError(
-            f"sink {name!r}: what then names is `async def` or has a `yield`, so a "
-            "call would load nothing. Make it an ordinary function that waits for its end"
+            f"sink {name!r}: then is `async def` or has a `yield`, so a call would load nothing. "
+            "Make it an ordinary function that returns when the load is done"
         )
 
 

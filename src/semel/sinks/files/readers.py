@@ -42,8 +42,8 @@ def table(content: bytes, form: str, schema: str) -> pa.Table:
         return pq.read_table(pa.BufferReader(content))
     if not schema:
         raise ConfigurationError(
-            f"a {form} file whose manifest does not keep its types, so nobody can tell 007 from 7: "
-            "read it with the semel that wrote it"
+            f"the manifest of this {form} file does not have its column types, so 007 cannot be "
+            "distinguished from 7: read it with the version of semel that wrote it"
         )
     kept = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(schema)))
     return _from_json(content, kept) if form == "json" else _from_csv(content, kept)

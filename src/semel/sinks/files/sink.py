@@ -95,23 +95,23 @@ class Files(Sink):
     def __post_init__(self) -> None:
         url = os.fspath(self.url)
         if not url:
-            raise ConfigurationError(f"sink {self.name!r}: url= names no folder")
+            raise ConfigurationError(f"sink {self.name!r}: url must not be empty")
         if self.filesystem is None and "://" not in url:
             url = str(Path(url).absolute())  # executors have another working directory
         object.__setattr__(self, "url", url)
         if self.format not in FORMATS:
             raise ConfigurationError(
-                f"sink {self.name!r}: format={self.format!r}; there are {', '.join(FORMATS)}"
+                f"sink {self.name!r}: unknown format {self.format!r}; use {', '.join(FORMATS)}"
             )
         if self.compression not in _COMPRESSIONS:
             raise ConfigurationError(
-                f"sink {self.name!r}: compression={self.compression!r}; there are "
+                f"sink {self.name!r}: unknown compression {self.compression!r}; use "
                 f"{', '.join(_COMPRESSIONS)}"
             )
         if not _PREFIX.fullmatch(self.prefix):
             raise ConfigurationError(
-                f"sink {self.name!r}: prefix={self.prefix!r}; it begins with a letter or digit, "
-                "and has only letters, digits, dots and hyphens, at most 61"
+                f"sink {self.name!r}: prefix={self.prefix!r} must begin with a letter or digit and "
+                "have only letters, digits, dots and hyphens, at most 61 characters"
             )
         if self.row_group_rows < 1:
             raise ConfigurationError(
@@ -145,7 +145,7 @@ class Files(Sink):
         return (
             (
                 "Visible with the manifest of each minibatch; a file that no manifest names does "
-                "not count. Places are remembered for ever, so nothing is ever in doubt."
+                "not count. Places are remembered forever, so nothing is ever in doubt."
             ),
             *self._notes_of_stage(),
         )
@@ -156,7 +156,7 @@ class Files(Sink):
         sent = f"Then each manifest is sent to {stage.name!r} ({stage.capability.value})"
         if stage.capability is not Capability.OPAQUE:
             return (f"{sent}, in order and once.",)
-        return (f"{sent}, in order; one that may have arrived: on_doubt={stage.on_doubt.value!r}.",)
+        return (f"{sent}, in order; if one may have arrived: on_doubt={stage.on_doubt.value!r}.",)
 
     def describe(self) -> dict[str, object]:
         """Say what may not change under a pipeline."""
@@ -258,9 +258,9 @@ class Files(Sink):
         for part, size in zip(parts, folder.sizes([part.name for part in parts]), strict=True):
             if size != part.bytes:
                 raise NotDelivered(
-                    f"{folder.where}/{part.name} was delivered with {part.bytes} bytes, and "
-                    f"{'is gone' if size is None else f'has {size}'}: somebody removed or changed "
-                    "it before it was named by a manifest. Restore it"
+                    f"{folder.where}/{part.name} was delivered with {part.bytes} bytes, but "
+                    f"{'it is missing' if size is None else f'has {size} now'}: it was removed or "
+                    "changed before a manifest named it. Restore it"
                 )
         made = Manifest(
             ended.pipeline, ended.sink, ended.minibatch, self.format, parts, folder=folder
@@ -287,9 +287,9 @@ def _standing(ended: Ended, folder: Folder, parts: tuple[Part, ...]) -> Manifest
     standing = Manifest.load(folder.read(name), folder, ended.minibatch)
     if not set(parts) <= set(standing.parts):
         raise Diverged(
-            f"pipeline {ended.pipeline!r}, minibatch {ended.minibatch}: {standing.location} stands "
-            "there and names other files than were delivered. Do pipelines of another ledger write "
-            "to this folder? Give each a folder or a name of its own"
+            f"pipeline {ended.pipeline!r}, minibatch {ended.minibatch}: {standing.location} exists "
+            "and names other files than were delivered. A pipeline of another ledger may write to "
+            "this folder: give each pipeline a folder or a name of its own"
         )
     return standing
 
@@ -319,7 +319,7 @@ class PartSession:
         if self._folder.stands(manifest_name(self._target.minibatch)):
             raise Fenced(
                 f"{self._told()}: the minibatch is complete and has its manifest. If this ledger "
-                "is new, the folder holds what another one delivered under this name: give the "
+                "is new, the folder has the files of another ledger under this name: give the "
                 "pipeline another name, or another folder"
             )
         self._folder.write_aside(f"{self._aside}/{self._target.attempt}.claim").close()
@@ -371,13 +371,12 @@ class PartSession:
         except Exception as error:
             if not self._folder.stands(self._held):
                 raise Fenced(
-                    f"{self._told()}: what it held aside was removed by a later attempt, or with "
+                    f"{self._told()}: its temporary file was removed, by a later attempt or with "
                     "the folder"
                 ) from error
             raise NotDelivered(
-                f"{self._told()}: the file could not be moved to its place "
-                f"({plain_text(error)}). It does not "
-                "count and is written anew; see that the folder can be written"
+                f"{self._told()}: the file could not be moved to its place ({plain_text(error)}). "
+                "It does not count and will be written again; check that the folder is writable"
             ) from error
         placed = {
             "name": self._place,
@@ -402,7 +401,9 @@ class PartSession:
     def _require_open(self) -> None:
         """What was given up, or is in its place, is neither written on nor emptied."""
         if self._closed:
-            raise NotDelivered(f"{self._told()}: the session is closed; a new one writes it anew")
+            raise NotDelivered(
+                f"{self._told()}: the session is closed; a new session writes the file again"
+            )
 
     def _check(self, names: list[str]) -> None:
         """Raise `Fenced` where a later claim stands, or one's own does not stand any more."""
@@ -411,7 +412,9 @@ class PartSession:
         if later > self._target.attempt:
             raise Fenced(f"{self._told()}: attempt {later} has claimed it")
         if self._target.attempt not in claims:
-            raise Fenced(f"{self._told()}: its claim is gone: the minibatch was concluded")
+            raise Fenced(
+                f"{self._told()}: its claim was removed because the minibatch was concluded"
+            )
 
     def _told(self) -> str:
         return (

@@ -43,7 +43,7 @@ def path_part(name: str) -> str:
 def from_path_part(text: str) -> str:
     """Read an escaped name back; ValueError for one that was shortened."""
     if "~~" in text:
-        raise ValueError(f"{text!r} was shortened; the manifest has the whole name")
+        raise ValueError(f"{text!r} was shortened; the manifest has the full name")
     plain = re.sub("~([0-9A-F]{2})", lambda found: f"%{found[1]}", text.replace("%", ""))
     made = bytearray()
     for part in re.findall("%[0-9A-F]{2}|.", "" if text == "~" else plain):
@@ -67,9 +67,9 @@ def refuse_url(url: str) -> None:
     scheme, separator, rest = url.partition("://")
     if separator and scheme not in _SCHEMES:
         raise ConfigurationError(
-            f"{scheme_of(url)}... is no place for files: give a path, file:///path, "
-            "s3://bucket/path?region=... or hdfs://host:port/path. Another store that pyarrow.fs "
-            "knows goes by filesystem=, with url= a path in it"
+            f"{scheme_of(url)}... is not a supported place for files: use a path, file:///path, "
+            "s3://bucket/path?region=... or hdfs://host:port/path. For another store that "
+            "pyarrow.fs supports pass filesystem=, with url= a path in it"
         )
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
     host = authority.rpartition("@")[2]
@@ -78,9 +78,9 @@ def refuse_url(url: str) -> None:
     misplaced = scheme != "file" and (is_misplaced(after) or ("@" in authority and "@" in after))
     if separator and (misplaced or (port and (scheme == "s3" or not port.isdecimal()))):
         raise ConfigurationError(
-            f"{scheme}://... is no place for files: what stands before its first slash is neither "
-            "a bucket nor a host. Write what is special in a key as %XX: / is %2F, + is %2B, # is "
-            "%23, ? is %3F, and @ is %40"
+            f"{scheme}://... is not a valid place for files: the part before its first slash is "
+            "neither a bucket nor a host. Write special characters in a key as %XX: / is %2F, + "
+            "is %2B, # is %23, ? is %3F, and @ is %40"
         )
 
 
@@ -103,8 +103,8 @@ def _connected(url: str, process: int) -> tuple[Any, str]:
         system, root = fs.FileSystem.from_uri(url)
     except (ValueError, TypeError) as error:
         where = place(url)
-        why = f": {error}" if where == url else "; see its user, its key and its options"
-        raise ConfigurationError(f"{where!r} is no place for files{why}") from None
+        why = f": {error}" if where == url else "; check its user, its key and its options"
+        raise ConfigurationError(f"{where!r} is not a usable place for files{why}") from None
     return system, str(root)
 
 
@@ -243,9 +243,9 @@ class Folder:
             return
         if replaces_nothing("", self.system):
             if not self.stands(aside):
-                raise FileNotFoundError(f"{self.where}/{aside} is not there")
+                raise FileNotFoundError(f"{self.where}/{aside} does not exist")
             if self.stands(place):
-                raise FileExistsError(f"{self.where}/{place} is there already")
+                raise FileExistsError(f"{self.where}/{place} exists already")
         self.system.move(source, target)
 
     def remove(self, name: str) -> None:

@@ -142,14 +142,14 @@ def refuse(schema: pa.Schema, form: str) -> None:
         for field in schema:
             if pa.types.is_nested(field.type):
                 raise ConfigurationError(
-                    f"column {field.name!r} is of type {field.type}, and a CSV file holds plain "
-                    'values only. Leave it out, make it a text with to_json, or say format="json" '
-                    'or format="parquet"'
+                    f"column {field.name!r} has type {field.type}, but CSV holds plain values "
+                    'only. Drop it, convert it with to_json, or use format="json" or '
+                    'format="parquet"'
                 )
     names = schema.names
     for name in names:
         if names.count(name) > 1:
-            raise ConfigurationError(f"two columns are called {name!r}: give one another name")
+            raise ConfigurationError(f"two columns have the name {name!r}; rename one")
     json_lines.refuse(schema)
 
 
@@ -160,5 +160,6 @@ def _refuse_in_parquet(schema: pa.Schema) -> None:
         pq.ParquetWriter(pa.BufferOutputStream(), schema).close()
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
         raise ConfigurationError(
-            f"these columns cannot be written as Parquet: {error}. Cast or leave out what is named"
+            f"these columns cannot be written as Parquet: {error}. Cast or drop the columns that "
+            "are named"
         ) from None

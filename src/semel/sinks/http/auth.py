@@ -64,14 +64,14 @@ def revealed(text: str, what: str) -> str:
         value = os.environ.get(name[1])
         if not value:
             raise ConfigurationError(
-                f"{what}: the environment of the executor has no {name[1]}; set it where Python "
-                "workers see it (spark.executorEnv.NAME)"
+                f"{what}: the environment of the executor has no variable {name[1]}; set it for "
+                "Python workers (spark.executorEnv.NAME)"
             )
         return value
 
     made = _NAMED.sub(found, text)
     if not (made.isascii() and made.isprintable()):
-        raise ConfigurationError(f"{what} holds a line end, or what is not ASCII")
+        raise ConfigurationError(f"{what} contains a line end or a non-ASCII character")
     return made
 
 
@@ -135,7 +135,7 @@ def authorization(auth: tuple[Auth, ...], what: str) -> tuple[str | None, list[s
             user = revealed(each.user, f"{what}: the user")
             password = revealed(each.password, f"{what}: the password")
             if ":" in user:
-                raise ConfigurationError(f"{what}: a user of Basic has no colon in its name")
+                raise ConfigurationError(f"{what}: the user of Basic must not contain a colon")
             pair = base64.b64encode(f"{user}:{password}".encode()).decode()
             return f"Basic {pair}", [password, pair]
     return None, []

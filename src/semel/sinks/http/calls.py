@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     """The places of one entity's events in the chunk, in their order."""
 
 UNTRIED = "not tried: an event of its entity before it failed"
-LATE = "not tried: the chunk's time (deadline_s) was over"
-BROKEN = "not tried: the circuit breaker opened after calls that failed in a row"
+LATE = "not tried: the time of the chunk (deadline_s) was over"
+BROKEN = "not tried: the circuit breaker opened after several calls in a row failed"
 
 
 class Request(NamedTuple):
@@ -203,7 +203,7 @@ class Calls:
             return error
         except Exception as error:  # noqa: BLE001 - nothing was sent yet
             why = plain_text(f"{type(error).__name__}: {error}")
-            return Rejected(f"its request cannot be made ({why})")
+            return Rejected(f"its request cannot be built ({why})")
         return await self._send(filled)
 
     async def _send(self, request: Request) -> DeliveryError | None:
@@ -216,7 +216,9 @@ class Calls:
                 return doubt or last or refused
             last = await self._call(request)
             if isinstance(last, Rejected) and doubt is not None:
-                return OutcomeUnknown(f"{last} An earlier call of it may have arrived: {doubt}")
+                return OutcomeUnknown(
+                    f"{last} An earlier call of this event may have arrived: {doubt}"
+                )
             if last is None or isinstance(last, Rejected):
                 return last
             if isinstance(last, OutcomeUnknown):
@@ -299,7 +301,7 @@ class Calls:
         except (NeverSent, Broken) as error:
             raise type(error)(self._shown(error)) from None
         if not answer.whole:
-            raise Broken(f"the response, {answer.status}, broke off")
+            raise Broken(f"the response, {answer.status}, is incomplete")
         return answer.status
 
     # -- time

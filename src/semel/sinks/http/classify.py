@@ -26,11 +26,15 @@ SHOWN_BYTES = 2_048
 """How much of a response is kept in the reason."""
 
 NOT_DELIVERED = {
-    401: "it does not know these credentials: nothing was done. Give others, see auth=",
-    407: "a proxy wants credentials: nothing was passed on. Name the destination itself",
-    408: "the request did not reach it in time",
-    425: "it does not take requests so early",
-    429: "it is asked too often",
+    401: (
+        "the service does not accept these credentials: nothing was done. Pass others with auth="
+    ),
+    407: (
+        "a proxy requires credentials: nothing was passed on. Use the address of the service itself"
+    ),
+    408: "the service did not receive the request in time",
+    425: "the service does not accept early data",
+    429: "the service limits the rate of requests",
 }
 """By their meaning nothing was done, and no event is at fault."""
 
@@ -40,10 +44,13 @@ WAIT_S_MAX = 86_400.0
 """So long a destination is waited for at most, whatever its Retry-After says."""
 
 NEVER = {
-    301: "the destination has moved; redirects are not followed: correct url=",
-    307: "the destination is elsewhere; redirects are not followed: correct url=",
-    308: "the destination has moved; redirects are not followed: correct url=",
-    422: "the event is not valid there, or its Idempotency-Key was used before with another body",
+    301: "the service has moved; redirects are not followed: correct url=",
+    307: "the service is at another address; redirects are not followed: correct url=",
+    308: "the service has moved; redirects are not followed: correct url=",
+    422: (
+        "the event is not valid for the service, or its Idempotency-Key was used before with "
+        "another body"
+    ),
 }
 """By their meaning nothing was done, and nothing will be."""
 
@@ -74,11 +81,15 @@ def judged(answer: Answer, where: str, clock: Clock, *, keyed: bool) -> Delivery
     told = f"{where} answered {status} {_phrase(status)}".rstrip()
     shown = f" Response: {answer.text}" if answer.text else ""
     if not answer.whole:
-        return OutcomeUnknown(f"{told}, but the response broke off: it may have arrived.{shown}")
+        return OutcomeUnknown(
+            f"{told}, but the response is incomplete: the event may have arrived.{shown}"
+        )
     wait_s = seconds_until(answer.retry_after, clock)
     found: DeliveryError
     if status == UNAVAILABLE and wait_s is not None:
-        found = NotDelivered(f"{told}: it is not available, and says when to come.{shown}", wait_s)
+        found = NotDelivered(
+            f"{told}: the service is not available and states when to retry.{shown}", wait_s
+        )
     elif status in NOT_DELIVERED:
         found = NotDelivered(f"{told}: {NOT_DELIVERED[status]}.{shown}", wait_s)
     elif status == IN_FLIGHT and keyed:
@@ -87,7 +98,7 @@ def judged(answer: Answer, where: str, clock: Clock, *, keyed: bool) -> Delivery
         found = Rejected(f"{told}{': ' + NEVER[status] if status in NEVER else ''}.{shown}")
     else:
         elsewhere = ", and redirects are not followed: correct url=" if 300 <= status < 400 else ""
-        found = OutcomeUnknown(f"{told}: it may have arrived{elsewhere}.{shown}")
+        found = OutcomeUnknown(f"{told}: the event may have arrived{elsewhere}.{shown}")
     return found
 
 

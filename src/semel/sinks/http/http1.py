@@ -165,7 +165,7 @@ class Connections:
         connection = self._waiting() or await self._connected()
         if self._now() > latest:
             self._keep(connection)
-            raise NeverSent("the connection stood too late for the call to end in time")
+            raise NeverSent("the connection was made too late for the call to end in time")
         reply = await connection.call(request, self._timeout_s)
         self._keep(connection)
         return reply
@@ -198,7 +198,11 @@ class Connections:
             async with asyncio.timeout(self._connect_s):
                 return await self._to_any(await self._found())
         except (OSError, TimeoutError, UnicodeError) as error:
-            why = f"{type(error).__name__}: {error}" if str(error) else "it took too long"
+            why = (
+                f"{type(error).__name__}: {error}"
+                if str(error)
+                else ("the connection took too long")
+            )
             raise NeverSent(why) from error
 
     async def _to_any(self, addresses: list[str]) -> Connection:

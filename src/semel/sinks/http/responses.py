@@ -110,7 +110,7 @@ class Response:
         if self._refused:
             return self._refuse()
         if len(self._raw) > HEAD_MAX:
-            raise Broken("the head of the response has no end")
+            raise Broken("the head of the response does not end")
         return False
 
     def _refuse(self) -> bool:
@@ -120,7 +120,7 @@ class Response:
         start = self._head_start()
         found = _DONE.match(self._raw, start)
         if found is None or len(self._raw) > HEAD_MAX:
-            raise Broken(f"it is not a response of HTTP/1.1: {self._raw[start : start + 40]!r}")
+            raise Broken(f"this is not an HTTP/1.1 response: {self._raw[start : start + 40]!r}")
         if self._raw.find(_HEAD_END, start) < 0:
             return False
         self.status = int(self._raw[start + 9 : start + 12])
@@ -174,7 +174,7 @@ class Response:
         start = self._head_start()
         if self._raw[start : start + 9] not in _VERSIONS or not 100 <= status <= 999:
             shown = self._raw[start : start + 40]
-            self._broken = f"it is not a response of HTTP/1.1: {shown!r}"
+            self._broken = f"this is not an HTTP/1.1 response: {shown!r}"
         elif status == 101:
             self._broken = "the service changed the protocol"
         elif status < 200:

@@ -48,7 +48,7 @@ __all__ = ["Basic", "Bearer", "Certificate", "Http"]
 
 DAY_S = 86_400.0
 PROBING_CHUNKS = 64
-TELLS = "200 is arrived, 404 is not, and anything else says nothing"
+TELLS = "200 means arrived, 404 means not arrived, any other status means unknown"
 ONE_BY_ONE = "A partition sends one call after the other."
 METHODS = ("POST", "PUT", "PATCH", "DELETE")
 
@@ -107,10 +107,11 @@ class Http(Sink):
         self._set("idempotency", idempotency)
         self._set("remembers_s", self.remembers_s or (DAY_S if idempotency else 0.0))
         if idempotency and self.probe is not None:
-            raise self._wrong("idempotency and probe are two ways to the same end: choose one")
+            raise self._wrong("idempotency and probe exclude each other: choose one")
         if idempotency and self.window != 1:
             raise self._wrong(
-                f"window={self.window} with idempotency: nothing is in doubt then, so leave it out"
+                f"window={self.window} with idempotency has no effect, because nothing is in "
+                "doubt: remove window"
             )
         if isinstance(self.probe, str):
             self._set("probe", UrlTemplate.of(self.probe, self._named("probe")))
@@ -127,7 +128,7 @@ class Http(Sink):
                 if self.window != 1:
                     raise self._wrong(
                         f"window={self.window} with a probe by {{semel.key}}, which sends one call "
-                        "after the other. Name a column in the probe to send more at once"
+                        "after the other. Use a column in the probe to send more at once"
                     )
                 self._set("chunk_rows", 1)
                 self._set("span_chunks", PROBING_CHUNKS)
@@ -143,23 +144,26 @@ class Http(Sink):
         for name in ("window", "concurrency", "breaker"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
-                raise self._wrong(f"{name}={value!r} must be an integer, at least one")
+                raise self._wrong(f"{name} must be an integer of at least 1, got {value!r}")
         times = {"deadline_s": self.deadline_s, "connect_s": self.connect_s}
         for name, value in (*times.items(), ("timeout_s", self.call_s)):
             if not isinstance(value, int | float) or not value > 0:
-                raise self._wrong(f"{name}={value!r} must be a time, in seconds, greater than 0")
+                raise self._wrong(
+                    f"{name} must be a number of seconds greater than 0, got {value!r}"
+                )
         if self.call_s > self.deadline_s * 0.75:
             raise self._wrong(
-                f"timeout_s={self.call_s} is too long for deadline_s={self.deadline_s}: calls "
-                "start so that they end within it; a quarter of it is left for that"
+                f"timeout_s={self.call_s} is too long for deadline_s={self.deadline_s}: it must be "
+                "at most three quarters of it, because calls start only if they can end within "
+                "deadline_s"
             )
         if self.rate_limit is not None and not self.rate_limit > 0:
-            raise self._wrong(f"rate_limit={self.rate_limit!r} must be greater than 0")
+            raise self._wrong(f"rate_limit must be greater than 0, got {self.rate_limit!r}")
 
     def _require_templates(self) -> None:
         self._set("method", str(self.method).upper())
         if self.method not in METHODS:
-            raise self._wrong(f"method={self.method!r} is not one of {', '.join(METHODS)}")
+            raise self._wrong(f"unknown method {self.method!r}; use {', '.join(METHODS)}")
         UrlTemplate.of(self.url, self._named("url"))
         require_proxy(self.proxy, self._named("proxy"))
         require_headers(self.headers)
@@ -167,15 +171,17 @@ class Http(Sink):
             header(value, self._named(f"header {name}"))
         JsonBody.of(self.body, self._named("body"))
         if not (self.content_type.isascii() and self.content_type.isprintable()):
-            raise self._wrong(f"content_type={self.content_type!r} is one line of ASCII")
+            raise self._wrong(f"content_type must be one line of ASCII, got {self.content_type!r}")
         if self.body is not None and self.body_column is not None:
-            raise self._wrong("body and body_column both say what is sent: choose one")
+            raise self._wrong("body and body_column exclude each other: choose one")
         given = self.auth_given
         if not all(isinstance(each, Bearer | Basic | Certificate) for each in given):
-            raise self._wrong("auth is Bearer(...), Basic(...), Certificate(...) or some of them")
+            raise self._wrong(
+                "auth must be Bearer(...), Basic(...), Certificate(...) or a tuple of them"
+            )
         credentials = sum(isinstance(each, Bearer | Basic) for each in given)
         if credentials > 1:
-            raise self._wrong("auth names two Authorization headers: choose one")
+            raise self._wrong("auth has two Authorization headers: choose one")
         if credentials and any(name.lower() == "authorization" for name in self.headers):
             raise self._wrong("auth and headers both set Authorization: choose one")
 
@@ -192,12 +198,14 @@ class Http(Sink):
                 kind = schema.field(name).type
                 if text and pa.types.is_nested(kind):
                     raise self._wrong(
-                        f"{what} needs a text or a number, and column {name!r} is {kind}: select a "
-                        "part of it, or make it text with to_json before semel.deliver"
+                        f"{what} needs a string or a number, but column {name!r} is {kind}: select "
+                        "a field of it, or convert it with to_json before semel.deliver"
                     )
         body = self.body_column
         if body is not None and not (is_text(kind := schema.field(body).type) or is_bytes(kind)):
-            raise self._wrong(f"body_column: column {body!r} is {kind}; a body is text or bytes")
+            raise self._wrong(
+                f"body_column: column {body!r} is {kind}; a body must be text or bytes"
+            )
 
     def _templates(self) -> Iterator[tuple[str, Iterable[str], bool]]:
         """Give what each setting names: the setting, its columns, and whether it makes texts of
@@ -276,12 +284,17 @@ class Http(Sink):
 
     def notes(self) -> tuple[str, ...]:
         """Say what the promise rests on at this service."""
-        absorbs = f"It is said to absorb a repeat by its Idempotency-Key, {self.remembers_s:g} s."
+        absorbs = (
+            "The service is stated to absorb a repeat by its Idempotency-Key for "
+            f"{self.remembers_s:g} s."
+        )
         if self.capability is Capability.REPEATABLE:
             return (absorbs,)
         if self.capability is Capability.PROBING:
-            return (f"It is asked for the key of a call, with GET: {TELLS}.", ONE_BY_ONE)
-        return (f"It is asked for an event, with GET: {TELLS}.",) * isinstance(self.probe, Asked)
+            return (f"The service is asked for the key of a call, with GET: {TELLS}.", ONE_BY_ONE)
+        return (f"The service is asked for an event, with GET: {TELLS}.",) * isinstance(
+            self.probe, Asked
+        )
 
     def _named(self, setting: str) -> str:
         return f"sink {self.name!r}, {setting}"
@@ -352,7 +365,7 @@ def _column_body(name: str, row: Mapping[str, Any]) -> bytes:
         return value
     if isinstance(value, str):
         return value.encode()
-    raise Rejected(f"column {name!r} is a {type(value).__name__}; a body is text or bytes")
+    raise Rejected(f"column {name!r} is a {type(value).__name__}; a body must be text or bytes")
 
 
 def lines_of(rows: Rows) -> list[Sequence[int]]:
@@ -402,7 +415,7 @@ class Probing:
     def deliver(self, chunk: Chunk) -> Receipt:
         """Call for the chunk's one event, under the chunk's key."""
         if len(chunk) > 1:
-            raise Rejected("a call carries one event, and is asked for by its key: part the chunk")
+            raise Rejected("a probing sink sends one event per call: the chunk must be split")
         value = chunk.rows.value(0)
         failures = self.calls.deliver([[0]], lambda _: self.filling.request(value, chunk.key))
         if failures:
@@ -444,4 +457,6 @@ class Asked:
             calls.close()
         if status in (200, 404):
             return status == 200
-        raise OutcomeUnknown(f"GET {self.url.shown} answered {status}: only 200 and 404 tell")
+        raise OutcomeUnknown(
+            f"GET {self.url.shown} answered {status}; only 200 and 404 are an answer"
+        )

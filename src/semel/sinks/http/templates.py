@@ -61,8 +61,8 @@ class Template:
                 continue
             if not name or form or conversion:
                 raise ConfigurationError(
-                    f"{what}: a template names columns as {{column}} and nothing else; compute "
-                    "what has another form as a column"
+                    f"{what}: a template has column names in braces ({{column}}) and nothing else; "
+                    "compute any other value as a column"
                 )
             names.append(name)
             texts.append("")
@@ -97,7 +97,7 @@ def text_of(row: Mapping[str, Any], name: str, where: str) -> str:
     if isinstance(value, bytes):
         return base64.urlsafe_b64encode(value).decode()
     why = "is null" if value is None else f"is a {type(value).__name__}"
-    raise Rejected(f"column {name!r} {why}, and {where} needs a text or a number")
+    raise Rejected(f"column {name!r} {why}, but {where} needs a string or a number")
 
 
 def column(row: Mapping[str, Any], name: str, where: str) -> Any:
@@ -108,8 +108,9 @@ def column(row: Mapping[str, Any], name: str, where: str) -> Any:
         return row[name]
     except KeyError:
         raise NotDelivered(
-            f"{where} names the column {name!r}; there are {', '.join(map(repr, row))}. Correct "
-            "the template or the query, then start it again"
+            f"{where} names the column {name!r}, which does not exist; there are "
+            f"{', '.join(map(repr, row))}. Correct the template or the query, then restart the "
+            "query"
         ) from None
 
 
@@ -132,24 +133,24 @@ class UrlTemplate:
         """Read a template. Raises `ConfigurationError` for a URL that values could lead astray."""
         if not isinstance(text, str) or not text.isascii() or re.search(r"[\x00-\x20\x7f]", text):
             raise ConfigurationError(
-                f"{what} is one line of ASCII without blanks; write what else it holds as %XX"
+                f"{what} must be one line of ASCII without spaces; write other characters as %XX"
             )
         try:
             parts = urlsplit(text)
         except ValueError:  # its words hold what stands before the path, and so a password
-            raise ConfigurationError(f"{what}: the host cannot be read") from None
+            raise ConfigurationError(f"{what} has an invalid host") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigurationError(f"{what} begins with https:// (or http://) and a host")
+            raise ConfigurationError(f"{what} must begin with https:// (or http://) and a host")
         if "@" in parts.netloc:
-            raise ConfigurationError(f"{what} holds a user or password: give auth=Basic(...)")
+            raise ConfigurationError(f"{what} has a user or password: use auth=Basic(...)")
         if "{" in parts.netloc:
-            raise ConfigurationError(f"{what}: the host is the same for every event")
+            raise ConfigurationError(f"{what}: the host must be the same for every event")
         if parts.fragment or text.endswith("#"):
             raise ConfigurationError(f"{what} has a fragment (#), which is never sent")
         try:
             parts.port  # noqa: B018 - a port that is no number is told here
         except ValueError:  # its words may hold a part of a password
-            raise ConfigurationError(f"{what}: the port is no number, or too large") from None
+            raise ConfigurationError(f"{what}: the port is not a number, or is too large") from None
         path = parts.path or "/"
         segments = tuple(Template.of(each, what) for each in path.split("/")[1:])
         query = Template.of(parts.query, what) if parts.query else None
@@ -205,8 +206,8 @@ def _require_segment(text: str, names: tuple[str, ...]) -> None:
     parts = _SEPARATOR.split(unquote(text)) if "." in text else ()
     if not text or "." in parts or ".." in parts:
         raise Rejected(
-            f"column {names[0]!r} makes the path segment {text!r}, which would lead to another "
-            "place than the URL says"
+            f"column {names[0]!r} makes the path segment {text!r}, which would change the path of "
+            "the URL"
         )
 
 
@@ -214,11 +215,11 @@ def _require_segment(text: str, names: tuple[str, ...]) -> None:
 
 
 OWN_HEADERS = {
-    "host": "it follows from url=",
-    "content-length": "it follows from the body",
+    "host": "it comes from url=",
+    "content-length": "it comes from the body",
     "content-type": "give content_type=",
-    "transfer-encoding": "bodies are sent whole",
-    "connection": "connections are kept",
+    "transfer-encoding": "bodies are not sent in parts",
+    "connection": "connections are kept open",
     "expect": "bodies are sent at once",
     "idempotency-key": "give idempotency=True",
 }
@@ -244,9 +245,9 @@ def fill_header(template: Template, row: Mapping[str, Any], name: str) -> str:
     where = f"the header {name}"
     text = template.fill(lambda each: text_of(row, each, where))
     if _CONTROL.search(text):
-        raise Rejected(f"{where} would hold a control character (from {_named(template)})")
+        raise Rejected(f"{where} would contain a control character (from {_named(template)})")
     if not text.isascii():
-        raise Rejected(f"{where} would hold what is not ASCII (from {_named(template)})")
+        raise Rejected(f"{where} would contain a non-ASCII character (from {_named(template)})")
     return text
 
 
@@ -288,7 +289,7 @@ def plain(value: Any) -> Any:
         return value.total_seconds()
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    raise TypeError(f"a {type(value).__name__} has no form in JSON")
+    raise TypeError(f"a {type(value).__name__} cannot be represented in JSON")
 
 
 _encode = json.JSONEncoder(
@@ -338,7 +339,7 @@ def _shape(shape: Any, what: str, found: list[Template]) -> Any:
         return template
     if shape is None or isinstance(shape, bool | int | float):
         return shape
-    raise ConfigurationError(f"{what} holds a {type(shape).__name__}; it is a JSON template")
+    raise ConfigurationError(f"{what} contains a {type(shape).__name__}, but it is a JSON template")
 
 
 def _filled(shape: Any, row: Mapping[str, Any]) -> Any:

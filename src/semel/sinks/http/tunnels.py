@@ -68,7 +68,7 @@ class Proxy:
             raise
         if not 200 <= status < 300:
             transport.abort()
-            hint = "; give its user and password in proxy=" if status == 407 else ""
+            hint = "; pass its user and password in proxy=" if status == 407 else ""
             raise OSError(f"the proxy {self.shown} answered CONNECT with {status}{hint}")
         return transport
 
@@ -87,7 +87,7 @@ class _Asking(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Take the head of the answer; behind one that opens the tunnel nothing may come yet."""
         if self.answered.done():
-            self._fail("the proxy sent what nobody asked for")
+            self._fail("the proxy sent unexpected bytes")
             return
         response = self._response
         try:
@@ -98,7 +98,7 @@ class _Asking(asyncio.Protocol):
         if not response.status:
             return
         if 200 <= response.status < 300 and not response.head_alone:
-            self._fail("the proxy sent what nobody asked for")
+            self._fail("the proxy sent unexpected bytes")
             return
         self.answered.set_result(response.status)
 
@@ -153,8 +153,8 @@ def proxy_for(proxy: str | None, origin: str, what: str) -> Proxy | None:
 def _parts(url: str, what: str) -> SplitResult:
     """Take the URL of a proxy apart. Raises `ConfigurationError`, which shows nothing of it."""
     wrong = ConfigurationError(
-        f"{what} must be 'env' or a URL like http://host:3128, with user:password@ before the host "
-        "where the proxy wants them, and without a path"
+        f"{what} must be 'env' or a URL like http://host:3128, with user:password@ before the "
+        "host if the proxy requires them, and without a path"
     )
     try:
         parts = urlsplit(url)

@@ -86,8 +86,8 @@ class Outlet:
         """Raise `Diverged` where a topic is not the one that was written to before."""
         if self.topic(name).is_another(recorded):
             raise Diverged(
-                f"{self.where}: topic {name!r} was deleted and recreated, so what it had "
-                "acknowledged is gone. Restore it, or start under a new name"
+                f"{self.where}: topic {name!r} was deleted and recreated, so it has lost what it "
+                "had acknowledged. Restore it, or start under a new name"
             )
 
     def writer(self) -> Writer:
@@ -121,7 +121,7 @@ class Outlet:
         limit = self.bytes_max()
         if made.heaviest() > limit:
             heaviest = made.heaviest() - OVERHEAD_MAX
-            raise Rejected(f"a record of {heaviest:,} bytes is too large: {limit:,} is the limit")
+            raise Rejected(f"a record of {heaviest:,} bytes is too large: the limit is {limit:,}")
         if made.topics is not None:
             for name in set(made.topics):
                 self._chosen(name)
@@ -132,13 +132,15 @@ class Outlet:
                 if partition >= count:
                     count = self.topic(name, within_s=DOUBTED_S).partitions
                 if partition >= count:
-                    raise Rejected(f"topic {name!r} has no partition {partition}, it has {count}")
+                    raise Rejected(
+                        f"topic {name!r} has no partition {partition}; it has {count} partitions"
+                    )
         return made
 
     def _chosen(self, name: str) -> None:
         """See that a topic that a row names is one it may name."""
         if name == self.sink.progress_topic:
-            raise Rejected(f"{name!r} is the progress topic; no event goes there")
+            raise Rejected(f"{name!r} is the progress topic; events cannot be sent to it")
         if name in self._topics:
             return
         found = None
@@ -146,7 +148,7 @@ class Outlet:
             found = self._asking().find(name, patience_s=1.0)
         if found is None:
             self._missing[name] = CLOCK.monotonic() + KNOWN_S
-            raise Rejected(f"there is no topic {name!r} that this user may see")
+            raise Rejected(f"topic {name!r} does not exist, or this user may not see it")
         self._topics[name] = (CLOCK.monotonic(), found)
 
     def bytes_max(self) -> int:

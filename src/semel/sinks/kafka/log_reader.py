@@ -110,5 +110,5 @@ class Ending:
     def _unread(self, why: str) -> NotDelivered:
         topic, partition = self._place
         return NotDelivered(
-            f"what stands in partition {partition} of topic {topic!r} cannot be read yet: {why}"
+            f"the end of partition {partition} of topic {topic!r} cannot be read yet: {why}"
         )

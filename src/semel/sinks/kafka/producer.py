@@ -56,8 +56,11 @@ PARTITION_AT_FAULT = frozenset({"_UNKNOWN_PARTITION"})
 RIGHTS = frozenset({"TOPIC_AUTHORIZATION_FAILED"})
 
 HINTS = {
-    "INVALID_TIMESTAMP": "the times of records are the clock's of this machine: set it, or raise "
-    "message.timestamp.before.max.ms and message.timestamp.after.max.ms of the topic",
+    "INVALID_TIMESTAMP": (
+        "records have the time of this machine's clock: correct the clock, or "
+        "raise message.timestamp.before.max.ms and "
+        "message.timestamp.after.max.ms of the topic"
+    ),
 }
 """What to do, where it is not about rights or the sink's config."""
 
@@ -253,9 +256,9 @@ class Writer:
             raise self._kafka.KafkaException(self._refused)
         if self._left() < 0:
             raise NotDelivered(
-                f"{self._where}: the brokers did not take a chunk within {self._patience_s:g} s "
-                f"({self._words(self._told) if self._told else 'no error was told'}). Nothing of "
-                "it is visible"
+                f"{self._where}: the brokers did not accept a chunk within {self._patience_s:g} s "
+                f"({self._words(self._told) if self._told else 'no error was reported'}). Nothing "
+                "of it is visible"
             )
 
     def _commit(self) -> None:
@@ -311,13 +314,14 @@ class Writer:
         if name in FENCED:
             return self._fenced()
         if name in AT_FAULT:
-            return Rejected(f"Kafka refuses the record: {text}")
+            return Rejected(f"Kafka rejected the record: {text}")
         if name in chosen:
             return Rejected(
-                f"Kafka does not take records for the topic or partition that it names: {text}"
+                "Kafka does not accept records for the topic or partition that the event names: "
+                f"{text}"
             )
         if name in TOPIC_AT_FAULT | PARTITION_AT_FAULT | RIGHTS | WRONG:
-            hint = HINTS.get(name, "see the rights of the user and the sink's config")
+            hint = HINTS.get(name, "check the rights of the user and the sink's config")
             return ConfigurationError(
                 f"{self._where}: {text} ({name}). Nothing was sent; {hint}, then restart the query"
             )
@@ -349,7 +353,7 @@ def no_such_config(where: str, error: Exception) -> ConfigurationError:
     refused = error.args[0] if error.args else error
     text = refused.str() if hasattr(refused, "str") else str(refused)
     if text.startswith("Failed to create"):  # about settings that do not go together: no values
-        return ConfigurationError(f"{where}: {text}; see the sink's config")
+        return ConfigurationError(f"{where}: {text}; check the sink's config")
     name = re.search(r'"([a-z][a-z.]*\.[a-z.]+)"|property "([a-z.]+)"|`([a-z.]+)`', text)
     setting = "a setting" if name is None else repr(next(filter(None, name.groups())))
     what = "does not know" if "No such" in text else "refuses the value of"

@@ -81,9 +81,9 @@ class LogSession:
         count = self._outlet.topic(self._topic).partitions
         if self._partition >= count:
             raise ConfigurationError(
-                f"{self._outlet.where}: topic {self._topic!r} has {count} partitions, and each "
-                f"partition needs a log of its own. Give it at least {self._partition + 1}, or "
-                "deliver with fewer partitions"
+                f"{self._outlet.where}: topic {self._topic!r} has {count} partitions, but each "
+                "partition of the delivery needs a log of its own. Give the topic at least "
+                f"{self._partition + 1}, or deliver with fewer partitions"
             )
         self._held: Held | None = None
 
@@ -92,7 +92,7 @@ class LogSession:
         tail = self._fenced().tail
         stamp = tail.stamp
         if stamp is not None and stamp.attempt > self._target.attempt:
-            raise Fenced(f"{self._outlet.where}: the log names {stamp.attempt}")
+            raise Fenced(f"{self._outlet.where}: the log names the later attempt {stamp.attempt}")
         return tail
 
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
@@ -100,10 +100,10 @@ class LogSession:
         held = self._claim()
         osns = chunk.osns()
         if int(osns[0]) <= held.tail.osn:
-            raise Fenced(f"{self._outlet.where}: the log stands at {held.tail.osn} already")
+            raise Fenced(f"{self._outlet.where}: the log is at {held.tail.osn} already")
         stamp = held.tail.stamp
         if stamp is not None and stamp.attempt > progress.attempt:
-            raise Fenced(f"{self._outlet.where}: the log names {stamp.attempt}")
+            raise Fenced(f"{self._outlet.where}: the log names the later attempt {stamp.attempt}")
         last = len(chunk) - 1
         tail = Tail(
             osn=int(osns[last]),
@@ -143,7 +143,7 @@ class LogSession:
         finally:
             ending.close()
         if held.tail == Tail() and ending.low > 0:
-            raise self._gone(minibatch, "nothing of this partition is left in it")
+            raise self._gone(minibatch, "no record of this partition is left in it")
         if told == minibatch and len(found) != held.events:
             raise self._gone(minibatch, f"{held.events} were delivered, {len(found)} are there")
         ids: dict[str, list[Any]] = {}
@@ -162,7 +162,7 @@ class LogSession:
         write takes it anew.
         """
         if self._held is None or not self._held.writer.usable:
-            raise Fenced(f"{self._outlet.where}: the log has to be taken over first")
+            raise Fenced(f"{self._outlet.where}: take_over() must be called first")
         return self._held
 
     def _fenced(self) -> Held:
@@ -228,19 +228,20 @@ class LogSession:
         if policy is not None and "compact" in policy:
             raise ConfigurationError(
                 f"{self._outlet.where}: topic {self._topic!r} has cleanup.policy={policy}, so it "
-                "would forget what was delivered. With sequenced=True set cleanup.policy=delete on "
-                "it; else leave sequenced out, and progress is kept in a topic of its own"
+                "would forget what was delivered. With sequenced=True set cleanup.policy=delete "
+                "on it; without sequenced, progress is kept in a topic of its own"
             )
 
     def _unreadable(self, error: Exception) -> ConfigurationError:
-        what = f"what semel's headers of a record in topic {self._topic!r} say"
+        what = f"semel's headers of a record in topic {self._topic!r}"
         return unreadable(self._outlet.where, what, error)
 
     def _gone(self, minibatch: Minibatch, why: str) -> Diverged:
         return Diverged(
-            f"{self._outlet.where}: topic {self._topic!r} does not have all events of minibatch "
-            f"{minibatch} any more ({why}), so nobody can say which were delivered. Nothing was "
-            "sent; put the records back, or start under a new name behind what was delivered"
+            f"{self._outlet.where}: topic {self._topic!r} no longer has all events of minibatch "
+            f"{minibatch} ({why}), so semel cannot find out which were delivered. Nothing was "
+            "sent; restore the records, or start under a new name after the events that were "
+            "delivered"
         )
 
     def _events(self, messages: list[Any], minibatch: Minibatch) -> dict[int, tuple[str, Any]]:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from semel.sinks.kafka.transactional_session import ProgressSession
 
 OURS = {
-    "bootstrap.servers": "say servers=",
-    "transactional.id": "it is made of pipeline, sink and partition",
+    "bootstrap.servers": "pass it as servers=",
+    "transactional.id": "it is made of the pipeline, sink and partition",
     "transaction.timeout.ms": "say transaction_timeout_s=",
     "enable.idempotence": "a transaction needs it",
     "isolation.level": "progress is read as committed",
@@ -90,28 +90,33 @@ class Kafka(Sink):
         """Say what cannot be so, in a sentence each."""
         found = []
         if not self.servers or not isinstance(self.servers, str):
-            found.append("servers is a text like 'host:9092,host:9092'")
+            found.append("servers must be a string like 'host:9092,host:9092'")
         elif not all(_SERVER.fullmatch(each) for each in self.servers.split(",")):
             found.append(
-                "servers is a text like 'host:9092,host:9092', and nothing of what it is is shown: "
-                "a user and a password belong into config (sasl.username, sasl.password)"
+                "servers must be a string like 'host:9092,host:9092' (its value is not shown); a "
+                "user and a password belong in config (sasl.username, sasl.password)"
             )
         if (self.topic is None) == (self.topic_column is None):
-            found.append("say either topic or topic_column")
+            found.append("pass either topic or topic_column")
         if self.topic is not None and self.topic == self.progress_topic:
-            found.append(f"topic {self.topic!r} is the progress topic; name another")
+            found.append(f"topic {self.topic!r} is the progress topic; use another")
         ours = [name for name in self.config if name in OURS]
         found += [f"{name!r} cannot be in config: {OURS[name]}" for name in ours]
         strange = [stamp for stamp in self.stamps if stamp not in STAMPS]
-        found += [f"there is no stamp {each!r}; there are {', '.join(STAMPS)}" for each in strange]
+        found += [f"unknown stamp {each!r}; use {', '.join(STAMPS)}" for each in strange]
         if type(self.progress_partitions) is not int or self.progress_partitions < 1:
-            found.append("progress_partitions is at least 1")
+            found.append("progress_partitions must be at least 1")
         if self.transaction_timeout_s < 1:
-            found.append("transaction_timeout_s is at least 1")
+            found.append("transaction_timeout_s must be at least 1")
         if self.sequenced and (self.topic is None or self.partition is not None):
-            found.append("with sequenced=True each partition has one log: say topic, not partition")
+            found.append(
+                "with sequenced=True each partition has one log: pass topic, not partition"
+            )
         if self.sequenced and not set(STAMPS) <= set(self.stamps):
-            found.append("with sequenced=True the log itself is asked, so all stamps are needed")
+            found.append(
+                "with sequenced=True semel reads its progress from the log, so all "
+                "stamps are needed"
+            )
         mapping_of(self.headers)
         return found
 
@@ -134,8 +139,8 @@ class Kafka(Sink):
                 f"consumers that read committed records only; progress is kept {where}."
             ),
             (
-                "It rests on the brokers keeping what they acknowledged (replication, "
-                "min.insync.replicas), and on nobody deleting that topic."
+                "This requires that the brokers keep what they acknowledged (replication, "
+                "min.insync.replicas), and that the topic is not deleted."
             ),
         )
 

@@ -138,8 +138,8 @@ class Topics:
         found = self.find(name, patience_s=MOMENT_S)
         if found is None:
             raise ConfigurationError(
-                f"{self._where}: there is no topic {name!r} that this user may see. Create it, or "
-                "allow the user to write to it; nothing was sent"
+                f"{self._where}: topic {name!r} does not exist, or this user may not see it. "
+                "Create it, or allow the user to write to it; nothing was sent"
             )
         return found
 
@@ -152,14 +152,14 @@ class Topics:
         if found.policy not in (None, "compact"):
             raise ConfigurationError(
                 f"{self._where}: the progress topic {name!r} has cleanup.policy={found.policy}, so "
-                "it would forget what was delivered. Set cleanup.policy=compact on it, or name "
-                "another with progress_topic"
+                "it would forget what was delivered. Set cleanup.policy=compact on it, or use "
+                "another topic with progress_topic"
             )
         if found.partitions < partitions:
             raise ConfigurationError(
                 f"{self._where}: the progress topic {name!r} has {found.partitions} partitions, "
-                f"and the sink says progress_partitions={partitions}. Say as many as it has, or "
-                "name another with progress_topic"
+                f"but the sink has progress_partitions={partitions}. Set it to {found.partitions}, "
+                "or use another topic with progress_topic"
             )
 
     def _make(self, name: str, partitions: int) -> None:
@@ -176,8 +176,8 @@ class Topics:
             if _nobody_answered(refused):
                 raise self._failed(refused) from error
             raise ConfigurationError(
-                f"{self._where}: the progress topic {name!r} is not there and could not be made "
-                f"({self._words(refused)}). Create it with {partitions} partitions and "
+                f"{self._where}: the progress topic {name!r} does not exist and could not be "
+                f"created ({self._words(refused)}). Create it with {partitions} partitions and "
                 "cleanup.policy=compact"
             ) from error
 
@@ -207,7 +207,7 @@ class Topics:
         try:
             return future.result(0)
         except TimeoutError as error:
-            raise NotDelivered(f"{self._where}: nobody answered") from error
+            raise NotDelivered(f"{self._where}: no broker answered") from error
 
     def _left(self) -> float:
         """How many seconds the next question may take."""
@@ -217,8 +217,8 @@ class Topics:
         if refused.name() in WRONG or (self._told is not None and self._told.name() in WRONG):
             told = self._told or refused
             return ConfigurationError(
-                f"{self._where}: {self._words(told)} ({told.name()}). See the sink's "
-                "config; nothing was sent"
+                f"{self._where}: {self._words(told)} ({told.name()}). Check the sink's config; "
+                "nothing was sent"
             )
         return NotDelivered(f"{self._where}: {self._words(refused)} ({refused.name()})")
 

@@ -172,7 +172,7 @@ class ProgressSession:
         row = held.row
         if row is not None and row.minibatch == progress.minibatch and row.done > progress.start:
             raise Fenced(
-                f"{self._outlet.where}: {row.done} events are done, and this chunk starts at "
+                f"{self._outlet.where}: {row.done} events are done, but this chunk starts at "
                 f"{progress.start}"
             )
         progress.require_kept(row, self._outlet.where)
@@ -183,7 +183,8 @@ class ProgressSession:
             return
         if row.attempt > progress.attempt or row.minibatch > progress.minibatch:
             raise Fenced(
-                f"{self._outlet.where}: progress names {row.attempt} in minibatch {row.minibatch}"
+                f"{self._outlet.where}: progress names attempt {row.attempt} in minibatch "
+                f"{row.minibatch}"
             )
 
     # -- the row
@@ -219,7 +220,7 @@ class ProgressSession:
                 raise
             raise ConfigurationError(
                 f"{self._outlet.where}: the progress topic {self._sink.progress_topic!r} does not "
-                f"take progress: {error}. Nothing was sent; see its settings"
+                f"accept progress: {error}. Nothing was sent; check its settings"
             ) from error
         except ConfigurationError:
             self._outlet.forget()
@@ -235,9 +236,9 @@ class ProgressSession:
         limit = self._outlet.topic(self._sink.progress_topic).bytes_max or BYTES_MAX
         if value is not None and len(value) + len(key) + OVERHEAD_MAX > limit:
             raise ConfigurationError(
-                f"{self._outlet.where}: progress of {len(value):,} bytes does not fit the progress "
-                f"topic {self._sink.progress_topic!r}. Raise its max.message.bytes ({limit:,}), or "
-                "order by a shorter column"
+                f"{self._outlet.where}: progress of {len(value):,} bytes does not fit into the "
+                f"progress topic {self._sink.progress_topic!r}. Raise its max.message.bytes "
+                f"({limit:,}), or order by a shorter column"
             )
         writer.put(self._sink.progress_topic, value, key, self._partition)
 
@@ -289,7 +290,7 @@ class ProgressSession:
             if told.get("minibatch") != [minibatch.generation, minibatch.batch]:
                 raise ConfigurationError(
                     f"{self._outlet.where}: the progress topic {self._sink.progress_topic!r} has "
-                    f"lost ids of minibatch {minibatch}. It has to be compacted, never deleted"
+                    f"lost ids of minibatch {minibatch}. It must be compacted, never deleted"
                 )
             text += piece
             if told["last"]:

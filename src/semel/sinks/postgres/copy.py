@@ -137,8 +137,8 @@ def _column(array: pa.Array, name: str, into: str) -> pa.Array:
         return _column(array.dictionary_decode(), name, into)
     if (odd := _without_type(kind)) is not None:
         raise ConfigurationError(
-            f"column {name!r} is of Arrow's type {odd}, or holds values of it, which PostgreSQL "
-            "has no type for; cast it in the query, or leave it out"
+            f"column {name!r} is of Arrow's type {odd}, or contains values of it, which PostgreSQL "
+            "has no type for; cast or drop it in the query"
         )
     if is_nested(kind):
         return _nested(array, name, into)
@@ -168,7 +168,7 @@ def _dated(array: pa.Array, name: str) -> pa.Array:
     number = pa.int64() if pa.types.is_timestamp(kind) else pa.int32()
     first = pc.min(array.cast(number)).as_py()
     if first is not None and first < least:
-        raise Rejected(f"column {name!r} holds a day before the year 1")
+        raise Rejected(f"column {name!r} contains a day before the year 1")
     return array if moments.unwritable(array) is None else moments.texts(array)
 
 
@@ -181,7 +181,7 @@ def _hexadecimal(array: pa.Array, name: str, into: str) -> pa.Array:
     """Write bytes as `\\x...`, all of them at once."""
     if into != "bytea":
         raise ConfigurationError(
-            f"column {name!r} holds bytes and goes to a column of type {into}; make that bytea, or "
+            f"column {name!r} is binary but goes to a column of type {into}; make that bytea, or "
             "cast it in the query"
         )
     plain = array.cast(pa.large_binary())
@@ -222,7 +222,7 @@ def _nested(array: pa.Array, name: str, into: str) -> pa.Array:
     else:
         raise ConfigurationError(
             f"column {name!r} ({kind}) goes to a column of type {into}; make that jsonb"
-            f"{', or an array' if is_list(kind) else ''}, or take the column apart in the query"
+            f"{', or an array' if is_list(kind) else ''}, or select its fields in the query"
         )
     try:
         make = _hexed if into == "bytea[]" else plain

@@ -116,7 +116,7 @@ class Append(Plain):
         for source, _ in wanted:
             if source not in present:
                 raise ConfigurationError(
-                    f"{self._where}: columns= names {source!r}, and the frame has "
+                    f"{self._where}: columns= names {source!r}, but the DataFrame has "
                     f"{', '.join(present)}"
                 )
         return [(source, self._found(into)) for source, into in wanted]
@@ -129,7 +129,7 @@ class Append(Plain):
         if len(alike) != 1:
             raise ConfigurationError(
                 f"{self._where}: table {self._table!r} has no column {name!r}; it has "
-                f"{', '.join(self._types)}. Choose or rename with columns="
+                f"{', '.join(self._types)}. Choose or rename columns with columns="
             )
         return alike[0]
 
@@ -195,8 +195,8 @@ class Apply:
         staged = _copied(connection, statement=copy, text=text)
         if staged != rows:
             raise ConfigurationError(
-                f"{self._where}: {staged} of {rows} events were staged in semel_batch; what keeps "
-                "the others out?"
+                f"{self._where}: only {staged} of {rows} events were staged in semel_batch; check "
+                "what keeps the others out"
             )
         for statement in self._statements:
             self._require_found(connection)
@@ -208,9 +208,8 @@ class Apply:
             schema, path = connection.execute(_OTHER).fetchone() or ("?", "?")
             raise ConfigurationError(
                 f"{self._where}: semel_batch in the statement would be {schema}.semel_batch and "
-                f"not the chunk, because the search_path ({path}) names pg_temp after that "
-                "schema. Rename that one, or remove pg_temp from the search_path. Nothing was "
-                "delivered"
+                f"not the chunk, because pg_temp is after that schema in the search_path ({path}). "
+                "Rename that table, or remove pg_temp from the search_path. Nothing was delivered"
             )
 
 
@@ -221,8 +220,8 @@ def staged_columns(chunk: Chunk, where: str) -> tuple[list[pa.Array], list[str]]
     taken = sorted({*names} & {*STAGED})
     if taken:
         raise ConfigurationError(
-            f"{where}: the frame has columns that semel names itself: {', '.join(taken)}; rename "
-            "them"
+            f"{where}: the DataFrame has columns with names that semel uses: {', '.join(taken)}; "
+            "rename them"
         )
     labels = rows.scopes if rows.entities is None else rows.entities
     entities = labels.names.array.take(pa.array(labels.codes))
@@ -265,10 +264,10 @@ class Each(Plain):
         except (errors.UndefinedFunction, errors.AmbiguousFunction) as error:
             named = ", ".join(f"{name} {kind}" for name, kind in types.items()) or "none has one"
             raise ConfigurationError(
-                f"{self._where}: PostgreSQL says {reason(error)}. A parameter has the type of its "
-                f"column ({named}), a text has none; write %(column)s::type where the function or "
-                "operator takes another one. Nothing was delivered and nothing parked; correct the "
-                "statement, then restart the query"
+                f"{self._where}: PostgreSQL reports {reason(error)}. A parameter has the type of "
+                f"its column ({named}), a text has none; write %(column)s::type if the function or "
+                "operator needs another type. Nothing was delivered and nothing parked; correct "
+                "the statement, then restart the query"
             ) from error
         # After a pipeline the server has no idle timeout until the next message of another kind.
         connection.execute("select")

@@ -37,16 +37,16 @@ STOPS = ("0A", "0B", "22P04", "25001", "26", "28", "2B", "2D", "34", "3D", "3F",
 
 AWAY = {
     "25006": "is read-only, as a standby is (try target_session_attrs=read-write)",
-    "25P03": "ended the transaction because it stood idle for deadline_s",
-    "40001": "could not order this transaction among others, and rolled it back",
+    "25P03": "ended the transaction because it was idle for deadline_s",
+    "40001": "could not serialize this transaction with others, and rolled it back",
     "40P01": "found a deadlock, and rolled the transaction back",
-    "53100": "has a full disk; make room",
+    "53100": "has a full disk; free some space",
     "53300": "has no connection left; raise max_connections, or use fewer partitions",
     "55P03": "did not get a lock within deadline_s",
     "57014": "cancelled a statement that took longer than deadline_s; raise it, or lower "
     "chunk_rows",
     "57P01": "is shutting down, or an administrator ended the connection",
-    "57P02": "crashed and starts anew",
+    "57P02": "crashed and is restarting",
     "57P03": "is starting up or shutting down",
 }
 
@@ -58,13 +58,13 @@ def told(error: psycopg.Error, phase: Phase, where: str) -> SemelError:
     if phase is Phase.COMMIT and (not state or severity != "ERROR"):
         return OutcomeUnknown(f"{where}: the answer to COMMIT was lost ({line(error)})")
     if phase is not Phase.ROW and is_data(error):
-        return Rejected(f"PostgreSQL refuses it: {reason(error)}")
+        return Rejected(f"PostgreSQL rejected it: {reason(error)}")
     if state.startswith(STOPS) or is_misuse(error):
         return ConfigurationError(
-            f"{where}: PostgreSQL says {reason(error)}. Nothing was delivered and nothing parked; "
-            "mend the table, the statement or the grant, then restart the query"
+            f"{where}: PostgreSQL reports {reason(error)}. Nothing was delivered and nothing "
+            "parked; fix the table, the statement or the grant, then restart the query"
         )
-    why = AWAY.get(state, "did not go through with it" if state else "went away")
+    why = AWAY.get(state, "did not complete it" if state else "went away")
     return NotDelivered(f"{where}: the server {why} ({reason(error)})")
 
 

@@ -55,14 +55,14 @@ class PostgresLoad:
         require_one_line(self.url, "PostgresLoad: the url", FORM)
         if not self.url.startswith(("postgresql://", "postgres://")):
             raise ConfigurationError(
-                f"PostgresLoad: {redact(self.url)!r} is no URL of PostgreSQL: say "
-                "postgresql://user:password@host/database"
+                f"PostgresLoad: {redact(self.url)!r} is not the URL of a PostgreSQL database; the "
+                "form is postgresql://user:password@host/database"
             )
         with suppress(ImportError):  # where there is no driver, whoever loads looks at it
             read_url(self.url, "PostgresLoad: the url")
         if not self.table or isinstance(self.columns, str):
             raise ConfigurationError(
-                "PostgresLoad: table= names where rows go, and columns= is a list of names"
+                "PostgresLoad: table= must be the name of a table, and columns= a list of names"
             )
 
     @property
@@ -153,9 +153,9 @@ class _Loading:
         if (location, digest) != (manifest.location, manifest.digest):
             raise Diverged(
                 f"{manifest.location} with {manifest.rows} rows was not loaded into "
-                f"{self._described.where}: its key {manifest.key!r} stands in semel_loads for "
+                f"{self._described.where}: its key {manifest.key!r} is in semel_loads for "
                 f"{'another ' if location == manifest.location else ''}{location} with {rows} "
-                "rows. Does a pipeline of another ledger load into this database? Give the "
+                "rows. A pipeline of another ledger may load into this database: give the "
                 "pipeline or the sink another name. If the old rows are gone, remove the old keys "
                 "from semel_loads; if the folder was only moved, correct their location there"
             )
@@ -211,7 +211,7 @@ class _Loading:
             if name not in into.types or name not in batch.schema.names:
                 raise ConfigurationError(
                     f"PostgresLoad: column {name!r} is not both in the files and in "
-                    f"{self._described.where}: name those that are, columns=[...], or add it"
+                    f"{self._described.where}: list the columns that are, columns=[...], or add it"
                 )
         types = [into.types[name] for name in names]
         text = copy_text([batch.column(name) for name in names], names, types)

@@ -191,8 +191,8 @@ class ProgressTable:
         if len(own) != self.id_rows:
             raise ConfigurationError(
                 f"{self._where}: {len(own)} rows of {self.schema}.semel_progress_ids belong to "
-                f"this partition, and its row in semel_progress counts {self.id_rows}: one of the "
-                "two tables was changed. Restore both from one backup. If the checkpoint is there, "
+                f"this partition, but its row in semel_progress counts {self.id_rows}: one of the "
+                "two tables was changed. Restore both from one backup. If the checkpoint exists, "
                 "you can also delete those rows and set id_rows = 0 in the progress row: the ids "
                 "are needed only after a lost checkpoint"
             )

@@ -102,7 +102,7 @@ class PostgresSession:
             goes_on = at.stood is not None and at.stood.minibatch == progress.minibatch
             if at.stood is not None and goes_on and at.stood.done > progress.start:
                 raise Fenced(
-                    f"{self._where}: the progress row stands at {at.stood.done}, beyond "
+                    f"{self._where}: the progress row is at {at.stood.done}, beyond "
                     f"{progress.start}: an earlier call of this attempt has arrived after all"
                 )
             progress.require_kept(at.stood, self._where)
@@ -111,7 +111,7 @@ class PostgresSession:
             effect(at.connection)
             if at.connection.info.transaction_status != TransactionStatus.INTRANS:
                 raise ConfigurationError(
-                    f"{self._where}: the statement ended semel's transaction; it may not"
+                    f"{self._where}: the statement ended semel's transaction, which is not allowed"
                 )
         return DELIVERED
 
@@ -215,8 +215,8 @@ def commit(connection: psycopg.Connection[tuple[Any, ...]], deadline_s: float, w
         while line.flush() or line.is_busy():
             if not _readable(line, ends - _CLOCK.monotonic()):
                 raise OutcomeUnknown(
-                    f"{where}: COMMIT was not answered within {within_s:g} s. Does it wait for a "
-                    "standby that is away (synchronous_standby_names)?"
+                    f"{where}: COMMIT was not answered within {within_s:g} s. It may wait for a "
+                    "standby that is down (synchronous_standby_names)"
                 )
             line.consume_input()
         result = line.get_result()

@@ -77,8 +77,8 @@ class Postgres(Sink):
         ways = [way for way in ("table", "apply", "each") if getattr(self, way) is not None]
         if len(ways) != 1:
             raise ConfigurationError(
-                f"sink {self.name!r}: say what to do with the events by exactly one of table=, "
-                f"apply= and each=; given: {' and '.join(ways) or 'none'}"
+                f"sink {self.name!r}: pass exactly one of table=, apply= and each=; given: "
+                f"{' and '.join(ways) or 'none'}"
             )
         if self.columns is not None and self.table is None:
             raise ConfigurationError(
@@ -86,15 +86,17 @@ class Postgres(Sink):
             )
         if self.columns is not None and (isinstance(self.columns, str) or not self.columns):
             raise ConfigurationError(
-                f"sink {self.name!r}: columns= is a list of names, or a mapping "
-                "{column of the frame: column of the table}"
+                f"sink {self.name!r}: columns= must be a list of names, or a mapping {{column of "
+                "the DataFrame: column of the table}"
             )
         if self.deadline_s <= 0 or self.chunk_rows < 1:
             raise ConfigurationError(
                 f"sink {self.name!r}: deadline_s and chunk_rows must be greater than 0"
             )
         if not self.schema or "\0" in self.schema:
-            raise ConfigurationError(f"sink {self.name!r}: {self.schema!r} is no schema's name")
+            raise ConfigurationError(
+                f"sink {self.name!r}: schema={self.schema!r} is not a valid schema name"
+            )
         for statement in self.statements:
             _require_statement(statement, self.name)
 
@@ -135,11 +137,11 @@ class Postgres(Sink):
         return (
             (
                 f"Visible at the commit of each chunk, {self.chunk_rows} events at most; progress "
-                f"is one row per partition in {self.schema}.semel_progress, kept for ever."
+                f"is one row per partition in {self.schema}.semel_progress, kept forever."
             ),
             (
-                "It rests on the server keeping what it committed: fsync=off, or a backup put "
-                "back, takes that away."
+                "This requires that the server keeps what it committed: fsync=off, or a restored "
+                "backup, breaks it."
             ),
         )
 
@@ -157,8 +159,8 @@ class Postgres(Sink):
         taken = sorted({*schema.names} & {*STAGED}) if self.apply is not None else []
         if taken:
             raise ConfigurationError(
-                f"{who}, apply: the frame has columns that semel names itself: {', '.join(taken)}; "
-                "rename them"
+                f"{who}, apply: the DataFrame has columns with names that semel uses: "
+                f"{', '.join(taken)}; rename them"
             )
 
     def describe(self) -> dict[str, object]:
@@ -184,9 +186,9 @@ def _require_statement(statement: str, name: str) -> None:
         rest = rest[found.end() :]
     word = _WORD.match(rest)
     if word is None or "\0" in statement:
-        raise ConfigurationError(f"sink {name!r}: {statement!r} is no statement")
+        raise ConfigurationError(f"sink {name!r}: {statement!r} is not a statement")
     if word[0].lower() in _ENDS:
         raise ConfigurationError(
-            f"sink {name!r}: the statement begins with {word[0].upper()}, which is semel's own to "
-            "say: the effect and the progress row are one transaction"
+            f"sink {name!r}: the statement begins with {word[0].upper()}, which only semel may "
+            "run: the effect and the progress row are one transaction"
         )

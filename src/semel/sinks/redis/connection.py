@@ -86,7 +86,9 @@ class Line:
                 self._exchange([_array(3), _bulk(b"SCRIPT"), _bulk(b"LOAD"), _bulk(script.text)])
             except self._errors.MovedError as moved:
                 self._go_to(moved.host, moved.port)
-        raise NotDelivered(f"{self.shown}: the cluster sends us from one node to the next")
+        raise NotDelivered(
+            f"{self.shown}: the cluster redirects from one node to the next without end"
+        )
 
     def close(self) -> None:
         """Give the connection back; one that is gone already is no error."""
@@ -103,7 +105,7 @@ class Line:
         why = self.ask(b"EVAL", CHECK.text, b"0", body)
         if why:
             raise ConfigurationError(
-                f"{self.shown}: the script is no Lua: {why.decode(errors='replace')}"
+                f"{self.shown}: the script is not valid Lua: {why.decode(errors='replace')}"
             )
 
     # -- the wire
@@ -147,8 +149,8 @@ class Line:
             raise self._told(error) from None
         except Exception as error:
             raise NotDelivered(
-                f"{self.shown} does not answer ({type(error).__name__}: {error}). See that Redis "
-                "runs and can be reached"
+                f"{self.shown} does not answer ({type(error).__name__}: {error}). Check that Redis "
+                "is running and reachable"
             ) from error
         self._connection = made
         return made
@@ -165,10 +167,12 @@ class Line:
             return self.forbidden(str(error))
         if code in NOT_NOW:
             self.close()  # a replica that was a primary: who has the name now is asked anew
-            return NotDelivered(f"{self.shown} takes no writes at the moment: {code} {error}")
+            return NotDelivered(
+                f"{self.shown} does not accept writes at the moment: {code} {error}"
+            )
         text = str(error)
         if "compiling script" in text:
-            return ConfigurationError(f"{self.shown}: the script is no Lua: {text}")
+            return ConfigurationError(f"{self.shown}: the script is not valid Lua: {text}")
         if code == "CROSSSLOT" or "unknown command" in text or "DB index" in text:
             return ConfigurationError(f"{self.shown}: {text}")
         return OutcomeUnknown(f"{self.shown}: {code} {text}".replace("  ", " "))

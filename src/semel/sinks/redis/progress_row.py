@@ -94,8 +94,8 @@ def read(found: Mapping[bytes, bytes], chunks: Mapping[bytes, bytes]) -> Progres
         )
     except (*UNREADABLE, pa.ArrowException) as error:
         raise ConfigurationError(
-            f"the progress row in Redis cannot be read ({type(error).__name__}): somebody else has "
-            "written there. Look at the keys that begin with 'semel:'"
+            f"the progress row in Redis cannot be read ({type(error).__name__}): another program "
+            "has written there. Check the keys that begin with 'semel:'"
         ) from error
 
 

@@ -60,7 +60,7 @@ class RedisSession:
         keys, arguments = filled.wire()
         if len(keys) + len(arguments) > sink.chunk_bytes:
             raise Rejected(
-                f"{len(keys) + len(arguments):,} bytes for one script, and chunk_bytes of sink "
+                f"{len(keys) + len(arguments):,} bytes for one script, but chunk_bytes of sink "
                 f"{sink.name!r} is {sink.chunk_bytes:,}"
             )
         sent = rows.take(filled.fit)
@@ -97,17 +97,18 @@ class RedisSession:
         if kind == b"fenced":
             return Fenced(f"{where}: the progress row names {text}")
         if kind == b"lost" and progress is not None:
-            return lost(f"{where} (`semel explain` says what it keeps)", progress.after, int(text))
+            return lost(f"{where} (`semel explain` shows what it keeps)", progress.after, int(text))
         if kind == b"foreign":
             return ConfigurationError(
-                f"{where}: something else stands there ({text}). Keys that begin with 'semel:' are "
-                "semel's; move it away, or upgrade semel if a later one wrote it"
+                f"{where}: the key is used by something else ({text}). Keys that begin with "
+                "'semel:' are reserved for semel; move it away, or upgrade semel if a later "
+                "version wrote it"
             )
         if kind == b"stopped" and (text.split(" ")[0] in NOT_ALLOWED or "The user exec" in text):
             return self._line.forbidden(text)
         if kind == b"stopped":
             return NotDelivered(f"{where}: nothing was written: {text}")
-        return OutcomeUnknown(f"{where}: an answer that nobody knows: {kind!r}")
+        return OutcomeUnknown(f"{where}: unknown answer of the script: {kind!r}")
 
     def _wait_for_replicas(self) -> None:
         """Let so many replicas have it before it counts as delivered."""

@@ -89,7 +89,7 @@ class Redis(Sink):
         object.__setattr__(self, "command", self.command.upper())
         if isinstance(self.arguments, str):
             raise ConfigurationError(
-                f'sink {self.name!r}: arguments is a tuple: write ("{self.arguments}",)'
+                f'sink {self.name!r}: arguments must be a tuple: write ("{self.arguments}",)'
             )
         object.__setattr__(self, "arguments", tuple(self.arguments))
         if self.on_reject is OnReject.BLOCK:
@@ -115,55 +115,55 @@ class Redis(Sink):
             raise ConfigurationError(f"{said}: {error}") from None
         if type(self.chunk_rows) is not int or not 1 <= self.chunk_rows <= CHUNK_ROWS_MAX:
             raise ConfigurationError(
-                f"{said}: chunk_rows={self.chunk_rows!r} - between 1 and {CHUNK_ROWS_MAX}, because "
-                "Redis does nothing else while a script runs"
+                f"{said}: chunk_rows must be between 1 and {CHUNK_ROWS_MAX}, got "
+                f"{self.chunk_rows!r}, because Redis does nothing else while a script runs"
             )
         if type(self.chunk_bytes) is not int or not 1 <= self.chunk_bytes <= 512 * 1024 * 1024:
             raise ConfigurationError(
-                f"{said}: chunk_bytes={self.chunk_bytes!r} - between 1 and 512 MiB"
+                f"{said}: chunk_bytes must be between 1 and 512 MiB, got {self.chunk_bytes!r}"
             )
         if type(self.replicas) is not int or self.replicas < 0:
-            raise ConfigurationError(f"{said}: replicas={self.replicas!r} - 0 or more")
+            raise ConfigurationError(f"{said}: replicas must be 0 or more, got {self.replicas!r}")
         if not 0 < self.replicas_within_s < self.deadline_s:
             raise ConfigurationError(
-                f"{said}: replicas_within_s={self.replicas_within_s!r} - more than 0 and less than "
-                f"deadline_s ({self.deadline_s:g})"
+                f"{said}: replicas_within_s must be more than 0 and less than deadline_s "
+                f"({self.deadline_s:g}), got {self.replicas_within_s!r}"
             )
 
     def _require_command(self) -> None:
         said = f"sink {self.name!r}"
         if bool(self.command) == bool(self.script):
-            raise ConfigurationError(f"{said}: give a command or a script, one of them")
+            raise ConfigurationError(f"{said}: pass either a command or a script")
         if self.script:
             return
         if self.command not in ARGUMENTS:
             raise ConfigurationError(
-                f"{said}: {self.command!r} is not among {', '.join(ARGUMENTS)}; write it as a "
+                f"{said}: unknown command {self.command!r}; use {', '.join(ARGUMENTS)}, or write a "
                 "script: redis.call('...', KEYS[1], ARGV[1])"
             )
         fewest, most = ARGUMENTS[self.command]
         if not fewest <= len(self.arguments) <= most:
             takes = str(fewest) if fewest == most else f"{fewest} to {most}"
             raise ConfigurationError(
-                f"{said}: {self.command} takes {takes} arguments after its key, and there are "
-                f"{len(self.arguments)}"
+                f"{said}: {self.command} takes {takes} arguments after its key, but "
+                f"{len(self.arguments)} are given"
             )
 
     def _require_keys(self) -> None:
         said = f"sink {self.name!r}"
         if not self.key or (not self.script and not isinstance(self.key, str)):
-            raise ConfigurationError(f"{said}: give one key; only a script has several")
+            raise ConfigurationError(f"{said}: pass one key; only a script has several")
         keys, _ = self.key_templates, self.argument_templates  # to read them is to check them
         for template in keys:
             first = template.parts[0] if template.parts else b""
             if isinstance(first, bytes) and first.startswith(OWN):
                 raise ConfigurationError(
-                    f"{said}: keys that begin with 'semel:' are semel's own; choose another"
+                    f"{said}: keys that begin with 'semel:' are reserved for semel; choose another"
                 )
         if len({template.tag for template in keys}) > 1:
             raise ConfigurationError(
-                f"{said}: its keys have different hash tags, so they may lie on different nodes of "
-                "a cluster; give all of them the same one, or none"
+                f"{said}: its keys have different hash tags, so they may be on different nodes of "
+                "a cluster; use the same tag in all of them, or none"
             )
 
     @property
@@ -175,10 +175,10 @@ class Redis(Sink):
         """Say how durable this server is, as it tells itself."""
         return (
             (
-                f"Visible with each chunk, {self.chunk_rows} events at most; the progress row "
-                "stands beside the keys and has no time to live."
+                f"Visible with each chunk, {self.chunk_rows} events at most; the progress row is "
+                "kept beside the keys and does not expire."
             ),
-            f"How durable that is: {self.durability()}",
+            f"Durability: {self.durability()}",
         )
 
     def refuse(self, schema: pa.Schema) -> None:

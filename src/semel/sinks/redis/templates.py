@@ -50,12 +50,13 @@ class Template:
                 if column is None:
                     continue
                 if not column or form or conversion:
-                    raise ValueError("between braces stands the name of a column, nothing else")
+                    raise ValueError("only the name of a column can be between braces")
                 parts.append(column)
         except (ValueError, TypeError, AttributeError) as error:
             raise ConfigurationError(
-                f"{what} {text!r} is no template: {error}. Write 'balance:{{customer}}' for a "
-                "column, and double a brace that stands for itself: '{{bank}}:{customer}'"
+                f"{what} {text!r} is not a valid template: {error}. Write 'balance:{{customer}}' "
+                "for a column, and double a brace that is meant literally: "
+                "'{{bank}}:{customer}'"
             ) from None
         return cls(tuple(parts))
 
@@ -111,8 +112,8 @@ def _bytes_of(array: pa.Array, name: str) -> pa.Array:
         return moments.texts(array).cast(_BYTES)
     if not any(fits(kind) for fits in plain):
         raise ConfigurationError(
-            f"column {name!r} is {kind}, and an argument of Redis is one value: take a part of it "
-            "('window.start', say), or make it text with to_json before semel.deliver"
+            f"column {name!r} is {kind}, but an argument of Redis is one value: use a field of it "
+            "(such as 'window.start'), or convert it with to_json before semel.deliver"
         )
     if is_.is_float16(kind):
         array = array.cast(pa.float32())
@@ -151,7 +152,7 @@ def fill(batch: pa.RecordBatch, keys: Sequence[Template], arguments: Sequence[Te
     for array in made_keys:
         owned = pc.starts_with(array.cast(pa.large_binary()), OWN).fill_null(False)
         for place in np.flatnonzero(owned.to_numpy(zero_copy_only=False)).tolist():
-            unfit[place] = "its key begins with 'semel:', where semel keeps its progress"
+            unfit[place] = "its key begins with 'semel:', which is reserved for semel's progress"
     for name in dict.fromkeys(name for each in (*keys, *arguments) for name in each.columns):
         nulls = columns.column(batch, name).is_null().to_numpy(zero_copy_only=False)
         for place in np.flatnonzero(nulls).tolist():
