@@ -165,7 +165,9 @@ def test_a_word_of_the_client_that_is_semels_own_is_refused_with_the_reason() ->
 def test_redis_says_how_a_template_and_arguments_are_written() -> None:
     with pytest.raises(ConfigurationError, match=r"meant literally: '\{\{bank\}\}:\{customer\}'"):
         made("Redis", key="{c")
-    with pytest.raises(ConfigurationError, match=r'arguments must be a tuple: write \("\{amount\}",\)'):
+    with pytest.raises(
+        ConfigurationError, match=r'arguments must be a tuple: write \("\{amount\}",\)'
+    ):
         made("Redis", command="INCRBY", arguments="{amount}")
 
 

@@ -1,7 +1,7 @@
-"""A Python function as a sink: one event, or one Arrow batch, at a call (OPAQUE).
+"""A Python function as a sink: called with one event, or with one Arrow batch (OPAQUE).
 
-Nothing is known of what the function does, so nothing is assumed: an exception that is not
-`NotDelivered` or `Rejected` means that the event may have arrived.
+semel knows nothing of what the function does: an exception other than `NotDelivered` and `Rejected`
+means that the event may have arrived.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Function(Sink):
 
     @property
     def capability(self) -> Capability:
-        """OPAQUE: a function says nothing of what it does."""
+        """OPAQUE: semel knows nothing of what the function does."""
         return Capability.OPAQUE
 
     @property
@@ -116,7 +116,7 @@ class Function(Sink):
 
 
 def _takes_one(function: Callable[..., object]) -> bool:
-    """Whether a function can be called with one argument, as far as it tells."""
+    """Return whether a function can be called with one argument, as far as its signature shows."""
     try:
         inspect.signature(function).bind(None)
     except TypeError:
@@ -175,7 +175,7 @@ class _Batches:
 
 
 def _failure(function: Callable[..., object], argument: object) -> DeliveryError | None:
-    """Call the function and classify what it raises; what nobody classified is unknown."""
+    """Call the function and classify what it raises; an unclassified exception means unknown."""
     try:
         left = left_to_run(function(argument))
     except DeliveryError as error:
@@ -186,8 +186,8 @@ def _failure(function: Callable[..., object], argument: object) -> DeliveryError
 
 
 def _decorator(make: Callable[_P, Function]) -> Callable[_P, Any]:
-    """Let `make` be written above a function, with settings and without; refuse a setting that
-    there is none of with a `ConfigurationError`, as sinks do.
+    """Make a decorator of `make`, usable with and without settings; it raises `ConfigurationError`
+    for an unknown setting, as sinks do.
     """
 
     @wraps(make)
@@ -258,19 +258,19 @@ def sink(  # noqa: PLR0913 - each is a setting, and all have a default
     """Make a sink of a function: `@semel.sink` or `@semel.sink(window=1, on_doubt="hold")`.
 
     Args:
-        function: what is called with each event, or as `Files(then=...)` with each manifest.
+        function: it is called with each event, or as `Files(then=...)` with each manifest.
         window: how many events may be in doubt at once after a crash; one is the safest.
-        on_doubt: `hold`, `resend`, `skip`, `stop`, or a function that takes the event and says
-            whether it arrived (True, False, or None when it cannot tell).
-        on_reject: whether the entity of a dead letter goes on (`park`) or waits (`block`).
+        on_doubt: `hold`, `resend`, `skip`, `stop`, or a function that takes the event and returns
+            whether it arrived (True, False, or None if it is unknown).
+        on_reject: whether the entity of a rejected event goes on (`park`) or waits (`block`).
         batches: the function takes an Arrow batch of up to `window` events.
-        name: what the ledger calls the sink; the function's own name where it is not given.
-        lease_s: how long an attempt may act on what the ledger last told it.
+        name: the name of the sink in the ledger; by default the function's own name.
+        lease_s: how long an attempt may act on its last read of the ledger.
         deadline_s: how long one call may take.
         retry: how long `NotDelivered` is tried again.
-        park_limit: how many events may stand parked before the pipeline stops: 10,000, or the
-            window where that is more.
-        probe: the same as a function given as `on_doubt`.
+        park_limit: how many events may be parked before the pipeline stops: 10,000, or the window
+            if that is more.
+        probe: the same as a function passed as `on_doubt`.
     """
     given = {"retry": retry, "park_limit": park_limit}
     return Function(

@@ -1,15 +1,17 @@
 """Part files: one per partition and minibatch, and a manifest per minibatch (REPEATABLE).
 
 Always true:
-- the name of a part file says its minibatch, its partition and the range of its records, so the
-  same records have the same name, whoever writes them; on HDFS, where a rename replaces nothing,
-  it says the attempt too;
-- an attempt that moves its file puts down the name first. Of a partition that an older generation
-  left, every name is emptied; of a complete minibatch the driver removes what no manifest names. No
-  other attempt removes a file: a later one may have put the same name there meanwhile;
-- an attempt first puts its claim, then removes what earlier ones hold aside; it moves its own file
-  only while no later claim stands. So an earlier one finds a later claim, or nothing to move;
-- readers go by manifests (`committed`, `read`): what is not named there does not count.
+- the name of a part file has its minibatch, its partition and the range of its records, so the same
+  records have the same name in every attempt; on HDFS, where a rename cannot replace a file, it has
+  the attempt too;
+- an attempt that moves its file writes down the name first. When an older generation is closed,
+  every name of its partitions is emptied; of a complete minibatch the driver removes files that no
+  manifest names. No other attempt removes a file, because a later one may have written the same
+  name meanwhile;
+- an attempt first writes its claim, then removes the temporary files of earlier attempts; it moves
+  its own file only while there is no later claim. So an earlier attempt finds a later claim, or no
+  file to move;
+- readers use manifests (`committed`, `read`): a file that no manifest names does not count.
 """
 
 from __future__ import annotations
@@ -71,15 +73,15 @@ class Files(Sink):
     """Writes part files to a folder: local, S3-compatible, HDFS, or a file system of pyarrow.
 
     Attributes:
-        url: a path, or `file:///...`, `s3://bucket/...`, `hdfs://...`; files stand below it in
-            a folder for the pipeline and one for the sink.
+        url: a path, or `file:///...`, `s3://bucket/...`, `hdfs://...`; files are below it in a
+            folder for the pipeline and one for the sink.
         format: "parquet", "json" (lines) or "csv".
-        prefix: what the names of part files begin with.
+        prefix: how the names of part files begin.
         compression: of Parquet.
         row_group_rows: rows of a Parquet row group.
-        filesystem: a file system of pyarrow, where no URL can say it; `url` is then a path in it.
-        then: the second stage, once a manifest is in place: a `Loader`, which loads it with its
-            key in one transaction; another sink, whose events are manifests; or a function.
+        filesystem: a file system of pyarrow that no URL can express; `url` is then a path in it.
+        then: the second stage, after a manifest is written: a `Loader`, which loads it with its key
+            in one transaction; another sink, whose events are manifests; or a function.
     """
 
     name: str = "files"
@@ -132,7 +134,7 @@ class Files(Sink):
 
     @property
     def capability(self) -> Capability:
-        """REPEATABLE: a replay goes to the same place, and a replaced attempt cannot."""
+        """REPEATABLE: a replay writes the same place, and a replaced attempt cannot write it."""
         return Capability.REPEATABLE
 
     @property
@@ -141,7 +143,7 @@ class Files(Sink):
         return True
 
     def notes(self) -> tuple[str, ...]:
-        """Say what readers see, and when."""
+        """State what readers see, and when."""
         return (
             (
                 "Visible with the manifest of each minibatch; a file that no manifest names does "
@@ -159,11 +161,11 @@ class Files(Sink):
         return (f"{sent}, in order; if one may have arrived: on_doubt={stage.on_doubt.value!r}.",)
 
     def describe(self) -> dict[str, object]:
-        """Say what may not change under a pipeline."""
+        """Return what may not change under a pipeline."""
         return {**super().describe(), "format": self.format, "prefix": self.prefix}
 
     def folder(self, pipeline: str) -> Folder:
-        """Give the folder in which this sink works for a pipeline."""
+        """Return the folder of this sink for a pipeline."""
         return Folder.at(self._url, self.filesystem, (pipeline, self.name))
 
     def refuse(self, schema: pa.Schema) -> None:
@@ -187,8 +189,8 @@ class Files(Sink):
         return f"{self.prefix}-{named}{f'-{records}' if records else ''}{own}{ending}"
 
     def locate(self, target: Target) -> str:
-        """Name the place of this partition, without a secret; `*` stands for the range of records,
-        which is known at the end of the partition.
+        """Return the place of this partition, without secrets; `*` is the range of records, which
+        is known at the end of the partition.
         """
         folder = where_of(self._url, (target.pipeline, self.name))
         return f"{folder}/{self.part_name(target, '*')}"
@@ -200,24 +202,24 @@ class Files(Sink):
         return session
 
     def committed(self, pipeline: str, after: Minibatch | None = None) -> Iterator[Manifest]:
-        """Give the manifests of a pipeline in the order of its minibatches."""
+        """Return the manifests of a pipeline in the order of its minibatches."""
         return manifests.manifests(self.folder(pipeline), after)
 
     # -- the end of a minibatch, on the driver
 
     def conclude(self, ended: Ended) -> None:
-        """Put the manifest in its place, then have a loader load it; what is done already is left
-        so. A second stage that is a sink or a function follows from the ledger (`stage`).
+        """Write the manifest, then let a loader load it; finished steps are skipped. A second stage
+        that is a sink or a function is delivered from the ledger (`stage`).
 
-        Raises `Diverged` when another manifest stands there, `NotDelivered` when a file that it
-        would name does not.
+        Raises `Diverged` if another manifest is there, `NotDelivered` if a file that it would name
+        is missing.
         """
         folder = self.folder(ended.pipeline)
         manifest = self._manifest(ended, folder)
         loads = isinstance(self.then, Loader) and not isinstance(self.then, Sink)
         if loads and not cast("Loader", self.then).known(manifest):
             cast("Loader", self.then).load(manifest)
-        with contextlib.suppress(Exception):  # nobody looks there any more; nothing rests on it
+        with contextlib.suppress(Exception):  # only cleaning up
             self._remove_unnamed(ended, folder, {part.name for part in manifest.parts})
             folder.remove_folder(f"{ASIDE}/{stem(ended.minibatch)}")
 
@@ -238,16 +240,16 @@ class Files(Sink):
         return stage_of(self.name, self.then, self.standing)
 
     def announce(self, ended: Ended) -> pa.RecordBatch:
-        """Give the manifest of a concluded minibatch as an event of the second stage."""
+        """Return the manifest of a concluded minibatch as an event of the second stage."""
         return as_event(self.standing(ended.pipeline, ended.minibatch))
 
     def standing(self, pipeline: str, minibatch: Minibatch) -> Manifest:
-        """Give the manifest of a minibatch as it stands."""
+        """Return the manifest of a minibatch."""
         folder = self.folder(pipeline)
         return Manifest.load(folder.read(manifest_name(minibatch)), folder, minibatch)
 
     def _manifest(self, ended: Ended, folder: Folder) -> Manifest:
-        """Give the manifest that stands, or put it there."""
+        """Return the existing manifest, or write it."""
         parts = tuple(
             Part(partition=each.partition, attempt=each.attempt, **each.placed)
             for each in ended.parts
@@ -282,7 +284,7 @@ class Files(Sink):
 
 
 def _standing(ended: Ended, folder: Folder, parts: tuple[Part, ...]) -> Manifest:
-    """Give the manifest that stands. Raises `Diverged` where it names other files."""
+    """Return the existing manifest. Raises `Diverged` if it names other files."""
     name = manifest_name(ended.minibatch)
     standing = Manifest.load(folder.read(name), folder, ended.minibatch)
     if not set(parts) <= set(standing.parts):
@@ -347,7 +349,7 @@ class PartSession:
         self._records = (first if self._records is None else self._records[0], last)
 
     def finish(self) -> dict[str, Any] | None:
-        """Move the file to its place; where nothing was written, see that nothing stands there."""
+        """Move the file to its place; if nothing was written, make sure that the place is empty."""
         self._require_open()
         if self._writer is None or self._file is None or self._records is None:
             names = self._folder.names(self._aside)
@@ -389,7 +391,7 @@ class PartSession:
         return placed
 
     def close(self) -> None:
-        """Give up what was not finished."""
+        """Discard what was not finished."""
         self._closed = True
         file, self._file = self._file, None
         if file is not None:
@@ -399,14 +401,14 @@ class PartSession:
                 self._folder.remove(self._held)
 
     def _require_open(self) -> None:
-        """What was given up, or is in its place, is neither written on nor emptied."""
+        """A discarded or finished file is neither written nor emptied."""
         if self._closed:
             raise NotDelivered(
                 f"{self._told()}: the session is closed; a new session writes the file again"
             )
 
     def _check(self, names: list[str]) -> None:
-        """Raise `Fenced` where a later claim stands, or one's own does not stand any more."""
+        """Raise `Fenced` if there is a later claim, or if the own claim is missing."""
         claims = {_attempt(found) for found in map(_CLAIM.fullmatch, names) if found is not None}
         later = max(claims, default=self._target.attempt)
         if later > self._target.attempt:
@@ -424,8 +426,9 @@ class PartSession:
 
 
 def moved(sink: Files, target: Target, names: list[str]) -> set[str]:
-    """Give the places to which attempts at a partition may have moved their files, by the `names`
-    aside. 0.1 did not put them down: where it was at work there is only a claim.
+    """Return the places to which attempts at a partition may have moved their files, from the
+    `names` of their temporary files. Version 0.1 did not write them down: its attempts have only a
+    claim.
     """
 
     def place_of(found: re.Match[str], records: str = "") -> str:
@@ -438,8 +441,8 @@ def moved(sink: Files, target: Target, names: list[str]) -> set[str]:
 
 
 def _range(chunk: Chunk, partition: str) -> tuple[int, int]:
-    """Give the first and the last record of a chunk: the offsets where the partition is one of the
-    source's, else the output sequence numbers. Both are the same on every replay.
+    """Return the first and the last record of a chunk: offsets if the partition is one of the
+    source's, otherwise output sequence numbers. Both are the same on every replay.
     """
     rows = chunk.rows
     if rows.scope(0) == partition and pa.types.is_integer(rows.ids[0].type):
@@ -455,11 +458,11 @@ def _attempt(found: re.Match[str]) -> Attempt:
 def committed(
     url: str | os.PathLike[str], *, after: Minibatch | None = None, filesystem: Any = None
 ) -> Iterator[Manifest]:
-    """Give the manifests of the folder of one pipeline and sink, in the order of minibatches."""
+    """Return the manifests of the folder of one pipeline and sink, in the order of minibatches."""
     return manifests.manifests(Folder.at(os.fspath(url), filesystem), after)
 
 
 def read(url: str | os.PathLike[str], *, filesystem: Any = None) -> Iterator[pa.Table]:
-    """Give the rows of every file that a manifest names, compared with what it says of them."""
+    """Return the rows of every file that a manifest names, compared with what it states."""
     for manifest in committed(url, filesystem=filesystem):
         yield from manifest.tables()

@@ -1,12 +1,13 @@
-"""What an answer, or none, says about an event: the table of statuses and of broken connections.
+"""What a response, or a missing one, says about an event: the table of statuses and of broken
+connections.
 
 Always true:
-- a status that is not in the table is unknown;
-- only a whole response says "not delivered" or "rejected", or answers a probe: one that breaks off,
-  or breaks the rules of HTTP, may belong to nothing that was asked;
-- 503 says "not delivered" only together with Retry-After, which asks for the request again: alone
-  it is also what a gateway says whose service went away in the middle of the request;
-- a broken connection says "not delivered" only where nothing of the request can have been written.
+- a status that is not in the table means unknown;
+- only a complete response can mean "not delivered" or "rejected", or answer a probe: an incomplete
+  or invalid one may not belong to this request;
+- 503 means "not delivered" only together with Retry-After, which asks for a repeat: alone, a
+  gateway also sends it if its service failed in the middle of the request;
+- a broken connection means "not delivered" only if nothing of the request can have been written.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ NOT_DELIVERED = {
 UNAVAILABLE = 503
 
 WAIT_S_MAX = 86_400.0
-"""So long a destination is waited for at most, whatever its Retry-After says."""
+"""The longest wait for a service, whatever its Retry-After is."""
 
 NEVER = {
     301: "the service has moved; redirects are not followed: correct url=",
@@ -60,8 +61,8 @@ IN_FLIGHT = 409
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a destination answered: the status, the first part of the body, when to come again, and
-    whether the response came whole.
+    """A service's answer: the status, the first part of the body, when to retry, and whether the
+    response is complete.
     """
 
     status: int
@@ -71,9 +72,9 @@ class Answer:
 
 
 def judged(answer: Answer, where: str, clock: Clock, *, keyed: bool) -> DeliveryError | None:
-    """Say what became of the event that was answered so; None when it was delivered.
+    """Return the outcome of the event with this answer; None if it was delivered.
 
-    `keyed` says that the request carried an Idempotency-Key that the destination absorbs by.
+    `keyed`: the request had an Idempotency-Key by which the service absorbs repeats.
     """
     status = answer.status
     if 200 <= status < 300:

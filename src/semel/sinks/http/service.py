@@ -98,7 +98,7 @@ def header(value: str, what: str) -> Template | None:
 
 
 def _in_query(url: str) -> list[str]:
-    """Give what a query says for every event: a key of the service's, perhaps."""
+    """Return the constant parts of a query: one may be an API key."""
     found = [value for _, value in parse_qsl(urlsplit(url).query) if "{" not in value]
     return [*found, *map(unquote, found)]
 

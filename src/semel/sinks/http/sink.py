@@ -1,8 +1,8 @@
 """An HTTP service as a sink: a call per event, in order per entity, many entities at once.
 
-What it promises follows from what the service can do, which its settings state:
-- REPEATABLE, where it absorbs a repeat by its `Idempotency-Key` (`idempotency=True`);
-- PROBING, where it can be asked for the key of a call (`probe="https://.../{semel.key}"`);
+The promise depends on what the service can do, which the settings state:
+- REPEATABLE, if it absorbs a repeat by its `Idempotency-Key` (`idempotency=True`);
+- PROBING, if it can be asked for the key of a call (`probe="https://.../{semel.key}"`);
 - OPAQUE otherwise: at most `window` calls per partition and crash are in doubt. A `probe` that
   names columns, or a function, is asked about each of them.
 """
@@ -58,24 +58,25 @@ class Http(Sink):
     """Calls `url` once for each event; `{column}` in a template is the event's value.
 
     Attributes:
-        url: a template; values are percent-encoded and never leave their place.
+        url: a template; values are percent-encoded and stay in their place.
         method: POST, PUT, PATCH or DELETE.
         headers: templates by name; `${NAME}` is read from the executor's environment.
-        body: a JSON template (mappings, lists, texts); None is the JSON of all columns.
-        body_column: a column whose text or bytes are the body, as it is.
+        body: a JSON template (mappings, lists, strings); None is the JSON of all columns.
+        body_column: a column whose text or bytes are the body, unchanged.
         content_type: of the body.
-        idempotency: the service absorbs a repeat that carries the same `Idempotency-Key`, for
-            `remembers_s` (a day, unless told).
+        idempotency: the service absorbs a repeat that has the same `Idempotency-Key`, for
+            `remembers_s` (default: a day).
         probe: a URL template to GET (200: arrived, 404: not), or a function that takes the event.
         window: how many events may be in doubt at once (OPAQUE).
         auth: `Bearer`, `Basic`, `Certificate`, or several of them as a tuple.
-        ca: a file of CA certificates to verify the service by, instead of the machine's.
+        ca: a file of CA certificates to verify the service with, instead of the machine's.
         concurrency: how many calls of a session may be in flight.
-        timeout_s: how long one call may take: 10 s, or half of `deadline_s` where that is less; a
-            chunk's calls start so that they end within `deadline_s`.
-        connect_s: how long a connection may take to be made.
-        proxy: the URL of a proxy to go through by CONNECT, or "env": the executor's HTTPS_PROXY.
-        rate_limit: calls per second of a session, at most.
+        timeout_s: how long one call may take: 10 s, or half of `deadline_s` if that is less; the
+            calls of a chunk start so that they end within `deadline_s`.
+        connect_s: how long making a connection may take.
+        proxy: the URL of a proxy to tunnel through by CONNECT, or "env": the executor's
+            HTTPS_PROXY.
+        rate_limit: the most calls per second of a session.
         breaker: after so many failures in a row the rest of a chunk is not tried.
     """
 
@@ -122,7 +123,7 @@ class Http(Sink):
         self._cut()
 
     def _cut(self) -> None:
-        """Say what is called at once, as the capability allows."""
+        """Set how much is called at once, as the capability allows."""
         match self.capability:
             case Capability.PROBING:
                 if self.window != 1:
@@ -208,8 +209,8 @@ class Http(Sink):
             )
 
     def _templates(self) -> Iterator[tuple[str, Iterable[str], bool]]:
-        """Give what each setting names: the setting, its columns, and whether it makes texts of
-        them.
+        """Return the columns of each setting: the setting, its columns, and whether it converts
+        them to text.
         """
         yield "url", sorted(UrlTemplate.of(self.url, "url").names), True
         for name, value in self.headers.items():
@@ -238,7 +239,7 @@ class Http(Sink):
 
     @property
     def capability(self) -> Capability:
-        """What the service can do, as its settings say."""
+        """What the service can do, according to the settings."""
         if self.idempotency or self.remembers_s > 0:
             return Capability.REPEATABLE
         if isinstance(self.probe, Asked) and self.probe.url.names == {KEY}:
@@ -252,7 +253,7 @@ class Http(Sink):
 
     @property
     def service(self) -> Service:
-        """The service as it is reached, apart from what is sent."""
+        """How the service is reached, without the content of requests."""
         return Service(
             name=self.name,
             method=self.method,
@@ -283,7 +284,7 @@ class Http(Sink):
         return Calling(calls, filling)
 
     def notes(self) -> tuple[str, ...]:
-        """Say what the promise rests on at this service."""
+        """State what the promise requires of this service."""
         absorbs = (
             "The service is stated to absorb a repeat by its Idempotency-Key for "
             f"{self.remembers_s:g} s."
@@ -350,7 +351,7 @@ class Filling:
 
 
 def _body(sink: Http) -> tuple[Callable[[Mapping[str, Any]], bytes] | None, frozenset[str]]:
-    """Say how a body is made, and of which names."""
+    """Return the function that makes a body, and the columns it uses."""
     if sink.body_column is not None:
         return partial(_column_body, sink.body_column), frozenset({sink.body_column})
     if sink.body is not None:
@@ -369,7 +370,7 @@ def _column_body(name: str, row: Mapping[str, Any]) -> bytes:
 
 
 def lines_of(rows: Rows) -> list[Sequence[int]]:
-    """Give the places of each entity's events in their order; without entities each is alone."""
+    """Return the places of each entity's events in order; without entities each event is alone."""
     if rows.entities is None:
         return [(place,) for place in range(len(rows))]
     codes = rows.entities.codes
@@ -383,7 +384,7 @@ def lines_of(rows: Rows) -> list[Sequence[int]]:
 
 @dataclass(slots=True)
 class Calling:
-    """A session that tells of every event (REPEATABLE, OPAQUE)."""
+    """A session that reports on every event (REPEATABLE, OPAQUE)."""
 
     calls: Calls
     filling: Filling
@@ -423,7 +424,7 @@ class Probing:
         return DELIVERED
 
     def arrived(self, key: str) -> bool:
-        """Ask the service. Raises `OutcomeUnknown` where it does not say."""
+        """Ask the service. Raises `OutcomeUnknown` if it does not answer 200 or 404."""
         return self.probe.arrived({KEY: key_text(key)})
 
     def close(self) -> None:
@@ -442,11 +443,13 @@ class Asked:
     service: Service
 
     def __call__(self, event: Event) -> bool:
-        """Say whether it arrived. Raises `OutcomeUnknown` where the service does not say."""
+        """Return whether it arrived. Raises `OutcomeUnknown` if the service does not answer
+        that.
+        """
         return self.arrived({**event.value, KEY: key_text(event.key)})
 
     def arrived(self, row: Mapping[str, Any]) -> bool:
-        """GET: 200 is "it arrived", 404 is "it did not", and anything else says nothing."""
+        """GET: 200 means that it arrived, 404 that it did not, any other status means unknown."""
         request = Request(self.url.fill(row), {}, None)
         calls = self.service.calls(self.url.text)
         try:

@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 CLOCK = SystemClock()
 
 _known: dict[tuple[object, ...], dict[str, tuple[float, Topic]]] = {}
-"""What this process was told of topics, and when, by sink."""
+"""What this process knows of topics, and since when, by sink."""
 
 KNOWN_S = 60.0
-"""For so long it is believed: what is there, and that something is not there."""
+"""How long this is trusted, also that a topic does not exist."""
 
 DOUBTED_S = 1.0
-"""For so long it is believed where an event would be rejected because of it."""
+"""How long it is trusted if an event would be rejected because of it."""
 
 REACHED_S = 3.0
-"""For so long a broker is looked for at least, however short the patience: it may be busy."""
+"""How long a broker is looked for at least, however short the retry: it may be busy."""
 
 
 class Outlet:
@@ -70,7 +70,7 @@ class Outlet:
         return min(self.sink.deadline_s, max(self.sink.retry.for_s, REACHED_S))
 
     def topic(self, name: str, *, within_s: float | None = None) -> Topic:
-        """What is known of a topic, or what it says now where that is older than `within_s`."""
+        """What is known of a topic, asked again if that is older than `within_s`."""
         at, known = self._topics[name]
         if within_s is not None and CLOCK.monotonic() - at > within_s:
             known = self._asking().find(name) or known
@@ -91,7 +91,7 @@ class Outlet:
             )
 
     def writer(self) -> Writer:
-        """Make a writer, and fence whoever was before it."""
+        """Make a writer, and fence the one before it."""
         sink = self.sink
         made = Writer(
             sink.producer(self.target, self.bytes_max()),
@@ -152,7 +152,7 @@ class Outlet:
         self._topics[name] = (CLOCK.monotonic(), found)
 
     def bytes_max(self) -> int:
-        """How large a record may be: as the config says, else as the topic and the client do."""
+        """How large a record may be: by the config, otherwise by the topic and the client."""
         said = self.sink.config.get("message.max.bytes")
         if said is not None:
             return int(said)
@@ -166,7 +166,7 @@ def place_of(target: Target) -> str:
 
 
 def number_of(partition: str) -> tuple[str, int | None]:
-    """Give what neighbours of a partition share in their names, and its number: 3 of `3of8`."""
+    """Return what neighbours of a partition share in their names, and its number: 3 of `3of8`."""
     found = re.fullmatch(r"([0-9]+)(of[0-9]+)", partition)
     if found is not None:
         return found[2], int(found[1])
@@ -176,7 +176,7 @@ def number_of(partition: str) -> tuple[str, int | None]:
 
 
 def need_number(partition: str, where: str) -> int:
-    """The number in a partition's name. Raises `ConfigurationError` where there is none."""
+    """The number in a partition's name. Raises `ConfigurationError` if there is none."""
     number = number_of(partition)[1]
     if number is None:
         raise ConfigurationError(f"{where}: the partition has no number, so it has no log")

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from semel.events import Chunk, Rows
 
 STAMPS = ("osn", "entity", "event", "pipeline")
-"""What semel can write into headers: `semel-osn`, ..."""
+"""The headers that semel can write: `semel-osn`, ..."""
 
 BYTES_MAX = 1_000_000
-"""librdkafka's own limit of a record, where neither the topic nor `message.max.bytes` says more."""
+"""librdkafka's own limit of a record, if neither the topic nor `message.max.bytes` sets another."""
 
 OVERHEAD_MAX = 100
-"""What a record weighs beside its key, its value and its headers, at most, in bytes."""
+"""The most bytes of a record besides its key, its value and its headers."""
 
 RUN_ROWS = 1_000
 """So many records are Python's at a time."""
@@ -295,8 +295,8 @@ def _json(rows: Rows) -> pa.Array:
 
 
 def json_text(array: pa.Array) -> pa.Array:
-    """Each value of a column as JSON; null stays null. What differs from Spark's `to_json` is said
-    in docs/sinks/kafka.md.
+    """Each value of a column as JSON; null stays null. docs/sinks/kafka.md lists the differences
+    from Spark's `to_json`.
     """
     kind = array.type
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
@@ -323,7 +323,7 @@ def _inner(kind: pa.DataType) -> Callable[[Any], str]:
 
 
 def _writer(kind: pa.DataType) -> Callable[[Any], str]:
-    """How a value of a type is written. Python's own value does not always tell: an empty map is
+    """How a value of a type is written. The Python value does not always show it: an empty map is
     an empty list.
     """
     types = pa.types
@@ -367,7 +367,7 @@ def _float(value: float) -> str:
 
 
 def _interval(value: timedelta) -> str:
-    """As Spark writes an interval that goes from days to seconds."""
+    """An interval from days to seconds, as Spark writes it."""
     sign, value = ("-", -value) if value < timedelta() else ("", value)
     minutes, seconds = divmod(value.seconds, 60)
     part = f"{value.microseconds:06d}".rstrip("0")

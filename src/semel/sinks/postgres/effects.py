@@ -39,7 +39,7 @@ where c.oid = to_regclass('semel_batch')"""
 
 
 class Effect(Protocol):
-    """What is done with a chunk, inside a transaction that is not its own."""
+    """The effect of a chunk, inside a transaction that the session owns."""
 
     def connected(self, connection: Connection) -> None:
         """Look at the destination once, when there is a new connection."""
@@ -48,14 +48,14 @@ class Effect(Protocol):
         """Make a chunk ready; what is given acts. Raises `Rejected` for what cannot be sent."""
 
     def committed(self) -> None:
-        """Learn that what was done last stands."""
+        """The last effect was committed."""
 
     def undone(self) -> None:
-        """Learn that what was done last does not stand."""
+        """The last effect was not committed."""
 
 
 def effect_of(sink: Postgres, where: str) -> Effect:
-    """Give the effect that the sink describes."""
+    """Return the effect that the sink describes."""
     if sink.table is not None:
         return Append(sink.table, sink.columns, where)
     return (
@@ -122,7 +122,7 @@ class Append(Plain):
         return [(source, self._found(into)) for source, into in wanted]
 
     def _found(self, name: str) -> str:
-        """The table's column of that name; if there is none, the only one but for its case."""
+        """The table's column of that name; otherwise the only one that differs in case only."""
         if name in self._types:
             return name
         alike = [each for each in self._types if each.lower() == name.lower()]
@@ -135,7 +135,7 @@ class Append(Plain):
 
 
 def _copied(connection: Connection, *, statement: sql.Composed, text: Iterable[pa.Buffer]) -> int:
-    """COPY, and say how many rows the server took."""
+    """COPY, and return how many rows the server took."""
     with connection.cursor() as cursor:
         with cursor.copy(statement) as copy:
             for piece in text:
@@ -156,7 +156,7 @@ class Apply:
         self._making: str | None = None
 
     def connected(self, connection: Connection) -> None:
-        """A temporary table goes with its connection, and a new one has none."""
+        """A temporary table is lost with its connection, and a new connection has none."""
         del connection
         self._staged = self._making = None
 
@@ -175,7 +175,7 @@ class Apply:
         return partial(self._act, table=table, text=text, rows=len(chunk))
 
     def committed(self) -> None:
-        """The table stands, empty."""
+        """The table exists and is empty."""
         self._staged = self._making
 
     def undone(self) -> None:
@@ -230,7 +230,7 @@ def staged_columns(chunk: Chunk, where: str) -> tuple[list[pa.Array], list[str]]
 
 
 def _literal(text: str) -> Any:
-    """A type's name of our own table of types."""
+    """The name of a type from semel's own table of types."""
     return text
 
 

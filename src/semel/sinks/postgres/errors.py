@@ -1,11 +1,11 @@
-"""What PostgreSQL's errors say about a chunk: not delivered, rejected, unknown, or misconfigured.
+"""What PostgreSQL's errors mean for a chunk: not delivered, rejected, unknown, or misconfigured.
 
 Always true:
-- until COMMIT is sent nothing can have arrived: the server rolls back a transaction whose client is
-  gone, and semel's statements cannot commit by themselves;
-- once it is sent, only an ERROR that answers it says that it did not happen; a FATAL one may come
-  after the commit;
-- an event is at fault only where the effect itself failed, never where semel's own rows did.
+- before COMMIT is sent nothing can have arrived: the server rolls back a transaction whose client
+  is gone, and semel's statements cannot commit by themselves;
+- after it is sent, only an ERROR in answer to it means that it did not happen; a FATAL error may
+  come after the commit;
+- an event is at fault only if the effect itself failed, never if semel's own rows failed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ AWAY = {
 
 
 def told(error: psycopg.Error, phase: Phase, where: str) -> SemelError:
-    """Say in semel's words what became of a chunk in whose transaction this error came."""
+    """Return the outcome of a chunk in whose transaction this error was raised."""
     state = error.sqlstate or ""
     severity = error.diag.severity_nonlocalized
     if phase is Phase.COMMIT and (not state or severity != "ERROR"):
@@ -79,7 +79,7 @@ def is_data(error: psycopg.Error) -> bool:
 
 
 def is_misuse(error: psycopg.Error) -> bool:
-    """Whether the client refused the statement itself: a parameter that no column gives, say."""
+    """Whether the client refused the statement itself, such as a parameter without a column."""
     import psycopg
 
     misuse = (psycopg.ProgrammingError, psycopg.NotSupportedError)
@@ -87,7 +87,7 @@ def is_misuse(error: psycopg.Error) -> bool:
 
 
 def refused(error: psycopg.Error, settings: dict[str, str], where: str) -> SemelError:
-    """Say why there is no connection: what a person must change, or what may pass."""
+    """Return why there is no connection: a setting to change, or a failure that may pass."""
     why = Refused.of(error, settings)
     if why.misconfigured:
         return ConfigurationError(f"{where}: PostgreSQL refuses the connection: {why.text}")
@@ -95,7 +95,7 @@ def refused(error: psycopg.Error, settings: dict[str, str], where: str) -> Semel
 
 
 def reason(error: psycopg.Error) -> str:
-    """What the server said, in one line, with its code."""
+    """The server's message, on one line, with its code."""
     if error.sqlstate is None:
         return line(error)
     said = error.diag.message_primary or line(error)

@@ -1,11 +1,11 @@
 """Loads the files of manifests into a PostgreSQL table: the key and the rows are one transaction.
 
-- The key of a manifest stands in `semel_loads`, inserted first: where it stood, and for the same
-  manifest, nothing is done; else the rows of every file go in by COPY, and both are committed
-  together. A key that stands for another manifest is `Diverged`: nothing is left out silently.
+- The key of a manifest is inserted into `semel_loads` first. If it is there for the same manifest,
+  nothing is done; otherwise the rows of every file are copied, and both are committed together. A
+  key that belongs to another manifest is `Diverged`: nothing is skipped silently.
 - A second load of the same manifest waits for the first at the key, and then does nothing.
-- What the URL says holds for the load; a commit that is acknowledged is on the server's disk.
-- The URL's password is shown nowhere.
+- The options of the URL apply to the load; a commit that is acknowledged is on the server's disk.
+- The URL's password is never shown.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class PostgresLoad:
                 f"PostgresLoad: {redact(self.url)!r} is not the URL of a PostgreSQL database; the "
                 "form is postgresql://user:password@host/database"
             )
-        with suppress(ImportError):  # where there is no driver, whoever loads looks at it
+        with suppress(ImportError):  # without psycopg the load checks it
             read_url(self.url, "PostgresLoad: the url")
         if not self.table or isinstance(self.columns, str):
             raise ConfigurationError(
@@ -77,7 +77,7 @@ class PostgresLoad:
                 raise no_column("then: columns of PostgresLoad", name, schema.names)
 
     def known(self, manifest: Manifest) -> bool:
-        """Say whether it was loaded. Raises `Diverged` where another one has its key."""
+        """Return whether it was loaded. Raises `Diverged` where another one has its key."""
         with _Loading(self) as loading:
             return loading.known(manifest)
 
@@ -130,8 +130,8 @@ class _Loading:
             raise told(error, self._phase, self._described.where) from error
 
     def known(self, manifest: Manifest) -> bool:
-        """Say whether its key stands, also at standbys that a commit waits for: locking it is
-        something to commit. Without the table none does.
+        """Return whether its key is there, also on standbys that a commit waits for, because the
+        lock has to be committed. Without the table it is not.
         """
         with self._connection.cursor() as cursor:
             if not self._is_there(cursor):
@@ -149,7 +149,7 @@ class _Loading:
         return found == (True,)
 
     def _require_same(self, manifest: Manifest, location: str, rows: int, digest: str) -> None:
-        """Raise `Diverged` where the key stands for another manifest: its rows are not in."""
+        """Raise `Diverged` if the key belongs to another manifest: its rows are not loaded."""
         if (location, digest) != (manifest.location, manifest.digest):
             raise Diverged(
                 f"{manifest.location} with {manifest.rows} rows was not loaded into "
@@ -187,7 +187,7 @@ class _Loading:
         self._commit()
 
     def _commit(self) -> None:
-        """Commit, and wait for standbys where there are any, but not for ever."""
+        """Commit, and wait for standbys if there are any, but not forever."""
         from semel.sinks.postgres.errors import Phase
         from semel.sinks.postgres.session import commit
 

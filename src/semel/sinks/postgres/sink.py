@@ -1,9 +1,9 @@
 """A PostgreSQL destination: the progress row and the effect are one transaction (TRANSACTIONAL).
 
-- One of three ways is chosen: `table` appends with COPY, `apply` runs one statement over a staged
+- One of three modes is chosen: `table` appends with COPY, `apply` runs one statement over a staged
   chunk, `each` runs one statement per event.
-- The progress row stands in the destination's own database; the ledger may be there or elsewhere.
-- The URL's password is shown nowhere.
+- The progress row is in the destination's own database; the ledger may be there or elsewhere.
+- The URL's password is never shown.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class Postgres(Sink):
     Attributes:
         url: `postgresql://user:password@host:port/database?options`.
         table: append every event to this table (`schema.table`, as SQL writes it).
-        columns: the columns of the frame that are appended; a mapping also renames them
-            ({frame: table}). None is all of them.
-        apply: one statement, or several, over the temporary table `semel_batch`, which holds the
-            chunk: the frame's columns, `semel_entity`, `semel_event` and `semel_osn`.
+        columns: the columns of the DataFrame that are appended; a mapping also renames them
+            ({column of the DataFrame: column of the table}). None is all of them.
+        apply: one statement, or several, over the temporary table `semel_batch`, which has the
+            chunk: the columns of the DataFrame, `semel_entity`, `semel_event` and `semel_osn`.
         each: one statement per event, with its columns as `%(column)s`.
-        schema: where `semel_progress` and `semel_progress_ids` stand.
+        schema: where `semel_progress` and `semel_progress_ids` are.
     """
 
     url: str = field(repr=False)
@@ -107,7 +107,7 @@ class Postgres(Sink):
 
     @property
     def mode(self) -> str:
-        """Say which of the three ways it is: append, apply or each."""
+        """Return which of the three modes it is: append, apply or each."""
         if self.table is not None:
             return "append"
         return "each" if self.apply is None else "apply"
@@ -133,7 +133,7 @@ class Postgres(Sink):
         return PostgresSession(self, target)
 
     def notes(self) -> tuple[str, ...]:
-        """Say what the promise rests on at this server."""
+        """State what the promise requires of this server."""
         return (
             (
                 f"Visible at the commit of each chunk, {self.chunk_rows} events at most; progress "
@@ -164,7 +164,7 @@ class Postgres(Sink):
             )
 
     def describe(self) -> dict[str, object]:
-        """Say where the progress stands: statements and addresses may change under a pipeline."""
+        """Return where the progress is: statements and addresses may change under a pipeline."""
         return {**super().describe(), "progress": f"{self.schema}.semel_progress"}
 
 
@@ -176,7 +176,7 @@ def _require_url(url: str, name: str) -> None:
             "postgresql://user:password@host:port/database"
         )
     require_one_line(url, f"sink {name!r}: the url", FORM)
-    with suppress(ImportError):  # where there is no driver the executors look at it
+    with suppress(ImportError):  # without psycopg the executors check it
         read_url(url, f"sink {name!r}: the url")
 
 

@@ -37,8 +37,8 @@ class Table:
 
 
 def described(connection: psycopg.Connection[tuple[Any, ...]], table: str, where: str) -> Table:
-    """Look a table up. Raises `ConfigurationError` where there is none, and where it or a partition
-    of it does not keep what was committed.
+    """Look up a table. Raises `ConfigurationError` if there is none, and if it or a partition of it
+    does not keep what was committed.
     """
     found = connection.execute(_COLUMNS, (table,)).fetchone()
     if found is None:

@@ -1,10 +1,10 @@
-"""One connection to Redis that sends each command once, and says what became of it.
+"""One connection to Redis that sends each command once, and classifies its outcome.
 
 Always true:
-- nothing is repeated here, and nothing of the client library repeats: what was sent and not
-  answered is `OutcomeUnknown`;
-- an error reply that Redis gives before it runs a script is `NotDelivered`, or a
-  `ConfigurationError` where only a person can help; a reply that nobody classified is unknown;
+- nothing is repeated here, nor by the client library: a command that was sent and not answered is
+  `OutcomeUnknown`;
+- an error reply that Redis sends before it runs a script is `NotDelivered`, or a
+  `ConfigurationError` if the configuration must change; an unclassified reply means unknown;
 - no message shows a password.
 """
 
@@ -37,16 +37,16 @@ NOT_NOW = frozenset(
         "MOVED",
     }
 )
-"""What Redis says when it cannot take a write at the moment, and has not taken it."""
+"""The error codes of Redis for a write that it cannot accept at the moment, and has not made."""
 
 NOT_ALLOWED = frozenset({"NOAUTH", "WRONGPASS", "NOPERM"})
-"""What it says to somebody who may not do this."""
+"""The error codes of Redis for a user without the right to do this."""
 
 _REDIRECTS_MAX = 5
 
 
 class Line:
-    """A connection of one session; it is made when it is first needed, and made anew when lost."""
+    """A connection of one session; it is made at the first use, and replaced if it is lost."""
 
     def __init__(self, url: str, deadline_s: float) -> None:
         self.shown = redact(url)
@@ -91,14 +91,14 @@ class Line:
         )
 
     def close(self) -> None:
-        """Give the connection back; one that is gone already is no error."""
+        """Close the connection; one that is lost already is not an error."""
         if self._connection is not None:
             connection, self._connection = self._connection, None
             connection.disconnect()
 
     def _require_lua(self, body: bytes) -> None:
-        """Raise `ConfigurationError` for a body that is not Lua by itself: one that closes semel's
-        function and goes on would run outside of it.
+        """Raise `ConfigurationError` for a body that is not valid Lua by itself: one that closes
+        semel's function and goes on would run outside of it.
         """
         if not body:
             return
@@ -156,7 +156,7 @@ class Line:
         return made
 
     def _go_to(self, host: str, port: int) -> None:
-        """Go where the cluster says that the keys are."""
+        """Connect to the node that has the keys, as the cluster reports it."""
         self.close()
         self._settings = {**self._settings, "host": host or self._settings["host"], "port": port}
 
@@ -166,7 +166,7 @@ class Line:
         if code in NOT_ALLOWED:
             return self.forbidden(str(error))
         if code in NOT_NOW:
-            self.close()  # a replica that was a primary: who has the name now is asked anew
+            self.close()  # a replica that was a primary: resolve the name again
             return NotDelivered(
                 f"{self.shown} does not accept writes at the moment: {code} {error}"
             )
@@ -178,7 +178,7 @@ class Line:
         return OutcomeUnknown(f"{self.shown}: {code} {text}".replace("  ", " "))
 
     def forbidden(self, text: str) -> ConfigurationError:
-        """Say that a person has to give us leave."""
+        """Return the error for a user without the necessary rights."""
         return ConfigurationError(
             f"{self.shown} does not allow it: {text}. Check user and password in the URL, and that "
             "the user may run EVALSHA, SCRIPT LOAD, INFO, HGETALL, HLEN, HSET, DEL and "
@@ -187,7 +187,7 @@ class Line:
 
 
 def _code(errors: Any, error: Exception) -> str:
-    """Give the word that Redis' error began with; the client library takes some of them away."""
+    """Return the code that Redis' error began with; the client library removes some of them."""
     kinds = {
         errors.ReadOnlyError: "READONLY",
         errors.OutOfMemoryError: "OOM",
@@ -211,7 +211,7 @@ def _bulk(value: bytes) -> bytes:
 
 
 def _gathered(parts: list[Any]) -> list[Any]:
-    """Join what is small, so that it goes out in few packets; what is large goes as it is."""
+    """Join small parts, so that they are sent in few packets; large parts are sent unchanged."""
     made: list[Any] = []
     small: list[bytes] = []
     for part in parts:

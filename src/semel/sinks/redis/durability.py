@@ -1,6 +1,6 @@
-"""What a Redis says of itself: whether it keeps the progress row, and how durable it is, in words.
+"""What a Redis server reports of itself: whether it keeps the progress row, and how durable it is.
 
-A setting that cannot be read is unknown, and unknown is never taken for good.
+A setting that cannot be read is unknown, and unknown never counts as durable.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FSYNC = {
 
 
 def read_info(line: Line) -> dict[str, str]:
-    """Ask the server for what it tells of itself."""
+    """Ask the server for its own settings."""
     text = line.ask(b"INFO").decode(errors="replace")
     pairs = (each.partition(":") for each in text.splitlines() if not each.startswith("#"))
     return {name: value.strip() for name, colon, value in pairs if colon}
@@ -64,7 +64,7 @@ def require_lasting(told: dict[str, str], shown: str) -> None:
 
 
 def durability(line: Line) -> str:
-    """Say what the server keeps through a crash."""
+    """Describe what the server keeps through a crash."""
     told = read_info(line)
     parts = [_on_disk(line, told), _TOGETHER]
     replicas = told.get("connected_slaves", "0")

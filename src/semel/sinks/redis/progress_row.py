@@ -1,9 +1,9 @@
-"""The progress row as Redis keeps it: a hash, and the ids of its minibatch in another beside it.
+"""The progress row in Redis: a hash, and the ids of its minibatch in another hash.
 
 Always true:
-- the ids of a minibatch are a text for each chunk, never one text that is written anew with each;
-- events that the last chunk refused stand in the row by place among those sent, and who they are
-  stands beside them, as columns.
+- the ids of a minibatch are one text for each chunk, never one text that every chunk rewrites;
+- events that the last chunk rejected are in the row by place among those sent, and their scope and
+  id are next to them, as columns.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Named = tuple[int, str, "EventID"]
 
 
 def row_keys(target: Target, tag: bytes | None) -> tuple[bytes, bytes]:
-    """Give the keys of the row and of its ids: under the hash tag of the events' keys, if there
+    """Return the keys of the row and of its ids: under the hash tag of the events' keys, if there
     is one.
     """
     names = (target.pipeline, target.sink, target.partition)
@@ -43,7 +43,7 @@ def row_keys(target: Target, tag: bytes | None) -> tuple[bytes, bytes]:
 
 
 def moved(progress: Progress, unfit: str, events: bytes) -> list[bytes]:
-    """Give the first arguments of the script that moves the row."""
+    """Return the first arguments of the script that moves the row."""
     ids = progress.ids.written().content if progress.ids else b""
     return [
         *standing(progress.minibatch, progress.attempt),
@@ -60,13 +60,13 @@ def moved(progress: Progress, unfit: str, events: bytes) -> list[bytes]:
 
 
 def standing(minibatch: Minibatch, attempt: Attempt) -> list[bytes]:
-    """Give minibatch and attempt as the scripts compare them."""
+    """Return minibatch and attempt as the scripts compare them."""
     numbers = (minibatch.generation, minibatch.batch, attempt.run, attempt.task)
     return [b"%d" % number for number in numbers]
 
 
 def read(found: Mapping[bytes, bytes], chunks: Mapping[bytes, bytes]) -> Progress:
-    """Read the row. Raises `ConfigurationError` for one that nobody of ours wrote."""
+    """Read the row. Raises `ConfigurationError` for one that semel did not write."""
     try:
         text = {name.decode(): value for name, value in found.items()}
         rejected: dict[int, str] = {}
@@ -127,7 +127,7 @@ def events_bytes(rows: Rows) -> bytes:
 
 
 def outcomes(told: bytes) -> list[tuple[int, str]]:
-    """Read what the script said of the events it was sent: place among them, and why."""
+    """Read the script's result for the events it was sent: place among them, and reason."""
     if not told:
         return []
     return [(int(at), cleaned(why)) for at, why in json.loads(told.decode(errors="replace"))]
@@ -153,7 +153,7 @@ def _id(event: Any) -> EventID:
 
 
 def cleaned(text: str) -> str:
-    """Give an error of Redis without what its Lua put around it."""
+    """Return an error of Redis without what its Lua put around it."""
     plain = text.strip()
     while plain.startswith(("@user_script:", "user_script:")):
         plain = plain.partition(":")[2].lstrip().partition(":")[2].strip()

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 OWN = b"semel:"
-"""What the keys of progress rows begin with; no event may write there."""
+"""The prefix of progress rows; no event may write to such a key."""
 
 _BYTES = pa.large_binary()
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A text with columns in it, such as `balance:{customer}`; `{{` and `}}` stand for a brace."""
+    """A text with columns in it, such as `balance:{customer}`; `{{` and `}}` are literal braces."""
 
     parts: tuple[bytes | str, ...]
 
@@ -67,9 +67,9 @@ class Template:
 
     @property
     def tag(self) -> bytes | None:
-        """The hash tag that every key of this template has, whatever its columns hold.
+        """The hash tag that every key of this template has, whatever the values of its columns.
 
-        That is so where the tag stands before the first column.
+        There is one if the tag is before the first column.
         """
         first = self.parts[0] if self.parts else b""
         if not isinstance(first, bytes):
@@ -139,13 +139,13 @@ class Filled:
     unfit: dict[int, str]
 
     def wire(self) -> tuple[pa.Buffer, pa.Buffer]:
-        """Give the keys, and the arguments, of all fit rows as the protocol writes them."""
+        """Return the keys, and the arguments, of all fit rows as the protocol writes them."""
         chosen = None if self.fit.all() else pa.array(self.fit)
         return _on_the_wire(self.keys, chosen), _on_the_wire(self.arguments, chosen)
 
 
 def fill(batch: pa.RecordBatch, keys: Sequence[Template], arguments: Sequence[Template]) -> Filled:
-    """Make keys and arguments of every row, and say which rows are unfit, and why."""
+    """Make keys and arguments of every row, and return which rows are rejected, and why."""
     made_keys = tuple(each.values(batch) for each in keys)
     made = tuple(each.values(batch) for each in arguments)
     unfit: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""The URL of a Redis as settings of a connection; what nobody understands of it is refused.
+"""The URL of a Redis as settings of a connection; unknown parts of it are refused.
 
 No message shows a password, or the value of an option.
 """
@@ -19,10 +19,9 @@ _TLS = "ssl_ca_certs, ssl_certfile, ssl_keyfile, ssl_cert_reqs, ssl_check_hostna
 
 
 def settings_of(url: str, deadline_s: float) -> tuple[Any, dict[str, Any]]:
-    """Give the class of a connection to this Redis, and its settings; nothing is connected.
+    """Return the class of a connection to this Redis, and its settings; it connects to nothing.
 
-    Raises `ConfigurationError` for a URL that does not say what it means, `MissingExtra` without
-    redis-py.
+    Raises `ConfigurationError` for a URL that cannot be used, `MissingExtra` without redis-py.
     """
     try:
         import redis.connection as connections
