@@ -31,7 +31,7 @@ from semel.ledger.client import LedgerClient
 from semel.ledger.journal import Journal
 from semel.ledger.store.opening import open_store
 from semel.runtime import Process
-from semel.sinks.http import Http
+from semel.sinks import Http
 from support.servers.http_witness import HttpWitness
 from support.servers.postgres import PostgresServer
 

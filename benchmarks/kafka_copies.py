@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.environments import python_with
 from semel.runtime import SystemClock
-from semel.sinks.kafka import Kafka
+from semel.sinks import Kafka
 from semel.spark.deliver import deliver
 from support.servers.kafka import fetched
 

@@ -22,7 +22,7 @@ from benchmarks import overhead
 from benchmarks.progress import Length
 from benchmarks.rounds import folder, rounds, session
 from benchmarks.rows import Row, compared
-from semel.sinks.postgres import Postgres
+from semel.sinks import Postgres
 from semel.spark.deliver import deliver
 from support.servers.postgres import PostgresServer
 

@@ -24,7 +24,7 @@ from semel.ledger.client import LedgerClient
 from semel.ledger.journal import Journal
 from semel.ledger.store.opening import open_store
 from semel.runtime import Process
-from semel.sinks.redis import Redis
+from semel.sinks import Redis
 from support.servers.redis import RedisServer
 
 if TYPE_CHECKING:

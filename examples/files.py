@@ -20,7 +20,7 @@ from semel.sinks.files import committed, read
 from semel.spark.session import make_session
 
 if TYPE_CHECKING:
-    from semel.sinks.files.manifests import Manifest
+    from semel.sinks import Manifest
 
 ORDERS = "customer string, order_id bigint, amount double"
 

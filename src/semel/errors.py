@@ -107,9 +107,14 @@ def plain_text(text: object, limit: int = SHOWN_MAX) -> str:
     if isinstance(text, bytes):
         text = text[: 4 * limit + 4].decode(errors="backslashreplace")
     told = str(text)
-    shown = "".join(each if each.isprintable() else _escaped(each) for each in told[: limit + 1])
+    shown = printable(told[: limit + 1])
     return shown if len(shown) <= limit else shown[: max(limit - len(_CUT), 0)] + _CUT[:limit]
 
 
-def _escaped(character: str) -> str:
+def printable(text: str) -> str:
+    """Return the text with each character that does not print escaped as in Python."""
+    return "".join(each if each.isprintable() else _python_escape(each) for each in text)
+
+
+def _python_escape(character: str) -> str:
     return character.encode("unicode_escape", "backslashreplace").decode("ascii")

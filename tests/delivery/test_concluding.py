@@ -11,8 +11,7 @@ from semel.errors import Fenced, NotDelivered, OutcomeUnknown, Rejected
 from semel.events import Identity, Minibatch
 from semel.ledger.verbs.divergence import judge
 from semel.protocol import Judgement
-from semel.sinks import Retry, Target
-from semel.sinks.conclude import Concluding, Ended
+from semel.sinks import Ended, Retry, Target
 from support.destinations import Crash, Folder, FolderLine, FolderSink
 from support.pipeline import COUNTER, GIVEN, POSITION, World, crash_everywhere, world_of
 
@@ -67,7 +66,7 @@ def shelf(identity: Identity = GIVEN, **settings: Any) -> World:
 
 def test_a_minibatch_is_concluded_once_the_ledger_has_it_complete() -> None:
     world = shelf()
-    assert isinstance(world.sinks[0], Concluding)
+    assert world.sinks[0].concludes
     opening = world.open(0)
     reports = world.task(opening, "a1 b2", partition="0")
     reports += world.task(opening, "c3", partition="1", spark_task=1)

@@ -59,9 +59,9 @@ def copied(world: World) -> Callable[[], None]:
 
 def words(acknowledged: int, has: str) -> str:
     return re.escape(
-        f"{acknowledged} is the last output sequence number that the destination acknowledged, and "
-        f"it has {has}: events are gone from it, or it is another one. Restore it, or start under "
-        "a new name"
+        f"{acknowledged} is the last output sequence number that the destination acknowledged, but "
+        f"it has {has}. It has lost events, or it is another destination. Restore it, or start "
+        "under a new name"
     )
 
 

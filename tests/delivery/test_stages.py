@@ -336,10 +336,13 @@ def test_what_cannot_be_a_second_stage_is_refused(tmp_path: Path) -> None:
         raise AssertionError
 
     for then, why in [
-        (Kafka(name="k", servers="127.0.0.1:1", topic="t", sequenced=True), "not a sequenced"),
-        (Files(name="in", url=str(tmp_path)), "not a sequenced topic or files"),
+        (
+            Kafka(name="k", servers="127.0.0.1:1", topic="t", sequenced=True),
+            "cannot be a sequenced",
+        ),
+        (Files(name="in", url=str(tmp_path)), "cannot be a sequenced topic or files"),
         (semel.sink(batches=True)(batches), "batches=True"),
-        (7, "neither a loader nor a sink nor a function"),
+        (7, "must be a loader, a sink or a function"),
     ]:
         with pytest.raises(ConfigurationError, match=why):
             Files(name="out", url=str(tmp_path), then=then)  # type: ignore[arg-type]

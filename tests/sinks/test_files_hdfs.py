@@ -10,7 +10,7 @@ import pytest
 from pyarrow import fs
 
 from semel.errors import Diverged, Fenced
-from semel.sinks.conclude import Ended, EndedPart
+from semel.sinks import Ended, EndedPart
 from semel.sinks.files import Files, committed, read
 from semel.sinks.files.sink import PartSession
 from semel.sinks.files.storage import Folder
@@ -141,7 +141,7 @@ def test_a_zombie_that_finds_nothing_to_move_is_fenced(
         folder.move(aside, place)
 
     monkeypatch.setattr(Folder, "move", replaced_first)
-    with pytest.raises(Fenced, match="removed by a later attempt"):
+    with pytest.raises(Fenced, match="removed, by a later attempt"):
         zombie.finish()
     assert rows_in(tmp_path) == ["c3"]
 

@@ -180,7 +180,7 @@ def test_a_file_without_its_types_or_with_other_rows_is_told(tmp_path: Path, for
         list(read(tmp_path / "pay/out"))
     del value["parts"][0]["schema"]
     path.write_text(json.dumps(value))
-    with pytest.raises(ConfigurationError, match="does not keep its types"):
+    with pytest.raises(ConfigurationError, match="does not have its column types"):
         list(read(tmp_path / "pay/out"))
 
 

@@ -124,7 +124,7 @@ def test_a_zombie_is_fenced_in_a_bucket_too(
         folder.move(aside, place)
 
     monkeypatch.setattr(Folder, "move", replaced_first)
-    with pytest.raises(Fenced, match="removed by a later attempt"):
+    with pytest.raises(Fenced, match="removed, by a later attempt"):
         zombie.finish()
     zombie.close()
     [size] = sink.folder("pay").sizes(["part-0001-0000000000-0-1-1.parquet"])

@@ -376,13 +376,13 @@ def test_a_secret_that_the_client_repeats_in_its_errors_is_not_shown(sequenced: 
         ({"topic": "semel-progress"}, "is the progress topic"),
         ({"topic": "t", "config": {"transactional.id": "x"}}, "cannot be in config"),
         ({"topic": "t", "config": {"acks": 1}}, "cannot be in config"),
-        ({"topic": "t", "stamps": ("offset",)}, "there is no stamp 'offset'"),
-        ({"topic": "t", "headers": {"semel-osn": "id"}}, "semel- are semel's"),
-        ({"topic": "t", "last_opener_wins": False}, "the last opener always wins"),
+        ({"topic": "t", "stamps": ("offset",)}, "unknown stamp 'offset'"),
+        ({"topic": "t", "headers": {"semel-osn": "id"}}, "semel- are reserved"),
+        ({"topic": "t", "last_opener_wins": False}, "unknown setting 'last_opener_wins'"),
         ({"topic": "t", "progress_partitions": 0}, "at least 1"),
         ({"topic": "t", "sequenced": True, "stamps": ()}, "all stamps are needed"),
-        ({"topic": "t", "sequenced": True, "partition": "p"}, "say topic, not partition"),
-        ({"topic": "t", "servers": ""}, "servers is a text"),
+        ({"topic": "t", "sequenced": True, "partition": "p"}, "pass topic, not partition"),
+        ({"topic": "t", "servers": ""}, "servers must be a string"),
     ],
 )
 def test_a_sink_that_cannot_keep_its_promise_is_refused(

@@ -64,7 +64,7 @@ def test_a_replaced_writer_is_refused_by_the_log(
     later.deliver_with(chunk(0, 3), progress(0, 3, 2))
     with pytest.raises(Fenced):
         zombie.deliver_with(chunk(0, 3), progress(0, 3))
-    with pytest.raises(Fenced, match=r"the log names 1\.2"):
+    with pytest.raises(Fenced, match=r"the log names the later attempt 1\.2"):
         opened(kafka, topic, place, 1).take_over()
     assert ids_in(consumed(kafka, topic)) == [0, 1, 2]
 
@@ -75,7 +75,7 @@ def test_a_number_that_is_not_beyond_the_tail_is_refused(
     session = opened(kafka, topic, place)
     session.take_over()
     session.deliver_with(chunk(0, 5), progress(0, 5))
-    with pytest.raises(Fenced, match="the log stands at 5 already"):
+    with pytest.raises(Fenced, match="the log is at 5 already"):
         session.deliver_with(chunk(4, 6), progress(4, 6))
 
 
@@ -168,7 +168,7 @@ def test_a_log_that_lost_what_it_had_stops_the_pipeline(
     pipeline.minibatch(0, chunk(0, 10).rows.batch)
     kafka.delete_topic(topic)
     kafka.create_topic(topic, partitions=2)
-    with pytest.raises(Diverged, match="events are gone from it"):
+    with pytest.raises(Diverged, match="It has lost events"):
         pipeline.minibatch(1, chunk(10, 12).rows.batch)
     pipeline.close()
 

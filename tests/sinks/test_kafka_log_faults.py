@@ -142,7 +142,7 @@ def test_a_lost_checkpoint_repeats_nothing_when_the_topic_has_let_its_oldest_rec
         pipeline.minibatch(0, rows, query="another checkpoint")
     let_go(kafka, topic, -1)  # all of them
     pipeline.start()
-    with pytest.raises(Diverged, match="nothing of this partition is left in it"):
+    with pytest.raises(Diverged, match="no record of this partition is left in it"):
         pipeline.minibatch(0, rows, query="another checkpoint")
     pipeline.close()
 

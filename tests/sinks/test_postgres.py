@@ -77,14 +77,14 @@ def test_no_word_of_it_tells_the_password(desk: Desk) -> None:
         ({}, "one of table=, apply= and each="),
         ({"table": "t", "each": "select 1"}, "apply= and each=; given: table and each"),
         ({"each": "select 1", "columns": ["a"]}, "columns= goes with table="),
-        ({"table": "t", "columns": "a"}, "columns= is a list of names"),
+        ({"table": "t", "columns": "a"}, "columns= must be a list of names"),
         ({"table": "t", "url": "host=h password=geheim"}, "the url is not the URL"),
         ({"table": "t", "url": "mysql://u:geheim@h/d"}, "is not the URL of a PostgreSQL"),
         ({"table": "t", "deadline_s": 0}, "must be greater than 0"),
-        ({"table": "t", "schema": ""}, "no schema's name"),
+        ({"table": "t", "schema": ""}, "not a valid schema name"),
         ({"apply": " -- so\n/* it */ Commit"}, "begins with COMMIT"),
         ({"apply": ("select 1", "rollback")}, "begins with ROLLBACK"),
-        ({"each": "  "}, "is no statement"),
+        ({"each": "  "}, "is not a statement"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_in_a_sentence(
@@ -378,9 +378,9 @@ def test_each_names_a_column_that_the_frame_does_not_have(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("way", "said"),
     [
-        ({"table": "nowhere"}, "there is no table 'nowhere'"),
+        ({"table": "nowhere"}, "table 'nowhere' does not exist"),
         ({"table": "payments", "columns": {"id": "ident"}}, "has no column 'ident'"),
-        ({"table": "payments", "columns": ["ident"]}, "and the frame has customer"),
+        ({"table": "payments", "columns": ["ident"]}, "but the DataFrame has customer"),
         ({"table": "forgetful"}, "forgetful is unlogged"),
         ({"table": "parted"}, "a_part is unlogged"),
         ({"table": "spread"}, "far_part is a foreign table"),

@@ -186,13 +186,13 @@ def test_a_body_that_returns_something_else_than_an_error_has_applied_its_event(
         f"{PUSH} end for i = 1, 3 do",
         f"{PUSH} --[[ and no end",
         f"{PUSH} local text = [[",
-        "this is no Lua",
+        "this is not valid Lua",
     ],
 )
 def test_a_body_that_leaves_its_place_is_refused_before_anything_runs(
     redis: RedisServer, body: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match="is no Lua"):
+    with pytest.raises(ConfigurationError, match="is not valid Lua"):
         delivered(redis, body)
     assert listed(redis) == ""
     assert redis.execute("EXISTS", "l:") == 0

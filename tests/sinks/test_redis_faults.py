@@ -397,8 +397,9 @@ def test_a_right_that_is_missing_stops_with_words_and_moves_nothing(
 
 
 def test_a_database_or_a_script_that_cannot_be_stops_with_words(redis: RedisServer) -> None:
-    assert "is no Lua" in said(
-        lambda: deliver_one(lists(redis, command="", script="this is no Lua")), ConfigurationError
+    assert "is not valid Lua" in said(
+        lambda: deliver_one(lists(redis, command="", script="this is not valid Lua")),
+        ConfigurationError,
     )
     assert "DB index" in said(
         lambda: deliver_one(lists(redis, url=redis.url(99_999))), ConfigurationError

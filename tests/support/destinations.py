@@ -481,6 +481,8 @@ class Logs(Destination):
 
 @dataclass(frozen=True, kw_only=True)
 class SequencedSink(WitnessSink):
+    last_opener_wins: bool = False
+
     @property
     def capability(self) -> Capability:
         return Capability.SEQUENCED

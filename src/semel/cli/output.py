@@ -12,6 +12,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from semel.errors import printable
+
 _WIDEST = 100_000
 _SHORT = 60
 
@@ -50,9 +52,8 @@ def show_pairs(pairs: Iterable[tuple[str, object]]) -> None:
 
 
 def plain(value: object) -> str:
-    """Return a value as printable text; None is a dash."""
-    text = "-" if value is None else str(value)
-    return "".join(each if each.isprintable() else _escape(each) for each in text)
+    """Give a value as printable text; what is not there is a dash."""
+    return "-" if value is None else printable(str(value))
 
 
 def shorten(text: str) -> str:
@@ -66,7 +67,3 @@ def ago(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit} ago"
     return f"{seconds:.0f} s ago"
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape", "backslashreplace").decode("ascii")

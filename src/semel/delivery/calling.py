@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from semel.errors import (
-    ConfigurationError,
     DeliveryError,
     NotDelivered,
     OutcomeUnknown,
@@ -17,9 +16,7 @@ from semel.errors import (
     SemelError,
 )
 from semel.protocol import Capability
-from semel.sinks import DELIVERED, Receipt
-from semel.sinks.callables import left_to_run, runs_nothing
-from semel.sinks.unclassified import Unclassified
+from semel.sinks import DELIVERED, Receipt, Unclassified, checked_session, left_to_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,20 +24,6 @@ if TYPE_CHECKING:
     from semel.events import Event
     from semel.runtime import Runtime
     from semel.sinks import AnySession, Retry, Sink, Target
-
-
-ASKED = (
-    "deliver",
-    "arrived",
-    "take_over",
-    "deliver_with",
-    "deliver_again",
-    "delivered_ids",
-    "write",
-    "finish",
-    "close",
-)
-"""What sessions are asked, and answer when they return."""
 
 
 class Forgotten(Exception):
@@ -119,7 +102,7 @@ def open_session(
     last: Exception | None = None
     for _ in sink.retry.tries(runtime):
         try:
-            return _run_by_calls(sink, sink.open(target))
+            return checked_session(sink, sink.open(target))
         except NotDelivered as error:
             last = error
         except SemelError:
@@ -132,14 +115,3 @@ def open_session(
         f"destination could not be reached ({last}). Nothing was sent; see that it runs, then "
         "restart the query"
     ) from last
-
-
-def _run_by_calls(sink: Sink, session: AnySession) -> AnySession:
-    """Refuse a session whose answers are still to be run: they would all count as true."""
-    for name in ASKED:
-        if runs_nothing(getattr(type(session), name, None)):
-            raise ConfigurationError(
-                f"sink {sink.name!r}: {type(session).__name__}.{name} is `async def` or has a "
-                "`yield`, so a call would do nothing. Make it an ordinary method"
-            )
-    return session

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from semel.delivery.parking.in_doubt import stop_if_held
 from semel.delivery.parking.resend import Resending
@@ -32,7 +32,7 @@ from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
 from semel.ledger.verbs.runs import ROUTING, STAGE_OF, Owners
 from semel.protocol import ParkedState, PartitionState
 from semel.runtime import Runtime
-from semel.sinks.conclude import Concluding, Ended, EndedPart, stage_after
+from semel.sinks import Ended, EndedPart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -241,12 +241,12 @@ class Driver:
     def _staged(self) -> Iterator[tuple[Sink, Sink]]:
         """Give each sink that has a second stage, and that."""
         for sink in self.sinks:
-            if (stage := stage_after(sink)) is not None:
+            if (stage := sink.stage) is not None:
                 yield sink, stage
 
     def _with_stages(self) -> list[Sink]:
         """Give every destination: the sinks, and the stages after them."""
-        return [*self.sinks, *filter(None, map(stage_after, self.sinks))]
+        return [*self.sinks, *filter(None, (sink.stage for sink in self.sinks))]
 
     def _close(self, opening: OpenMinibatch) -> int:
         closing = Closing(
@@ -272,7 +272,7 @@ def conclude(
     it to the stage after it.
     """
     for sink in sinks:
-        if isinstance(sink, Concluding):
+        if sink.concludes:
             at = (minibatch.generation, minibatch.batch)
             for ended in _ended(client, sink.name, prefix(client.pipeline, sink.name, *at)):
                 _patiently(sink, ended, runtime)
@@ -286,7 +286,7 @@ def conclude_before(
     for a while, before its rows are let go.
     """
     for sink in sinks:
-        if isinstance(sink, Concluding):
+        if sink.concludes:
             for ended in _ended(client, sink.name, prefix(client.pipeline, sink.name)):
                 older = ended.minibatch.generation < opened.generation
                 if older or stayed(ended.minibatch, opened):
@@ -311,11 +311,10 @@ def _ended(client: LedgerClient, sink: str, start: str) -> Iterator[Ended]:
 
 def _patiently(sink: Sink, ended: Ended, runtime: Runtime) -> None:
     """Conclude it, and again while that may help: a conclusion may be repeated."""
-    concluding = cast("Concluding", sink)
     last: Exception = NotDelivered("not tried")
     for _ in sink.retry.tries(runtime):
         try:
-            concluding.conclude(ended)
+            sink.conclude(ended)
         except (NotDelivered, OutcomeUnknown) as error:
             last = error
         except SemelError:

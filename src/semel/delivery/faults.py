@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from semel.errors import HeldInDoubt, OutcomeUnknown, SemelError, SinkBroken, plain_text
 from semel.ledger.verbs.parked import read_parked
 from semel.protocol import Capability, Fault, ParkedState, SpanState
-from semel.sinks.unclassified import Unclassified, is_programming
+from semel.sinks import Unclassified, is_programming
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,13 +20,13 @@ from semel.delivery.parking.in_doubt import stop_if_held
 from semel.delivery.parking.parking import Expected, schema_text
 from semel.errors import Diverged, HeldInDoubt, NotDelivered
 from semel.events import Chunk, Digest, Rows
-from semel.events.chunks import chunk_key, escaped
+from semel.events.chunks import chunk_key, key_part
 from semel.events.digests import changed_columns, column_types
 from semel.ledger.verbs.complete import Report
 from semel.ledger.verbs.parked import parked_key, parking, read_heads, read_parked
 from semel.ledger.verbs.partitions import PartitionClaim
 from semel.protocol import Found, ParkedState
-from semel.sinks.progress import lost
+from semel.sinks import lost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -297,7 +297,7 @@ class Lane:
                 target.pipeline, self.sink.name, minibatch, target.partition, span, (start, stop)
             ),
             osn_base=self.last_osn_before + 1,
-            prefix=f"{escaped(target.pipeline)}/{escaped(self.sink.name)}/",
+            prefix=f"{key_part(target.pipeline)}/{key_part(self.sink.name)}/",
         )
 
     def unreached(self, why: NotDelivered) -> NotDelivered:

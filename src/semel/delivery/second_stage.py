@@ -26,15 +26,13 @@ from semel.ledger.rows import OpenRow, ParkedRow
 from semel.ledger.store.commit import Conflict, Delete, Equals
 from semel.ledger.verbs.parked import parked_key, parking, read_heads, read_parked
 from semel.protocol import ParkedState
-from semel.sinks.conclude import Staged
 
 if TYPE_CHECKING:
     from semel.events.event import Minibatch
     from semel.ledger.client import LedgerClient
     from semel.ledger.store.commit import Key, Requirement, Update
     from semel.runtime import Process, Runtime
-    from semel.sinks import Sink
-    from semel.sinks.conclude import Ended
+    from semel.sinks import Ended, Sink
 
 log = logging.getLogger("semel")
 
@@ -56,8 +54,8 @@ class Stages:
         Raises `NotDelivered` where it surely did not arrive, `HeldInDoubt` under policy `stop`,
         `Fenced` for a run that was replaced.
         """
-        stage = sink.stage if isinstance(sink, Staged) else None
-        if stage is None or not isinstance(sink, Staged):
+        stage = sink.stage
+        if stage is None:
             return
         row = self._due(sink, stage, ended)
         at = parked_key(self._client.pipeline, stage.name, row)
@@ -76,7 +74,7 @@ class Stages:
 
     # -- the steps
 
-    def _due(self, sink: Staged, stage: Sink, ended: Ended) -> ParkedRow:
+    def _due(self, sink: Sink, stage: Sink, ended: Ended) -> ParkedRow:
         """Make the row that says what is to be sent."""
         batch = sink.announce(ended)
         return ParkedRow(

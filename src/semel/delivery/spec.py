@@ -9,7 +9,6 @@ from semel.errors import ConfigurationError
 from semel.events.routing import Routing
 from semel.ledger.verbs.pruning import REMEMBER_S
 from semel.protocol import OnDoubt, OnReject
-from semel.sinks.conclude import stage_after
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +53,7 @@ class PipelineSpec:
         object.__setattr__(self, "sinks", tuple(self._worded(sink) for sink in self.sinks))
         for sink in self.sinks:
             self._refuse_park_limit(sink)
-        stages = filter(None, map(stage_after, self.sinks))
+        stages = filter(None, (sink.stage for sink in self.sinks))
         names = [sink.name for sink in (*self.sinks, *stages)]
         for name in names:
             if names.count(name) > 1:

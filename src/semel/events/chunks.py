@@ -45,7 +45,7 @@ class Chunk:
 
     def event_key(self, row: int) -> str:
         """The stable key of one row's event."""
-        return f"{self.prefix}{escaped(self.rows.scope(row))}/{id_text(self.rows.id(row))}"
+        return f"{self.prefix}{key_part(self.rows.scope(row))}/{id_text(self.rows.id(row))}"
 
     def event(self, row: int) -> Event:
         """One row as a sink that takes rows sees it."""
@@ -62,7 +62,7 @@ class Chunk:
         rows = self.rows
         present, _ = rows.scopes.distinct()
         texts = rows.scopes.texts
-        starts = {code: f"{self.prefix}{escaped(texts[code])}/" for code in present.tolist()}
+        starts = {code: f"{self.prefix}{key_part(texts[code])}/" for code in present.tolist()}
         ids = zip(rows.scopes.codes.tolist(), rows.all_ids(), strict=True)
         return [starts[code] + id_text(id_) for code, id_ in ids]
 
@@ -87,11 +87,11 @@ def chunk_key(
     """The stable key of a chunk. The span is part of it: the same range recorded anew, because some
     of its events are handled by now, is another chunk.
     """
-    names = f"{escaped(pipeline)}/{escaped(sink)}/{minibatch}/{escaped(partition)}"
+    names = f"{key_part(pipeline)}/{key_part(sink)}/{minibatch}/{key_part(partition)}"
     return f"{names}/{span}/{place[0]}-{place[1]}"
 
 
-def escaped(text: str) -> str:
+def key_part(text: str) -> str:
     """The text with what separates, what escapes and what cannot be seen written as %XX."""
     return _UNSAFE.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
@@ -101,5 +101,5 @@ def id_text(id: EventID) -> str:  # noqa: A002 - the word of the design
     if isinstance(id, int):
         return str(id)
     if isinstance(id, str):
-        return "=" + escaped(id)
+        return "=" + key_part(id)
     return ",".join(map(id_text, id)) + ("," if len(id) == 1 else "")

@@ -158,11 +158,13 @@ def joined(parts: Sequence[pa.Array]) -> pa.Array:
     """
     if len(parts) == 1:
         return parts[0]
-    texts_ = [_escaped(part) if is_text(part.type) else part.cast(pa.string()) for part in parts]
+    texts_ = [
+        _escape_commas(part) if is_text(part.type) else part.cast(pa.string()) for part in parts
+    ]
     return pc.binary_join_element_wise(*texts_, ",")
 
 
-def _escaped(part: pa.Array) -> pa.Array:
+def _escape_commas(part: pa.Array) -> pa.Array:
     if not pc.any(pc.match_substring_regex(part, r"[,\\]")).as_py():
         return part
     return pc.replace_substring(pc.replace_substring(part, "\\", "\\\\"), ",", "\\,")

@@ -107,7 +107,7 @@ def event_of(written: str) -> EventID:
 def _escape(text: str) -> str:
     if not text:
         return _EMPTY
-    escaped = _UNSAFE.sub(_escaped, text)
+    escaped = _UNSAFE.sub(_percent_code, text)
     written = escaped.encode()
     if len(written) <= TEXT_BYTES_MAX:
         return escaped
@@ -115,7 +115,7 @@ def _escape(text: str) -> str:
     return written[: TEXT_BYTES_MAX // 2].decode(errors="ignore") + _SHORTENED + digest
 
 
-def _escaped(found: re.Match[str]) -> str:
+def _percent_code(found: re.Match[str]) -> str:
     code = ord(found[0])
     return f"%{code:02X}" if code < 0x100 else f"%u{code:04X}"
 

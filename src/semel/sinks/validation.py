@@ -1,8 +1,8 @@
-"""What a sink is told when it is made: words that exist and fit, or a refusal that helps.
+"""Checks the settings of a sink when it is made.
 
 Always true:
-- a word that there is none of, or that is missing, is a `ConfigurationError` and names the nearest;
-- a policy is one of the protocol's values, also where it was given as a text.
+- an unknown or missing setting is a `ConfigurationError`, which names the nearest known one;
+- a policy is one of the protocol's values, also if it was passed as a string.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-AUTHORS = frozenset({"keyed_by_event", "last_opener_wins", "span_chunks", "whole"})
-"""What the author of a sink says, and its user is not told of."""
+AUTHORS = frozenset({"keyed_by_event", "span_chunks"})
+"""Settings for authors of sinks, which messages to users do not list."""
 
 _COUNTS = {"chunk_rows": 1, "span_chunks": 1, "park_limit": 0}
 _TIMES = ("lease_s", "deadline_s", "remembers_s")
@@ -40,8 +40,8 @@ _TIMES = ("lease_s", "deadline_s", "remembers_s")
 if TYPE_CHECKING:
 
     class DoubtPolicy:
-        """`on_doubt` as type checkers see it: given as a word, a policy or a function, and read as
-        a policy.
+        """`on_doubt` for type checkers: set as a string, a policy or a function, read as a
+        policy.
         """
 
         def __get__(self, sink: object, kind: object) -> OnDoubt: ...
@@ -49,9 +49,7 @@ if TYPE_CHECKING:
         def __set__(self, sink: object, given: Doubt) -> None: ...
 
     class RejectPolicy:
-        """`on_reject` as type checkers see it: given as a word or a policy, and read as a
-        policy.
-        """
+        """`on_reject` for type checkers: set as a string or a policy, read as a policy."""
 
         def __get__(self, sink: object, kind: object) -> OnReject: ...
 
@@ -59,23 +57,20 @@ if TYPE_CHECKING:
 
 
 class Checked(ABCMeta):
-    """Makes sinks: looks at their settings before they are made."""
+    """The metaclass of sinks: it checks settings before a sink is made."""
 
     if not TYPE_CHECKING:  # an editor shows the settings of the sink itself
 
         def __call__(cls, *given: Any, **settings: Any) -> Any:
-            """Make a sink. Raises `ConfigurationError` for settings that cannot be."""
+            """Make a sink. Raises `ConfigurationError` for settings that cannot work."""
             name = settings.get("name")
             who = f"sink {name!r}" if name else cls.__name__
             require_words(cls, who, given, settings)
             if name is not None and (not isinstance(name, str) or not name):
-                raise ConfigurationError(
-                    f"{who}: name={name!r} is no name: the ledger keeps it by one"
-                )
+                raise ConfigurationError(f"{who}: name must be a non-empty string, got {name!r}")
             made = super().__call__(*given, **_read(who, settings))
             if "park_limit" not in settings:
-                # What was not asked for follows from what was: a large chunk can be parked as a
-                # whole.
+                # The default grows with the chunk: a large chunk can be parked at once.
                 object.__setattr__(made, "park_limit", max(made.park_limit, made.parked_at_once))
             return made
 
@@ -87,25 +82,25 @@ class Checked(ABCMeta):
 
 
 def no_such(who: str, word: str, known: Iterable[str]) -> ConfigurationError:
-    """Name a setting that there is none of, and the nearest that there is."""
+    """Return the error for an unknown setting, with the nearest known one."""
     words = list(known)
     near = get_close_matches(word, words, 1)
     meant = f"; did you mean {near[0]!r}?" if near else "."
     return ConfigurationError(
-        f"{who}: there is no setting {word!r}{meant} There are {', '.join(words)}"
+        f"{who}: unknown setting {word!r}{meant} Settings: {', '.join(words)}"
     )
 
 
 def no_column(what: str, name: str, known: Iterable[str]) -> ConfigurationError:
-    """Say that a setting names a column which the frame does not have, and the nearest one."""
+    """Return the error for a setting that names a missing column, with the nearest column."""
     names = list(known)
     lower = {each.lower(): each for each in names}
     near = get_close_matches(name.lower(), list(lower), 1)
     meant = f"; did you mean {lower[near[0]]!r}?" if near else "."
     if name.partition(".")[0] in names:
-        meant = ", and a field of a column has to be selected as a column of its own."
+        meant = ". It is a field of a column: select it as a column of its own."
     return ConfigurationError(
-        f"{what} names the column {name!r}, which the frame does not have{meant} It has "
+        f"{what} names the column {name!r}, which the DataFrame does not have{meant} It has "
         f"{', '.join(names)}. Correct the setting or the query"
     )
 
@@ -113,7 +108,7 @@ def no_column(what: str, name: str, known: Iterable[str]) -> ConfigurationError:
 def require_words(
     function: Callable[..., object], who: str, given: tuple[Any, ...], words: Mapping[str, Any]
 ) -> None:
-    """Raise `ConfigurationError` where `function` cannot be called with these words."""
+    """Raise `ConfigurationError` if `function` cannot be called with these arguments."""
     signature = _signature(function)
     try:
         signature.bind(*given, **words)
@@ -143,8 +138,8 @@ def _signature(function: Callable[..., object]) -> inspect.Signature:
 
 
 def checked_words(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Let a function refuse words that there are none of, and miss those that it needs, as sinks
-    do.
+    """Make a function raise `ConfigurationError` for unknown and missing parameters, as
+    sinks do.
     """
 
     @wraps(function)
@@ -158,16 +153,18 @@ def checked_words(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 def _read(who: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Give the settings that all sinks share as the protocol's values; leave the others."""
+    """Return the settings with those that all sinks share converted to the protocol's values."""
     read = dict(settings)
     if callable(read.get("on_doubt")):
         if read.get("probe") is not None:
-            raise ConfigurationError(f"{who}: on_doubt is a function, and so is probe: say it once")
+            raise ConfigurationError(
+                f"{who}: on_doubt is a function and probe is given too; pass only one of them"
+            )
         read["probe"], read["on_doubt"] = read["on_doubt"], OnDoubt.PROBE
     if runs_nothing(read.get("probe")):
         raise ConfigurationError(
-            f"{who}: the probe is `async def` or has a `yield`, so a call would ask nobody. Make "
-            "it an ordinary function that says True, False or None"
+            f"{who}: the probe is `async def` or has a `yield`, so a call would run nothing. Make "
+            "it an ordinary function that returns True, False or None"
         )
     if "on_doubt" in read:
         read["on_doubt"] = _one_of(OnDoubt, read["on_doubt"], who, "on_doubt")
@@ -176,15 +173,19 @@ def _read(who: str, settings: dict[str, Any]) -> dict[str, Any]:
     retry = read.get("retry", Retry())
     if not isinstance(retry, Retry):
         seconds = f"{retry:g}" if isinstance(retry, int | float) else "30"
-        raise ConfigurationError(f"{who}: retry is a Retry: Retry(for_s={seconds})")
+        raise ConfigurationError(f"{who}: retry must be a Retry; pass Retry(for_s={seconds})")
     for word, least in _COUNTS.items():
         value = read.get(word, least)
         if type(value) is not int or value < least:
-            raise ConfigurationError(f"{who}: {word}={value!r} must be an integer, {least} or more")
+            raise ConfigurationError(
+                f"{who}: {word} must be an integer of at least {least}, got {value!r}"
+            )
     for word in _TIMES:
         value = read.get(word, 0.0)
         if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-            raise ConfigurationError(f"{who}: {word}={value!r} must be a time, in seconds")
+            raise ConfigurationError(
+                f"{who}: {word} must be a number of seconds, not negative, got {value!r}"
+            )
     return read
 
 
@@ -194,5 +195,5 @@ def _one_of(kind: type[StrEnum], value: Any, who: str, word: str) -> StrEnum:
     except ValueError:
         *others, last = ("a function" if each is OnDoubt.PROBE else each.value for each in kind)
         raise ConfigurationError(
-            f"{who}: {word}={value!r} is not possible; {word} is {', '.join(others)} or {last}"
+            f"{who}: unknown {word} {value!r}; use {', '.join(others)} or {last}"
         ) from None

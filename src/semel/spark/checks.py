@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 from semel.errors import ConfigurationError, plain_text
 from semel.events import Counter, Given
 from semel.protocol import Capability
-from semel.sinks import Function
 from semel.spark.plan import route
 from semel.spark.versions import arrow_schema
 
@@ -219,15 +218,10 @@ def refuse_rooted(sinks: Iterable[Sink]) -> None:
         if error is None:
             continue
         where, held = _held(sink)
-        instead = (
-            "Open it inside the function, or keep it in a module that the function imports"
-            if isinstance(sink, Function)
-            else "Open it in the sink's open(), which runs on the executor, and keep it in the "
-            "session"
-        )
         raise ConfigurationError(
             f"sink {sink.name!r} cannot be sent to the executors: {where or 'the sink itself'} is "
-            f"a {_kind(held)}, which cannot be pickled ({plain_text(error)}). {instead}"
+            f"a {_kind(held)}, which cannot be pickled ({plain_text(error)}). "
+            f"{sink.pickling_advice}"
         )
 
 

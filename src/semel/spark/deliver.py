@@ -11,9 +11,8 @@ from semel.delivery.start_guard import refuse_while_looking
 from semel.errors import ConfigurationError
 from semel.events import Position
 from semel.ledger.verbs.pruning import REMEMBER_S
-from semel.sinks import Sink
+from semel.sinks import Sink, checked_words
 from semel.sinks import sink as make_sink
-from semel.sinks.validation import checked_words
 from semel.spark import kafka_topics
 from semel.spark.batch_job import Delivered, run_batch
 from semel.spark.checks import (
@@ -232,7 +231,10 @@ def _sink(destination: object, pipeline: str, word: str) -> Sink:
     if callable(destination) and not isinstance(destination, type):
         return make_sink(destination)
     got = type(destination).__name__
-    instead = "Pass one of semel.sinks, or a function with @semel.sink above it, or a list of them"
+    instead = (
+        "Pass one of semel.sinks, a sink of your own (a subclass of semel.sinks.Sink), a function "
+        "with @semel.sink above it, or a list of them"
+    )
     if isinstance(destination, str):
         got = "a string" if "://" in destination else repr(destination)  # may hold a password
         instead = "Pass the sink itself, without quotes: to=charge"

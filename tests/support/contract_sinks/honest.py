@@ -49,6 +49,7 @@ class Box(Sink):
     path: str
     can: Capability = Capability.OPAQUE
     session: type[Desk] | None = None
+    whole: bool = False
 
     @property
     def capability(self) -> Capability:

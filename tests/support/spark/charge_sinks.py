@@ -226,6 +226,7 @@ class Sequenced(HouseSink):
     """A log for each partition; with `in_parts` a chunk arrives event by event."""
 
     in_parts: bool = False
+    last_opener_wins: bool = False
 
     @property
     def capability(self) -> Capability:

@@ -9,13 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from semel.sinks import Retry, Target
-from semel.sinks.conclude import Ended
+from semel.sinks import Ended, Manifest, PostgresLoad, Retry, Target
 from semel.sinks.files import Files
-from semel.sinks.files.manifests import Manifest
 from semel.sinks.files.sink import PartSession
 from semel.sinks.files.storage import Folder
-from semel.sinks.postgres.manifest_loader import PostgresLoad
 from support.spark import faults
 from support.spark.query_job import into
 from support.spark.settings import Settings

@@ -22,7 +22,7 @@ from semel.errors import (
 from semel.ledger.journal import read_unsure
 from semel.ledger.verbs.parked import note, read_parked
 from semel.protocol import DOUBT, Fault, OnDoubt, ParkedState, Remedy
-from semel.sinks.unclassified import Unclassified, is_programming
+from semel.sinks import Unclassified, is_programming
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -33,7 +33,7 @@ from semel.errors import (
     plain_text,
 )
 from semel.events import Attempt, Chunk, Minibatch
-from semel.events.chunks import escaped
+from semel.events.chunks import key_part
 from semel.protocol import DOUBT, Capability, Remedy
 from semel.sinks import DELIVERED, Progress, Receipt, Target
 
@@ -297,7 +297,7 @@ class Again:
     def _chunk(self, claimed: Claimed, token: int | None = None) -> Chunk:
         """Make the event again as it was when it was parked, under its old identity and OSN."""
         row = claimed.row
-        names = f"{escaped(self.client.pipeline)}/{escaped(self.sink.name)}/"
+        names = f"{key_part(self.client.pipeline)}/{key_part(self.sink.name)}/"
         chunk = Chunk(
             rows=rows_of(row),
             start=row.position,

@@ -27,8 +27,7 @@ from semel.ledger.verbs.generations import Fold, close, leftovers
 from semel.ledger.verbs.parked import HeadMoved, parking, read_heads, read_parked
 from semel.ledger.verbs.sequences import Mark, Standing
 from semel.protocol import DOUBT, Capability, OnReject, ParkedState, Remedy, SpanState
-from semel.sinks import Tail, Target
-from semel.sinks.progress import lost
+from semel.sinks import Tail, Target, lost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

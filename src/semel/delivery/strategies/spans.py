@@ -72,7 +72,7 @@ class Drafts:
         is an intent.
         """
         start = self._lane.position
-        if getattr(self._lane.sink, "batches", None) is False:
+        if self._lane.sink.takes_python_values:
             require_values(rows)
         return self.draft(rows, cuts(start, start + len(rows), self._lane.sink.chunk_rows))
 

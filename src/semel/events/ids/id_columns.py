@@ -139,9 +139,9 @@ class IdColumns:
         """
         if self.dense:
             return pack(self.names, self.borders, self.firsts, self.lasts)
-        names, firsts = escaped(self.names), self.firsts
+        names, firsts = json_inner(self.names), self.firsts
         if self.shape == TEXT:
-            opened, pieces, closed = '"', [escaped(firsts)], '"'
+            opened, pieces, closed = '"', [json_inner(firsts)], '"'
         else:
             numbers = firsts.cast(pa.string())
             lasts = numbers if self.lasts is firsts else self.lasts.cast(pa.string())
@@ -280,7 +280,7 @@ def _is_sorted(codes: NDArray[Any], numbers: Integers) -> bool:
     return bool((codes == codes[0]).all() and (numbers[1:] >= numbers[:-1]).all())
 
 
-def escaped(texts: pa.Array) -> pa.Array:
+def json_inner(texts: pa.Array) -> pa.Array:
     """The texts as they stand between quotes in JSON; nearly always as they are."""
     _, ends, content = texts.buffers()
     if content is None or not content.size:

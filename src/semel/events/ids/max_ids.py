@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.events.encoding.canonical_json import PreEncoded
-from semel.events.ids.id_columns import escaped
+from semel.events.ids.id_columns import json_inner
 from semel.events.ids.membership import last_rows
 
 if TYPE_CHECKING:
@@ -64,10 +64,10 @@ class Latest:
         pieces: list[Any] = []
         for part in parts:
             taken, text = part.take(order), pa.types.is_string(part.type)
-            pieces += [",", '"', escaped(taken), '"'] if text else [",", taken.cast(pa.string())]
+            pieces += [",", '"', json_inner(taken), '"'] if text else [",", taken.cast(pa.string())]
         opened, closed = ("[[", "]") if len(parts) > 1 else ("[", "")
         tail = f"{closed},{beside}]"
-        names = escaped(names.take(order))
+        names = json_inner(names.take(order))
         each = pc.binary_join_element_wise('"', names, '":' + opened, *pieces[1:], tail, "")
         edges = pa.array([0, len(each)], pa.int32())
         [whole] = pc.binary_join(pa.ListArray.from_arrays(edges, each), ",")

@@ -1,8 +1,9 @@
-"""Part files as tables again: with the types that were delivered, never with guessed ones.
+"""Reads part files as tables, with the types that were delivered, never with guessed ones.
 
-- Parquet knows its types. Beside a JSON or CSV file its Arrow schema is kept, and goes before what
-  a value looks like: `007` of a text is a text, a decimal has all its digits.
-- A line may be as long as it likes, and a column of floats holds numbers and `"NaN"`.
+- Parquet has its types. The manifest has the Arrow schema of a JSON or CSV file, which takes
+  precedence over what a value looks like: `007` of a string stays a string, a decimal has all its
+  digits.
+- A line may have any length, and a column of floats has numbers and `"NaN"`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _BLOCK_BYTES_MAX = 2**31 - 1
 
 
 def schema_text(schema: pa.Schema) -> str:
-    """Give a schema as it is kept beside a file: Arrow's own bytes, as base64."""
+    """Return a schema as the manifest keeps it: Arrow's serialized bytes, as base64."""
     return base64.b64encode(schema.remove_metadata().serialize()).decode()
 
 
@@ -42,8 +43,8 @@ def table(content: bytes, form: str, schema: str) -> pa.Table:
         return pq.read_table(pa.BufferReader(content))
     if not schema:
         raise ConfigurationError(
-            f"a {form} file whose manifest does not keep its types, so nobody can tell 007 from 7: "
-            "read it with the semel that wrote it"
+            f"the manifest of this {form} file does not have its column types, so 007 cannot be "
+            "distinguished from 7: read it with the version of semel that wrote it"
         )
     kept = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(schema)))
     return _from_json(content, kept) if form == "json" else _from_csv(content, kept)
@@ -63,7 +64,7 @@ def _from_json(content: bytes, schema: pa.Schema) -> pa.Table:
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Give what JSON has of a column as the column."""
+    """Return the values that JSON has of a column with the column's type."""
     if pa.types.is_dictionary(kind):
         return _array(values, kind.value_type).dictionary_encode().cast(kind)
     if pa.types.is_nested(kind):
@@ -124,7 +125,7 @@ def _from_csv(content: bytes, schema: pa.Schema) -> pa.Table:
 
     read = csv.read_csv(
         pa.BufferReader(content),
-        # A line has to fit into a block, and nobody knows how long the longest is.
+        # A line has to fit into a block, and the longest line is not known.
         csv.ReadOptions(block_size=min(len(content) + 1, _BLOCK_BYTES_MAX)),
         # With one column, a line of a null is empty.
         csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),

@@ -1,9 +1,9 @@
-"""A folder of files on any file system: what is done in it, and what is durable when it returns.
+"""A folder of files on any file system: its operations, and what is durable when they return.
 
 Always true:
-- a name that comes from outside is escaped before it is part of a path, and no two names share one;
-- a file is written aside and moved to its place as a whole: on a local disk after it and its folder
-  were synced, on an object store by a copy that happens entirely or not at all.
+- a name from outside is escaped before it is part of a path, and no two names share one path;
+- a file is written to a temporary place and moved to its own atomically: on a local disk after it
+  and its folder were synced, on an object store by a copy that is atomic.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _HDFS = ("hdfs", "viewfs")
 _SCHEMES = ("file", "s3", *_HDFS)
 
 
-def escaped(name: str) -> str:
-    """Give a name as one part of a path: `topic/3` is `topic~2F3`. A very long one is shortened,
-    with a digest that keeps it apart.
+def path_part(name: str) -> str:
+    """Return a name as one part of a path: `topic/3` is `topic~2F3`. A very long name is shortened
+    and gets a digest that keeps it unique.
     """
     text = _UNSAFE.sub(lambda found: "".join(f"~{each:02X}" for each in _bytes(found[0])), name)
     if len(text) <= _NAME_BYTES_MAX:
@@ -40,10 +40,10 @@ def escaped(name: str) -> str:
     return f"{text[:64]}~~{hashlib.sha256(_bytes(name)).hexdigest()[:32]}"
 
 
-def unescaped(text: str) -> str:
+def from_path_part(text: str) -> str:
     """Read an escaped name back; ValueError for one that was shortened."""
     if "~~" in text:
-        raise ValueError(f"{text!r} was shortened; the manifest has the whole name")
+        raise ValueError(f"{text!r} was shortened; the manifest has the full name")
     plain = re.sub("~([0-9A-F]{2})", lambda found: f"%{found[1]}", text.replace("%", ""))
     made = bytearray()
     for part in re.findall("%[0-9A-F]{2}|.", "" if text == "~" else plain):
@@ -57,19 +57,19 @@ def _bytes(text: str) -> bytes:
 
 def where_of(url: str, below: Sequence[str] = ()) -> str:
     """Name the folder at a URL, or one below it, without a secret."""
-    return "/".join([place(url).rstrip("/"), *map(escaped, below)])
+    return "/".join([place(url).rstrip("/"), *map(path_part, below)])
 
 
 def refuse_url(url: str) -> None:
-    """Raise `ConfigurationError` for a URL that is no place for files; nobody is asked, and nothing
-    is shown that may be a part of a secret.
+    """Raise `ConfigurationError` for a URL that cannot be a place for files. It connects to
+    nothing, and shows nothing that may be a part of a secret.
     """
     scheme, separator, rest = url.partition("://")
     if separator and scheme not in _SCHEMES:
         raise ConfigurationError(
-            f"{scheme_of(url)}... is no place for files: give a path, file:///path, "
-            "s3://bucket/path?region=... or hdfs://host:port/path. Another store that pyarrow.fs "
-            "knows goes by filesystem=, with url= a path in it"
+            f"{scheme_of(url)}... is not a supported place for files: use a path, file:///path, "
+            "s3://bucket/path?region=... or hdfs://host:port/path. For another store that "
+            "pyarrow.fs supports pass filesystem=, with url= a path in it"
         )
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
     host = authority.rpartition("@")[2]
@@ -78,14 +78,14 @@ def refuse_url(url: str) -> None:
     misplaced = scheme != "file" and (is_misplaced(after) or ("@" in authority and "@" in after))
     if separator and (misplaced or (port and (scheme == "s3" or not port.isdecimal()))):
         raise ConfigurationError(
-            f"{scheme}://... is no place for files: what stands before its first slash is neither "
-            "a bucket nor a host. Write what is special in a key as %XX: / is %2F, + is %2B, # is "
-            "%23, ? is %3F, and @ is %40"
+            f"{scheme}://... is not a valid place for files: the part before its first slash is "
+            "neither a bucket nor a host. Write special characters in a key as %XX: / is %2F, + "
+            "is %2B, # is %23, ? is %3F, and @ is %40"
         )
 
 
 def replaces_nothing(url: str, system: Any) -> bool:
-    """Say whether a rename in that file system goes over nothing that is there, as on HDFS."""
+    """Return whether a rename in that file system cannot replace an existing file, as on HDFS."""
     if system is not None:
         return bool(system.type_name == "hdfs")
     return url.partition("://")[0] in _HDFS and "://" in url
@@ -93,7 +93,7 @@ def replaces_nothing(url: str, system: Any) -> bool:
 
 @lru_cache(maxsize=8)
 def _connected(url: str, process: int) -> tuple[Any, str]:
-    """Give the file system of a URL and the path in it, made once in a process."""
+    """Return the file system of a URL and the path in it, made once per process."""
     from pyarrow import fs
 
     del process
@@ -103,8 +103,8 @@ def _connected(url: str, process: int) -> tuple[Any, str]:
         system, root = fs.FileSystem.from_uri(url)
     except (ValueError, TypeError) as error:
         where = place(url)
-        why = f": {error}" if where == url else "; see its user, its key and its options"
-        raise ConfigurationError(f"{where!r} is no place for files{why}") from None
+        why = f": {error}" if where == url else "; check its user, its key and its options"
+        raise ConfigurationError(f"{where!r} is not a usable place for files{why}") from None
     return system, str(root)
 
 
@@ -119,7 +119,7 @@ class Writing:
     _digest: Any = field(default_factory=hashlib.sha256)
 
     def write(self, content: Any) -> int:
-        """Take the next bytes; what comes after it was given up is dropped."""
+        """Take the next bytes; bytes after `close` are dropped."""
         view = memoryview(content)
         if self.closed:
             return view.nbytes
@@ -129,14 +129,14 @@ class Writing:
         return view.nbytes
 
     def tell(self) -> int:
-        """Say how many bytes came so far."""
+        """Return how many bytes were written so far."""
         return self.bytes
 
     def flush(self) -> None:
         """Leave it to the end."""
 
     def digest(self) -> str:
-        """Give the SHA-256 of the bytes so far."""
+        """Return the SHA-256 of the bytes so far."""
         return str(self._digest.hexdigest())
 
     def keep(self) -> None:
@@ -163,13 +163,13 @@ class Folder:
 
     @classmethod
     def at(cls, url: str, system: Any = None, below: Sequence[str] = ()) -> Folder:
-        """Give the folder at a URL, or at a path in a given file system, or one below it."""
+        """Return the folder at a URL, or at a path in a given file system, or one below it."""
         root = url.rstrip("/")
         if system is None:
             refuse_url(url)
             # A client that was made before a fork is of no use after it.
             system, root = _connected(url, os.getpid())
-        names = [escaped(name) for name in below]
+        names = [path_part(name) for name in below]
         return cls(system, "/".join([root.rstrip("/"), *names]), where_of(url, below))
 
     @property
@@ -178,13 +178,13 @@ class Folder:
         return bool(self.system.type_name == "local")
 
     def path(self, name: str) -> str:
-        """Give the path of a file in it."""
+        """Return the path of a file in it."""
         return f"{self.root}/{name}"
 
     # -- looking
 
     def names(self, below: str) -> list[str]:
-        """List the files in a folder of it; none where there is no such folder."""
+        """List the files in a folder of it; empty if there is no such folder."""
         from pyarrow import fs
 
         found = self.system.get_file_info(fs.FileSelector(self.path(below), allow_not_found=True))
@@ -209,28 +209,28 @@ class Folder:
         return [each.size if each.type is fs.FileType.File else None for each in found]
 
     def stands(self, name: str) -> bool:
-        """Say whether there is a file of this name."""
+        """Return whether a file of this name exists."""
         return self.sizes([name])[0] is not None
 
     def read(self, name: str) -> bytes:
-        """Give what a file holds."""
+        """Return the content of a file."""
         with self.system.open_input_stream(self.path(name)) as stream:
             return bytes(stream.read())
 
     # -- changing
 
     def write_aside(self, name: str) -> Writing:
-        """Begin a file that nobody reads yet."""
+        """Begin a file in a temporary place."""
         self._make(name)
         if self.local:
             return Writing(Path(self.path(name)).open("wb"), local=True)
         return Writing(self.system.open_output_stream(self.path(name)), local=False)
 
     def move(self, aside: str, place: str) -> None:
-        """Move a file to its place, over what is there; afterwards it is there for good.
+        """Move a file to its place and replace an existing file; it is durable afterwards.
 
-        In an object store it is copied, which happens as a whole; what is aside is left there. On
-        HDFS a rename replaces nothing, and nothing is removed for it: `FileExistsError`.
+        In an object store it is copied atomically, and the temporary file stays. On HDFS a rename
+        cannot replace a file, and none is removed for it: `FileExistsError`.
         """
         self._make(place)
         source, target = self.path(aside), self.path(place)
@@ -243,13 +243,13 @@ class Folder:
             return
         if replaces_nothing("", self.system):
             if not self.stands(aside):
-                raise FileNotFoundError(f"{self.where}/{aside} is not there")
+                raise FileNotFoundError(f"{self.where}/{aside} does not exist")
             if self.stands(place):
-                raise FileExistsError(f"{self.where}/{place} is there already")
+                raise FileExistsError(f"{self.where}/{place} exists already")
         self.system.move(source, target)
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there; afterwards it is gone for good."""
+        """Remove a file if it exists; the removal is durable afterwards."""
         if self.local:
             with contextlib.suppress(FileNotFoundError):
                 Path(self.path(name)).unlink()
@@ -263,7 +263,7 @@ class Folder:
                 raise
 
     def remove_folder(self, below: str) -> None:
-        """Remove a folder of it with all it holds, if it is there."""
+        """Remove a folder with its content if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self.system.delete_dir(self.path(below))
 

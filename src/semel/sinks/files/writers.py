@@ -1,7 +1,7 @@
-"""Parquet, JSON lines and CSV: the same rows give the same bytes, wherever Arrow batches end.
+"""Parquet, JSON lines and CSV: the same rows produce the same bytes, wherever Arrow batches end.
 
-Row groups are cut at a fixed number of rows, from one piece of memory each, and nothing that
-differs between two attempts (a time, a name) goes into a file.
+Row groups have a fixed number of rows, each from one piece of memory, and nothing that differs
+between two attempts (a time, a name) is written into a file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Writer(Protocol):
         """Take the next rows."""
 
     def close(self) -> None:
-        """Write what is left; the file itself is closed by whoever opened it."""
+        """Write the rest; the caller closes the file itself."""
 
 
 class ParquetRows:
@@ -107,14 +107,14 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def is_plain(kind: pa.DataType) -> bool:
-    """Say whether CSV has a word of its own for its values."""
+    """Return whether CSV has a representation of its own for these values."""
     return bool(
         pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_floating(kind)
     )
 
 
 def in_csv(kind: pa.DataType) -> pa.DataType:
-    """Give the type that a column is written as: its own, or a text."""
+    """Return the type that a column is written as: its own, or string."""
     return kind if is_plain(kind) else pa.large_string()
 
 
@@ -142,14 +142,14 @@ def refuse(schema: pa.Schema, form: str) -> None:
         for field in schema:
             if pa.types.is_nested(field.type):
                 raise ConfigurationError(
-                    f"column {field.name!r} is of type {field.type}, and a CSV file holds plain "
-                    'values only. Leave it out, make it a text with to_json, or say format="json" '
-                    'or format="parquet"'
+                    f"column {field.name!r} has type {field.type}, but CSV holds plain values "
+                    'only. Drop it, convert it with to_json, or use format="json" or '
+                    'format="parquet"'
                 )
     names = schema.names
     for name in names:
         if names.count(name) > 1:
-            raise ConfigurationError(f"two columns are called {name!r}: give one another name")
+            raise ConfigurationError(f"two columns have the name {name!r}; rename one")
     json_lines.refuse(schema)
 
 
@@ -160,5 +160,6 @@ def _refuse_in_parquet(schema: pa.Schema) -> None:
         pq.ParquetWriter(pa.BufferOutputStream(), schema).close()
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
         raise ConfigurationError(
-            f"these columns cannot be written as Parquet: {error}. Cast or leave out what is named"
+            f"these columns cannot be written as Parquet: {error}. Cast or drop the columns that "
+            "are named"
         ) from None

@@ -1,8 +1,9 @@
-"""Who calls: bearer and basic credentials, client certificates, and secrets that nobody reads.
+"""Credentials: bearer tokens, basic authentication, client certificates, and how secrets stay
+secret.
 
-- A secret is a text, or `${NAME}`: the environment of the executor has it, and nothing else does.
-- A secret is in no repr, and `Masks` takes it out of whatever a destination echoes.
-- TLS is verified, always: by the machine's CAs, or by a CA of one's own alone.
+- A secret is a string, or `${NAME}`: a variable in the environment of the executor only.
+- A secret is in no repr, and `Masks` removes it from whatever a service echoes.
+- TLS is always verified: by the CAs of the machine, or by a given CA only.
 """
 
 from __future__ import annotations
@@ -55,29 +56,29 @@ Auth = Bearer | Basic | Certificate
 
 
 def revealed(text: str, what: str) -> str:
-    """Give a secret: the text itself, with each `${NAME}` as this machine's environment has it.
+    """Return a secret: the text with each `${NAME}` replaced from this machine's environment.
 
-    Runs on the executor. Raises `ConfigurationError`, which names the variable that is not there.
+    Runs on the executor. Raises `ConfigurationError`, which names the missing variable.
     """
 
     def found(name: re.Match[str]) -> str:
         value = os.environ.get(name[1])
         if not value:
             raise ConfigurationError(
-                f"{what}: the environment of the executor has no {name[1]}; set it where Python "
-                "workers see it (spark.executorEnv.NAME)"
+                f"{what}: the environment of the executor has no variable {name[1]}; set it for "
+                "Python workers (spark.executorEnv.NAME)"
             )
         return value
 
     made = _NAMED.sub(found, text)
     if not (made.isascii() and made.isprintable()):
-        raise ConfigurationError(f"{what} holds a line end, or what is not ASCII")
+        raise ConfigurationError(f"{what} contains a line end or a non-ASCII character")
     return made
 
 
 def revealed_alone(text: str) -> list[str]:
-    """Give what stands in a header's value without the words around it: what each `${NAME}` stands
-    for, and the last word.
+    """Return the secret parts of a header's value: the value of each `${NAME}`, and the
+    last word.
     """
     named = [os.environ.get(name, "") for name in _NAMED.findall(text)]
     return [*named, *text.split()[1:][-1:]]
@@ -101,14 +102,14 @@ class Masks:
 
     @classmethod
     def of(cls, secrets: Iterable[str]) -> Masks:
-        """Each as services write it, longest first, so that none is left in part; too short a text
-        is no secret.
+        """Each in every notation of services, longest first, so that none is left in part; a text
+        that is too short is not treated as a secret.
         """
         kept = {form for each in secrets if len(each) >= _SHORT for form in _forms(each)}
         return cls(tuple(sorted(kept, key=len, reverse=True)))
 
     def __call__(self, text: str) -> str:
-        """Give the text with each secret as ***, also one that its end cuts off."""
+        """Return the text with each secret replaced by ***, also one that is cut off at its end."""
         for secret in self.secrets:
             text = text.replace(secret, "***")
         for secret in self.secrets:
@@ -119,14 +120,14 @@ class Masks:
 
 
 def _forms(secret: str) -> set[str]:
-    """Give a secret as it is, and as JSON, URLs and HTML write it."""
+    """Return a secret as it is, and as JSON, URLs and HTML write it."""
     quoted = json.dumps(secret)[1:-1]
     urls = {quote(secret), quote(secret, safe=""), quote_plus(secret)}
     return {secret, quoted, quoted.replace("/", "\\/"), html.escape(secret), *urls}
 
 
 def authorization(auth: tuple[Auth, ...], what: str) -> tuple[str | None, list[str]]:
-    """Give the Authorization header, if there is one, and what of it is secret."""
+    """Return the Authorization header, if there is one, and its secret parts."""
     for each in auth:
         if isinstance(each, Bearer):
             token = revealed(each.token, f"{what}: the bearer token")
@@ -135,7 +136,7 @@ def authorization(auth: tuple[Auth, ...], what: str) -> tuple[str | None, list[s
             user = revealed(each.user, f"{what}: the user")
             password = revealed(each.password, f"{what}: the password")
             if ":" in user:
-                raise ConfigurationError(f"{what}: a user of Basic has no colon in its name")
+                raise ConfigurationError(f"{what}: the user of Basic must not contain a colon")
             pair = base64.b64encode(f"{user}:{password}".encode()).decode()
             return f"Basic {pair}", [password, pair]
     return None, []

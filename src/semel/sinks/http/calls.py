@@ -1,11 +1,11 @@
 """Many calls at once, in order per entity: one event loop and one pool of connections.
 
 Always true:
-- at most one event of an entity is in flight, and after one that failed the later ones of its
-  entity are not tried;
-- a request is written only while its call can end before the chunk's deadline, on a clock that
-  goes on while the machine is suspended;
-- nothing is sent twice unless the destination absorbs it, or nothing of it was written.
+- at most one event of an entity is in flight, and after a failure the later events of its entity
+  are not tried;
+- a request is written only if its call can end before the chunk's deadline, on a clock that
+  continues while the machine is suspended;
+- nothing is sent twice unless the service absorbs it, or nothing of it was written.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     """The places of one entity's events in the chunk, in their order."""
 
 UNTRIED = "not tried: an event of its entity before it failed"
-LATE = "not tried: the chunk's time (deadline_s) was over"
-BROKEN = "not tried: the circuit breaker opened after calls that failed in a row"
+LATE = "not tried: the time of the chunk (deadline_s) was over"
+BROKEN = "not tried: the circuit breaker opened after several calls in a row failed"
 
 
 class Request(NamedTuple):
@@ -72,13 +72,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
-    """What every call of a session has in common.
+    """The settings that all calls of a session share.
 
     Attributes:
-        where: the destination as messages name it.
+        where: the service as messages name it.
         origin: scheme, host and port.
-        keyed: whether the destination absorbs a repeat by its Idempotency-Key.
-        proxy: what leads to it by a tunnel, if anything does.
+        keyed: whether the service absorbs a repeat by its Idempotency-Key.
+        proxy: the proxy to tunnel through, if any.
     """
 
     where: str
@@ -118,8 +118,8 @@ class Calls:
         self._sleepers: set[asyncio.Future[None]] = set()
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Let the loop run until the work is done; beside a loop that runs here (a notebook's) in a
-        thread.
+        """Run the loop until the work is done; in a thread if a loop is running here, as in a
+        notebook.
         """
         try:
             asyncio.get_running_loop()
@@ -203,7 +203,7 @@ class Calls:
             return error
         except Exception as error:  # noqa: BLE001 - nothing was sent yet
             why = plain_text(f"{type(error).__name__}: {error}")
-            return Rejected(f"its request cannot be made ({why})")
+            return Rejected(f"its request cannot be built ({why})")
         return await self._send(filled)
 
     async def _send(self, request: Request) -> DeliveryError | None:
@@ -216,7 +216,9 @@ class Calls:
                 return doubt or last or refused
             last = await self._call(request)
             if isinstance(last, Rejected) and doubt is not None:
-                return OutcomeUnknown(f"{last} An earlier call of it may have arrived: {doubt}")
+                return OutcomeUnknown(
+                    f"{last} An earlier call of this event may have arrived: {doubt}"
+                )
             if last is None or isinstance(last, Rejected):
                 return last
             if isinstance(last, OutcomeUnknown):
@@ -229,7 +231,7 @@ class Calls:
             await self._pause(pause)
 
     async def _turn(self) -> NotDelivered | None:
-        """Wait until a call may start; say why when none may any more."""
+        """Wait until a call may start; return the reason if none may start any more."""
         now = self._clock.monotonic()
         start = now
         if self._interval:
@@ -247,7 +249,7 @@ class Calls:
             now = self._clock.monotonic()
 
     async def _call(self, request: Request) -> DeliveryError | None:
-        """Make one call and say what came of it; an error nobody classified is unknown."""
+        """Make one call and return its outcome; an unclassified error means unknown."""
         where = self._door.where
         try:
             answer = await self._answer(self._door.method, request, self._latest)
@@ -269,7 +271,7 @@ class Calls:
         return outcome
 
     def _shown(self, foreign: object) -> str:
-        """Give foreign text as it may stand in a message: no secret, one line."""
+        """Return text from outside as it may be in a message: without secrets, on one line."""
         return plain_text(self._door.masks(str(foreign)), SHOWN_BYTES)
 
     async def _answer(self, method: str, request: Request, latest: float) -> Answer:
@@ -299,7 +301,7 @@ class Calls:
         except (NeverSent, Broken) as error:
             raise type(error)(self._shown(error)) from None
         if not answer.whole:
-            raise Broken(f"the response, {answer.status}, broke off")
+            raise Broken(f"the response, {answer.status}, is incomplete")
         return answer.status
 
     # -- time

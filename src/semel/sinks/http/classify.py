@@ -1,12 +1,13 @@
-"""What an answer, or none, says about an event: the table of statuses and of broken connections.
+"""What a response, or a missing one, says about an event: the table of statuses and of broken
+connections.
 
 Always true:
-- a status that is not in the table is unknown;
-- only a whole response says "not delivered" or "rejected", or answers a probe: one that breaks off,
-  or breaks the rules of HTTP, may belong to nothing that was asked;
-- 503 says "not delivered" only together with Retry-After, which asks for the request again: alone
-  it is also what a gateway says whose service went away in the middle of the request;
-- a broken connection says "not delivered" only where nothing of the request can have been written.
+- a status that is not in the table means unknown;
+- only a complete response can mean "not delivered" or "rejected", or answer a probe: an incomplete
+  or invalid one may not belong to this request;
+- 503 means "not delivered" only together with Retry-After, which asks for a repeat: alone, a
+  gateway also sends it if its service failed in the middle of the request;
+- a broken connection means "not delivered" only if nothing of the request can have been written.
 """
 
 from __future__ import annotations
@@ -26,24 +27,31 @@ SHOWN_BYTES = 2_048
 """How much of a response is kept in the reason."""
 
 NOT_DELIVERED = {
-    401: "it does not know these credentials: nothing was done. Give others, see auth=",
-    407: "a proxy wants credentials: nothing was passed on. Name the destination itself",
-    408: "the request did not reach it in time",
-    425: "it does not take requests so early",
-    429: "it is asked too often",
+    401: (
+        "the service does not accept these credentials: nothing was done. Pass others with auth="
+    ),
+    407: (
+        "a proxy requires credentials: nothing was passed on. Use the address of the service itself"
+    ),
+    408: "the service did not receive the request in time",
+    425: "the service does not accept early data",
+    429: "the service limits the rate of requests",
 }
 """By their meaning nothing was done, and no event is at fault."""
 
 UNAVAILABLE = 503
 
 WAIT_S_MAX = 86_400.0
-"""So long a destination is waited for at most, whatever its Retry-After says."""
+"""The longest wait for a service, whatever its Retry-After is."""
 
 NEVER = {
-    301: "the destination has moved; redirects are not followed: correct url=",
-    307: "the destination is elsewhere; redirects are not followed: correct url=",
-    308: "the destination has moved; redirects are not followed: correct url=",
-    422: "the event is not valid there, or its Idempotency-Key was used before with another body",
+    301: "the service has moved; redirects are not followed: correct url=",
+    307: "the service is at another address; redirects are not followed: correct url=",
+    308: "the service has moved; redirects are not followed: correct url=",
+    422: (
+        "the event is not valid for the service, or its Idempotency-Key was used before with "
+        "another body"
+    ),
 }
 """By their meaning nothing was done, and nothing will be."""
 
@@ -53,8 +61,8 @@ IN_FLIGHT = 409
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a destination answered: the status, the first part of the body, when to come again, and
-    whether the response came whole.
+    """A service's answer: the status, the first part of the body, when to retry, and whether the
+    response is complete.
     """
 
     status: int
@@ -64,9 +72,9 @@ class Answer:
 
 
 def judged(answer: Answer, where: str, clock: Clock, *, keyed: bool) -> DeliveryError | None:
-    """Say what became of the event that was answered so; None when it was delivered.
+    """Return the outcome of the event with this answer; None if it was delivered.
 
-    `keyed` says that the request carried an Idempotency-Key that the destination absorbs by.
+    `keyed`: the request had an Idempotency-Key by which the service absorbs repeats.
     """
     status = answer.status
     if 200 <= status < 300:
@@ -74,11 +82,15 @@ def judged(answer: Answer, where: str, clock: Clock, *, keyed: bool) -> Delivery
     told = f"{where} answered {status} {_phrase(status)}".rstrip()
     shown = f" Response: {answer.text}" if answer.text else ""
     if not answer.whole:
-        return OutcomeUnknown(f"{told}, but the response broke off: it may have arrived.{shown}")
+        return OutcomeUnknown(
+            f"{told}, but the response is incomplete: the event may have arrived.{shown}"
+        )
     wait_s = seconds_until(answer.retry_after, clock)
     found: DeliveryError
     if status == UNAVAILABLE and wait_s is not None:
-        found = NotDelivered(f"{told}: it is not available, and says when to come.{shown}", wait_s)
+        found = NotDelivered(
+            f"{told}: the service is not available and states when to retry.{shown}", wait_s
+        )
     elif status in NOT_DELIVERED:
         found = NotDelivered(f"{told}: {NOT_DELIVERED[status]}.{shown}", wait_s)
     elif status == IN_FLIGHT and keyed:
@@ -87,7 +99,7 @@ def judged(answer: Answer, where: str, clock: Clock, *, keyed: bool) -> Delivery
         found = Rejected(f"{told}{': ' + NEVER[status] if status in NEVER else ''}.{shown}")
     else:
         elsewhere = ", and redirects are not followed: correct url=" if 300 <= status < 400 else ""
-        found = OutcomeUnknown(f"{told}: it may have arrived{elsewhere}.{shown}")
+        found = OutcomeUnknown(f"{told}: the event may have arrived{elsewhere}.{shown}")
     return found
 
 

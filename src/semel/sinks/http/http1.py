@@ -1,10 +1,10 @@
-"""Connections to one service: HTTP/1.1 with keep-alive, as little of it as a call needs.
+"""Connections to one service: HTTP/1.1 with keep-alive, reduced to what a call needs.
 
 Always true:
-- what goes wrong before the first byte of a request is `NeverSent`; after it nobody knows;
+- a failure before the first byte of a request is `NeverSent`; after it the outcome is unknown;
 - a request is written once, on one connection;
-- an answer says whether its response came whole;
-- a connection is used again only after a whole response, with nothing behind it.
+- an answer states whether its response is complete;
+- a connection is used again only after a complete response, with no byte after it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from semel.sinks.http.tunnels import Proxy
 
 KEEPALIVE_S = 4.0
-"""Shorter than common servers keep an idle connection, so that seldom one closes as we write."""
+"""Shorter than common servers keep an idle connection, so that one rarely closes during a write."""
 
 ADDRESSES_S = 10.0
 
@@ -32,7 +32,7 @@ class NeverSent(Exception):
 
 
 class Broken(Exception):
-    """The request began to be written, and there is no answer to it."""
+    """The request was written in part or whole, and there is no answer to it."""
 
 
 class Reply(NamedTuple):
@@ -82,11 +82,11 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection stands, TLS included."""
+        """The connection is made, TLS included."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of the response came; bytes that nobody asked for end the connection."""
+        """Bytes of the response arrived; unexpected bytes end the connection."""
         if self._waiter is None or self._waiter.done():
             self.close()
             return
@@ -165,7 +165,7 @@ class Connections:
         connection = self._waiting() or await self._connected()
         if self._now() > latest:
             self._keep(connection)
-            raise NeverSent("the connection stood too late for the call to end in time")
+            raise NeverSent("the connection was made too late for the call to end in time")
         reply = await connection.call(request, self._timeout_s)
         self._keep(connection)
         return reply
@@ -183,7 +183,7 @@ class Connections:
             self._addresses[1].cancel()
 
     def _waiting(self) -> Connection | None:
-        """Give the one that waited for the shortest time, if it did not wait for too long."""
+        """Return the connection that was idle for the shortest time, if that is short enough."""
         while self._idle:
             connection = self._idle.pop()
             fresh = self._loop.time() - connection.idle_since < KEEPALIVE_S
@@ -198,7 +198,11 @@ class Connections:
             async with asyncio.timeout(self._connect_s):
                 return await self._to_any(await self._found())
         except (OSError, TimeoutError, UnicodeError) as error:
-            why = f"{type(error).__name__}: {error}" if str(error) else "it took too long"
+            why = (
+                f"{type(error).__name__}: {error}"
+                if str(error)
+                else ("the connection took too long")
+            )
             raise NeverSent(why) from error
 
     async def _to_any(self, addresses: list[str]) -> Connection:
@@ -247,7 +251,7 @@ class Connections:
         return connection
 
     async def _found(self) -> list[str]:
-        """Give the addresses of the host, or of the proxy; all who ask at once share one look."""
+        """Return the addresses of the host or of the proxy; concurrent callers share one lookup."""
         now = self._loop.time()
         if self._addresses is None or now - self._addresses[0] > ADDRESSES_S:
             looking = asyncio.ensure_future(
@@ -264,6 +268,6 @@ class Connections:
 
 
 def _looked_at(looking: asyncio.Future[Any]) -> None:
-    """An address that nobody waits for any more is no error."""
+    """A failed lookup that no caller waits for is not an error."""
     if not looking.cancelled():
         looking.exception()

@@ -85,19 +85,20 @@ class Service:
 def header(value: str, what: str) -> Template | None:
     """Read a header's value: a template, or None where the executor's environment has it."""
     if not isinstance(value, str) or not value.isascii() or not value.isprintable():
-        raise ConfigurationError(f"{what} is one line of ASCII")
+        raise ConfigurationError(f"{what} must be one line of ASCII")
     if names_secret(value):
         if names_column(value):
             raise ConfigurationError(
-                f"{what} takes ${{NAME}} from the environment and a value from a column; a header "
-                "takes one or the other: make two headers, or compute the value as a column"
+                f"{what} has both a variable of the environment (${{NAME}}) and a value of a "
+                "column, but a header can have only one of them: use two headers, or compute the "
+                "value as a column"
             )
         return None
     return Template.of(value, what)
 
 
 def _in_query(url: str) -> list[str]:
-    """Give what a query says for every event: a key of the service's, perhaps."""
+    """Return the constant parts of a query: one may be an API key."""
     found = [value for _, value in parse_qsl(urlsplit(url).query) if "{" not in value]
     return [*found, *map(unquote, found)]
 

@@ -7,7 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError, Diverged, Rejected
-from semel.events.chunks import escaped
+from semel.events.chunks import key_part
 from semel.runtime import SystemClock
 from semel.sinks.kafka.log_reader import Ending
 from semel.sinks.kafka.producer import Writer
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 CLOCK = SystemClock()
 
 _known: dict[tuple[object, ...], dict[str, tuple[float, Topic]]] = {}
-"""What this process was told of topics, and when, by sink."""
+"""What this process knows of topics, and since when, by sink."""
 
 KNOWN_S = 60.0
-"""For so long it is believed: what is there, and that something is not there."""
+"""How long this is trusted, also that a topic does not exist."""
 
 DOUBTED_S = 1.0
-"""For so long it is believed where an event would be rejected because of it."""
+"""How long it is trusted if an event would be rejected because of it."""
 
 REACHED_S = 3.0
-"""For so long a broker is looked for at least, however short the patience: it may be busy."""
+"""How long a broker is looked for at least, however short the retry: it may be busy."""
 
 
 class Outlet:
@@ -70,7 +70,7 @@ class Outlet:
         return min(self.sink.deadline_s, max(self.sink.retry.for_s, REACHED_S))
 
     def topic(self, name: str, *, within_s: float | None = None) -> Topic:
-        """What is known of a topic, or what it says now where that is older than `within_s`."""
+        """What is known of a topic, asked again if that is older than `within_s`."""
         at, known = self._topics[name]
         if within_s is not None and CLOCK.monotonic() - at > within_s:
             known = self._asking().find(name) or known
@@ -86,12 +86,12 @@ class Outlet:
         """Raise `Diverged` where a topic is not the one that was written to before."""
         if self.topic(name).is_another(recorded):
             raise Diverged(
-                f"{self.where}: topic {name!r} was deleted and recreated, so what it had "
-                "acknowledged is gone. Restore it, or start under a new name"
+                f"{self.where}: topic {name!r} was deleted and recreated, so it has lost what it "
+                "had acknowledged. Restore it, or start under a new name"
             )
 
     def writer(self) -> Writer:
-        """Make a writer, and fence whoever was before it."""
+        """Make a writer, and fence the one before it."""
         sink = self.sink
         made = Writer(
             sink.producer(self.target, self.bytes_max()),
@@ -121,7 +121,7 @@ class Outlet:
         limit = self.bytes_max()
         if made.heaviest() > limit:
             heaviest = made.heaviest() - OVERHEAD_MAX
-            raise Rejected(f"a record of {heaviest:,} bytes is too large: {limit:,} is the limit")
+            raise Rejected(f"a record of {heaviest:,} bytes is too large: the limit is {limit:,}")
         if made.topics is not None:
             for name in set(made.topics):
                 self._chosen(name)
@@ -132,13 +132,15 @@ class Outlet:
                 if partition >= count:
                     count = self.topic(name, within_s=DOUBTED_S).partitions
                 if partition >= count:
-                    raise Rejected(f"topic {name!r} has no partition {partition}, it has {count}")
+                    raise Rejected(
+                        f"topic {name!r} has no partition {partition}; it has {count} partitions"
+                    )
         return made
 
     def _chosen(self, name: str) -> None:
         """See that a topic that a row names is one it may name."""
         if name == self.sink.progress_topic:
-            raise Rejected(f"{name!r} is the progress topic; no event goes there")
+            raise Rejected(f"{name!r} is the progress topic; events cannot be sent to it")
         if name in self._topics:
             return
         found = None
@@ -146,11 +148,11 @@ class Outlet:
             found = self._asking().find(name, patience_s=1.0)
         if found is None:
             self._missing[name] = CLOCK.monotonic() + KNOWN_S
-            raise Rejected(f"there is no topic {name!r} that this user may see")
+            raise Rejected(f"topic {name!r} does not exist, or this user may not see it")
         self._topics[name] = (CLOCK.monotonic(), found)
 
     def bytes_max(self) -> int:
-        """How large a record may be: as the config says, else as the topic and the client do."""
+        """How large a record may be: by the config, otherwise by the topic and the client."""
         said = self.sink.config.get("message.max.bytes")
         if said is not None:
             return int(said)
@@ -160,11 +162,11 @@ class Outlet:
 
 def place_of(target: Target) -> str:
     """The text of (pipeline, sink, partition), and of no other three."""
-    return "/".join(map(escaped, (target.pipeline, target.sink, target.partition)))
+    return "/".join(map(key_part, (target.pipeline, target.sink, target.partition)))
 
 
 def number_of(partition: str) -> tuple[str, int | None]:
-    """Give what neighbours of a partition share in their names, and its number: 3 of `3of8`."""
+    """Return what neighbours of a partition share in their names, and its number: 3 of `3of8`."""
     found = re.fullmatch(r"([0-9]+)(of[0-9]+)", partition)
     if found is not None:
         return found[2], int(found[1])
@@ -174,7 +176,7 @@ def number_of(partition: str) -> tuple[str, int | None]:
 
 
 def need_number(partition: str, where: str) -> int:
-    """The number in a partition's name. Raises `ConfigurationError` where there is none."""
+    """The number in a partition's name. Raises `ConfigurationError` if there is none."""
     number = number_of(partition)[1]
     if number is None:
         raise ConfigurationError(f"{where}: the partition has no number, so it has no log")

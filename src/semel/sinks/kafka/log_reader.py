@@ -1,8 +1,8 @@
-"""Reads the end of a partition of a Kafka topic, as it is committed.
+"""Reads the end of a partition of a Kafka topic, committed records only.
 
-Always true: what is asked for after a fence is seen. A transaction of somebody else that is still
-open hides what was committed behind it, so it is waited for: at most until it expires, and only
-while the brokers answer.
+Always true: records from before a fence are seen by a reader after it. An open transaction of
+another producer hides records that were committed after it, so the reader waits for it: at most
+until it expires, and only while the brokers answer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OF_GROUPS = frozenset({"GROUP_AUTHORIZATION_FAILED", "COORDINATOR_NOT_AVAILABLE"
 
 
 class Ending:
-    """The end of one partition, as it stood when this was made."""
+    """The end of one partition at the time this was made."""
 
     def __init__(
         self,
@@ -59,11 +59,13 @@ class Ending:
         self._consumer = self._kafka.Consumer({**own, "isolation.level": "read_committed"})
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Close the connection."""
         self._consumer.close()
 
     def back_until(self, enough: Callable[[list[Any]], bool]) -> list[Any]:
-        """Give the last records, as many as it takes until `enough` says so, or all there are."""
+        """Return the last records, as many as it takes until `enough` returns True, or all there
+        are.
+        """
         step = FIRST_STEP
         while True:
             start = max(self.low, self.end - step)
@@ -73,7 +75,7 @@ class Ending:
             step *= 16
 
     def read(self, start: int | None = None) -> list[Any]:
-        """Give the committed records from `start`, or all, up to the end."""
+        """Return the committed records from `start`, or all, up to the end."""
         topic, partition = self._place
         at = self.low if start is None else start
         found: list[Any] = []
@@ -94,7 +96,7 @@ class Ending:
             elif CLOCK.monotonic() > moved + self._expires_s:
                 raise self._unread(f"another transaction is open at offset {at} of {self.end}")
             elif CLOCK.monotonic() > heard + self._patience_s / 2:
-                self._asked(self._consumer, self._patience_s / 2)  # whether anybody is there
+                self._asked(self._consumer, self._patience_s / 2)  # whether a broker answers
                 heard = CLOCK.monotonic()
         return [each for each in found if each.offset() < self.end]
 
@@ -110,5 +112,5 @@ class Ending:
     def _unread(self, why: str) -> NotDelivered:
         topic, partition = self._place
         return NotDelivered(
-            f"what stands in partition {partition} of topic {topic!r} cannot be read yet: {why}"
+            f"the end of partition {partition} of topic {topic!r} cannot be read yet: {why}"
         )

@@ -1,10 +1,10 @@
 """A Kafka producer that holds the fence of one `transactional.id`, and what its errors mean.
 
 Always true:
-- until a commit was asked for, nothing of a transaction can arrive; after that only its answer, or
-  the progress that stands in Kafka, tells;
-- a transaction that expired, was fenced or had no answer is never taken for success;
-- a writer whose last transaction did not end well is not used again.
+- before a commit was requested, nothing of a transaction can arrive; after that only its answer, or
+  the progress in Kafka, shows its outcome;
+- a transaction that expired, was fenced or had no answer never counts as a success;
+- a writer whose last transaction failed is not used again.
 """
 
 from __future__ import annotations
@@ -45,21 +45,26 @@ AT_FAULT = frozenset(
         "_INVALID_DIFFERENT_RECORD",
     }
 )
-"""Names of Kafka's errors that say that a record itself cannot be taken, now or later. Of a batch
-of several the client says INVALID_RECORD also where it is their time; a record alone tells.
+"""Kafka's errors for a record that it does not accept, now or later. For a batch of several the
+client reports INVALID_RECORD also if their time is wrong; a single record shows which it is.
 """
 
 TOPIC_AT_FAULT = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "TOPIC_EXCEPTION"})
 PARTITION_AT_FAULT = frozenset({"_UNKNOWN_PARTITION"})
-"""What there is not. That is an event's fault only where the event chose it (`chosen`)."""
+"""Errors for something that does not exist. They are an event's fault only if the event chose it
+(`chosen`).
+"""
 
 RIGHTS = frozenset({"TOPIC_AUTHORIZATION_FAILED"})
 
 HINTS = {
-    "INVALID_TIMESTAMP": "the times of records are the clock's of this machine: set it, or raise "
-    "message.timestamp.before.max.ms and message.timestamp.after.max.ms of the topic",
+    "INVALID_TIMESTAMP": (
+        "records have the time of this machine's clock: correct the clock, or "
+        "raise message.timestamp.before.max.ms and "
+        "message.timestamp.after.max.ms of the topic"
+    ),
 }
-"""What to do, where it is not about rights or the sink's config."""
+"""What to do, if it is not about rights or the sink's config."""
 
 PURGED = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT", "_STATE"})
 WRONG = frozenset(
@@ -80,26 +85,26 @@ WRONG = frozenset(
         "UNSUPPORTED_COMPRESSION_TYPE",
     }
 )
-"""What trying again does not mend: a person has to."""
+"""Errors that a retry does not fix: the configuration must change."""
 
 _SECRET = re.compile(r"password|secret|oauthbearer\.config|\.pem$")
 """Settings whose values are shown nowhere, also where the client repeats them."""
 
 MOMENT_S = 0.2
-"""So long an abort is tried where the time of its call is over: whoever fences next does it too."""
+"""How long an abort is tried if the time of its call is over: the next fence aborts it too."""
 
 
 class Told:
-    """Where librdkafka's own log goes: nothing of it is news, errors are raised."""
+    """The destination of librdkafka's own log: it has nothing new, because errors are raised."""
 
     def log(self, level: int, text: str, *arguments: object) -> None:
-        """Write a line for whoever looks for it."""
+        """Write a debug line."""
         del level
         _LOG.debug(text, *arguments)
 
 
 class Words:
-    """The client's words as they may stand in a message: one line, and no secret of its config."""
+    """The client's text as it may be in a message: one line, without secrets of its config."""
 
     def __init__(self, config: Mapping[str, object]) -> None:
         found = [str(value) for name, value in config.items() if _SECRET.search(name)]
@@ -107,7 +112,7 @@ class Words:
         self._secrets = sorted({each for each in found if len(each) >= 4}, key=len, reverse=True)
 
     def __call__(self, refused: Any) -> str:
-        """Give the text of an error of the client's."""
+        """Return the text of an error of the client's."""
         text: str = refused.str()
         for secret in self._secrets:
             text = text.replace(secret, "***")
@@ -115,7 +120,7 @@ class Words:
 
 
 def client_library() -> Any:
-    """Give the client library. Raises `MissingExtra` where it is not installed."""
+    """Return the client library. Raises `MissingExtra` where it is not installed."""
     try:
         import confluent_kafka
     except ImportError:
@@ -149,8 +154,8 @@ class Writer:
             raise no_such_config(where, error) from None
 
     def fence(self, patience_s: float) -> None:
-        """Take the `transactional.id`: whoever had it is refused from now on, and what it had not
-        committed is gone. Raises `NotDelivered` when nobody answers.
+        """Take the `transactional.id`: the producer that had it is refused from now on, and its
+        uncommitted records are dropped. Raises `NotDelivered` if no broker answers.
         """
         ends = CLOCK.monotonic() + patience_s
         while True:
@@ -169,10 +174,10 @@ class Writer:
         self, fill: Callable[[Writer], None], *, chosen: frozenset[str] = frozenset()
     ) -> None:
         """Make one transaction of what `fill` produces: all of it or nothing. `chosen`: errors
-        about topics or partitions that the rows name, and that are so the rows' fault.
+        about topics or partitions that the rows name, so that the rows are at fault.
 
-        Raises `NotDelivered`, `Rejected` or `Fenced` when nothing of it arrived, `OutcomeUnknown`
-        when nobody knows: whoever fences next finds out. All of it has one deadline.
+        Raises `NotDelivered`, `Rejected` or `Fenced` if nothing of it arrived, `OutcomeUnknown` if
+        that is unknown: the next fence finds out. All of it has one deadline.
         """
         self.usable, self._refused = False, None
         self._ends = CLOCK.monotonic() + self._patience_s
@@ -231,7 +236,7 @@ class Writer:
                 return
 
     def close(self) -> None:
-        """Give the connection back; an open transaction is aborted by whoever fences next."""
+        """Close the connection; the next fence aborts an open transaction."""
         self.usable = False
         self._producer.purge()
         del self._producer
@@ -253,9 +258,9 @@ class Writer:
             raise self._kafka.KafkaException(self._refused)
         if self._left() < 0:
             raise NotDelivered(
-                f"{self._where}: the brokers did not take a chunk within {self._patience_s:g} s "
-                f"({self._words(self._told) if self._told else 'no error was told'}). Nothing of "
-                "it is visible"
+                f"{self._where}: the brokers did not accept a chunk within {self._patience_s:g} s "
+                f"({self._words(self._told) if self._told else 'no error was reported'}). Nothing "
+                "of it is visible"
             )
 
     def _commit(self) -> None:
@@ -289,13 +294,13 @@ class Writer:
     # -- what errors mean
 
     def _listen(self) -> None:
-        """Let the client tell what it has heard of its brokers."""
+        """Let the client report what it has received from its brokers."""
         with suppress(self._kafka.KafkaException):
             self._producer.poll(0)
 
     def _classified(self, error: Exception, chosen: frozenset[str]) -> SemelError:
-        """Say what went wrong with a transaction; where its records were only thrown away because
-        of it, the client tells why when it is asked for another one.
+        """Return what went wrong with a transaction; if its records were only dropped because of
+        it, the client reports the reason when it is asked for another one.
         """
         refused = error.args[0]
         if refused.name() in PURGED:
@@ -306,18 +311,19 @@ class Writer:
         return self._before_commit(refused, chosen)
 
     def _before_commit(self, refused: Any, chosen: frozenset[str]) -> SemelError:
-        """Say what an error means while no commit was asked for: nothing arrived."""
+        """Return what an error means before a commit was requested: nothing arrived."""
         name, text = refused.name(), self._words(refused)
         if name in FENCED:
             return self._fenced()
         if name in AT_FAULT:
-            return Rejected(f"Kafka refuses the record: {text}")
+            return Rejected(f"Kafka rejected the record: {text}")
         if name in chosen:
             return Rejected(
-                f"Kafka does not take records for the topic or partition that it names: {text}"
+                "Kafka does not accept records for the topic or partition that the event names: "
+                f"{text}"
             )
         if name in TOPIC_AT_FAULT | PARTITION_AT_FAULT | RIGHTS | WRONG:
-            hint = HINTS.get(name, "see the rights of the user and the sink's config")
+            hint = HINTS.get(name, "check the rights of the user and the sink's config")
             return ConfigurationError(
                 f"{self._where}: {text} ({name}). Nothing was sent; {hint}, then restart the query"
             )
@@ -333,23 +339,23 @@ class Writer:
         return self._told if self._told is not None and self._hopeless() else refused
 
     def _report(self, refused: Any, message: Any) -> None:
-        """Hear of a record that was not taken; what follows from the first is no news."""
+        """Callback for a record that was not accepted; only the first error is kept."""
         del message
         if refused is not None and self._refused is None:
             self._refused = refused
 
     def _hear(self, told: Any) -> None:
-        """Hear of trouble with connections; kept for the words of an error."""
+        """Callback for connection errors; kept for the text of a later error."""
         if not self._hopeless():
             self._told = told
 
 
 def no_such_config(where: str, error: Exception) -> ConfigurationError:
-    """Say which setting the client refuses. Its own words may hold a value, and so a secret."""
+    """Return which setting the client refuses. Its own text may have the value, and so a secret."""
     refused = error.args[0] if error.args else error
     text = refused.str() if hasattr(refused, "str") else str(refused)
     if text.startswith("Failed to create"):  # about settings that do not go together: no values
-        return ConfigurationError(f"{where}: {text}; see the sink's config")
+        return ConfigurationError(f"{where}: {text}; check the sink's config")
     name = re.search(r'"([a-z][a-z.]*\.[a-z.]+)"|property "([a-z.]+)"|`([a-z.]+)`', text)
     setting = "a setting" if name is None else repr(next(filter(None, name.groups())))
     what = "does not know" if "No such" in text else "refuses the value of"

@@ -1,12 +1,12 @@
-"""A session that keeps no progress beside the log: the log of its partition is asked for its tail.
+"""A session without progress outside the log: it reads the tail of its partition's log.
 
 Always true:
-- partition 3 is written to partition 3 of the topic, by the holder of its `transactional.id` alone;
-- the last record of each transaction carries the tail as it is then, in the header `semel-tail`;
-- a session takes the fence in `take_over` and nowhere else: after a failure whoever asked for the
-  session sees first whether it may still write;
-- OSN and number of the last resend only rise, so of several tails the highest is the log's;
-- records of other places in the same partition are passed over.
+- partition 3 is written to partition 3 of the topic, only by the holder of its `transactional.id`;
+- the last record of each transaction has the tail at that time, in the header `semel-tail`;
+- a session takes the fence in `take_over` and nowhere else: after a failure the caller first checks
+  whether it may still write;
+- the OSN and the number of the last resend only rise, so of several tails the highest is the log's;
+- records of other pipelines and sinks in the same partition are skipped.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ TAIL, LOG, RESENT = "semel-tail", "semel-log", "semel-resent"
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a log's tail says beside the tail itself.
+    """What the header of the tail has besides the tail itself.
 
     Attributes:
-        events: how many events of the tail's minibatch stand in the log.
+        events: how many events of the tail's minibatch are in the log.
         after: where the log ended when its writer took the fence.
-        at: the offset of the record that carries this, as its writer foresaw it; None where it
-            could not. A copy of the record stands elsewhere.
-        topic: the identity of the topic, as its writer knew it; None where it did not.
+        at: the offset of the record with this header, as its writer predicted it; None if it could
+            not. A copy of the record has another offset.
+        topic: the identity of the topic, as its writer knew it; None if it did not.
     """
 
     events: int = 0
@@ -51,11 +51,11 @@ class Mark:
 
 @dataclass(slots=True)
 class Held:
-    """A fence that is held, and what stands behind it.
+    """A fence that is held, and the log behind it.
 
     Attributes:
         after: where the log ended when the fence was taken.
-        end: where it ends now, if nobody else writes there; None where that is not known.
+        end: where it ends now, if there is no other writer; None if that is not known.
         topic: the identity of the topic, as the tail has it.
     """
 
@@ -81,18 +81,18 @@ class LogSession:
         count = self._outlet.topic(self._topic).partitions
         if self._partition >= count:
             raise ConfigurationError(
-                f"{self._outlet.where}: topic {self._topic!r} has {count} partitions, and each "
-                f"partition needs a log of its own. Give it at least {self._partition + 1}, or "
-                "deliver with fewer partitions"
+                f"{self._outlet.where}: topic {self._topic!r} has {count} partitions, but each "
+                "partition of the delivery needs a log of its own. Give the topic at least "
+                f"{self._partition + 1}, or deliver with fewer partitions"
             )
         self._held: Held | None = None
 
     def take_over(self) -> Tail:
-        """Fence whoever was before us, then read the tail."""
+        """Fence the writer before this one, then read the tail."""
         tail = self._fenced().tail
         stamp = tail.stamp
         if stamp is not None and stamp.attempt > self._target.attempt:
-            raise Fenced(f"{self._outlet.where}: the log names {stamp.attempt}")
+            raise Fenced(f"{self._outlet.where}: the log names the later attempt {stamp.attempt}")
         return tail
 
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
@@ -100,10 +100,10 @@ class LogSession:
         held = self._claim()
         osns = chunk.osns()
         if int(osns[0]) <= held.tail.osn:
-            raise Fenced(f"{self._outlet.where}: the log stands at {held.tail.osn} already")
+            raise Fenced(f"{self._outlet.where}: the log is at {held.tail.osn} already")
         stamp = held.tail.stamp
         if stamp is not None and stamp.attempt > progress.attempt:
-            raise Fenced(f"{self._outlet.where}: the log names {stamp.attempt}")
+            raise Fenced(f"{self._outlet.where}: the log names the later attempt {stamp.attempt}")
         last = len(chunk) - 1
         tail = Tail(
             osn=int(osns[last]),
@@ -143,7 +143,7 @@ class LogSession:
         finally:
             ending.close()
         if held.tail == Tail() and ending.low > 0:
-            raise self._gone(minibatch, "nothing of this partition is left in it")
+            raise self._gone(minibatch, "no record of this partition is left in it")
         if told == minibatch and len(found) != held.events:
             raise self._gone(minibatch, f"{held.events} were delivered, {len(found)} are there")
         ids: dict[str, list[Any]] = {}
@@ -152,17 +152,17 @@ class LogSession:
         return EntityIds.of({scope: IdSet.of(each) for scope, each in ids.items()})
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Close the connection."""
         held, self._held = self._held, None
         if held is not None:
             held.writer.close()
 
     def _claim(self) -> Held:
-        """Give the fence. Raises `Fenced` where it is not held in good order: only whoever may
-        write takes it anew.
+        """Return the fence. Raises `Fenced` if it is not held after a clean commit: only a caller
+        that may write takes it again.
         """
         if self._held is None or not self._held.writer.usable:
-            raise Fenced(f"{self._outlet.where}: the log has to be taken over first")
+            raise Fenced(f"{self._outlet.where}: take_over() must be called first")
         return self._held
 
     def _fenced(self) -> Held:
@@ -199,12 +199,12 @@ class LogSession:
         except ConfigurationError:
             self._outlet.forget()
             raise
-        held.end = None if end is None else end + count + 1  # behind it stands Kafka's commit
+        held.end = None if end is None else end + count + 1  # Kafka's commit marker follows it
         held.tail, held.events, held.topic = tail, events, topic
         return DELIVERED
 
     def _read(self, writer: Writer) -> Held:
-        """Find the highest tail of ours. That is the last one, unless somebody copied a record."""
+        """Find the highest tail of this place. It is the last one, unless a record was copied."""
         ending = self._outlet.ending(self._topic, self._partition)
         try:
             found = ending.back_until(lambda seen: any(map(self._tail, seen)))
@@ -228,19 +228,20 @@ class LogSession:
         if policy is not None and "compact" in policy:
             raise ConfigurationError(
                 f"{self._outlet.where}: topic {self._topic!r} has cleanup.policy={policy}, so it "
-                "would forget what was delivered. With sequenced=True set cleanup.policy=delete on "
-                "it; else leave sequenced out, and progress is kept in a topic of its own"
+                "would forget what was delivered. With sequenced=True set cleanup.policy=delete "
+                "on it; without sequenced, progress is kept in a topic of its own"
             )
 
     def _unreadable(self, error: Exception) -> ConfigurationError:
-        what = f"what semel's headers of a record in topic {self._topic!r} say"
+        what = f"semel's headers of a record in topic {self._topic!r}"
         return unreadable(self._outlet.where, what, error)
 
     def _gone(self, minibatch: Minibatch, why: str) -> Diverged:
         return Diverged(
-            f"{self._outlet.where}: topic {self._topic!r} does not have all events of minibatch "
-            f"{minibatch} any more ({why}), so nobody can say which were delivered. Nothing was "
-            "sent; put the records back, or start under a new name behind what was delivered"
+            f"{self._outlet.where}: topic {self._topic!r} no longer has all events of minibatch "
+            f"{minibatch} ({why}), so semel cannot find out which were delivered. Nothing was "
+            "sent; restore the records, or start under a new name after the events that were "
+            "delivered"
         )
 
     def _events(self, messages: list[Any], minibatch: Minibatch) -> dict[int, tuple[str, Any]]:
@@ -260,7 +261,7 @@ class LogSession:
         return None if headers is None else headers.get(TAIL)
 
     def _ours(self, message: Any) -> dict[str, bytes] | None:
-        """The headers of a record of this place; None for one of somebody else's."""
+        """The headers of a record of this place; None for any other record."""
         headers = dict(message.headers() or ())
         if LOG not in headers:
             return None
@@ -276,7 +277,7 @@ def _numbers(minibatch: Minibatch) -> list[int]:
 
 
 def _written(tail: Tail, mark: Mark) -> dict[str, Any]:
-    """The tail as JSON, and what is said beside it."""
+    """The tail as JSON, and what the header has besides it."""
     return {
         "osn": tail.osn,
         "minibatch": None if tail.minibatch is None else _numbers(tail.minibatch),

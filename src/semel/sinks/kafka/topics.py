@@ -1,4 +1,6 @@
-"""What is known of the topics at a Kafka: asked once in a process, and the progress topic made."""
+"""What is known of the topics of a Kafka cluster: asked once per process; creates the progress
+topic.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,12 @@ if TYPE_CHECKING:
 CLOCK = SystemClock()
 
 PATIENCE_S = 10.0
-"""So long one question waits for its answer, where its call may take that long."""
+"""How long one request waits for its answer, if its call may take that long."""
 
 MOMENT_S = 3.0
 
 SILENT = frozenset({"_TIMED_OUT", "_TIMED_OUT_QUEUE", "_TRANSPORT", "_ALL_BROKERS_DOWN"})
-"""Names of errors that say that nobody answered, of which the client does not say `retriable`."""
+"""Errors that mean that no broker answered, but that the client does not mark as `retriable`."""
 
 PROGRESS = {
     "cleanup.policy": "compact",
@@ -28,11 +30,11 @@ PROGRESS = {
     "min.cleanable.dirty.ratio": "0.1",
     "compression.type": "producer",
 }
-"""A progress topic keeps the last word of each partition for ever, and little else."""
+"""A progress topic keeps the last record of each partition forever, and little else."""
 
 
 NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
-"""What brokers that give topics no ids say."""
+"""The id that brokers without topic ids report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +50,15 @@ class Topic:
 
     @property
     def identity(self) -> list[str] | None:
-        """What tells it from any other, also from one of its name that comes later: cluster, name
-        and id. None where the brokers do not say.
+        """Identifies the topic, also against a later one of the same name: cluster, name and id.
+        None if the brokers do not report it.
         """
         if self.cluster is None or self.id == NO_ID:
             return None
         return [self.cluster, self.name, self.id]
 
     def is_another(self, recorded: list[str] | None) -> bool:
-        """Say whether it is not the topic that was recorded, although it has its name. Ids of
+        """Return whether it is not the topic that was recorded, although it has its name. Ids of
         another cluster are not compared: there it is a copy.
         """
         here = self.identity
@@ -88,8 +90,8 @@ class Topics:
             raise no_such_config(where, error) from None
 
     def find(self, name: str, *, patience_s: float = 0.0) -> Topic | None:
-        """Describe a topic; None when there is none of that name, or it may not be seen. A broker
-        that has just started, or a topic that was just made, needs a moment of patience.
+        """Describe a topic; None if there is none of that name, or it may not be seen. A broker
+        that has just started, or a topic that was just created, may need some time.
         """
         ends = CLOCK.monotonic() + patience_s
         while True:
@@ -122,7 +124,7 @@ class Topics:
         )
 
     def _cluster_id(self) -> str | None:
-        """The id of the cluster, asked for once; None where it does not say."""
+        """The id of the cluster, asked for once; None if it does not report one."""
         if self._cluster is None:
             asked = self._admin.describe_cluster(request_timeout=self._left())
             try:
@@ -138,13 +140,15 @@ class Topics:
         found = self.find(name, patience_s=MOMENT_S)
         if found is None:
             raise ConfigurationError(
-                f"{self._where}: there is no topic {name!r} that this user may see. Create it, or "
-                "allow the user to write to it; nothing was sent"
+                f"{self._where}: topic {name!r} does not exist, or this user may not see it. "
+                "Create it, or allow the user to write to it; nothing was sent"
             )
         return found
 
     def need_progress(self, name: str, partitions: int) -> None:
-        """See that the progress topic is there and forgets nothing; make it where it is missing."""
+        """Make sure that the progress topic exists and forgets nothing; create it if it is
+        missing.
+        """
         found = self.find(name)
         if found is None:
             self._make(name, partitions)
@@ -152,14 +156,14 @@ class Topics:
         if found.policy not in (None, "compact"):
             raise ConfigurationError(
                 f"{self._where}: the progress topic {name!r} has cleanup.policy={found.policy}, so "
-                "it would forget what was delivered. Set cleanup.policy=compact on it, or name "
-                "another with progress_topic"
+                "it would forget what was delivered. Set cleanup.policy=compact on it, or use "
+                "another topic with progress_topic"
             )
         if found.partitions < partitions:
             raise ConfigurationError(
                 f"{self._where}: the progress topic {name!r} has {found.partitions} partitions, "
-                f"and the sink says progress_partitions={partitions}. Say as many as it has, or "
-                "name another with progress_topic"
+                f"but the sink has progress_partitions={partitions}. Set it to {found.partitions}, "
+                "or use another topic with progress_topic"
             )
 
     def _make(self, name: str, partitions: int) -> None:
@@ -176,8 +180,8 @@ class Topics:
             if _nobody_answered(refused):
                 raise self._failed(refused) from error
             raise ConfigurationError(
-                f"{self._where}: the progress topic {name!r} is not there and could not be made "
-                f"({self._words(refused)}). Create it with {partitions} partitions and "
+                f"{self._where}: the progress topic {name!r} does not exist and could not be "
+                f"created ({self._words(refused)}). Create it with {partitions} partitions and "
                 "cleanup.policy=compact"
             ) from error
 
@@ -207,7 +211,7 @@ class Topics:
         try:
             return future.result(0)
         except TimeoutError as error:
-            raise NotDelivered(f"{self._where}: nobody answered") from error
+            raise NotDelivered(f"{self._where}: no broker answered") from error
 
     def _left(self) -> float:
         """How many seconds the next question may take."""
@@ -217,8 +221,8 @@ class Topics:
         if refused.name() in WRONG or (self._told is not None and self._told.name() in WRONG):
             told = self._told or refused
             return ConfigurationError(
-                f"{self._where}: {self._words(told)} ({told.name()}). See the sink's "
-                "config; nothing was sent"
+                f"{self._where}: {self._words(told)} ({told.name()}). Check the sink's config; "
+                "nothing was sent"
             )
         return NotDelivered(f"{self._where}: {self._words(refused)} ({refused.name()})")
 

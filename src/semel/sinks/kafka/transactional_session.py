@@ -1,13 +1,13 @@
 """A session that keeps its progress in a compacted topic, in the transaction of each chunk.
 
 Always true:
-- the last committed record of a place's key is its progress row; nobody writes it but the holder of
-  the place's `transactional.id`;
-- while a session holds the fence, the row it wrote last is the row that stands;
-- the row names the topic that was written to by its id: one that was deleted and recreated is
-  noticed before a further event goes there;
-- ids of a minibatch are parts beside the row, one or more for each chunk, so that a transaction
-  carries its own chunk's ids and not all that came before.
+- the last committed record of a place's key is its progress row; only the holder of the place's
+  `transactional.id` writes it;
+- while a session holds the fence, the row it wrote last is the current row;
+- the row has the id of the topic that was written to: a topic that was deleted and recreated is
+  detected before a further event is sent to it;
+- ids of a minibatch are separate records next to the row, one or more for each chunk, so that a
+  transaction carries the ids of its own chunk and not all ids before it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from semel.sinks.sink import Target
 
 PART_BYTES_MAX = 400_000
-"""So much of the ids goes into one record."""
+"""How many bytes of ids one record has."""
 
 KEPT_MAX = 16
 """So many fences are kept between minibatches in a process."""
@@ -43,10 +43,10 @@ KEPT_MAX = 16
 
 @dataclass(slots=True)
 class Held:
-    """A fence that is held, and the row that stands behind it.
+    """A fence that is held, and the row behind it.
 
     Attributes:
-        topic: the identity of the topic that the row was written with; None where none was.
+        topic: the identity of the topic that the row was written with; None if there is none.
         kept_in: the identity of the progress topic.
     """
 
@@ -58,7 +58,7 @@ class Held:
 
 
 _kept: OrderedDict[tuple[object, ...], Held] = OrderedDict()
-"""Fences that sessions of this process left in good order: the next minibatch goes on with them."""
+"""Fences that sessions of this process closed cleanly: the next minibatch continues with them."""
 
 
 class ProgressSession:
@@ -75,7 +75,7 @@ class ProgressSession:
         self._held: Held | None = None
 
     def take_over(self) -> Progress | None:
-        """Fence whoever was before us, read the row, write this attempt into it."""
+        """Fence the writer before this one, read the row, write this attempt into it."""
         if self._held is None:
             kept = _kept.pop(self._key, None)
             if kept is not None:
@@ -90,7 +90,7 @@ class ProgressSession:
         return stood
 
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
-        """One transaction: the chunk's records, and the row that says so."""
+        """One transaction: the chunk's records, and the row with its progress."""
         held = self._claim()
         self._refuse(held, progress)
         records = self._outlet.records(chunk)
@@ -140,7 +140,7 @@ class ProgressSession:
         return stood
 
     def _claim(self) -> Held:
-        """Give the fence; take it, and then ask, where it is not held in good order."""
+        """Return the fence; take it, and then ask, where it is not held in good order."""
         if self._held is not None and self._held.writer.usable:
             return self._held
         if self._held is not None:
@@ -155,7 +155,7 @@ class ProgressSession:
         return self._held
 
     def _take(self, held: Held) -> None:
-        """Write this attempt into the row. Raises `Fenced` where a later one stands in it."""
+        """Write this attempt into the row. Raises `Fenced` if the row has a later one."""
         minibatch, attempt = self._target.minibatch, self._target.attempt
         taken = (held.row or Progress(minibatch, attempt)).taken_by(minibatch, attempt)
         self._refuse_later(held, taken)
@@ -163,8 +163,8 @@ class ProgressSession:
             self._write(held, replace(taken, ids=EntityIds.EMPTY))
 
     def _refuse(self, held: Held, progress: Progress) -> None:
-        """Refuse what is not beyond the row: an earlier call of ours has arrived after all; and a
-        row that is not what was acknowledged.
+        """Refuse a chunk that is not beyond the row, because an earlier call of this attempt has
+        arrived after all; and a row that is not what was acknowledged.
         """
         self._refuse_later(held, progress)
         if self._sink.topic is not None:
@@ -172,7 +172,7 @@ class ProgressSession:
         row = held.row
         if row is not None and row.minibatch == progress.minibatch and row.done > progress.start:
             raise Fenced(
-                f"{self._outlet.where}: {row.done} events are done, and this chunk starts at "
+                f"{self._outlet.where}: {row.done} events are done, but this chunk starts at "
                 f"{progress.start}"
             )
         progress.require_kept(row, self._outlet.where)
@@ -183,14 +183,15 @@ class ProgressSession:
             return
         if row.attempt > progress.attempt or row.minibatch > progress.minibatch:
             raise Fenced(
-                f"{self._outlet.where}: progress names {row.attempt} in minibatch {row.minibatch}"
+                f"{self._outlet.where}: progress names attempt {row.attempt} in minibatch "
+                f"{row.minibatch}"
             )
 
     # -- the row
 
     def _write(self, held: Held, row: Progress, fill: Any = None) -> None:
-        """Commit the row, with what `fill` produces and with the ids of the chunk beside it. The
-        topic that it names is the one that `fill` writes to, else the one that it named.
+        """Commit the row, with what `fill` produces and with the ids of the chunk. The row has the
+        id of the topic that `fill` writes to, otherwise the one that it had.
         """
         same = held.row is not None and held.row.minibatch == row.minibatch
         first = held.parts if same else 0
@@ -219,7 +220,7 @@ class ProgressSession:
                 raise
             raise ConfigurationError(
                 f"{self._outlet.where}: the progress topic {self._sink.progress_topic!r} does not "
-                f"take progress: {error}. Nothing was sent; see its settings"
+                f"accept progress: {error}. Nothing was sent; check its settings"
             ) from error
         except ConfigurationError:
             self._outlet.forget()
@@ -227,7 +228,9 @@ class ProgressSession:
         held.row, held.parts, held.topic = bare, parts, topic
 
     def _chosen(self) -> frozenset[str]:
-        """Give the errors about what each row names, as the sink says."""
+        """Return the errors about topics and partitions that the rows name, if the sink
+        lets them.
+        """
         topics = TOPIC_AT_FAULT if self._sink.topic is None else frozenset()
         return topics if self._sink.partition is None else topics | PARTITION_AT_FAULT
 
@@ -235,9 +238,9 @@ class ProgressSession:
         limit = self._outlet.topic(self._sink.progress_topic).bytes_max or BYTES_MAX
         if value is not None and len(value) + len(key) + OVERHEAD_MAX > limit:
             raise ConfigurationError(
-                f"{self._outlet.where}: progress of {len(value):,} bytes does not fit the progress "
-                f"topic {self._sink.progress_topic!r}. Raise its max.message.bytes ({limit:,}), or "
-                "order by a shorter column"
+                f"{self._outlet.where}: progress of {len(value):,} bytes does not fit into the "
+                f"progress topic {self._sink.progress_topic!r}. Raise its max.message.bytes "
+                f"({limit:,}), or order by a shorter column"
             )
         writer.put(self._sink.progress_topic, value, key, self._partition)
 
@@ -245,7 +248,7 @@ class ProgressSession:
         return f"{self._place}\x1f{part}".encode()
 
     def _read(self, writer: Writer) -> Held:
-        """Find the row as it is committed, behind the fence, and how many parts are beside it."""
+        """Find the committed row behind the fence, and how many parts of ids it has."""
         place = self._place.encode()
         ending = self._outlet.ending(self._sink.progress_topic, self._partition)
         try:
@@ -289,7 +292,7 @@ class ProgressSession:
             if told.get("minibatch") != [minibatch.generation, minibatch.batch]:
                 raise ConfigurationError(
                     f"{self._outlet.where}: the progress topic {self._sink.progress_topic!r} has "
-                    f"lost ids of minibatch {minibatch}. It has to be compacted, never deleted"
+                    f"lost ids of minibatch {minibatch}. It must be compacted, never deleted"
                 )
             text += piece
             if told["last"]:
@@ -314,8 +317,9 @@ def _pieces(row: Progress) -> list[bytes]:
 
 
 def progress_partition(target: Target, count: int) -> int:
-    """Where the row of a place stands. Neighbours of a pipeline do not share a partition, as long
-    as there are no more of them than partitions: an open transaction hides what is behind it.
+    """The partition of the row of a place. Neighbouring partitions of a pipeline do not share one,
+    as long as there are no more of them than partitions: an open transaction hides records after
+    it.
     """
     stem, number = number_of(target.partition)
     names = json.dumps([target.pipeline, target.sink, stem])

@@ -1,11 +1,11 @@
 """Loads the files of manifests into a PostgreSQL table: the key and the rows are one transaction.
 
-- The key of a manifest stands in `semel_loads`, inserted first: where it stood, and for the same
-  manifest, nothing is done; else the rows of every file go in by COPY, and both are committed
-  together. A key that stands for another manifest is `Diverged`: nothing is left out silently.
+- The key of a manifest is inserted into `semel_loads` first. If it is there for the same manifest,
+  nothing is done; otherwise the rows of every file are copied, and both are committed together. A
+  key that belongs to another manifest is `Diverged`: nothing is skipped silently.
 - A second load of the same manifest waits for the first at the key, and then does nothing.
-- What the URL says holds for the load; a commit that is acknowledged is on the server's disk.
-- The URL's password is shown nowhere.
+- The options of the URL apply to the load; a commit that is acknowledged is on the server's disk.
+- The URL's password is never shown.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class PostgresLoad:
         require_one_line(self.url, "PostgresLoad: the url", FORM)
         if not self.url.startswith(("postgresql://", "postgres://")):
             raise ConfigurationError(
-                f"PostgresLoad: {redact(self.url)!r} is no URL of PostgreSQL: say "
-                "postgresql://user:password@host/database"
+                f"PostgresLoad: {redact(self.url)!r} is not the URL of a PostgreSQL database; the "
+                "form is postgresql://user:password@host/database"
             )
-        with suppress(ImportError):  # where there is no driver, whoever loads looks at it
+        with suppress(ImportError):  # without psycopg the load checks it
             read_url(self.url, "PostgresLoad: the url")
         if not self.table or isinstance(self.columns, str):
             raise ConfigurationError(
-                "PostgresLoad: table= names where rows go, and columns= is a list of names"
+                "PostgresLoad: table= must be the name of a table, and columns= a list of names"
             )
 
     @property
@@ -77,7 +77,7 @@ class PostgresLoad:
                 raise no_column("then: columns of PostgresLoad", name, schema.names)
 
     def known(self, manifest: Manifest) -> bool:
-        """Say whether it was loaded. Raises `Diverged` where another one has its key."""
+        """Return whether it was loaded. Raises `Diverged` where another one has its key."""
         with _Loading(self) as loading:
             return loading.known(manifest)
 
@@ -130,8 +130,8 @@ class _Loading:
             raise told(error, self._phase, self._described.where) from error
 
     def known(self, manifest: Manifest) -> bool:
-        """Say whether its key stands, also at standbys that a commit waits for: locking it is
-        something to commit. Without the table none does.
+        """Return whether its key is there, also on standbys that a commit waits for, because the
+        lock has to be committed. Without the table it is not.
         """
         with self._connection.cursor() as cursor:
             if not self._is_there(cursor):
@@ -149,13 +149,13 @@ class _Loading:
         return found == (True,)
 
     def _require_same(self, manifest: Manifest, location: str, rows: int, digest: str) -> None:
-        """Raise `Diverged` where the key stands for another manifest: its rows are not in."""
+        """Raise `Diverged` if the key belongs to another manifest: its rows are not loaded."""
         if (location, digest) != (manifest.location, manifest.digest):
             raise Diverged(
                 f"{manifest.location} with {manifest.rows} rows was not loaded into "
-                f"{self._described.where}: its key {manifest.key!r} stands in semel_loads for "
+                f"{self._described.where}: its key {manifest.key!r} is in semel_loads for "
                 f"{'another ' if location == manifest.location else ''}{location} with {rows} "
-                "rows. Does a pipeline of another ledger load into this database? Give the "
+                "rows. A pipeline of another ledger may load into this database: give the "
                 "pipeline or the sink another name. If the old rows are gone, remove the old keys "
                 "from semel_loads; if the folder was only moved, correct their location there"
             )
@@ -187,7 +187,7 @@ class _Loading:
         self._commit()
 
     def _commit(self) -> None:
-        """Commit, and wait for standbys where there are any, but not for ever."""
+        """Commit, and wait for standbys if there are any, but not forever."""
         from semel.sinks.postgres.errors import Phase
         from semel.sinks.postgres.session import commit
 
@@ -211,7 +211,7 @@ class _Loading:
             if name not in into.types or name not in batch.schema.names:
                 raise ConfigurationError(
                     f"PostgresLoad: column {name!r} is not both in the files and in "
-                    f"{self._described.where}: name those that are, columns=[...], or add it"
+                    f"{self._described.where}: list the columns that are, columns=[...], or add it"
                 )
         types = [into.types[name] for name in names]
         text = copy_text([batch.column(name) for name in names], names, types)

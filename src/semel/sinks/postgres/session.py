@@ -1,18 +1,17 @@
 """One connection of one attempt to PostgreSQL: the progress row first, then the effect, one commit.
 
 Always true:
-- the connection commits where this file says COMMIT and nowhere else: users' statements go one at
-  a time through the extended protocol, and may not end the transaction;
+- the connection commits where this file sends COMMIT and nowhere else: users' statements are run
+  one at a time through the extended protocol, and may not end the transaction;
 - a connection that broke is replaced before the next transaction, never inside one;
-- every statement, every lock and every pause inside a transaction has an end on the server. A
-  COMMIT has none there while it waits for a standby, so it has one here; what stands afterwards is
-  unknown, and taking over waits for the standby too.
-
-COMMIT with an end on the client's side.
+- every statement, every lock and every pause inside a transaction has a timeout on the server. A
+  COMMIT has none there while it waits for a standby, so it has one here; its outcome is unknown
+  afterwards, and taking over waits for the standby too.
 
 No timeout of the server ends a COMMIT that waits for a synchronous standby, and a cancelled one is
-committed all the same, though not on the standby. So when time is up nothing is cancelled: nobody
-knows, and whoever takes over asks in a transaction whose own COMMIT waits for the standby as well.
+committed nevertheless, but not on the standby. So when its time is up nothing is cancelled: the
+outcome is unknown, and the attempt that takes over asks in a transaction whose own COMMIT waits for
+the standby as well.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[tuple[Any, ...]]
 
-# What the server acknowledges it has to keep; a stronger setting than `on` is left alone.
+# The server must keep what it acknowledges; a stronger setting than `on` is not changed.
 SESSION = b"""
 select set_config('statement_timeout', %(ms)s, false), set_config('lock_timeout', %(lock)s, false),
   set_config('idle_in_transaction_session_timeout', %(ms)s, false),
@@ -84,7 +83,7 @@ class PostgresSession:
         self._connected()
 
     def take_over(self) -> Progress | None:
-        """Write this attempt into the progress row, and tell what stood there."""
+        """Write this attempt into the progress row, and return the row as it was before."""
         minibatch, attempt = self._target.minibatch, self._target.attempt
         with self._transaction() as at:
             stood = at.stood
@@ -96,13 +95,15 @@ class PostgresSession:
         return stood
 
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
-        """Lock the row, require that it is not beyond us, move it, then the effect; all as one."""
+        """In one transaction: lock the row, require that it is not beyond this attempt, move it,
+        then apply the effect.
+        """
         effect = self._effect.prepared(chunk)
         with self._transaction() as at:
             goes_on = at.stood is not None and at.stood.minibatch == progress.minibatch
             if at.stood is not None and goes_on and at.stood.done > progress.start:
                 raise Fenced(
-                    f"{self._where}: the progress row stands at {at.stood.done}, beyond "
+                    f"{self._where}: the progress row is at {at.stood.done}, beyond "
                     f"{progress.start}: an earlier call of this attempt has arrived after all"
                 )
             progress.require_kept(at.stood, self._where)
@@ -111,7 +112,7 @@ class PostgresSession:
             effect(at.connection)
             if at.connection.info.transaction_status != TransactionStatus.INTRANS:
                 raise ConfigurationError(
-                    f"{self._where}: the statement ended semel's transaction; it may not"
+                    f"{self._where}: the statement ended semel's transaction, which is not allowed"
                 )
         return DELIVERED
 
@@ -126,7 +127,7 @@ class PostgresSession:
 
     @contextmanager
     def _transaction(self) -> Iterator[Transaction]:
-        """All or nothing, with the row locked; every error in semel's words."""
+        """All or nothing, with the row locked; every error is mapped to one of semel's."""
         connection = self._connected()
         at = Transaction(connection, None)
         try:
@@ -158,7 +159,7 @@ class PostgresSession:
     # -- the connection
 
     def _connected(self) -> Connection:
-        """Give the connection; a new one where there is none, or none any more."""
+        """Return the connection; a new one if there is none or it is broken."""
         if self._connection is not None and not self._connection.closed:
             return self._connection
         self.close()
@@ -181,7 +182,7 @@ class PostgresSession:
 
     def _prepare(self, connection: Connection) -> None:
         ms = self._sink.deadline_s * 1000
-        # A lock's time is up a little earlier, so that the error says what was waited for.
+        # The lock timeout is a little shorter, so that the error names the lock.
         limits = {"ms": str(max(2, round(ms))), "lock": str(max(1, round(ms * 0.9)))}
         connection.execute(SESSION, limits)
         self._table.require_tables(connection)
@@ -198,13 +199,13 @@ def _settings(sink: Postgres, target: Target) -> dict[str, str]:
 _CLOCK = SystemClock()
 
 GRACE_S = 3.0
-"""So much longer than the server's own timeouts a COMMIT has: those say what was waited for."""
+"""How much longer a COMMIT has than the server's own timeouts: those report what was waited for."""
 
 
 def commit(connection: psycopg.Connection[tuple[Any, ...]], deadline_s: float, where: str) -> str:
-    """Commit and give the server's word for it, which is ROLLBACK for a transaction that failed.
+    """Commit and return the server's command tag, which is ROLLBACK for a transaction that failed.
 
-    Raises `OutcomeUnknown` where no answer comes in time. The connection cannot be used then.
+    Raises `OutcomeUnknown` if no answer comes in time. The connection cannot be used afterwards.
     """
     within_s = deadline_s + GRACE_S
     ends = _CLOCK.monotonic() + within_s
@@ -215,8 +216,8 @@ def commit(connection: psycopg.Connection[tuple[Any, ...]], deadline_s: float, w
         while line.flush() or line.is_busy():
             if not _readable(line, ends - _CLOCK.monotonic()):
                 raise OutcomeUnknown(
-                    f"{where}: COMMIT was not answered within {within_s:g} s. Does it wait for a "
-                    "standby that is away (synchronous_standby_names)?"
+                    f"{where}: COMMIT was not answered within {within_s:g} s. It may wait for a "
+                    "standby that is down (synchronous_standby_names)"
                 )
             line.consume_input()
         result = line.get_result()

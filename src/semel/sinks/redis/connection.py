@@ -1,10 +1,10 @@
-"""One connection to Redis that sends each command once, and says what became of it.
+"""One connection to Redis that sends each command once, and classifies its outcome.
 
 Always true:
-- nothing is repeated here, and nothing of the client library repeats: what was sent and not
-  answered is `OutcomeUnknown`;
-- an error reply that Redis gives before it runs a script is `NotDelivered`, or a
-  `ConfigurationError` where only a person can help; a reply that nobody classified is unknown;
+- nothing is repeated here, nor by the client library: a command that was sent and not answered is
+  `OutcomeUnknown`;
+- an error reply that Redis sends before it runs a script is `NotDelivered`, or a
+  `ConfigurationError` if the configuration must change; an unclassified reply means unknown;
 - no message shows a password.
 """
 
@@ -37,16 +37,16 @@ NOT_NOW = frozenset(
         "MOVED",
     }
 )
-"""What Redis says when it cannot take a write at the moment, and has not taken it."""
+"""The error codes of Redis for a write that it cannot accept at the moment, and has not made."""
 
 NOT_ALLOWED = frozenset({"NOAUTH", "WRONGPASS", "NOPERM"})
-"""What it says to somebody who may not do this."""
+"""The error codes of Redis for a user without the right to do this."""
 
 _REDIRECTS_MAX = 5
 
 
 class Line:
-    """A connection of one session; it is made when it is first needed, and made anew when lost."""
+    """A connection of one session; it is made at the first use, and replaced if it is lost."""
 
     def __init__(self, url: str, deadline_s: float) -> None:
         self.shown = redact(url)
@@ -86,24 +86,26 @@ class Line:
                 self._exchange([_array(3), _bulk(b"SCRIPT"), _bulk(b"LOAD"), _bulk(script.text)])
             except self._errors.MovedError as moved:
                 self._go_to(moved.host, moved.port)
-        raise NotDelivered(f"{self.shown}: the cluster sends us from one node to the next")
+        raise NotDelivered(
+            f"{self.shown}: the cluster redirects from one node to the next without end"
+        )
 
     def close(self) -> None:
-        """Give the connection back; one that is gone already is no error."""
+        """Close the connection; one that is lost already is not an error."""
         if self._connection is not None:
             connection, self._connection = self._connection, None
             connection.disconnect()
 
     def _require_lua(self, body: bytes) -> None:
-        """Raise `ConfigurationError` for a body that is not Lua by itself: one that closes semel's
-        function and goes on would run outside of it.
+        """Raise `ConfigurationError` for a body that is not valid Lua by itself: one that closes
+        semel's function and goes on would run outside of it.
         """
         if not body:
             return
         why = self.ask(b"EVAL", CHECK.text, b"0", body)
         if why:
             raise ConfigurationError(
-                f"{self.shown}: the script is no Lua: {why.decode(errors='replace')}"
+                f"{self.shown}: the script is not valid Lua: {why.decode(errors='replace')}"
             )
 
     # -- the wire
@@ -147,14 +149,14 @@ class Line:
             raise self._told(error) from None
         except Exception as error:
             raise NotDelivered(
-                f"{self.shown} does not answer ({type(error).__name__}: {error}). See that Redis "
-                "runs and can be reached"
+                f"{self.shown} does not answer ({type(error).__name__}: {error}). Check that Redis "
+                "is running and reachable"
             ) from error
         self._connection = made
         return made
 
     def _go_to(self, host: str, port: int) -> None:
-        """Go where the cluster says that the keys are."""
+        """Connect to the node that has the keys, as the cluster reports it."""
         self.close()
         self._settings = {**self._settings, "host": host or self._settings["host"], "port": port}
 
@@ -164,17 +166,19 @@ class Line:
         if code in NOT_ALLOWED:
             return self.forbidden(str(error))
         if code in NOT_NOW:
-            self.close()  # a replica that was a primary: who has the name now is asked anew
-            return NotDelivered(f"{self.shown} takes no writes at the moment: {code} {error}")
+            self.close()  # a replica that was a primary: resolve the name again
+            return NotDelivered(
+                f"{self.shown} does not accept writes at the moment: {code} {error}"
+            )
         text = str(error)
         if "compiling script" in text:
-            return ConfigurationError(f"{self.shown}: the script is no Lua: {text}")
+            return ConfigurationError(f"{self.shown}: the script is not valid Lua: {text}")
         if code == "CROSSSLOT" or "unknown command" in text or "DB index" in text:
             return ConfigurationError(f"{self.shown}: {text}")
         return OutcomeUnknown(f"{self.shown}: {code} {text}".replace("  ", " "))
 
     def forbidden(self, text: str) -> ConfigurationError:
-        """Say that a person has to give us leave."""
+        """Return the error for a user without the necessary rights."""
         return ConfigurationError(
             f"{self.shown} does not allow it: {text}. Check user and password in the URL, and that "
             "the user may run EVALSHA, SCRIPT LOAD, INFO, HGETALL, HLEN, HSET, DEL and "
@@ -183,7 +187,7 @@ class Line:
 
 
 def _code(errors: Any, error: Exception) -> str:
-    """Give the word that Redis' error began with; the client library takes some of them away."""
+    """Return the code that Redis' error began with; the client library removes some of them."""
     kinds = {
         errors.ReadOnlyError: "READONLY",
         errors.OutOfMemoryError: "OOM",
@@ -207,7 +211,7 @@ def _bulk(value: bytes) -> bytes:
 
 
 def _gathered(parts: list[Any]) -> list[Any]:
-    """Join what is small, so that it goes out in few packets; what is large goes as it is."""
+    """Join small parts, so that they are sent in few packets; large parts are sent unchanged."""
     made: list[Any] = []
     small: list[bytes] = []
     for part in parts:

@@ -1,6 +1,6 @@
-"""What a Redis says of itself: whether it keeps the progress row, and how durable it is, in words.
+"""What a Redis server reports of itself: whether it keeps the progress row, and how durable it is.
 
-A setting that cannot be read is unknown, and unknown is never taken for good.
+A setting that cannot be read is unknown, and unknown never counts as durable.
 """
 
 from __future__ import annotations
@@ -16,21 +16,25 @@ OLDEST = (5, 0)
 """Since 5.0 Redis writes what a script did into log and replicas, all of it or nothing."""
 
 _TOGETHER = (
-    "The progress row and the effects are always lost together. Events whose minibatch is complete "
-    "in semel's ledger are not sent again, so what Redis loses of them stays lost, and the "
-    "pipeline stops when it next goes there"
+    "The progress row and the effects are always lost together. Events whose minibatch is "
+    "complete in semel's ledger are not sent again, so what Redis loses of them stays "
+    "lost, and the pipeline stops at the next delivery to it"
 )
 _FSYNC = {
     "always": "what Redis acknowledged is on its disk, and survives a crash of the machine",
-    "everysec": "a crash can lose what Redis acknowledged in the last seconds; a restart in good "
-    "order loses nothing",
-    "no": "the operating system decides when it writes: a crash of the machine can lose what Redis "
-    "acknowledged in the last half minute or so; a restart in good order loses nothing",
+    "everysec": (
+        "a crash can lose what Redis acknowledged in the last seconds; a clean restart "
+        "loses nothing"
+    ),
+    "no": (
+        "the operating system decides when to write: a crash of the machine can lose what "
+        "Redis acknowledged in about the last half minute; a clean restart loses nothing"
+    ),
 }
 
 
 def read_info(line: Line) -> dict[str, str]:
-    """Ask the server for what it tells of itself."""
+    """Ask the server for its own settings."""
     text = line.ask(b"INFO").decode(errors="replace")
     pairs = (each.partition(":") for each in text.splitlines() if not each.startswith("#"))
     return {name: value.strip() for name, colon, value in pairs if colon}
@@ -42,25 +46,25 @@ def require_lasting(told: dict[str, str], shown: str) -> None:
     numbers = version.split(".")[:2]
     if not all(each.isdecimal() for each in numbers) or tuple(map(int, numbers)) < OLDEST:
         raise ConfigurationError(
-            f"{shown} is Redis {version or 'of unknown version'}; 5.0 is the oldest that keeps "
-            "what a script did together"
+            f"{shown} is Redis {version or 'of unknown version'}; semel needs 5.0 or later, which "
+            "keeps all writes of a script together"
         )
     limit, policy = told.get("maxmemory"), told.get("maxmemory_policy")
     if limit is None or policy is None:
         raise ConfigurationError(
-            f"{shown} does not say what it evicts (INFO memory): allow the user INFO. A progress "
-            "row that is evicted makes events happen twice"
+            f"{shown} does not report what it evicts (INFO memory): allow the user INFO. If a "
+            "progress row is evicted, events are delivered twice"
         )
     if limit != "0" and policy.startswith("allkeys"):
         raise ConfigurationError(
-            f"{shown} has maxmemory-policy {policy}: it may drop semel's progress row, and events "
-            "would happen twice. Set maxmemory-policy to noeviction or volatile-..., or use "
+            f"{shown} has maxmemory-policy {policy}: it may evict semel's progress row, and events "
+            "would be delivered twice. Set maxmemory-policy to noeviction or volatile-..., or use "
             "another Redis for this"
         )
 
 
 def durability(line: Line) -> str:
-    """Say what the server keeps through a crash."""
+    """Describe what the server keeps through a crash."""
     told = read_info(line)
     parts = [_on_disk(line, told), _TOGETHER]
     replicas = told.get("connected_slaves", "0")
@@ -84,7 +88,7 @@ def _on_disk(line: Line, told: dict[str, str]) -> str:
             if save is None:
                 return (
                     "appendonly no, snapshots unknown (CONFIG is not allowed): a restart can lose "
-                    "what Redis acknowledged, all of it perhaps"
+                    "what Redis acknowledged, possibly all of it"
                 )
             if not save:
                 return "appendonly no, no snapshots: a restart loses everything"
@@ -93,7 +97,7 @@ def _on_disk(line: Line, told: dict[str, str]) -> str:
                 "the last snapshot"
             )
         case _:
-            return "unknown: the server does not say whether it has an append-only file"
+            return "unknown: the server does not report whether it has an append-only file"
 
 
 def _setting(line: Line, name: bytes) -> str | None:

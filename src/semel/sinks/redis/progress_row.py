@@ -1,9 +1,9 @@
-"""The progress row as Redis keeps it: a hash, and the ids of its minibatch in another beside it.
+"""The progress row in Redis: a hash, and the ids of its minibatch in another hash.
 
 Always true:
-- the ids of a minibatch are a text for each chunk, never one text that is written anew with each;
-- events that the last chunk refused stand in the row by place among those sent, and who they are
-  stands beside them, as columns.
+- the ids of a minibatch are one text for each chunk, never one text that every chunk rewrites;
+- events that the last chunk rejected are in the row by place among those sent, and their scope and
+  id are next to them, as columns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from semel.errors import ConfigurationError
 from semel.events import EntityIds
-from semel.events.chunks import escaped
+from semel.events.chunks import key_part
 from semel.events.event import Attempt, Minibatch
 from semel.sinks.progress import UNREADABLE, Progress
 from semel.sinks.redis.templates import OWN
@@ -31,19 +31,19 @@ Named = tuple[int, str, "EventID"]
 
 
 def row_keys(target: Target, tag: bytes | None) -> tuple[bytes, bytes]:
-    """Give the keys of the row and of its ids: under the hash tag of the events' keys, if there
+    """Return the keys of the row and of its ids: under the hash tag of the events' keys, if there
     is one.
     """
     names = (target.pipeline, target.sink, target.partition)
     place = b"%s%s" % (
         b"" if tag is None else b"{%s}:" % tag,
-        "/".join(map(escaped, names)).encode(),
+        "/".join(map(key_part, names)).encode(),
     )
     return OWN + place, OWN + place + b"/ids"
 
 
 def moved(progress: Progress, unfit: str, events: bytes) -> list[bytes]:
-    """Give the first arguments of the script that moves the row."""
+    """Return the first arguments of the script that moves the row."""
     ids = progress.ids.written().content if progress.ids else b""
     return [
         *standing(progress.minibatch, progress.attempt),
@@ -60,13 +60,13 @@ def moved(progress: Progress, unfit: str, events: bytes) -> list[bytes]:
 
 
 def standing(minibatch: Minibatch, attempt: Attempt) -> list[bytes]:
-    """Give minibatch and attempt as the scripts compare them."""
+    """Return minibatch and attempt as the scripts compare them."""
     numbers = (minibatch.generation, minibatch.batch, attempt.run, attempt.task)
     return [b"%d" % number for number in numbers]
 
 
 def read(found: Mapping[bytes, bytes], chunks: Mapping[bytes, bytes]) -> Progress:
-    """Read the row. Raises `ConfigurationError` for one that nobody of ours wrote."""
+    """Read the row. Raises `ConfigurationError` for one that semel did not write."""
     try:
         text = {name.decode(): value for name, value in found.items()}
         rejected: dict[int, str] = {}
@@ -94,8 +94,8 @@ def read(found: Mapping[bytes, bytes], chunks: Mapping[bytes, bytes]) -> Progres
         )
     except (*UNREADABLE, pa.ArrowException) as error:
         raise ConfigurationError(
-            f"the progress row in Redis cannot be read ({type(error).__name__}): somebody else has "
-            "written there. Look at the keys that begin with 'semel:'"
+            f"the progress row in Redis cannot be read ({type(error).__name__}): another program "
+            "has written there. Check the keys that begin with 'semel:'"
         ) from error
 
 
@@ -127,7 +127,7 @@ def events_bytes(rows: Rows) -> bytes:
 
 
 def outcomes(told: bytes) -> list[tuple[int, str]]:
-    """Read what the script said of the events it was sent: place among them, and why."""
+    """Read the script's result for the events it was sent: place among them, and reason."""
     if not told:
         return []
     return [(int(at), cleaned(why)) for at, why in json.loads(told.decode(errors="replace"))]
@@ -153,7 +153,7 @@ def _id(event: Any) -> EventID:
 
 
 def cleaned(text: str) -> str:
-    """Give an error of Redis without what its Lua put around it."""
+    """Return an error of Redis without what its Lua put around it."""
     plain = text.strip()
     while plain.startswith(("@user_script:", "user_script:")):
         plain = plain.partition(":")[2].lstrip().partition(":")[2].strip()

@@ -1,8 +1,9 @@
-"""A session with Redis: one script takes the progress row, one script a chunk moves it and acts.
+"""A session with Redis: one script takes over the progress row, one script per chunk moves it and
+applies the effects.
 
 Always true:
-- a chunk is one script, and a script is never split and sent again: the row tells what it did;
-- a row that is gone, or stands behind what Redis acknowledged before, stops the pipeline.
+- a chunk is one script, and a script is never split and sent again: the row has its outcome;
+- a row that is missing, or is behind what Redis acknowledged before, stops the pipeline.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class RedisSession:
         self._keys = progress_row.row_keys(target, sink.tag)
 
     def take_over(self) -> Progress | None:
-        """Write this attempt into the row, whatever stands there; tell what stood there."""
+        """Write this attempt into the row, whatever it has; return the row as it was before."""
         target = self._target
         ours = progress_row.standing(target.minibatch, target.attempt)
         reply = self._line.run(TAKE_OVER, self._keys, ours)
@@ -60,7 +61,7 @@ class RedisSession:
         keys, arguments = filled.wire()
         if len(keys) + len(arguments) > sink.chunk_bytes:
             raise Rejected(
-                f"{len(keys) + len(arguments):,} bytes for one script, and chunk_bytes of sink "
+                f"{len(keys) + len(arguments):,} bytes for one script, but chunk_bytes of sink "
                 f"{sink.name!r} is {sink.chunk_bytes:,}"
             )
         sent = rows.take(filled.fit)
@@ -85,29 +86,30 @@ class RedisSession:
         return Receipt({at: why[at] for at in sorted(why)}) if why else DELIVERED
 
     def close(self) -> None:
-        """Give the connection back; there is nothing to roll back."""
+        """Close the connection; there is nothing to roll back."""
         self._line.close()
 
-    # -- what Redis says
+    # -- errors of Redis
 
     def _refusal(self, reply: list[Any], progress: Progress | None = None) -> SemelError:
-        """Say why a script did nothing."""
+        """Return the error for a script that did nothing."""
         kind, text = reply[0], progress_row.cleaned(reply[1].decode(errors="replace"))
         where = f"{self._line.shown}, row {self._keys[0].decode()!r}"
         if kind == b"fenced":
             return Fenced(f"{where}: the progress row names {text}")
         if kind == b"lost" and progress is not None:
-            return lost(f"{where} (`semel explain` says what it keeps)", progress.after, int(text))
+            return lost(f"{where} (`semel explain` shows what it keeps)", progress.after, int(text))
         if kind == b"foreign":
             return ConfigurationError(
-                f"{where}: something else stands there ({text}). Keys that begin with 'semel:' are "
-                "semel's; move it away, or upgrade semel if a later one wrote it"
+                f"{where}: the key is used by something else ({text}). Keys that begin with "
+                "'semel:' are reserved for semel; move it away, or upgrade semel if a later "
+                "version wrote it"
             )
         if kind == b"stopped" and (text.split(" ")[0] in NOT_ALLOWED or "The user exec" in text):
             return self._line.forbidden(text)
         if kind == b"stopped":
             return NotDelivered(f"{where}: nothing was written: {text}")
-        return OutcomeUnknown(f"{where}: an answer that nobody knows: {kind!r}")
+        return OutcomeUnknown(f"{where}: unknown answer of the script: {kind!r}")
 
     def _wait_for_replicas(self) -> None:
         """Let so many replicas have it before it counts as delivered."""
@@ -127,5 +129,5 @@ class RedisSession:
 
 
 def _pairs(flat: list[bytes]) -> dict[bytes, bytes]:
-    """Make a mapping of what HGETALL says to a script."""
+    """Make a mapping of the list that HGETALL returns to a script."""
     return dict(zip(flat[::2], flat[1::2], strict=True))

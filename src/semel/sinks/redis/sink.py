@@ -1,12 +1,13 @@
-"""Redis as a sink: counters, lists, streams, or a Lua body of one's own (TRANSACTIONAL).
+"""Redis as a sink: counters, lists, streams, or a Lua body of your own (TRANSACTIONAL).
 
 One Lua script per chunk moves semel's progress row and runs every event, so both happen or neither.
 
-How durable that is, Redis' settings say, and `Redis.durability` reads them. Row and effects are
-always lost together, because they are one script: with `appendonly yes` and `appendfsync always`
-nothing that was acknowledged is lost; with `everysec` the last seconds may be, in a crash of the
-machine; with snapshots alone, everything since the last one. What was lost after its minibatch was
-complete is not sent again: semel's ledger has it as delivered, and the next chunk is refused.
+The settings of Redis determine how durable that is, and `Redis.durability` reads them. Row and
+effects are always lost together, because they are one script: with `appendonly yes` and
+`appendfsync always` nothing that was acknowledged is lost; with `everysec` a crash of the machine
+may lose the last seconds; with snapshots only, everything since the last one. What was lost after
+its minibatch was complete is not sent again: semel's ledger has it as delivered, and the next chunk
+is refused.
 """
 
 from __future__ import annotations
@@ -59,20 +60,20 @@ class Redis(Sink):
     """Runs a command, or a Lua body, for every event; semel's progress row moves with it.
 
     `key` and `arguments` are templates: `{customer}` is a column, `{{` a brace. With `script` the
-    body sees `KEYS` and `ARGV` of its event, and refuses it by `return redis.error_reply(...)`
-    before it writes. With `on_reject="block"` a script takes one event, because Redis cannot take
-    back what followers of a refused event would have done.
+    body has `KEYS` and `ARGV` of its event, and rejects it by `return redis.error_reply(...)`
+    before it writes. With `on_reject="block"` a script takes one event, because Redis cannot undo
+    what followers of a rejected event would have done.
 
     Attributes:
         url: redis://[user]:password@host:port/database, rediss:// for TLS, unix:// for a socket.
-        command: one of `ARGUMENTS`; empty where there is a `script`.
+        command: one of `ARGUMENTS`; empty if there is a `script`.
         key: the key, or for a `script` several; none may begin with `semel:`.
-        arguments: what stands after the key in Redis' own command.
+        arguments: the arguments after the key in Redis' own command.
         script: a Lua body that is run for every event instead of a command.
-        chunk_bytes: the keys and arguments of one script, at most; an event that is larger alone is
-            rejected.
+        chunk_bytes: the most bytes of keys and arguments of one script; a single event that is
+            larger is rejected.
         replicas: how many replicas must have a chunk before it counts as delivered.
-        replicas_within_s: how long a chunk waits for them before they are asked for anew.
+        replicas_within_s: how long a chunk waits for them before they are asked again.
     """
 
     url: str = field(repr=False)
@@ -89,7 +90,7 @@ class Redis(Sink):
         object.__setattr__(self, "command", self.command.upper())
         if isinstance(self.arguments, str):
             raise ConfigurationError(
-                f'sink {self.name!r}: arguments is a tuple: write ("{self.arguments}",)'
+                f'sink {self.name!r}: arguments must be a tuple: write ("{self.arguments}",)'
             )
         object.__setattr__(self, "arguments", tuple(self.arguments))
         if self.on_reject is OnReject.BLOCK:
@@ -110,60 +111,60 @@ class Redis(Sink):
         try:
             settings_of(self.url, self.deadline_s)
         except MissingExtra:
-            pass  # where sessions are opened it is needed, and its absence is said there
+            pass  # opening a session needs it, and raises if it is missing
         except ConfigurationError as error:
             raise ConfigurationError(f"{said}: {error}") from None
         if type(self.chunk_rows) is not int or not 1 <= self.chunk_rows <= CHUNK_ROWS_MAX:
             raise ConfigurationError(
-                f"{said}: chunk_rows={self.chunk_rows!r} - between 1 and {CHUNK_ROWS_MAX}, because "
-                "Redis does nothing else while a script runs"
+                f"{said}: chunk_rows must be between 1 and {CHUNK_ROWS_MAX}, got "
+                f"{self.chunk_rows!r}, because Redis does nothing else while a script runs"
             )
         if type(self.chunk_bytes) is not int or not 1 <= self.chunk_bytes <= 512 * 1024 * 1024:
             raise ConfigurationError(
-                f"{said}: chunk_bytes={self.chunk_bytes!r} - between 1 and 512 MiB"
+                f"{said}: chunk_bytes must be between 1 and 512 MiB, got {self.chunk_bytes!r}"
             )
         if type(self.replicas) is not int or self.replicas < 0:
-            raise ConfigurationError(f"{said}: replicas={self.replicas!r} - 0 or more")
+            raise ConfigurationError(f"{said}: replicas must be 0 or more, got {self.replicas!r}")
         if not 0 < self.replicas_within_s < self.deadline_s:
             raise ConfigurationError(
-                f"{said}: replicas_within_s={self.replicas_within_s!r} - more than 0 and less than "
-                f"deadline_s ({self.deadline_s:g})"
+                f"{said}: replicas_within_s must be more than 0 and less than deadline_s "
+                f"({self.deadline_s:g}), got {self.replicas_within_s!r}"
             )
 
     def _require_command(self) -> None:
         said = f"sink {self.name!r}"
         if bool(self.command) == bool(self.script):
-            raise ConfigurationError(f"{said}: give a command or a script, one of them")
+            raise ConfigurationError(f"{said}: pass either a command or a script")
         if self.script:
             return
         if self.command not in ARGUMENTS:
             raise ConfigurationError(
-                f"{said}: {self.command!r} is not among {', '.join(ARGUMENTS)}; write it as a "
+                f"{said}: unknown command {self.command!r}; use {', '.join(ARGUMENTS)}, or write a "
                 "script: redis.call('...', KEYS[1], ARGV[1])"
             )
         fewest, most = ARGUMENTS[self.command]
         if not fewest <= len(self.arguments) <= most:
             takes = str(fewest) if fewest == most else f"{fewest} to {most}"
             raise ConfigurationError(
-                f"{said}: {self.command} takes {takes} arguments after its key, and there are "
-                f"{len(self.arguments)}"
+                f"{said}: {self.command} takes {takes} arguments after its key, but "
+                f"{len(self.arguments)} are given"
             )
 
     def _require_keys(self) -> None:
         said = f"sink {self.name!r}"
         if not self.key or (not self.script and not isinstance(self.key, str)):
-            raise ConfigurationError(f"{said}: give one key; only a script has several")
+            raise ConfigurationError(f"{said}: pass one key; only a script has several")
         keys, _ = self.key_templates, self.argument_templates  # to read them is to check them
         for template in keys:
             first = template.parts[0] if template.parts else b""
             if isinstance(first, bytes) and first.startswith(OWN):
                 raise ConfigurationError(
-                    f"{said}: keys that begin with 'semel:' are semel's own; choose another"
+                    f"{said}: keys that begin with 'semel:' are reserved for semel; choose another"
                 )
         if len({template.tag for template in keys}) > 1:
             raise ConfigurationError(
-                f"{said}: its keys have different hash tags, so they may lie on different nodes of "
-                "a cluster; give all of them the same one, or none"
+                f"{said}: its keys have different hash tags, so they may be on different nodes of "
+                "a cluster; use the same tag in all of them, or none"
             )
 
     @property
@@ -172,13 +173,13 @@ class Redis(Sink):
         return Capability.TRANSACTIONAL
 
     def notes(self) -> tuple[str, ...]:
-        """Say how durable this server is, as it tells itself."""
+        """Describe how durable this server is, as it reports itself."""
         return (
             (
-                f"Visible with each chunk, {self.chunk_rows} events at most; the progress row "
-                "stands beside the keys and has no time to live."
+                f"Visible with each chunk, {self.chunk_rows} events at most; the progress row is "
+                "kept beside the keys and does not expire."
             ),
-            f"How durable that is: {self.durability()}",
+            f"Durability: {self.durability()}",
         )
 
     def refuse(self, schema: pa.Schema) -> None:
@@ -199,7 +200,7 @@ class Redis(Sink):
                 raise ConfigurationError(f"sink {self.name!r}, {what}: {error}") from None
 
     def describe(self) -> dict[str, object]:
-        """Say where the progress rows are; what the sink does to its keys may change."""
+        """Return where the progress rows are; what the sink does to its keys may change."""
         tag = None if self.tag is None else self.tag.decode()
         return {**super().describe(), "hash_tag": tag}
 
@@ -221,8 +222,8 @@ class Redis(Sink):
         return RedisSession(self, line, target)
 
     def durability(self) -> str:
-        """Ask the server what it keeps through a crash, and say so; 'unknown' where it does not
-        tell.
+        """Ask the server what it keeps through a crash, and describe it; 'unknown' if it does not
+        report it.
         """
         try:
             line = Line(self.url, self.deadline_s)

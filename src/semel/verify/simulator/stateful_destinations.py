@@ -22,8 +22,7 @@ from semel.verify.simulator.faults import Kind
 
 if TYPE_CHECKING:
     from semel.events import Chunk
-    from semel.sinks import Target
-    from semel.sinks.conclude import Ended
+    from semel.sinks import Ended, Target
 
 Place = tuple[str, str, str]
 
@@ -173,6 +172,8 @@ class SequencedSink(WitnessSink):
     """Appends to logs; with `last_opener_wins` the epoch is a number of its own, and chunks are
     whole.
     """
+
+    last_opener_wins: bool = False
 
     @property
     def capability(self) -> Capability:
