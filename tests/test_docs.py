@@ -189,9 +189,9 @@ def test_files_in_an_object_store_are_read_as_printed(
 
 def test_what_start_prints_of_costs_is_what_explain_says() -> None:
     charge = semel.sink(window=1, on_doubt="hold", name="charge")(lambda _: None)
-    agreement = PipelineSpec("charges", (charge,), Given("customer", ("payment_id",)))
+    spec = PipelineSpec("charges", (charge,), Given("customer", ("payment_id",)))
     [printed] = [each.text for each in blocks("docs/start.md", "") if each.text[:6] == "Costs:"]
-    assert printed in str(semel.explain(agreement))
+    assert printed in str(semel.explain(spec))
 
 
 def test_the_docs_speak_of_payments_that_the_tutorial_has() -> None:

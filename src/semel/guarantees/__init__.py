@@ -1,1 +1,1 @@
-"""What a pipeline guarantees and costs, in plain words."""
+"""Explains what a pipeline guarantees and what it costs."""

@@ -1,4 +1,4 @@
-"""On Spark: the only room that names pyspark."""
+"""Delivery on Spark: the only room that imports pyspark."""
 
 from semel.spark.batch_job import Delivered
 from semel.spark.deliver import deliver, deliver_batch
