@@ -17,7 +17,7 @@ import pytest
 
 from semel.bench.redis_server import RedisServer
 from semel.verify.demo.standalone import SMALL_JVM, spark_environment
-from semel.verify.process_group import Household
+from semel.verify.process_group import ProcessGroup
 from spark.accounts import seed
 from spark.driving import Bed, Run, wait_for
 from spark.redis_job import STEPS
@@ -128,7 +128,7 @@ def test_the_example_counts_once_also_without_its_checkpoint(
 ) -> None:
     log = tmp_path / "log.txt"
     command = [sys.executable, str(EXAMPLES / "redis_counters.py"), server.url()]
-    with Household("examples") as household:
+    with ProcessGroup("examples") as household:
         environment = spark_environment(household.folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}
         code = household.start([*command, str(tmp_path / "out")], environment, log).wait(300)
     said = log.read_text(errors="replace")

@@ -25,8 +25,7 @@ from semel.cli.resolve import resolve
 from semel.errors import ConfigurationError
 from semel.protocol import ParkedState
 from semel.runtime import SystemClock
-from semel.verify.demo.run import Demo, Tally, Unfinished
-from semel.verify.demo.standalone import spark_home
+from semel.verify.demo import ChargeCounts, Demo, Unfinished, spark_home
 
 EPILOG = "Example: semel demo --payments 200 --keep. Exit status 1 when it does not come out so."
 
@@ -80,7 +79,7 @@ def _require_system() -> None:
         )
 
 
-def _run(payments: int, *, keep: bool) -> tuple[Tally, Tally, int]:
+def _run(payments: int, *, keep: bool) -> tuple[ChargeCounts, ChargeCounts, int]:
     """Play it, and show it while it runs."""
     progress = Progress(
         TextColumn("{task.description:<5}"),
@@ -94,7 +93,7 @@ def _run(payments: int, *, keep: bool) -> tuple[Tally, Tally, int]:
     def tell(text: str) -> None:
         progress.console.print(text)
 
-    def show(*tallies: Tally) -> None:
+    def show(*tallies: ChargeCounts) -> None:
         for bar, tally in zip(bars, tallies, strict=True):
             progress.update(bar, completed=tally.charged, twice=tally.twice)
 
@@ -179,7 +178,7 @@ def _show(counts: dict[str, dict[str, int]]) -> None:
         print("in doubt: semel held them for a person, who looked each up at the destination")
 
 
-def _judge(plain: Tally, semel: Tally) -> None:
+def _judge(plain: ChargeCounts, semel: ChargeCounts) -> None:
     """Say what is wrong, if anything is."""
     wrong = []
     if semel.twice or semel.never:

@@ -10,8 +10,8 @@ import typer
 
 from semel.cli.import_object import call, find
 from semel.cli.output import JsonOption, show_json
-from semel.guarantees.explain import Explanation
-from semel.guarantees.explain import explain as explain_it
+from semel.guarantees import Explanation
+from semel.guarantees import explain as explain_it
 
 EPILOG = (
     "Example: semel explain payments:charge. MODULE is found as `python -m` would, the current "

@@ -11,11 +11,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from semel.verify.simulator.checker import Category
-from semel.verify.simulator.worlds import run_world, run_worlds
+from semel.verify.simulator import Category, run_world, run_worlds
 
 if TYPE_CHECKING:
-    from semel.verify.simulator.worlds import Outcome, Summary, Tally
+    from semel.verify.simulator import Summary, Tally, WorldResult
 
 EPILOG = (
     "Example: semel simulate --worlds 20000 --seed 7. "
@@ -118,7 +117,7 @@ def _tell(summary: Summary) -> None:
         console.print(f"world {outcome.seed} is invalid too: {outcome.violations[0]}")
 
 
-def _story(outcome: Outcome) -> list[str]:
+def _story(outcome: WorldResult) -> list[str]:
     case = outcome.case
     about = (
         f"world {outcome.seed}: {outcome.verdict.value}"
@@ -130,16 +129,16 @@ def _story(outcome: Outcome) -> list[str]:
 
 
 def _replay(seed: int, *, as_json: bool) -> None:
-    outcome = run_world(seed, told=True)
+    outcome = run_world(seed, with_story=True)
     if as_json:
-        told = {
+        found = {
             "seed": outcome.seed,
             "verdict": outcome.verdict.value,
             "counts": outcome.counts,
             "violations": list(outcome.violations),
             "story": list(outcome.story),
         }
-        print(json.dumps(told, indent=2))
+        print(json.dumps(found, indent=2))
     else:
         print("\n".join(_story(outcome)))
     if outcome.violations:

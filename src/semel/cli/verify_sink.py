@@ -16,14 +16,15 @@ from semel.cli.import_object import call, find
 from semel.cli.output import plain, show_json, show_table
 from semel.errors import ConfigurationError
 from semel.sinks import Sink
-from semel.verify.contract.cases import CASES, Case
-from semel.verify.contract.forkserver import Nursery
-from semel.verify.contract.rows import Maker
-from semel.verify.contract.suite import (
+from semel.verify.contract import (
+    CASES,
     SEED,
     SETTLES_S,
+    ContractCase,
     Earned,
     Finding,
+    ForkServer,
+    Maker,
     Result,
     Subject,
     Suite,
@@ -110,7 +111,7 @@ def verify_sink(
 # -- what is asked for
 
 
-def _chosen(names: Sequence[str] | None) -> list[Case]:
+def _chosen(names: Sequence[str] | None) -> list[ContractCase]:
     known = {each.name: each for each in CASES}
     for name in names or ():
         if name not in known:
@@ -151,7 +152,7 @@ def _kind(found: object) -> str:
 # -- while it runs
 
 
-def _run(subject: Subject, cases: Sequence[Case], seed: int) -> list[Result]:
+def _run(subject: Subject, cases: Sequence[ContractCase], seed: int) -> list[Result]:
     progress = Progress(
         TextColumn("{task.description:<16}"),
         BarColumn(),
@@ -160,8 +161,8 @@ def _run(subject: Subject, cases: Sequence[Case], seed: int) -> list[Result]:
         console=Console(stderr=True),
         transient=True,
     )
-    with progress, Nursery() as nursery:
-        suite = Suite(subject, nursery, seed)
+    with progress, ForkServer() as fork_server:
+        suite = Suite(subject, fork_server, seed)
         bar = progress.add_task("starting", total=len(cases), wrong="")
         results: list[Result] = []
         for case in cases:

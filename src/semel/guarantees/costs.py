@@ -21,8 +21,8 @@ from semel.protocol import Capability
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from semel.delivery.spec import PipelineSpec
-    from semel.events.event import EventID
+    from semel.delivery import PipelineSpec
+    from semel.events import EventID
     from semel.sinks import Sink
 
 DAY_S = 86_400.0

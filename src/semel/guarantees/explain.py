@@ -12,7 +12,7 @@ import textwrap
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from semel.delivery.spec import PipelineSpec
+from semel.delivery import PipelineSpec
 from semel.errors import ConfigurationError
 from semel.events import Counter, Given, Position
 from semel.guarantees.costs import Cost, cost

@@ -67,7 +67,7 @@ CUTS = (What.SEVERED, What.DEAF, What.CUT)
 
 
 @dataclass(frozen=True)
-class Fault:
+class SinkFault:
     """What happens at the `number`-th of its kind, counted from 1, and `times - 1` after it."""
 
     what: What
@@ -81,30 +81,30 @@ class Fault:
         return f"{self.what.value} {self.where.value} {self.number}{after}"
 
 
-class Desk:
+class FaultRecorder:
     """Counts what this process does, tells when a fault is due, and writes everything down."""
 
-    def __init__(self, fault: Fault | None, log: Path) -> None:
+    def __init__(self, fault: SinkFault | None, log: Path) -> None:
         self._fault = fault
         self._counts: dict[str, int] = {}
         self._clock = SystemClock()
         self._log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
-    def say(self, **record: Any) -> None:
+    def record(self, **record: Any) -> None:
         """Write a record down; it stays whatever becomes of this process."""
         text = json.dumps({**record, "at": self.now()})
         os.write(self._log, text.encode() + b"\n")
 
-    def reach(self, where: Where, **record: Any) -> tuple[int, Fault | None]:
+    def reach(self, where: Where, **record: Any) -> tuple[int, SinkFault | None]:
         """Count one, write it down, and give the fault that is due."""
         number = self._counts[where] = self._counts.get(where, 0) + 1
-        self.say(**{where.value: number, **record})
+        self.record(**{where.value: number, **record})
         fault = self._fault
         if fault is None or fault.where is not where:
             return number, None
         if not fault.number <= number < fault.number + fault.times:
             return number, None
-        self.say(fault=str(fault))
+        self.record(fault=str(fault))
         return number, fault
 
     def now(self) -> float:
@@ -125,7 +125,7 @@ def stop() -> None:
 class Timer:
     """Kills or stops this process a moment from now, wherever it is then; else when it ends."""
 
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: SinkFault) -> None:
         self._kills = fault.what is What.KILL_WITHIN
         self._due = False
         # SIGALRM's own action ends a process as abruptly as SIGKILL does, to the microsecond.
@@ -197,7 +197,7 @@ class Cutter:
     POLL_S = 0.0005
     HEARS_NOTHING_S = 0.1
 
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: SinkFault) -> None:
         self._fault = fault
         self._over = threading.Event()
         self._connect = socket.socket.connect

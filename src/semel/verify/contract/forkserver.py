@@ -24,7 +24,7 @@ from semel.errors import SemelError
 from semel.sinks import Function
 from semel.verify.contract.rows import Maker, payments
 from semel.verify.contract.worker import Order, run
-from semel.verify.process_group import Closing, Household
+from semel.verify.process_group import Closable, ProcessGroup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,12 +33,12 @@ _SRC = Path(__file__).parents[3]
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of its own is made in it
 
 
-class NurseryFailed(SemelError):
+class ForkServerFailed(SemelError):
     """The processes of the suite cannot be started, or the sink cannot travel to them."""
 
 
 @dataclass(frozen=True)
-class State:
+class ProcessState:
     """How a process is: running, stopped, or ended by itself or by a signal."""
 
     stopped: bool = False
@@ -46,16 +46,16 @@ class State:
     signal: int = 0
 
 
-class Nursery(Closing):
+class ForkServer(Closable):
     """Starts processes for a suite. All of them end with it, and with whoever started it."""
 
     def __init__(self) -> None:
         # Processes are killed, the machine is not: the ledgers need not survive its end.
-        self._household = Household("contract", _MEMORY if os.access(_MEMORY, os.W_OK) else None)
+        self._group = ProcessGroup("contract", _MEMORY if os.access(_MEMORY, os.W_OK) else None)
         mine, other = Pipe()
         paths = [str(_SRC), os.environ.get("PYTHONPATH", "")]
         command = [sys.executable, "-c", f"from {__name__} import serve; serve({other.fileno()})"]
-        self._process = self._household.start(
+        self._process = self._group.start(
             command,
             {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
             self.folder / "nursery.log",
@@ -69,12 +69,12 @@ class Nursery(Closing):
     @property
     def folder(self) -> Path:
         """A folder that goes when the nursery is closed."""
-        return self._household.folder
+        return self._group.folder
 
     def close(self) -> None:
         """End every process and remove the folder."""
         self._connection.close()
-        self._household.close()
+        self._group.close()
 
     def load(self, sink: bytes, modules: Mapping[str, str]) -> None:
         """Wake the sink up there, from its pickle; `modules` says where its classes are."""
@@ -88,9 +88,9 @@ class Nursery(Closing):
         """Send a signal to a process that was started here."""
         self._ask("signal", pid, number)
 
-    def wait(self, pid: int, patience_s: float) -> State:
+    def wait(self, pid: int, patience_s: float) -> ProcessState:
         """Wait until a process is stopped or has ended; neither, when it takes longer."""
-        state: State = self._ask("wait", pid, patience_s)
+        state: ProcessState = self._ask("wait", pid, patience_s)
         return state
 
     def _ask(self, word: str, *arguments: object) -> Any:
@@ -99,16 +99,18 @@ class Nursery(Closing):
             fine, answer = self._connection.recv()
         except (EOFError, OSError) as error:
             said = (self.folder / "nursery.log").read_text(errors="replace").strip()
-            raise NurseryFailed(f"the suite's processes are gone: {said[-800:] or error}") from None
+            raise ForkServerFailed(
+                f"the suite's processes are gone: {said[-800:] or error}"
+            ) from None
         if not fine:
-            raise NurseryFailed(str(answer))
+            raise ForkServerFailed(str(answer))
         return answer
 
 
 # -- the process itself
 
 
-class _Ward:
+class _Server:
     """What the nursery does for whoever asks."""
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
@@ -124,7 +126,7 @@ class _Ward:
                 try:
                     answer = True, getattr(self, word)(*arguments)
                 except Exception as error:  # noqa: BLE001 - whoever asked is told
-                    answer = False, _told(error)
+                    answer = False, _describe(error)
                 self._connection.send(answer)
         for pid in self._living:
             with contextlib.suppress(ProcessLookupError):
@@ -164,20 +166,20 @@ class _Ward:
         if pid in self._living:
             os.kill(pid, number)
 
-    def wait(self, pid: int, patience_s: float) -> State:
+    def wait(self, pid: int, patience_s: float) -> ProcessState:
         if pid not in self._living:
-            return State(ended=True)
+            return ProcessState(ended=True)
         signal.setitimer(signal.ITIMER_REAL, patience_s)
         try:
             _, status = os.waitpid(pid, os.WUNTRACED)
         except _Overdue:
-            return State()
+            return ProcessState()
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
         if os.WIFSTOPPED(status):
-            return State(stopped=True)
+            return ProcessState(stopped=True)
         self._living.discard(pid)
-        return State(ended=True, signal=os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0)
+        return ProcessState(ended=True, signal=os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0)
 
 
 class _Overdue(Exception):
@@ -204,7 +206,7 @@ def _import(name: str, path: str) -> None:
         spec.loader.exec_module(module)
 
 
-def _told(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
@@ -212,5 +214,5 @@ def serve(number: int) -> None:
     """Be the nursery, for whoever is at the other end of a pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, _be_overdue)
-    _Ward(Connection(number)).serve()
+    _Server(Connection(number)).serve()
     os._exit(0)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from semel.events import Chunk, EntityIds, Minibatch
     from semel.ledger.store.commit import Key, Payload, Requirement, Store, Update
     from semel.sinks import Progress, Sink, Tail, Target
-    from semel.verify.contract.faults import Desk, Fault
+    from semel.verify.contract.faults import FaultRecorder, SinkFault
 
 PLANTED = "planted by the contract suite"
 
@@ -58,9 +58,9 @@ WHOLE_CHUNKS = (Capability.PROBING, Capability.SEQUENCED)
 class WatchedStore:
     """A ledger's store; commits are counted."""
 
-    def __init__(self, store: Store, desk: Desk) -> None:
+    def __init__(self, store: Store, recorder: FaultRecorder) -> None:
         self._store = store
-        self._desk = desk
+        self._recorder = recorder
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Payload]:
         """Look."""
@@ -74,7 +74,7 @@ class WatchedStore:
 
     def commit(self, requirements: Sequence[Requirement], updates: Sequence[Update]) -> None:
         """Commit, unless a fault comes before it."""
-        _, fault = self._desk.reach(Where.COMMIT, kind=kind_of(requirements, updates))
+        _, fault = self._recorder.reach(Where.COMMIT, kind=kind_of(requirements, updates))
         what = None if fault is None else fault.what
         if what is What.KILL_BEFORE:
             die()
@@ -91,12 +91,12 @@ class WatchedStore:
         self._store.close()
 
 
-def watched_sink(sink: Sink, desk: Desk, rejects: frozenset[tuple[str, str]]) -> Sink:
+def watched_sink(sink: Sink, recorder: FaultRecorder, rejects: frozenset[tuple[str, str]]) -> Sink:
     """Give the sink with sessions that are watched; everything else is its own."""
     late: list[Callable[[], None]] = []
 
     def watched_open(_: Sink, target: Target) -> WatchedSession:
-        fault = desk.reach(Where.OPEN)[1]
+        fault = recorder.reach(Where.OPEN)[1]
         what = None if fault is None else fault.what
         if what is What.KILL_BEFORE:
             die()
@@ -104,7 +104,7 @@ def watched_sink(sink: Sink, desk: Desk, rejects: frozenset[tuple[str, str]]) ->
         if what is What.KILL_AFTER:
             die()
         _require_methods(sink, session)
-        return WatchedSession(session, sink, target, desk, rejects, late)
+        return WatchedSession(session, sink, target, recorder, rejects, late)
 
     kind = type(sink)
     watching = type(kind.__name__, (kind,), {"__slots__": (), "open": watched_open})
@@ -132,14 +132,14 @@ class WatchedSession:
         session: Any,
         sink: Sink,
         target: Target,
-        desk: Desk,
+        recorder: FaultRecorder,
         rejects: frozenset[tuple[str, str]],
         late: list[Callable[[], None]],
     ) -> None:
         self._session = session
         self._sink = sink
         self._target = target
-        self._desk = desk
+        self._recorder = recorder
         self._rejects = rejects
         self._late = late
         self._lost = 0
@@ -196,11 +196,13 @@ class WatchedSession:
     def _ask(self, name: str, ask: Callable[[], Any]) -> Any:
         target = self._target
         attempt = [target.attempt.run, target.attempt.task]
-        number, fault = self._desk.reach(Where.ASK, name=name, attempt=attempt)
+        number, fault = self._recorder.reach(Where.ASK, name=name, attempt=attempt)
         if fault is not None and fault.what is What.KILL_BEFORE:
             die()
         answer = ask()
-        self._desk.say(answered=number, name=name, attempt=attempt, partition=target.partition)
+        self._recorder.record(
+            answered=number, name=name, attempt=attempt, partition=target.partition
+        )
         if fault is not None and fault.what is What.KILL_AFTER:
             die()
         if fault is not None and fault.what is What.LOST:
@@ -211,27 +213,33 @@ class WatchedSession:
         """Make a call, with whatever happens around it."""
         events = [] if chunk is None else pairs_of(chunk)
         if any((entity, event) in self._rejects for entity, event in events):
-            self._desk.say(rejected=events)
+            self._recorder.record(rejected=events)
             raise Rejected(f"refused, {PLANTED}")
         target = self._target
         attempt = [target.attempt.run, target.attempt.task]
-        number, fault = self._desk.reach(Where.CALL, name=name, attempt=attempt, events=events)
+        number, fault = self._recorder.reach(Where.CALL, name=name, attempt=attempt, events=events)
         watch = self._before(fault, call)
         batch = [target.minibatch.generation, target.minibatch.batch]
         record: dict[str, Any] = {"of": number, "name": name, "attempt": attempt}
         record |= {"partition": target.partition, "minibatch": batch}
-        began = self._desk.now()
+        began = self._recorder.now()
         try:
             receipt = call(self._session)
         except BaseException as error:
-            self._desk.say(**record, raised=type(error).__name__, why=str(error)[:400])
+            self._recorder.record(**record, raised=type(error).__name__, why=str(error)[:400])
             raise
         else:
-            told = {} if chunk is None or name == "write" else _told(receipt, events, self._sink)
-            self._desk.say(**record, took=self._desk.now() - began, **{"failures": {}, **told})
+            told = (
+                {}
+                if chunk is None or name == "write"
+                else _answer_record(receipt, events, self._sink)
+            )
+            self._recorder.record(
+                **record, took=self._recorder.now() - began, **{"failures": {}, **told}
+            )
         finally:
             if isinstance(watch, Cutter):
-                self._desk.say(shut=watch.end())
+                self._recorder.record(shut=watch.end())
             elif watch is not None:
                 watch.end()
         self._after(fault)
@@ -240,7 +248,7 @@ class WatchedSession:
                 self._late.pop()()
         return receipt
 
-    def _before(self, fault: Fault | None, call: Callable[[Any], Any]) -> Timer | Cutter | None:
+    def _before(self, fault: SinkFault | None, call: Callable[[Any], Any]) -> Timer | Cutter | None:
         """Do what comes before the call, or begin what happens while it runs."""
         if fault is None:
             return None
@@ -259,7 +267,7 @@ class WatchedSession:
             case What.BEHIND:
                 self._lost = 1
             case What.SEVERED:
-                self._desk.say(shut=cut())
+                self._recorder.record(shut=cut())
             case What.DEAF | What.CUT:
                 return Cutter(fault)
             case What.KILL_WITHIN | What.STOP_WITHIN:
@@ -268,7 +276,7 @@ class WatchedSession:
                 pass
         return None
 
-    def _after(self, fault: Fault | None) -> None:
+    def _after(self, fault: SinkFault | None) -> None:
         """Do what comes after the call: its effect has happened, and nobody has used its answer."""
         if fault is None:
             return
@@ -298,15 +306,15 @@ class WatchedSession:
         try:
             call(session)
         except Exception as error:  # noqa: BLE001 - nobody waits for its answer any more
-            self._desk.say(late=type(error).__name__, why=str(error)[:400])
+            self._recorder.record(late=type(error).__name__, why=str(error)[:400])
         else:
-            self._desk.say(late=None)
+            self._recorder.record(late=None)
         finally:
             with suppress(Exception):
                 session.close()
 
 
-def _told(receipt: Any, events: list[list[str]], sink: Sink) -> dict[str, Any]:
+def _answer_record(receipt: Any, events: list[list[str]], sink: Sink) -> dict[str, Any]:
     """Write an answer down; name what contradicts itself in it."""
     if receipt is None:
         return {}

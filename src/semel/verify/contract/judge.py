@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from semel.ledger.rows import ParkedRow
     from semel.verify.contract.rows import Pair
-    from semel.verify.contract.sandbox import Actor, Stage
+    from semel.verify.contract.sandbox import Sandbox, SandboxProcess
 
 FENCES = (Capability.TRANSACTIONAL, Capability.SEQUENCED)
 
@@ -28,7 +28,7 @@ ON_ITS_WAY = (ParkedState.WAITING, ParkedState.RESEND, ParkedState.SENDING)
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ScenarioVerdict:
     """What one play showed."""
 
     violations: tuple[str, ...] = ()
@@ -36,39 +36,39 @@ class Verdict:
     in_doubt: int = 0
 
 
-def judge(stage: Stage, arrived: Sequence[Pair]) -> Verdict:
+def judge(sandbox: Sandbox, arrived: Sequence[Pair]) -> ScenarioVerdict:
     """Say what became of every event of a play, and what was not allowed."""
-    return _Judge(stage, arrived).judge()
+    return _Judge(sandbox, arrived).judge()
 
 
 class _Judge:
-    def __init__(self, stage: Stage, arrived: Sequence[Pair]) -> None:
-        self.stage = stage
-        self.sink = stage.sink
-        self.arrived = [pair for pair in arrived if pair[0].startswith(stage.name)]
+    def __init__(self, sandbox: Sandbox, arrived: Sequence[Pair]) -> None:
+        self.sandbox = sandbox
+        self.sink = sandbox.sink
+        self.arrived = [pair for pair in arrived if pair[0].startswith(sandbox.name)]
         self.counts = Counter(self.arrived)
-        self.records = stage.records()
+        self.records = sandbox.records()
         self.expected: dict[Pair, str] = {
             pair: partition
-            for rows in stage.delivered.values()
+            for rows in sandbox.delivered.values()
             for partition, pairs in rows.events.items()
             for pair in pairs
         }
         self.rows: dict[Pair, list[ParkedRow]] = {}
         offsets = {event: entity for entity, event in self.expected}
-        for row in stage.parked():
+        for row in sandbox.parked():
             # What a lost checkpoint left in doubt is known by its position alone.
             entity = offsets.get(str(row.event), SOURCE) if row.entity == SOURCE else row.entity
             self.rows.setdefault((entity, str(row.event)), []).append(row)
-        self.in_flight = {pair for zombie in stage.zombies for pair in _in_flight(zombie)}
+        self.in_flight = {pair for zombie in sandbox.zombies for pair in _in_flight(zombie)}
         self.on_its_way = {
             pair
-            for zombie in stage.zombies
+            for zombie in sandbox.zombies
             if zombie.order.fault is not None and zombie.order.fault.what is not What.STOP_AFTER
             for pair in _in_flight(zombie)
         }  # the others' calls had come to their end: whoever is asked about them knows
 
-    def judge(self) -> Verdict:
+    def judge(self) -> ScenarioVerdict:
         held = [pair for pair in self.expected if ParkedState.HELD in self._states(pair)]
         found = [
             *self._unexpected(),
@@ -79,7 +79,7 @@ class _Judge:
             *self._not_noticed(),
             *(text for record in self.records for text in record.wrong()),
         ]
-        return Verdict(tuple(dict.fromkeys(found)), len(self.expected), len(held))
+        return ScenarioVerdict(tuple(dict.fromkeys(found)), len(self.expected), len(held))
 
     def _states(self, pair: Pair) -> set[ParkedState]:
         return {row.state for row in self.rows.get(pair, [])}
@@ -94,14 +94,14 @@ class _Judge:
             yield from self._absent(pair, states)
         elif count > 1 and not self._slipped(pair, count, states):
             how = "twice" if count == 2 else f"{count} times"
-            yield f"duplicated: {_name(pair)} arrived {how}{self._what_was_said(pair)}"
+            yield f"duplicated: {_name(pair)} arrived {how}{self._answers(pair)}"
         elif count == 1 and states & set(ON_ITS_WAY) and pair not in self.in_flight:
             yield f"unexpected: {_name(pair)} arrived, and the ledger has it still waiting"
 
     def _rejected(self, pair: Pair, count: int) -> Iterator[str]:
         if count:
             yield f"unexpected: {_name(pair)} was rejected, and arrived all the same"
-        elif pair not in self.stage.rejects | self.stage.refusable:
+        elif pair not in self.sandbox.rejects | self.sandbox.refusable:
             why = next(row.why for row in self.rows[pair] if row.state is ParkedState.REJECTED)
             yield f"lost: {_name(pair)} was rejected, and nothing is wrong with it ({why})"
 
@@ -111,7 +111,7 @@ class _Judge:
         if states & set(ON_ITS_WAY) and self._blocked(pair[0]):
             return
         told = ", ".join(sorted(states)) or "nothing is recorded of it"
-        yield f"lost: {_name(pair)} never arrived ({told}){self._what_was_said(pair)}"
+        yield f"lost: {_name(pair)} never arrived ({told}){self._answers(pair)}"
 
     def _blocked(self, entity: str) -> bool:
         """Whether an event of the entity is held, or refused, so that others wait behind it."""
@@ -128,7 +128,7 @@ class _Judge:
             return False
         return count == 2 and ParkedState.LATE in states
 
-    def _what_was_said(self, pair: Pair) -> str:
+    def _answers(self, pair: Pair) -> str:
         """Tell what the sessions answered about an event."""
         said: list[str] = []
         for number, record in enumerate(self.records, 1):
@@ -152,7 +152,7 @@ class _Judge:
         places = {pair: at for at, pair in enumerate(self.expected)}
         last: dict[str, Pair] = {}
         for pair in dict.fromkeys(self.arrived):
-            if pair not in places or pair in self.stage.resent:
+            if pair not in places or pair in self.sandbox.resent:
                 continue
             scope = self.expected[pair] if by_log else pair[0]
             before = last.get(scope)
@@ -168,9 +168,9 @@ class _Judge:
         """
         if not held:
             return
-        sink, lost = self.sink, len({query for query, _ in self.stage.delivered}) > 1
+        sink, lost = self.sink, len({query for query, _ in self.sandbox.delivered}) > 1
         by_chunk = sink.capability is Capability.REPEATABLE and not sink.keyed_by_event
-        refused = {entity for entity, _ in self.stage.rejects | self.stage.refusable}
+        refused = {entity for entity, _ in self.sandbox.rejects | self.sandbox.refusable}
         by_event = sink.capability is Capability.REPEATABLE and sink.keyed_by_event
         refusal = by_event and refused.issuperset(entity for entity, _ in held)
         explained = refusal or (by_chunk and (lost or bool(refused)))
@@ -181,7 +181,7 @@ class _Judge:
             )
             return
         window = sink.chunk_rows * sink.span_chunks
-        most = window * max(1, self.stage.disturbances)
+        most = window * max(1, self.sandbox.disturbances)
         if len(held) > most:
             yield f"in doubt: {len(held)} events, at most {most} may be"
 
@@ -191,7 +191,7 @@ class _Judge:
         """
         if self.sink.capability not in FENCES and not self.sink.whole:
             return
-        for zombie in self.stage.zombies:
+        for zombie in self.sandbox.zombies:
             fault = zombie.order.fault
             if fault is None or fault.what is not What.STOP_BEFORE:
                 continue
@@ -210,11 +210,11 @@ class _Judge:
 
     def _not_noticed(self) -> Iterator[str]:
         """A call that claims more than the row has is refused as `Diverged`."""
-        for actor in self.stage.actors:
-            fault = actor.order.fault
+        for process in self.sandbox.processes:
+            fault = process.order.fault
             if fault is None or fault.what is not What.BEHIND:
                 continue
-            for line in actor.record().lines:
+            for line in process.record().lines:
                 if line.get("of") == fault.number and line.get("raised") != "Diverged":
                     yield (
                         f"not noticed: call {fault.number} came after more than the progress row "
@@ -235,7 +235,7 @@ class _Judge:
         )
 
 
-def _in_flight(zombie: Actor) -> list[Pair]:
+def _in_flight(zombie: SandboxProcess) -> list[Pair]:
     """Give the events of the call that a zombie was stopped at."""
     fault = zombie.order.fault
     if fault is None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from semel.sinks import Sink
-    from semel.verify.contract.forkserver import Nursery
+    from semel.verify.contract.forkserver import ForkServer
     from semel.verify.contract.suite import Result, Suite
 
 
@@ -48,15 +48,15 @@ class SinkContract:
         raise NotImplementedError("arrived() gives the effects that happened")
 
     def test_the_sink_keeps_its_promise(
-        self, semel_case: str, semel_nursery: Nursery, request: pytest.FixtureRequest
+        self, semel_case: str, semel_fork_server: ForkServer, request: pytest.FixtureRequest
     ) -> None:
         """Play one case of the contract."""
         __tracebackhide__ = True
-        result = _played(self, semel_case, semel_nursery, request)
+        result = _played(self, semel_case, semel_fork_server, request)
         if result.earned.value == "does not apply":
             _note(request, f"{result.case} does not apply: {result.findings[0].what[0]}")
         elif result.earned.value != "earned":
-            pytest.fail(_told(result), pytrace=False)
+            pytest.fail(_describe(result), pytrace=False)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -95,19 +95,19 @@ def _note(request: pytest.FixtureRequest, text: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def semel_nursery() -> Iterator[Nursery]:
+def semel_fork_server() -> Iterator[ForkServer]:
     """The process from which the processes of all suites are forked."""
-    from semel.verify.contract.forkserver import Nursery
+    from semel.verify.contract.forkserver import ForkServer
 
-    with Nursery() as nursery:
-        yield nursery
+    with ForkServer() as fork_server:
+        yield fork_server
 
 
 _suites: dict[type[SinkContract], Suite] = {}
 
 
 def _played(
-    contract: SinkContract, name: str, nursery: Nursery, request: pytest.FixtureRequest
+    contract: SinkContract, name: str, fork_server: ForkServer, request: pytest.FixtureRequest
 ) -> Result:
     """Play a case; what is known of the sink stays known for the next one of its class."""
     from semel.sinks import Sink
@@ -122,12 +122,12 @@ def _played(
     subject = Subject(type(contract).__name__, sink, contract.arrived, maker, contract.settles_s)
     suite = _suites.get(type(contract))
     if suite is None or suite.subject.sink != sink:
-        suite = _suites[type(contract)] = Suite(subject, nursery, contract.seed)
+        suite = _suites[type(contract)] = Suite(subject, fork_server, contract.seed)
     suite.subject = subject
     return suite.run(case)
 
 
-def _told(result: Result) -> str:
+def _describe(result: Result) -> str:
     """Tell what was found, with the story of each play."""
     lines = [f"{result.case}: {result.says}: {result.earned.value}"]
     for finding in result.findings:

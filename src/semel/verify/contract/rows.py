@@ -64,7 +64,7 @@ LARGE_CHARACTERS = 2**20
 
 
 @dataclass(frozen=True)
-class Rows:
+class MinibatchRows:
     """The rows of one minibatch, by partition, each in its order; and the events in that order."""
 
     batches: dict[str, pa.RecordBatch]
@@ -100,12 +100,12 @@ class Maker:
             return OneSource(offset=self.event, entity=self.entity)
         return Given(entity=self.entity, event=(self.event,))
 
-    def rows(self, payments: pa.Table, partitions: int = 1) -> Rows:
+    def rows(self, payments: pa.Table, partitions: int = 1) -> MinibatchRows:
         """Cut payments into partitions as Spark would. Raises `ConfigurationError`."""
         table = self._changed(payments)
         if self.by_position:
             whole = table.sort_by(self.event).combine_chunks().to_batches()[0]
-            return Rows({SOURCE: whole}, {SOURCE: _pairs(whole, self.entity, self.event)})
+            return MinibatchRows({SOURCE: whole}, {SOURCE: _pairs(whole, self.entity, self.event)})
         batches: dict[str, pa.RecordBatch] = {}
         events: dict[str, list[Pair]] = {}
         whole = table.combine_chunks().to_batches()[0]
@@ -116,7 +116,7 @@ class Maker:
                 name = bucket_name(number, partitions)
                 batches[name] = part
                 events[name] = _pairs(part, self.entity, self.event)
-        return Rows(batches, events)
+        return MinibatchRows(batches, events)
 
     def require(self) -> None:
         """Raise `ConfigurationError` where no rows can be made."""

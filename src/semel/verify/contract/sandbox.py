@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from semel.ledger.rows import ParkedRow
     from semel.sinks import Sink
-    from semel.verify.contract.faults import Fault
-    from semel.verify.contract.forkserver import Nursery
-    from semel.verify.contract.rows import Pair, Rows
+    from semel.verify.contract.faults import SinkFault
+    from semel.verify.contract.forkserver import ForkServer
+    from semel.verify.contract.rows import MinibatchRows, Pair
 
 CUSTOMERS = ("a", "b", "c")
 IDS = range(1, 4)
@@ -61,7 +61,7 @@ class Stuck(SemelError):
 
 
 @dataclass
-class Record:
+class ProcessRecord:
     """What one process wrote down."""
 
     lines: list[dict[str, Any]] = field(default_factory=list)
@@ -106,47 +106,47 @@ class Record:
 
 
 @dataclass
-class Actor:
+class SandboxProcess:
     """One process of a play."""
 
-    stage: Stage
+    sandbox: Sandbox
     order: Order
     pid: int
 
-    def wait(self) -> Record:
+    def wait(self) -> ProcessRecord:
         """Wait until it is stopped or has ended, and read what it wrote down."""
-        state = self.stage.nursery.wait(self.pid, PATIENCE_S)
+        state = self.sandbox.fork_server.wait(self.pid, PATIENCE_S)
         if not state.stopped and not state.ended:
-            self.stage.nursery.signal(self.pid, signal.SIGKILL)
+            self.sandbox.fork_server.signal(self.pid, signal.SIGKILL)
             raise Stuck(f"a process did not end within {PATIENCE_S:g} s", blames=False)
         return self.record()
 
-    def wake(self) -> Record:
+    def wake(self) -> ProcessRecord:
         """Continue it after it was stopped, and wait for its end."""
-        self.stage.nursery.signal(self.pid, signal.SIGCONT)
+        self.sandbox.fork_server.signal(self.pid, signal.SIGCONT)
         return self.wait()
 
-    def record(self) -> Record:
+    def record(self) -> ProcessRecord:
         """Read what it wrote down so far."""
         log = self.order.log
         text = log.read_text() if log.exists() else ""
-        return Record([json.loads(line) for line in text.splitlines()])
+        return ProcessRecord([json.loads(line) for line in text.splitlines()])
 
 
 @dataclass
-class Stage:
+class Sandbox:
     """What a play is made with."""
 
-    nursery: Nursery
+    fork_server: ForkServer
     sink: Sink
     maker: Maker
     folder: Path
     name: str
     settles_s: float
     partitions: int = 1
-    actors: list[Actor] = field(default_factory=list)
-    delivered: dict[tuple[str, int], Rows] = field(default_factory=dict)
-    zombies: list[Actor] = field(default_factory=list)
+    processes: list[SandboxProcess] = field(default_factory=list)
+    delivered: dict[tuple[str, int], MinibatchRows] = field(default_factory=dict)
+    zombies: list[SandboxProcess] = field(default_factory=list)
     rejects: set[Pair] = field(default_factory=set)
     refusable: set[Pair] = field(default_factory=set)
     resent: set[Pair] = field(default_factory=set)
@@ -164,16 +164,16 @@ class Stage:
         """Give entities that no other play has."""
         return [f"{self.name}{name}" for name in names]
 
-    def make(self, table: pa.Table) -> Rows:
+    def make(self, table: pa.Table) -> MinibatchRows:
         """Make the rows of a minibatch."""
         return self.maker.rows(table, self.partitions)
 
-    def ordinary(self, ids: Iterable[int] = IDS, names: Iterable[str] = CUSTOMERS) -> Rows:
+    def ordinary(self, ids: Iterable[int] = IDS, names: Iterable[str] = CUSTOMERS) -> MinibatchRows:
         """Make ordinary rows."""
         make = logged if self.maker.by_position else payments
         return self.make(make(self.customers(names), ids))
 
-    def wide(self, calls: int) -> Rows:
+    def wide(self, calls: int) -> MinibatchRows:
         """Make rows of so many entities that some are left to go on with when every event of one
         call, after `calls - 1` others, is held in doubt.
         """
@@ -183,7 +183,7 @@ class Stage:
         count = max(len(CUSTOMERS), calls * window + 1)
         return self.ordinary(range(1, 3), [f"n{at:05}" for at in range(count)])
 
-    def spread(self) -> Rows:
+    def spread(self) -> MinibatchRows:
         """Make rows of which every partition has several calls."""
         names: dict[int, list[str]] = {number: [] for number in range(self.partitions)}
         for at in range(LARGEST):
@@ -193,23 +193,23 @@ class Stage:
                 names[int(number)].append(name)
         return self.ordinary(names=[name for each in names.values() for name in each])
 
-    def next_minibatch(self, rows: Rows) -> None:
+    def next_minibatch(self, rows: MinibatchRows) -> None:
         """Go on to the next minibatch."""
         self.batch += 1
         self.rows = rows
 
-    def lose_checkpoint(self, rows: Rows) -> None:
+    def lose_checkpoint(self, rows: MinibatchRows) -> None:
         """Go on as Spark does without its checkpoint: another query, from its first minibatch."""
         self.query, self.batch, self.rows = "second", 0, rows
 
     # -- processes
 
-    def start(self, fault: Fault | None = None, **others: Any) -> Actor:
+    def start(self, fault: SinkFault | None = None, **others: Any) -> SandboxProcess:
         """Start a process at the current minibatch; by itself it opens, delivers and completes."""
         self.delivered[self.query, self.batch] = self.rows
         order = Order(
             folder=self.folder,
-            number=len(self.actors) + 1,
+            number=len(self.processes) + 1,
             pipeline=f"contract-{self.name}",
             identity=self.maker.identity,
             settles_s=self.settles_s,
@@ -222,31 +222,31 @@ class Stage:
             fault=fault,
         )
         order = replace(order, **others)
-        actor = Actor(self, order, self.nursery.fork(order))
-        self.actors.append(actor)
-        return actor
+        process = SandboxProcess(self, order, self.fork_server.fork(order))
+        self.processes.append(process)
+        return process
 
-    def run(self, fault: Fault | None = None, **others: Any) -> Record:
+    def run(self, fault: SinkFault | None = None, **others: Any) -> ProcessRecord:
         """Start a process and wait for its end."""
         return self.start(fault, **others).wait()
 
-    def stop(self, fault: Fault, **others: Any) -> Actor:
+    def stop(self, fault: SinkFault, **others: Any) -> SandboxProcess:
         """Start a process that is stopped by its fault, and wait until it is."""
-        actor = self.start(fault, **others)
-        actor.wait()
-        self.zombies.append(actor)
-        return actor
+        process = self.start(fault, **others)
+        process.wait()
+        self.zombies.append(process)
+        return process
 
-    def replace(self, zombie: Actor, **others: Any) -> None:
+    def replace(self, zombie: SandboxProcess, **others: Any) -> None:
         """Let another process do the work of a stopped one, which may hold a lock in its way."""
-        actor = self.start(**others)
-        if not self.nursery.wait(actor.pid, LOCKED_S).ended:
-            self.nursery.signal(zombie.pid, signal.SIGCONT)
-        actor.wait()
+        process = self.start(**others)
+        if not self.fork_server.wait(process.pid, LOCKED_S).ended:
+            self.fork_server.signal(zombie.pid, signal.SIGCONT)
+        process.wait()
 
     def finish(self, **others: Any) -> None:
         """Replay the minibatch until it is complete, as Spark and whoever restarts it would."""
-        record = Record()
+        record = ProcessRecord()
         for _ in range(TRIES):
             record = self.run(**others)
             if record.ended:
@@ -287,15 +287,15 @@ class Stage:
 
     # -- what is known of it
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[ProcessRecord]:
         """Read what every process wrote down."""
-        return [actor.record() for actor in self.actors]
+        return [process.record() for process in self.processes]
 
     def story(self) -> list[str]:
         """Tell what happened, a line for each process."""
         told = []
-        for number, actor in enumerate(self.actors, 1):
-            record = actor.record()
+        for number, process in enumerate(self.processes, 1):
+            record = process.record()
             how = "it came to its end" if record.ended else "it ended there"
             if record.error is not None:
                 how = f"{record.error[0]}: {record.error[1]}"

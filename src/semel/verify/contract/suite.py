@@ -20,20 +20,20 @@ from uuid import uuid4
 from semel.errors import ConfigurationError, SemelError, SinkBroken
 from semel.protocol import Capability, OnDoubt, OnReject
 from semel.runtime import SystemClock
-from semel.verify.contract.cases import CASES, Case
+from semel.verify.contract.cases import CASES, ContractCase
 from semel.verify.contract.faults import CUTS
-from semel.verify.contract.forkserver import Nursery, NurseryFailed
+from semel.verify.contract.forkserver import ForkServer, ForkServerFailed
 from semel.verify.contract.judge import judge
 from semel.verify.contract.rows import Maker
-from semel.verify.contract.sandbox import Stage, Stuck
-from semel.verify.contract.scenarios import Play, Scene
+from semel.verify.contract.sandbox import Sandbox, Stuck
+from semel.verify.contract.scenarios import Scenario, Scene
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from semel.sinks import Sink
     from semel.verify.contract.rows import Pair
-    from semel.verify.contract.sandbox import Record
+    from semel.verify.contract.sandbox import ProcessRecord
 
 SEED = 7
 SETTLES_S = 0.2
@@ -41,7 +41,7 @@ CHUNK_ROWS = 3
 NOT_CLEAN = "it does not work when nothing goes wrong"
 SPAN_CHUNKS = 2
 
-CLEAN = Play("nothing goes wrong", lambda stage: stage.finish())
+CLEAN = Scenario("nothing goes wrong", lambda sandbox: sandbox.finish())
 
 Arrived = Callable[[], Iterable[tuple[object, object]]]
 
@@ -124,8 +124,8 @@ def earned(results: Sequence[Result]) -> bool:
 class _Played:
     """A play that is over."""
 
-    play: Play
-    stage: Stage
+    play: Scenario
+    sandbox: Sandbox
     stuck: Stuck | None = None
     happened: bool = True
 
@@ -133,18 +133,18 @@ class _Played:
 class Suite:
     """Plays cases against one sink."""
 
-    def __init__(self, subject: Subject, nursery: Nursery, seed: int = SEED) -> None:
+    def __init__(self, subject: Subject, fork_server: ForkServer, seed: int = SEED) -> None:
         self.subject = subject
         self.seed = seed
-        self._nursery = nursery
+        self._fork_server = fork_server
         self._clock = SystemClock()
         self._token = uuid4().hex[:8]
-        self._stages = 0
+        self._sandboxes = 0
         self._loaded: bytes | None = None
-        self._clean: Record | None = None
+        self._clean: ProcessRecord | None = None
         self._played: dict[str, list[_Played]] = {}
 
-    def run(self, case: Case) -> Result:
+    def run(self, case: ContractCase) -> Result:
         """Play every play of a case, then look at what arrived, and judge."""
         reason = case.why_not(self.subject.sink)
         if reason is not None:
@@ -153,7 +153,7 @@ class Suite:
         try:
             played = self._play_all(case)
             result = self._judge(case, played, self._arrived())
-        except (NurseryFailed, ConfigurationError) as error:
+        except (ForkServerFailed, ConfigurationError) as error:
             result = self._unknown(case, str(error))
         return replace(result, seconds=self._clock.monotonic() - began)
 
@@ -174,43 +174,43 @@ class Suite:
 
     # -- playing
 
-    def _play_all(self, case: Case) -> list[_Played]:
+    def _play_all(self, case: ContractCase) -> list[_Played]:
         scene = Scene(self.subject.sink, self._looked(), Random(f"{self.seed}/{case.name}"))
         self._played[case.name] = [self._play(play) for play in case.plays(scene)]
         return self._played[case.name]
 
-    def _looked(self) -> Record:
+    def _looked(self) -> ProcessRecord:
         """Run it once with nothing going wrong, to know its steps."""
         if self._clean is None:
-            self._clean = self._stage(CLEAN).run()
+            self._clean = self._sandbox(CLEAN).run()
         if not self._clean.ended:
             kind, why = self._clean.error or ("", "it ended without a word")
             raise ConfigurationError(f"{NOT_CLEAN}: {kind}: {why}")
         return self._clean
 
-    def _play(self, play: Play) -> _Played:
-        stage = self._stage(play)
-        played = _Played(play, stage)
+    def _play(self, play: Scenario) -> _Played:
+        sandbox = self._sandbox(play)
+        played = _Played(play, sandbox)
         try:
-            play.act(stage)
+            play.act(sandbox)
         except Stuck as stuck:
             played.stuck = stuck
-            stuck.blames = stuck.blames or self._stage(CLEAN).run().ended  # it works for others
-        played.happened = _happened(stage)
-        for actor in stage.zombies:  # one that is stopped still would stay so
-            self._nursery.signal(actor.pid, 9)
+            stuck.blames = stuck.blames or self._sandbox(CLEAN).run().ended  # it works for others
+        played.happened = _happened(sandbox)
+        for process in sandbox.zombies:  # one that is stopped still would stay so
+            self._fork_server.signal(process.pid, 9)
         return played
 
-    def _stage(self, play: Play) -> Stage:
+    def _sandbox(self, play: Scenario) -> Sandbox:
         chunk_rows = None if play.whole_chunk else CHUNK_ROWS
         sink = tested(self.subject.sink, chunk_rows, play.on_reject)
         self._load(sink)
-        self._stages += 1
-        name = f"{self._token}-{self._stages}-"
-        folder = self._nursery.folder / name
+        self._sandboxes += 1
+        name = f"{self._token}-{self._sandboxes}-"
+        folder = self._fork_server.folder / name
         maker = replace(self.subject.maker, by_position=play.by_position)
         settles_s = self.subject.settles_s
-        return Stage(self._nursery, sink, maker, folder, name, settles_s, play.partitions)
+        return Sandbox(self._fork_server, sink, maker, folder, name, settles_s, play.partitions)
 
     def _load(self, sink: Sink) -> None:
         """Send the sink to where processes are forked."""
@@ -222,7 +222,7 @@ class Suite:
                 "executor, so it is a frozen dataclass of plain values, of an importable module"
             ) from error
         if pickled != self._loaded:
-            self._nursery.load(pickled, _modules(sink))
+            self._fork_server.load(pickled, _modules(sink))
             self._loaded = pickled
 
     # -- looking
@@ -237,20 +237,22 @@ class Suite:
                 "event id, one for each effect that happened, in the order of arrival"
             ) from error
 
-    def _judge(self, case: Case, played: Sequence[_Played], arrived: Sequence[Pair]) -> Result:
+    def _judge(
+        self, case: ContractCase, played: Sequence[_Played], arrived: Sequence[Pair]
+    ) -> Result:
         findings: list[Finding] = []
         unknown: list[Finding] = []
         events = doubts = 0
         for each in played:
-            told = _told(each)
+            told = _describe(each)
             if told and each.stuck is not None and not each.stuck.blames:
-                unknown.append(Finding(each.play.title, told, tuple(each.stage.story())))
+                unknown.append(Finding(each.play.title, told, tuple(each.sandbox.story())))
                 continue
-            verdict = judge(each.stage, arrived)
+            verdict = judge(each.sandbox, arrived)
             events, doubts = events + verdict.events, doubts + verdict.in_doubt
             what = (*told, *verdict.violations)
             if what:
-                findings.append(Finding(each.play.title, what, tuple(each.stage.story())))
+                findings.append(Finding(each.play.title, what, tuple(each.sandbox.story())))
         said = Earned.NO if findings else Earned.UNKNOWN if unknown else Earned.YES
         if said is Earned.YES:
             said, unknown = _happened_in(played)
@@ -258,7 +260,7 @@ class Suite:
             case.name, case.says, said, len(played), events, doubts, 0.0, (*findings, *unknown)
         )
 
-    def _unknown(self, case: Case, why: str) -> Result:
+    def _unknown(self, case: ContractCase, why: str) -> Result:
         return Result(case.name, case.says, **_blind(why))
 
 
@@ -269,23 +271,25 @@ def _blind(why: str) -> dict[str, Any]:
     return {"earned": earned, "findings": (Finding("-", (why,)),)}
 
 
-def _told(played: _Played) -> tuple[str, ...]:
+def _describe(played: _Played) -> tuple[str, ...]:
     return () if played.stuck is None else (str(played.stuck),)
 
 
-def _happened(stage: Stage) -> bool:
+def _happened(sandbox: Sandbox) -> bool:
     """Whether all that was to go wrong did."""
-    return all(actor.record().fault for actor in stage.actors if actor.order.fault is not None)
+    return all(
+        process.record().fault for process in sandbox.processes if process.order.fault is not None
+    )
 
 
 def _shut(played: _Played) -> int | None:
     """Give how many connections a play cut; None where it was to cut none."""
     cuts = [
-        actor
-        for actor in played.stage.actors
-        if actor.order.fault is not None and actor.order.fault.what in CUTS
+        process
+        for process in played.sandbox.processes
+        if process.order.fault is not None and process.order.fault.what in CUTS
     ]
-    return sum(actor.record().shut or 0 for actor in cuts) if cuts else None
+    return sum(process.record().shut or 0 for process in cuts) if cuts else None
 
 
 def _happened_in(played: Sequence[_Played]) -> tuple[Earned, list[Finding]]:

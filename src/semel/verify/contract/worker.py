@@ -21,7 +21,7 @@ from semel.ledger.journal import Journal
 from semel.ledger.store.sqlite import SqliteStore
 from semel.ledger.verbs.open import Minibatches
 from semel.runtime import Process, SystemClock
-from semel.verify.contract.faults import Desk, Fault
+from semel.verify.contract.faults import FaultRecorder, SinkFault
 from semel.verify.contract.instrumented import WatchedStore, watched_sink
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Order:
     completes: bool = True
     rejects: frozenset[tuple[str, str]] = frozenset()
     drains: bool = False
-    fault: Fault | None = None
+    fault: SinkFault | None = None
 
     @property
     def log(self) -> Path:
@@ -130,22 +130,22 @@ class Order:
 
 def run(order: Order, sink: Sink) -> None:
     """Do what is ordered, and write down how it ended."""
-    desk = Desk(order.fault, order.log)
+    recorder = FaultRecorder(order.fault, order.log)
     try:
-        _deliver(order, sink, desk)
+        _deliver(order, sink, recorder)
     except BaseException as error:  # noqa: BLE001 - the judge says what it means
-        desk.say(error=type(error).__name__, why=str(error)[:2_000])
+        recorder.record(error=type(error).__name__, why=str(error)[:2_000])
     else:
-        desk.say(ended=True)
+        recorder.record(ended=True)
 
 
-def _deliver(order: Order, sink: Sink, desk: Desk) -> None:
+def _deliver(order: Order, sink: Sink, recorder: FaultRecorder) -> None:
     clock = SharedClock(order.clock, order.settles_s, order.deadline_s)
-    store = WatchedStore(SqliteStore(order.ledger), desk)
+    store = WatchedStore(SqliteStore(order.ledger), recorder)
     # Its ledger is away for so many tries, however long they take: nothing is waited for.
     client = LedgerClient(store, order.pipeline, SharedClock(order.clock, 0.0, 0.0))
     runtime = Runtime(clock, Random(order.number))
-    watched = watched_sink(sink, desk, order.rejects)
+    watched = watched_sink(sink, recorder, order.rejects)
     with ExitStack() as stack:
         stack.callback(store.close)
         nonce = f"{order.pipeline}-{order.number}"
