@@ -139,9 +139,11 @@ def test_what_is_printed_of_a_proof_is_what_the_command_prints(
     says = {case.name: case.says for case in CASES}
     stories = (
         "process 1: killed within call 2 (4.09 ms into it); it ended there",
-        "process 2: no fault; it came to its end",
+        "process 2: no fault; it finished",
     )
-    twice = "duplicated: event 2 of 'c0ffee12-14-a' arrived twice; its sessions said: process 2: "
+    twice = (
+        "duplicated: event 2 of 'c0ffee12-14-a' arrived twice; its sessions answered: process 2: "
+    )
     finding = Finding("killed within call 2 (4.09 ms into it)", (f"{twice}delivered",), stories)
     results = [
         Result("clean", says["clean"], Earned.YES, 4, 8, 0, 0.9, ()),

@@ -242,4 +242,4 @@ def test_a_subclass_is_collected_and_a_lie_fails_with_its_story(tmp_path: Path) 
     assert "1 failed, 1 passed" in loaded.stdout, loaded.stdout + loaded.stderr
     assert "lost: event 2 of" in loaded.stdout
     assert "TestLose" in loaded.stdout
-    assert "process 1: no fault; it came to its end" in loaded.stdout
+    assert "process 1: no fault; it finished" in loaded.stdout

@@ -59,11 +59,11 @@ LIARS: list[tuple[type[Any], Capability, str, str]] = [
     (liars.IgnoresStart, T, "late-call", "duplicated: event"),
     (liars.KeepsLastIds, T, "lost-checkpoint", "duplicated: event"),
     (liars.ForgetsSortKey, T, "by-position", "duplicated: event"),
-    (liars.TellsNothing, T, "after-effect", "does not come to its end"),
+    (liars.TellsNothing, T, "after-effect", "never completes"),
     (liars.ForgetsSortKey, T, "resend", "duplicated: event"),
     (forgetters.IgnoresLoss, T, "lost-progress", "not noticed: call 1"),
     (forgetters.IgnoresLossOfAll, T, "lost-progress", "not noticed: call 1"),
-    (forgetters.ForgetsNumberWhenTaken, T, "lost-progress", "does not come to its end: Diverged"),
+    (forgetters.ForgetsNumberWhenTaken, T, "lost-progress", "never completes: Diverged"),
     (liars.PassesOver, T, "refused", "its receipt delivers event"),
     (liars.TurnsRound, T, "clean", "out of order: event"),
     (liars.KeysInMemory, R, "after-effect", "duplicated: event"),
@@ -76,20 +76,20 @@ LIARS: list[tuple[type[Any], Capability, str, str]] = [
     (liars.NeverArrived, P, "reply-lost", "duplicated: event"),
     (liars.NeverArrived, P, "zombie", "duplicated: event"),
     (liars.NeverArrived, P, "by-position", "duplicated: event"),
-    (liars.RefusesOne, P, "refused", "speaks of whole chunks"),
+    (liars.RefusesOne, P, "refused", "must report whole chunks"),
     (liars.AlwaysArrived, P, "after-intent", "lost: event"),
     (liars.AlwaysArrived, P, "request-lost", "lost: event"),
     (liars.StaleWriter, S, "zombie", "duplicated: event"),
     (liars.NoEpoch, S, "two-alive", "not refused: attempt"),
-    (liars.AppendsSome, S, "refused", "speaks of whole chunks"),
+    (liars.AppendsSome, S, "refused", "must report whole chunks"),
     (liars.TellsNoIds, S, "lost-checkpoint", "duplicated: event"),
     (liars.TellsNoResends, S, "resend", "duplicated: event"),
     (liars.Swallows, ANY, "session-closed", "lost: event"),
     (liars.Drops, ANY, "clean", "lost: event 2"),
     (liars.NoPairs, ANY, "clean", "not a Receipt"),
     (Opaque, P, "clean", "lacks methods"),
-    (slips.ComparesAsText, T, "clean", "does not come to its end: Fenced"),
-    (slips.ComparesMinibatchesAsText, T, "clean", "does not come to its end: Fenced"),
+    (slips.ComparesAsText, T, "clean", "never completes: Fenced"),
+    (slips.ComparesMinibatchesAsText, T, "clean", "never completes: Fenced"),
     (slips.ForgetsRefused, T, "refused", "lost: event 3"),
     (slips.FoldsCase, R, "odd-texts", "lost: event 1"),
     (slips.CutsKeys, R, "odd-texts", "lost: event 1"),
@@ -169,7 +169,7 @@ def test_what_arrives_twice_is_no_late_call_of_a_zombie(
     [
         (liars.RetriesInside, "duplicated: event"),
         (liars.CallsUnknownNotDelivered, "duplicated: event"),
-        (liars.CallsUnknownRejected, "was rejected, and arrived all the same"),
+        (liars.CallsUnknownRejected, "was rejected, but arrived"),
     ],
 )
 def test_a_function_that_takes_unknown_for_something_else_is_found(
@@ -234,7 +234,7 @@ def test_what_arrived_in_no_pairs_is_unknown(
     sink = Box(name="box", path=str(tmp_path / "box.db"))
     result = play(fork_server, sink, looks, "clean")
     assert result.earned is Earned.UNKNOWN
-    assert "it gives pairs of entity and event id" in result.findings[0].what[0]
+    assert "it must return pairs of entity and event id" in result.findings[0].what[0]
 
 
 def test_what_arrives_after_a_case_was_judged_counts(
@@ -289,7 +289,7 @@ def test_what_never_happened_is_unknown(fork_server: ForkServer, tmp_path: Path)
     ):
         result = suite.run(case)
         assert result.earned is Earned.UNKNOWN
-        assert "what was to go wrong never happened" in result.findings[0].what[0]
+        assert "the planned fault never happened" in result.findings[0].what[0]
 
 
 def test_nothing_played_is_not_earned() -> None:

@@ -1,4 +1,4 @@
-"""The cases of the contract: one line of the verdict each, with one play or several."""
+"""The cases of the contract: each is one line of the result and runs one or more scenarios."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ContractCase:
-    """One line of the verdict."""
+    """One case: its name, what it does, its scenarios, and the sinks it applies to."""
 
     name: str
     says: str
     plays: Callable[[Scene], Iterator[Scenario]]
     only: frozenset[Capability] = field(default=frozenset(Capability))
     otherwise: str = "no call is repeated while it may still arrive"
-    """Why it is not played with another capability."""
+    """Why it does not apply to other capabilities."""
 
     chunked: bool = False
-    """Whether it is about single chunks or events: a sink that writes places whole has none."""
+    """Whether it is about single chunks or events, which a sink that overwrites places lacks."""
 
     def why_not(self, sink: Sink) -> str | None:
-        """Say why a sink has no such step; None when it has."""
+        """Return why the case does not apply to a sink; None if it does."""
         if sink.whole and self.chunked:
-            return "the sink writes places whole: no chunk or event of it goes alone"
+            return "the sink overwrites whole places: it sends no single chunk or event"
         if sink.capability not in self.only:
             return f"with {sink.capability.name} {self.otherwise}"
         return None
 
     def applies(self, sink: Sink) -> bool:
-        """Whether the sink has such a step."""
+        """Whether the case applies to the sink."""
         return self.why_not(sink) is None
 
 
@@ -78,14 +78,14 @@ def _refused(_: Scene) -> Iterator[Scenario]:
             sandbox.run(fault)
         sandbox.finish()
         sandbox.next_minibatch(sandbox.make(payments(both, LAST)))
-        sandbox.finish(drains=True)  # what was not tried behind it goes by itself, before the next
+        sandbox.finish(drains=True)  # events behind it are sent before the next minibatch
 
     alone = partial(act, None, range(1, 6))
     yield Scenario(
         "the third event of one of two entities reads `refuse this`", alone, whole_chunk=True
     )
     yield Scenario("the same in small chunks", alone)
-    waits = "the same, and its entity waits (on_reject='block')"
+    waits = "the same, with on_reject='block', so that its entity waits"
     yield Scenario(waits, alone, whole_chunk=True, on_reject=OnReject.BLOCK)
     for what in (What.KILL_AFTER, What.LOST):
         fault = SinkFault(what, Where.CALL, 1)
@@ -118,7 +118,7 @@ def _lost_checkpoint(scene: Scene) -> Iterator[Scenario]:
     for number in sorted({scene.middle, last}):
         for what in (What.KILL_BEFORE, What.KILL_AFTER, What.LOST):
             fault = SinkFault(what, Where.CALL, number)
-            yield Scenario(f"after it was {fault}", partial(played.lose_checkpoint, fault))
+            yield Scenario(f"after {fault}", partial(played.lose_checkpoint, fault))
 
 
 def _two_partitions(scene: Scene) -> Iterator[Scenario]:
@@ -167,7 +167,7 @@ CASES: tuple[ContractCase, ...] = (
     ContractCase("after-intent", "killed between the intent and the call", played.after_intent),
     ContractCase("mid-call", "killed in the middle of a call", played.mid_call),
     ContractCase(
-        "after-effect", "killed after the effect, before its answer was used", played.after_effect
+        "after-effect", "killed after the effect, before its reply was used", played.after_effect
     ),
     ContractCase(
         "before-complete",
@@ -176,39 +176,43 @@ CASES: tuple[ContractCase, ...] = (
     ),
     ContractCase("take-over", "killed, and killed again while taking over", played.take_over),
     ContractCase("twice", "killed twice in a row", played.twice),
-    ContractCase("reply-lost", "the effect happened, and its answer was lost", played.reply_lost),
+    ContractCase("reply-lost", "the effect happened, and its reply was lost", played.reply_lost),
     ContractCase(
-        "request-lost", "nobody knows whether it was sent, and it was not", played.request_lost
+        "request-lost", "the outcome is unknown; the request was not sent", played.request_lost
     ),
     ContractCase(
         "late-call", "a call arrives after its own repeat", played.late_call, _ANSWERS, chunked=True
     ),
-    ContractCase("session-closed", "the session is gone when it is called", played.session_closed),
+    ContractCase("session-closed", "the session is closed before a call", played.session_closed),
     ContractCase(
-        "connection-cut", "the connection is cut before, in and after a call", played.connection_cut
+        "connection-cut",
+        "the connection is cut before, during and after a call",
+        played.connection_cut,
     ),
-    ContractCase("zombie", "stopped, replaced, and woken when all was done", played.zombie),
-    ContractCase("two-alive", "woken while whoever replaced it is at work", played.two_alive),
+    ContractCase("zombie", "stopped, replaced, and woken after all was done", played.zombie),
+    ContractCase("two-alive", "woken while its replacement is running", played.two_alive),
     ContractCase(
-        "ledger-down", "the ledger does not answer, for a while or for long", played.ledger_down
+        "ledger-down", "the ledger does not answer, briefly or for long", played.ledger_down
     ),
     ContractCase("poison", "one event is rejected, and the others arrive", _poison, chunked=True),
     ContractCase("refused", "the destination itself may refuse one event", _refused),
-    ContractCase("resend", "a rejected event is sent again by a person", _resend, chunked=True),
     ContractCase(
-        "lost-checkpoint", "everything is read again under another query", _lost_checkpoint
+        "resend", "a rejected event is sent again after a decision", _resend, chunked=True
     ),
+    ContractCase("lost-checkpoint", "all input is read again by another query", _lost_checkpoint),
     ContractCase(
         "lost-progress",
         "the destination has less than it acknowledged",
         played.lost_progress,
         frozenset({Capability.TRANSACTIONAL}),
-        "no progress row is compared by the sink",
+        "the sink compares no progress row",
     ),
-    ContractCase("by-position", "events are known by their offset in a source", played.by_position),
-    ContractCase("two-partitions", "two partitions at once", _two_partitions),
+    ContractCase(
+        "by-position", "events are identified by their offset in a source", played.by_position
+    ),
+    ContractCase("two-partitions", "two partitions at the same time", _two_partitions),
     ContractCase("odd-texts", "unicode, NUL, empty, null, quotes", _odd(odd_texts)),
     ContractCase("odd-numbers", "zero, negative, the limits of 64 bits", _odd(odd_numbers)),
     ContractCase("large-text", "a megabyte of text", _odd(large_text)),
 )
-"""Every case, in the order in which they are played."""
+"""Every case, in the order in which they run."""

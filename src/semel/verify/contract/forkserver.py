@@ -1,8 +1,8 @@
-"""The nursery: a process that has imported everything, and forks one for every try.
+"""The fork server: a process that has imported everything and forks one for each attempt.
 
 Always true:
-- it has one thread and keeps nothing open: what is forked from it is as clean as a new process;
-- when whoever started it is gone, it ends all that it forked, and itself.
+- it has one thread and no open connections, so a forked process is as clean as a new one;
+- when its parent is gone, it ends every process that it forked, and itself.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of its own is made in it
 
 
 class ForkServerFailed(SemelError):
-    """The processes of the suite cannot be started, or the sink cannot travel to them."""
+    """The processes of the suite cannot be started, or the sink cannot be sent to them."""
 
 
 @dataclass(frozen=True)
 class ProcessState:
-    """How a process is: running, stopped, or ended by itself or by a signal."""
+    """The state of a process: running, stopped, or ended by itself or by a signal."""
 
     stopped: bool = False
     ended: bool = False
@@ -47,10 +47,10 @@ class ProcessState:
 
 
 class ForkServer(Closable):
-    """Starts processes for a suite. All of them end with it, and with whoever started it."""
+    """Starts processes for a suite. All of them end with it, and with its parent."""
 
     def __init__(self) -> None:
-        # Processes are killed, the machine is not: the ledgers need not survive its end.
+        # Only processes are killed, not the machine: ledgers in memory are durable enough.
         self._group = ProcessGroup("contract", _MEMORY if os.access(_MEMORY, os.W_OK) else None)
         mine, other = Pipe()
         paths = [str(_SRC), os.environ.get("PYTHONPATH", "")]
@@ -58,7 +58,7 @@ class ForkServer(Closable):
         self._process = self._group.start(
             command,
             {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
-            self.folder / "nursery.log",
+            self.folder / "forkserver.log",
             pass_fds=[other.fileno()],
         )
         other.close()
@@ -68,7 +68,7 @@ class ForkServer(Closable):
 
     @property
     def folder(self) -> Path:
-        """A folder that goes when the nursery is closed."""
+        """A folder that is removed when the fork server is closed."""
         return self._group.folder
 
     def close(self) -> None:
@@ -77,11 +77,11 @@ class ForkServer(Closable):
         self._group.close()
 
     def load(self, sink: bytes, modules: Mapping[str, str]) -> None:
-        """Wake the sink up there, from its pickle; `modules` says where its classes are."""
+        """Unpickle the sink there; `modules` has the files of its classes."""
         self._ask("load", sink, dict(modules))
 
     def fork(self, order: Order) -> int:
-        """Start a process that does what is ordered; give its id."""
+        """Start a process that carries out `order`; return its process id."""
         return int(self._ask("fork", order))
 
     def signal(self, pid: int, number: int) -> None:
@@ -89,7 +89,7 @@ class ForkServer(Closable):
         self._ask("signal", pid, number)
 
     def wait(self, pid: int, patience_s: float) -> ProcessState:
-        """Wait until a process is stopped or has ended; neither, when it takes longer."""
+        """Wait until a process is stopped or has ended; neither is set after `patience_s`."""
         state: ProcessState = self._ask("wait", pid, patience_s)
         return state
 
@@ -98,9 +98,9 @@ class ForkServer(Closable):
             self._connection.send((word, arguments))
             fine, answer = self._connection.recv()
         except (EOFError, OSError) as error:
-            said = (self.folder / "nursery.log").read_text(errors="replace").strip()
+            log = (self.folder / "forkserver.log").read_text(errors="replace").strip()
             raise ForkServerFailed(
-                f"the suite's processes are gone: {said[-800:] or error}"
+                f"the processes of the suite are gone: {log[-800:] or error}"
             ) from None
         if not fine:
             raise ForkServerFailed(str(answer))
@@ -111,7 +111,7 @@ class ForkServer(Closable):
 
 
 class _Server:
-    """What the nursery does for whoever asks."""
+    """The requests that the fork server carries out."""
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
         self._connection = connection
@@ -119,13 +119,13 @@ class _Server:
         self._living: set[int] = set()
 
     def serve(self) -> None:
-        """Answer until nobody asks any more."""
+        """Answer requests until the parent closes the pipe."""
         with contextlib.suppress(EOFError, OSError):
             while True:
                 word, arguments = self._connection.recv()
                 try:
                     answer = True, getattr(self, word)(*arguments)
-                except Exception as error:  # noqa: BLE001 - whoever asked is told
+                except Exception as error:  # noqa: BLE001 - it is the answer
                     answer = False, _describe(error)
                 self._connection.send(answer)
         for pid in self._living:
@@ -137,7 +137,7 @@ class _Server:
         sys.path[:] = paths
 
     def warm_up(self, folder: Path) -> None:
-        """Do once, for nobody, what every process does: the first time takes long."""
+        """Deliver once to nowhere: the first delivery of a process takes long."""
         folder.mkdir()
         maker = Maker()
         batches = maker.rows(payments(["a", "b"], [1, 2])).batches
@@ -157,7 +157,7 @@ class _Server:
         try:
             self._connection.close()
             run(order, self._sink)
-        except BaseException:  # noqa: BLE001 - it is said, and the process ends here
+        except BaseException:  # noqa: BLE001 - it is printed, and the process ends here
             traceback.print_exc()
         finally:
             os._exit(0)
@@ -183,7 +183,7 @@ class _Server:
 
 
 class _Overdue(Exception):
-    """What was waited for did not come in time."""
+    """The wait took too long."""
 
 
 def _be_overdue(*_: object) -> None:
@@ -191,7 +191,7 @@ def _be_overdue(*_: object) -> None:
 
 
 def _import(name: str, path: str) -> None:
-    """Import a module by its name, or from its file where the name leads nowhere."""
+    """Import a module by its name, or from its file if it is not found by name."""
     if name in sys.modules:
         return
     only_look(f"`semel` imports {name!r}")
@@ -211,7 +211,7 @@ def _describe(error: Exception) -> str:
 
 
 def serve(number: int) -> None:
-    """Be the nursery, for whoever is at the other end of a pipe."""
+    """Run the fork server for the process at the other end of a pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, _be_overdue)
     _Server(Connection(number)).serve()

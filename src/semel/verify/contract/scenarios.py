@@ -1,6 +1,6 @@
-"""What is done to a sink: killed, stopped, cut off, unanswered, and how it goes on after that.
+"""The scenarios of the contract: processes are killed, stopped or cut off, and then replaced.
 
-A play is a script of processes on a stage of its own. Crash points are enumerated first: every
+A scenario is a script of processes in its own sandbox. Crash points are enumerated first: every
 commit, the first, second and last call; moments within a call are spread over its usual length.
 """
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 _ASKED = (Capability.TRANSACTIONAL, Capability.SEQUENCED, Capability.PROBING)
 
 LONG = 10_000
-"""How often in a row the ledger does not answer when it is down for good."""
+"""How many commits in a row get no answer when the ledger is down for good."""
 
 WITHIN = 8
 """How many moments of a call are tried."""
 
 WITHIN_FACTOR = 1.3
-"""How far beyond the usual length of a call they reach."""
+"""How far they reach, as a multiple of the usual length of a call."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What is known of a sink before anything goes wrong: a clean run of it."""
+    """What a clean run of the sink shows, as the input of scenarios."""
 
     sink: Sink
     clean: ProcessRecord
@@ -44,24 +44,24 @@ class Scene:
 
     @property
     def calls(self) -> list[int]:
-        """The calls at which something happens: the first, the second and the last."""
+        """The calls at which faults are injected: the first, the second and the last."""
         count = self.clean.count(Where.CALL)
         return sorted({1, min(2, count), count} if count else set())
 
     @property
     def middle(self) -> int:
-        """The second call, where there is one: something came before it."""
+        """The second call if there is one: it has a call before it."""
         return min(2, self.clean.count(Where.CALL))
 
     @property
     def commits(self) -> list[int]:
-        """The commits at which something happens: all, or the first and last of very many."""
+        """The commits at which faults are injected: all, or the first and last of very many."""
         count = self.clean.count(Where.COMMIT)
         every = list(range(1, count + 1))
         return every if count <= 7 else [*every[:5], *every[-2:]]
 
     def moments(self, count: int) -> list[float]:
-        """Give moments within a call, spread over its usual length, each with some chance."""
+        """Return moments within a call, spread over its usual length with some randomness."""
         took = sorted(self.clean.took())
         usual = took[len(took) // 2] if took else 0.001
         step = usual * WITHIN_FACTOR / count
@@ -70,7 +70,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Scenario:
-    """One script."""
+    """One script of processes and faults."""
 
     title: str
     act: Callable[[Sandbox], None]
@@ -104,7 +104,7 @@ def clean(_: Scene) -> Iterator[Scenario]:
         sandbox.finish()
 
     yield Scenario("two minibatches", several)
-    yield Scenario("minibatches 8, 9 and 10 in runs 9, 10 and 11: numbers, not texts", counted)
+    yield Scenario("minibatches 8, 9 and 10 in runs 9, 10 and 11, compared as numbers", counted)
     yield Scenario("a complete minibatch, once more", again)
     yield Scenario("all events in one call", lambda sandbox: sandbox.finish(), whole_chunk=True)
 
@@ -118,7 +118,7 @@ def _kill(fault: SinkFault, sandbox: Sandbox) -> None:
 
 
 def _struck(fault: SinkFault) -> Scenario:
-    """Struck by one fault, then played to its end."""
+    """Return a scenario with one fault that then runs to its end."""
     return Scenario(str(fault), partial(_kill, fault))
 
 
@@ -156,7 +156,7 @@ def mid_call(scene: Scene) -> Iterator[Scenario]:
 
 
 def after_effect(scene: Scene) -> Iterator[Scenario]:
-    """Killed after a call, before its answer was used."""
+    """Killed after a call, before its reply was used."""
     yield from _at_calls(scene, What.KILL_AFTER)
 
 
@@ -195,16 +195,16 @@ def twice(scene: Scene) -> Iterator[Scenario]:
         yield Scenario(f"{pair[0]} a call, then {pair[1]} a call", partial(act, pair))
 
 
-# -- answers
+# -- replies
 
 
 def reply_lost(scene: Scene) -> Iterator[Scenario]:
-    """The answer of a call is lost."""
+    """The reply of a call is lost."""
     yield from _at_calls(scene, What.LOST, What.LOST_CLOSED)
 
 
 def request_lost(scene: Scene) -> Iterator[Scenario]:
-    """A call is not made, and nobody knows."""
+    """A request is lost, and its outcome is unknown."""
     yield from _at_calls(scene, What.UNSENT)
 
 
@@ -214,23 +214,23 @@ def late_call(scene: Scene) -> Iterator[Scenario]:
 
 
 def session_closed(scene: Scene) -> Iterator[Scenario]:
-    """The session is closed when it is called."""
+    """The session is closed before a call."""
     yield from _at_calls(scene, What.CLOSED)
 
 
 def connection_cut(scene: Scene) -> Iterator[Scenario]:
-    """Connections are cut before a call, in it, or hear no answer."""
+    """Connections are cut before or during a call, or receive no reply."""
     yield from _at_calls(scene, What.SEVERED, What.DEAF)
     for what in (What.CUT, What.DEAF):
         for moment in scene.moments(WITHIN // 2):
             yield _struck(SinkFault(what, Where.CALL, scene.middle, moment))
 
 
-# -- a destination that lost something
+# -- a destination that lost data
 
 
 def lost_progress(scene: Scene) -> Iterator[Scenario]:
-    """The row is behind what was acknowledged; and where it is not, nobody is accused."""
+    """The row is behind what was acknowledged; a row that is not behind is accepted."""
 
     def behind(fault: SinkFault, sandbox: Sandbox) -> None:
         sandbox.run(fault)
@@ -283,7 +283,7 @@ def zombie(scene: Scene) -> Iterator[Scenario]:
         sandbox.finish()
         zombie.wake()
 
-    # A place that is written whole is put there by the last call.
+    # The last call moves a place that is overwritten whole.
     at = scene.calls[-1] if scene.sink.whole else scene.middle
     moment = scene.moments(1)[0]
     faults = [
@@ -301,7 +301,7 @@ def zombie(scene: Scene) -> Iterator[Scenario]:
 
 
 def two_alive(scene: Scene) -> Iterator[Scenario]:
-    """Woken while whoever replaced it is at work."""
+    """Woken while its replacement is running."""
 
     def act(opens: bool, sandbox: Sandbox) -> None:
         sandbox.rows = sandbox.wide(scene.middle)
@@ -322,9 +322,9 @@ def two_alive(scene: Scene) -> Iterator[Scenario]:
 
 
 def lose_checkpoint(fault: SinkFault | None, sandbox: Sandbox) -> None:
-    """Lose the checkpoint after a minibatch that may have been struck; everything comes again."""
+    """Lose the checkpoint after a minibatch with or without a fault; all input comes again."""
     sandbox.run(fault)
-    sandbox.lose_checkpoint(sandbox.ordinary(range(1, 3)))  # cut in another way, too
+    sandbox.lose_checkpoint(sandbox.ordinary(range(1, 3)))  # also cut into other minibatches
     sandbox.finish()
     sandbox.next_minibatch(sandbox.ordinary(range(3, 6)))
     sandbox.finish()
@@ -334,7 +334,7 @@ def lose_checkpoint(fault: SinkFault | None, sandbox: Sandbox) -> None:
 
 
 def by_position(scene: Scene) -> Iterator[Scenario]:
-    """Events are known by their offset: the core of what is done to others."""
+    """Events are identified by their offset; the most important scenarios run again."""
 
     def woken(fault: SinkFault, sandbox: Sandbox) -> None:
         zombie = sandbox.stop(fault)
@@ -349,9 +349,7 @@ def by_position(scene: Scene) -> Iterator[Scenario]:
     for what in (What.KILL_BEFORE, What.KILL_AFTER, What.LOST):
         fault = SinkFault(what, Where.CALL, at)
         acts.append((str(fault), partial(_kill, fault)))
-        acts.append(
-            (f"the checkpoint was lost after it was {fault}", partial(lose_checkpoint, fault))
-        )
+        acts.append((f"the checkpoint was lost after {fault}", partial(lose_checkpoint, fault)))
     acts.append(
         ("the checkpoint was lost after a complete minibatch", partial(lose_checkpoint, None))
     )
@@ -365,7 +363,7 @@ def by_position(scene: Scene) -> Iterator[Scenario]:
 
 
 def ledger_down(scene: Scene) -> Iterator[Scenario]:
-    """The ledger does not answer, or its answer is lost."""
+    """The ledger does not answer, or its reply is lost."""
     kinds = scene.clean.kinds()
     known = {kind: at for at, kind in reversed(list(enumerate(kinds, 1)))}
     for number in sorted({*known.values(), *scene.commits[-2:]}):
