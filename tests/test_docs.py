@@ -139,9 +139,11 @@ def test_what_is_printed_of_a_proof_is_what_the_command_prints(
     says = {case.name: case.says for case in CASES}
     stories = (
         "process 1: killed within call 2 (4.09 ms into it); it ended there",
-        "process 2: no fault; it came to its end",
+        "process 2: no fault; it finished",
     )
-    twice = "duplicated: event 2 of 'c0ffee12-14-a' arrived twice; its sessions said: process 2: "
+    twice = (
+        "duplicated: event 2 of 'c0ffee12-14-a' arrived twice; its sessions answered: process 2: "
+    )
     finding = Finding("killed within call 2 (4.09 ms into it)", (f"{twice}delivered",), stories)
     results = [
         Result("clean", says["clean"], Earned.YES, 4, 8, 0, 0.9, ()),
@@ -189,9 +191,9 @@ def test_files_in_an_object_store_are_read_as_printed(
 
 def test_what_start_prints_of_costs_is_what_explain_says() -> None:
     charge = semel.sink(window=1, on_doubt="hold", name="charge")(lambda _: None)
-    agreement = PipelineSpec("charges", (charge,), Given("customer", ("payment_id",)))
+    spec = PipelineSpec("charges", (charge,), Given("customer", ("payment_id",)))
     [printed] = [each.text for each in blocks("docs/start.md", "") if each.text[:6] == "Costs:"]
-    assert printed in str(semel.explain(agreement))
+    assert printed in str(semel.explain(spec))
 
 
 def test_the_docs_speak_of_payments_that_the_tutorial_has() -> None:

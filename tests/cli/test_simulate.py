@@ -133,3 +133,19 @@ def test_an_interrupt_stops_it_at_once_and_is_no_fault_of_a_world() -> None:
     assert out == ""
     assert "semel: stopped" in err
     assert "Traceback" not in err
+
+
+def test_without_greenlet_the_message_has_the_pip_line() -> None:
+    script = (
+        "import sys\n"
+        "sys.modules['greenlet'] = None\n"  # its import fails
+        "sys.argv = ['semel', 'simulate', '--worlds', '1', *sys.argv[1:]]\n"
+        "from semel.cli.main import main\n"
+        "main()\n"
+    )
+    for options in ([], ["--replay", "7000003"]):
+        command = [sys.executable, "-c", script, *options]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert "semel: greenlet is not installed: pip install 'semel[simulate]'" in done.stderr
+        assert "Traceback" not in done.stderr

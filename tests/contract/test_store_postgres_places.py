@@ -144,9 +144,9 @@ def test_who_may_only_read_can_look_and_is_told_what_a_commit_needs(
     postgres: PostgresServer, database: str, url: str
 ) -> None:
     commits(url, Put(A, ONE))
-    with role(postgres, database) as clerk:
+    with role(postgres, database) as charge_client:
         postgres.execute("grant select on semel_ledger to clerk", database)
-        with closing(open_store(clerk)) as store:
+        with closing(open_store(charge_client)) as store:
             assert store.read([A]) == {A: ONE}
             with pytest.raises(ConfigurationError, match="grant"):
                 store.commit([], [Put(A, TWO)])
@@ -160,10 +160,10 @@ def test_a_ledger_that_the_user_may_not_see_gets_no_twin_beside_it(
     commits(url, Put(A, ONE))
     postgres.execute("grant create on schema public to public", database)
     with (
-        role(postgres, database) as clerk,
+        role(postgres, database) as charge_client,
         pytest.raises(ConfigurationError, match=r"schema books .* grant usage"),
     ):
-        commits(clerk, Put(A, TWO))
+        commits(charge_client, Put(A, TWO))
     assert postgres.execute(TABLES, database) == [("books",)]
 
 

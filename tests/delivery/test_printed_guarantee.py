@@ -19,7 +19,7 @@ PROMISED = {
     Capability.SEQUENCED: "exactly once, in order. ",
     Capability.REPEATABLE: "one effect. ",
     Capability.PROBING: "exactly once. ",
-    Capability.OPAQUE: "nothing twice and nothing lost without being told. ",
+    Capability.OPAQUE: "nothing twice and nothing lost without a record of it. ",
 }
 """What each capability promises, in the words of the README."""
 

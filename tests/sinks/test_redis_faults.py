@@ -444,10 +444,10 @@ def test_the_sink_says_how_durable_its_server_is(own: RedisServer) -> None:
     assert "since the last snapshot" in sink.durability()
     assert "always lost together" in sink.durability()
     own.execute("ACL", "SETUSER", "clerk", "on", f">{own.password}", "~*", "+@all", "-config")
-    clerk = lists(own, url=own.url(user="clerk"))
-    assert "unknown" in clerk.durability()
+    charge_client = lists(own, url=own.url(user="clerk"))
+    assert "unknown" in charge_client.durability()
     own.execute("CONFIG", "SET", "appendonly", "yes")
-    assert "appendfsync unknown" in clerk.durability()
+    assert "appendfsync unknown" in charge_client.durability()
 
 
 def test_a_snapshot_restores_row_and_effects_to_the_same_moment(forgetful: RedisServer) -> None:

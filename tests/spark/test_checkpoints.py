@@ -56,7 +56,7 @@ def test_a_checkpoint_lost_again_and_again_repeats_nothing(
         desk.deliver(settings_of(desk, identity, sink="transactional", max_files=10 * number))
         assert_once(desk.charges(), desk.expected)
         assert_ordered(desk.charges())
-        assert (f"{LOST} {number} goes on" in caplog.text) == (number > 1)
+        assert (f"{LOST} {number} continues" in caplog.text) == (number > 1)
         assert skipped_in(caplog.text) == before
         caplog.clear()
         before = len(desk.expected)
@@ -305,7 +305,7 @@ def test_a_checkpoint_that_does_not_say_where_it_begins_says_nothing(
     assert checkpoints.starts(desk.spark, str(checkpoint), 0) is None
     assert checkpoints.starts(desk.spark, str(checkpoint), 5) is None
     assert checkpoints.starts(desk.spark, str(checkpoint / "nowhere"), 0) is None
-    with pytest.raises(ConfigurationError, match="give a checkpointLocation that the driver can"):
+    with pytest.raises(ConfigurationError, match="use a checkpointLocation that the driver can"):
         checkpoints.query_id(desk.spark, str(checkpoint))
     (checkpoint / "metadata").write_text('{"id":"dbd416b6-b199-4f7e-a27d-82a49e3ff6a3"}')
     found = checkpoints.query_id(desk.spark, str(checkpoint))

@@ -21,7 +21,7 @@ from semel.errors import ConfigurationError, Diverged, EventsParked, Rejected
 from semel.sinks.files import Files, committed, read
 from semel.spark.deliver import deliver, deliver_batch
 from semel.verify.demo.standalone import SMALL_JVM, StandaloneCluster, spark_environment
-from semel.verify.process_group import Household
+from semel.verify.process_group import ProcessGroup
 from support.servers.postgres import PostgresServer
 from support.spark.clusters import LONG_S, SPECULATING, go_on
 from support.spark.driver_scripts import Bed, Run, wait_for
@@ -257,7 +257,7 @@ def test_columns_that_a_format_cannot_hold_are_refused_before_anything_starts(
 def test_the_example_runs_and_says_what_it_did(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     command = [sys.executable, str(EXAMPLES / "files.py"), str(tmp_path / "out")]
-    with Household("examples") as household:
+    with ProcessGroup("examples") as household:
         environment = spark_environment(household.folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}
         code = household.start(command, environment, log).wait(300)
     said = log.read_text(errors="replace")

@@ -18,7 +18,7 @@ from semel import Ledger
 from semel.ledger.rows import ParkedRow
 from semel.protocol import ParkedState
 from semel.verify.demo.standalone import SMALL_JVM, spark_environment
-from semel.verify.process_group import Household
+from semel.verify.process_group import ProcessGroup
 from support.servers.http_witness import HttpWitness
 from support.spark.driver_scripts import Bed, Name, Run, wait_for
 from support.spark.reconcile import seed
@@ -166,7 +166,7 @@ def test_a_service_is_restarted_half_way_and_the_query_goes_on(
 def test_the_example_runs_and_says_what_it_did(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     command = [sys.executable, str(EXAMPLES / "http_service.py"), str(tmp_path / "out")]
-    with Household("examples") as household:
+    with ProcessGroup("examples") as household:
         environment = spark_environment(household.folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}
         code = household.start(command, environment, log).wait(300)
     said = log.read_text(errors="replace")

@@ -100,14 +100,14 @@ LOST: dict[str, Query] = {
 @pytest.mark.parametrize("case", KEPT)
 def test_position_is_found_where_the_sources_columns_come_through(desk: Desk, case: str) -> None:
     made = writer(desk, KEPT[case](placed(desk)))
-    assert made.agreement.identity == Position()
+    assert made.spec.identity == Position()
 
 
 @pytest.mark.parametrize("case", LOST)
 def test_position_is_not_taken_by_itself_where_rows_were_moved_or_made(
     desk: Desk, case: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match="nothing says what makes two rows the same event"):
+    with pytest.raises(ConfigurationError, match="no parameter says which rows are the same event"):
         writer(desk, LOST[case](placed(desk)))
 
 
@@ -167,7 +167,7 @@ def test_a_batch_whose_rows_are_moved_between_tasks_is_refused(desk: Desk) -> No
 @pytest.mark.parametrize("case", STAYING)
 def test_positions_whose_rows_stay_in_their_tasks_are_taken(desk: Desk, case: str) -> None:
     made = writer(desk, STAYING[case](placed(desk)), identity="position")
-    assert made.agreement.identity == Position()
+    assert made.spec.identity == Position()
 
 
 WORDS: dict[str, tuple[dict[str, Any], Identity]] = {
@@ -194,7 +194,7 @@ WORDS: dict[str, tuple[dict[str, Any], Identity]] = {
 @pytest.mark.parametrize("case", WORDS)
 def test_words_choose_the_identity(desk: Desk, case: str) -> None:
     words, identity = WORDS[case]
-    assert writer(desk, placed(desk), **words).agreement.identity == identity
+    assert writer(desk, placed(desk), **words).spec.identity == identity
 
 
 @pytest.mark.rows("S4", "S5")

@@ -22,9 +22,9 @@ from uuid import uuid4
 
 import pytest
 
-from semel.verify.demo.charge_server import CountingHouse
+from semel.verify.demo.charge_server import ChargeServer
 from semel.verify.demo.standalone import SMALL_JVM, spark_environment
-from semel.verify.process_group import Household
+from semel.verify.process_group import ProcessGroup
 from support.kafka_fixture import jars_or_skip
 from support.servers.kafka import KafkaBroker
 from support.sinks.kafka_pipeline import Record, consumed
@@ -53,9 +53,9 @@ def test_workers_are_killed_at_every_step_and_the_topic_has_each_event_once(
 ) -> None:
     luck = random.Random(seed())
     bed.payments(files=4, rows=24, customers=24)
-    rounds: list[tuple[Settings, CountingHouse, str]] = []
+    rounds: list[tuple[Settings, ChargeServer, str]] = []
     for sequenced in (False, True):
-        house = bed.house if not rounds else CountingHouse().__enter__()
+        house = bed.house if not rounds else ChargeServer().__enter__()
         topic = kafka.create_topic(partitions=2)
         name = f"{'log' if sequenced else 'rows'}-{uuid4().hex}"
         settings = bed.settings(
@@ -231,7 +231,7 @@ def kill_a_worker(run: Run, luck: random.Random) -> None:
 def test_the_example_sends_each_payment_once(kafka: KafkaBroker, tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     command = [sys.executable, str(EXAMPLE), kafka.servers, str(tmp_path / "out")]
-    with Household("examples") as household:
+    with ProcessGroup("examples") as household:
         environment = spark_environment(household.folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}
         code = household.start(command, environment, log).wait(300)
     said = log.read_text(errors="replace")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from semel.protocol import ParkedState
-from semel.verify.demo.charge_server import CountingHouse
+from semel.verify.demo.charge_server import ChargeServer
 from support.spark.driver_scripts import Bed, Name, Run, missing, names, repeated, wait_for
 from support.spark.reconcile import FIVE, Account, counted, seed
 from support.spark.settings import Settings
@@ -55,11 +55,11 @@ class Rounds:
 
     def __init__(self, bed: Bed, stack: ExitStack) -> None:
         self._bed, self._stack = bed, stack
-        self.houses: dict[str, CountingHouse] = {}
+        self.houses: dict[str, ChargeServer] = {}
         self.settings: dict[str, Settings] = {}
 
-    def add(self, name: str, identity: dict[str, str], **changes: Any) -> CountingHouse:
-        house = self._stack.enter_context(CountingHouse())
+    def add(self, name: str, identity: dict[str, str], **changes: Any) -> ChargeServer:
+        house = self._stack.enter_context(ChargeServer())
         positions = identity == POSITION
         self.houses[name] = house
         self.settings[name] = self._bed.settings(

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from semel.verify.demo.standalone import SMALL_JVM, spark_environment
-from semel.verify.process_group import Household
+from semel.verify.process_group import ProcessGroup
 from support.servers.postgres import PostgresServer
 from support.spark.driver_scripts import Bed, Run, wait_for
 from support.spark.postgres_job import STEPS, TABLES, WAYS
@@ -137,7 +137,7 @@ def test_the_example_books_once_also_without_its_checkpoint(
 ) -> None:
     log = tmp_path / "log.txt"
     command = [sys.executable, str(EXAMPLES / "postgres.py"), postgres_url, str(tmp_path / "out")]
-    with Household("examples") as household:
+    with ProcessGroup("examples") as household:
         environment = spark_environment(household.folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}
         code = household.start(command, environment, log).wait(300)
     said = log.read_text(errors="replace")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from semel.verify.demo.standalone import SMALL_JVM, spark_environment
-from semel.verify.process_group import Household
+from semel.verify.process_group import ProcessGroup
 from support.servers.redis import RedisServer
 from support.spark.driver_scripts import Bed, Run, wait_for
 from support.spark.reconcile import seed
@@ -128,7 +128,7 @@ def test_the_example_counts_once_also_without_its_checkpoint(
 ) -> None:
     log = tmp_path / "log.txt"
     command = [sys.executable, str(EXAMPLES / "redis_counters.py"), server.url()]
-    with Household("examples") as household:
+    with ProcessGroup("examples") as household:
         environment = spark_environment(household.folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}
         code = household.start([*command, str(tmp_path / "out")], environment, log).wait(300)
     said = log.read_text(errors="replace")

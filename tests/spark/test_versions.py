@@ -44,7 +44,7 @@ def test_a_version_before_the_oldest_is_refused_by_its_name(
     for start in (deliver, lambda *args, **words: deliver_batch(*args, batch="b", **words)):
         with pytest.raises(ConfigurationError) as refused:
             start(frame(), to=print, name="charges", **GIVEN)
-        told = f"pipeline 'charges': PySpark has version {version or 'unknown'}, and semel needs"
+        told = f"pipeline 'charges': PySpark has version {version or 'unknown'}, but semel needs"
         assert str(refused.value).startswith(f"{told} 3.5 or later")
 
 
@@ -67,7 +67,7 @@ def test_spark_connect_before_4_0_is_refused_by_the_version(
     with pytest.raises(ConfigurationError) as refused:
         deliver(frame(server), to=print, name="charges", **GIVEN)
     told = str(refused.value)
-    assert "comes through Spark Connect, which semel can use from version 4.0 on" in told
+    assert "uses Spark Connect, which semel supports from version 4.0" in told
     assert "has version 3.5.9" in told
 
 

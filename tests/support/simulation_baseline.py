@@ -12,7 +12,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from semel.verify.simulator.destinations import Effect
+from semel.verify.simulator.destinations import RecordedEffect
 from semel.verify.simulator.worlds import World, world_seed
 
 FILE = Path(__file__).parents[1] / "simulation" / "baseline.json"
@@ -34,29 +34,29 @@ def played(seed: int) -> dict[str, Any]:
     `got` is what each destination received, in order; `ledger` the rows that were left.
     """
     world = World(seed)
-    judgement = world.run()
+    assessment = world.run()
     rows = [
         [*at, {name: each for name, each in json.loads(text).items() if name not in LEFT_OUT}]
         for at, text in world.cluster.store.rows().items()
     ]
     return {
         "case": f"{world.case.capability.value} {world.case.identities.value}",
-        "verdict": judgement.verdict.value,
-        "counts": {each.value: times for each, times in sorted(judgement.counts.items())},
-        "violations": len(judgement.violations),
-        "doubted": judgement.doubted,
-        "unreported": judgement.unreported,
-        "faults": world.weather.struck,
+        "verdict": assessment.verdict.value,
+        "counts": {each.value: times for each, times in sorted(assessment.counts.items())},
+        "violations": len(assessment.violations),
+        "doubted": assessment.doubted,
+        "unreported": assessment.unreported,
+        "faults": world.fault_plan.struck,
         "turns": world.hub.turns,
         "got": {
-            name: digest([_told(effect) for effect in destination.seen()])
+            name: digest([_plain(effect) for effect in destination.seen()])
             for name, destination in world.cluster.destinations.items()
         },
         "ledger": digest(rows),
     }
 
 
-def _told(effect: Effect) -> list[Any]:
+def _plain(effect: RecordedEffect) -> list[Any]:
     minibatch, attempt = effect.minibatch, effect.attempt
     return [
         effect.number,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from semel.operate import ParkedEvent
-    from semel.verify.demo.run import Demo, Tally
+    from semel.verify.demo.run import ChargeCounts, Demo
 
 EPILOG = (
     "Example: semel demo --payments 200 --keep. Exit status 1 when a payment is charged twice or "
@@ -86,7 +86,7 @@ def _require_system() -> None:
         )
 
 
-def _run(payments: int, *, keep: bool) -> tuple[Tally, Tally, int]:
+def _run(payments: int, *, keep: bool) -> tuple[ChargeCounts, ChargeCounts, int]:
     """Run the demo with a progress bar; return both tallies and how many events were in doubt."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -104,7 +104,7 @@ def _run(payments: int, *, keep: bool) -> tuple[Tally, Tally, int]:
     def print_line(text: str) -> None:
         progress.console.print(text)
 
-    def show(*tallies: Tally) -> None:
+    def show(*tallies: ChargeCounts) -> None:
         for bar, tally in zip(bars, tallies, strict=True):
             progress.update(bar, completed=tally.charged, twice=tally.twice)
 
@@ -191,7 +191,7 @@ def _show(counts: dict[str, dict[str, int]]) -> None:
         print("in doubt: held by semel until a person looked them up at the destination")
 
 
-def _check(plain: Tally, semel: Tally) -> None:
+def _check(plain: ChargeCounts, semel: ChargeCounts) -> None:
     """Exit with 1 if the counts are not as promised."""
     wrong = []
     if semel.twice or semel.never:

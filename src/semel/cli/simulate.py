@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from semel.verify.simulator.checker import Category
-    from semel.verify.simulator.worlds import Outcome, Summary, Tally
+    from semel.verify.simulator.worlds import Summary, Tally, WorldResult
 
 EPILOG = (
     "Example: semel simulate --worlds 20000 --seed 7. "
@@ -142,7 +142,7 @@ def _show_invalid(summary: Summary) -> None:
         console.print(f"world {outcome.seed} is invalid too: {outcome.violations[0]}")
 
 
-def _story(outcome: Outcome) -> list[str]:
+def _story(outcome: WorldResult) -> list[str]:
     case = outcome.case
     about = (
         f"world {outcome.seed}: {outcome.verdict.value}"
@@ -156,7 +156,7 @@ def _story(outcome: Outcome) -> list[str]:
 def _replay(seed: int, *, as_json: bool) -> None:
     from semel.verify.simulator.worlds import run_world
 
-    outcome = run_world(seed, told=True)
+    outcome = run_world(seed, with_story=True)
     if as_json:
         show_json(
             {

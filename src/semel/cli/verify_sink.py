@@ -15,7 +15,7 @@ from semel.cli.output import plain, show_json, show_table
 from semel.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from semel.verify.contract.cases import Case
+    from semel.verify.contract.cases import ContractCase
     from semel.verify.contract.rows import Maker
     from semel.verify.contract.suite import Finding, Result, Subject
 
@@ -102,7 +102,7 @@ def verify_sink(
         raise typer.Exit(1)
 
 
-def _choose_cases(names: Sequence[str] | None) -> list[Case]:
+def _choose_cases(names: Sequence[str] | None) -> list[ContractCase]:
     from semel.verify.contract.cases import CASES
 
     known = {each.name: each for each in CASES}
@@ -149,11 +149,11 @@ def _kind(found: object) -> str:
     return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
 
 
-def _run(subject: Subject, cases: Sequence[Case], seed: int) -> list[Result]:
+def _run(subject: Subject, cases: Sequence[ContractCase], seed: int) -> list[Result]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    from semel.verify.contract.forkserver import Nursery
+    from semel.verify.contract.forkserver import ForkServer
     from semel.verify.contract.suite import Earned, Suite
 
     progress = Progress(
@@ -164,8 +164,8 @@ def _run(subject: Subject, cases: Sequence[Case], seed: int) -> list[Result]:
         console=Console(stderr=True),
         transient=True,
     )
-    with progress, Nursery() as nursery:
-        suite = Suite(subject, nursery, seed)
+    with progress, ForkServer() as fork_server:
+        suite = Suite(subject, fork_server, seed)
         bar = progress.add_task("starting", total=len(cases), wrong="")
         results: list[Result] = []
         for case in cases:

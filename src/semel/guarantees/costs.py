@@ -1,10 +1,10 @@
-"""What a pipeline costs in its ledger: commits for each event, and bytes that are remembered.
+"""Computes what a pipeline costs in its ledger: commits per event, and bytes kept per id.
 
 Always true:
-- nothing is typed in: commits follow from the sink's settings, bytes are those of a row that the
-  ledger's own code writes for a sample of ids;
-- bytes are of keys and payloads. The file of a database is larger, because it reuses the room of
-  rows that were deleted only later.
+- all figures are computed: commits from the sink's settings, bytes from a row that the ledger's
+  own code writes for a sample of ids;
+- bytes are those of keys and payloads. A database file is larger, because it reuses the space of
+  deleted rows only later.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from semel.protocol import Capability
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from semel.delivery.spec import PipelineSpec
-    from semel.events.event import EventID
+    from semel.delivery import PipelineSpec
+    from semel.events import EventID
     from semel.sinks import Sink
 
 DAY_S = 86_400.0
 ENTITIES = 1_000
-"""So many entities are in the sample of a snapshot."""
+"""The number of entities in the sample of a snapshot."""
 STEP = 17
-"""Sample ids are this far apart: none follows the one before it."""
+"""The distance between sample ids, so that no two are consecutive."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Load:
     """The input that a cost is computed for.
 
     Attributes:
-        partitions: where the pipeline leaves it open.
-        minibatches: how many there were before; their number stands in every row.
+        partitions: used if the pipeline does not set it.
+        minibatches: the number of earlier minibatches; every row contains it.
     """
 
     events_per_s: float = 10.0
@@ -53,10 +53,10 @@ class Cost:
 
     Attributes:
         commits_per_event: besides 2 for each minibatch and 1 for each partition of it.
-        remembered_per: "event" or "entity"; None where nothing grows with either.
-        bytes_each: keys and payloads that one of them leaves in the ledger.
-        kept_s: for how long; None for as long as the pipeline lives.
-        bytes_per_day: what is added by `load` in a day; 0 where it does not grow with events.
+        remembered_per: "event" or "entity"; None if nothing grows with either.
+        bytes_each: bytes of keys and payloads in the ledger for each of them.
+        kept_s: how long they are kept; None for as long as the pipeline exists.
+        bytes_per_day: bytes that `load` adds in a day; 0 if they do not grow with events.
     """
 
     commits_per_event: float
@@ -68,43 +68,39 @@ class Cost:
 
 
 def commits_of_partition(sink: Sink, events: int) -> int:
-    """Give how many commits a partition of so many events costs on the clean path."""
+    """Return the number of commits for a partition of `events` events on the clean path."""
     if _records_no_intent(sink):
         return 1
     settles_last = sink.capability is Capability.OPAQUE
     return math.ceil(events / (sink.chunk_rows * sink.span_chunks)) + settles_last
 
 
-def cost(sink: Sink, agreement: PipelineSpec | None = None, load: Load | None = None) -> Cost:
+def cost(sink: Sink, spec: PipelineSpec | None = None, load: Load | None = None) -> Cost:
     """Compute what a sink costs, in this pipeline or by itself."""
     load = load or Load()
     commits = 0.0 if _records_no_intent(sink) else 1 / (sink.chunk_rows * sink.span_chunks)
-    if agreement is None:
+    if spec is None:
         return Cost(commits, load=load)
-    identity = agreement.identity
+    identity = spec.identity
     if isinstance(identity, Counter):
         counts = {_entity(at): at * STEP for at in range(ENTITIES)}
-        return Cost(
-            commits, "entity", _bytes(agreement, COUNTERS, counts, load) / ENTITIES, load=load
-        )
+        return Cost(commits, "entity", _bytes(spec, COUNTERS, counts, load) / ENTITIES, load=load)
     if not isinstance(identity, Given):
         return Cost(commits, load=load)
     operator = watermark_of(sink.name)
     if identity.increasing:
-        reached = {_entity(at): [_plain(_id(agreement, at)), 1] for at in range(ENTITIES)}
-        return Cost(
-            commits, "entity", _bytes(agreement, operator, reached, load) / ENTITIES, load=load
-        )
-    partitions = agreement.partitions or load.partitions
+        reached = {_entity(at): [_plain(_id(spec, at)), 1] for at in range(ENTITIES)}
+        return Cost(commits, "entity", _bytes(spec, operator, reached, load) / ENTITIES, load=load)
+    partitions = spec.partitions or load.partitions
     events = max(1, round(load.events_per_s * load.minibatch_s / partitions))
-    ids = EntityIds.of({_entity(at): [_id(agreement, at)] for at in range(events)})
-    each = _bytes(agreement, operator, {str(load.minibatches): ids.written()}, load) / events
+    ids = EntityIds.of({_entity(at): [_id(spec, at)] for at in range(events)})
+    each = _bytes(spec, operator, {str(load.minibatches): ids.written()}, load) / events
     day = each * load.events_per_s * DAY_S
-    return Cost(commits, "event", each, agreement.remember_s, day, load)
+    return Cost(commits, "event", each, spec.remember_s, day, load)
 
 
 def _records_no_intent(sink: Sink) -> bool:
-    """Whether the destination itself says what is done, so that no span is recorded."""
+    """Whether the destination itself records what is done, so that the ledger records no span."""
     return sink.whole or sink.capability in (Capability.TRANSACTIONAL, Capability.SEQUENCED)
 
 
@@ -118,14 +114,14 @@ _FORMS: Mapping[str, EventID] = {
     "timestamp without zone": 1_700_000_000_000_000,
     "text": "7f9c2ba4-e88f-427d-8f1b-000000000000",
 }
-"""An id of each form: a number of seven digits, a text as long as a UUID."""
+"""A sample id of each form: a number of seven digits, a string as long as a UUID."""
 
 
-def _bytes(agreement: PipelineSpec, operator: Operator, state: dict[str, Any], load: Load) -> int:
-    """Give how long the row is that the journal writes for this state."""
-    place = f"0of{agreement.partitions or load.partitions}"
+def _bytes(spec: PipelineSpec, operator: Operator, state: dict[str, Any], load: Load) -> int:
+    """Return the size of the row that the journal writes for this state."""
+    place = f"0of{spec.partitions or load.partitions}"
     entry = Entry(operator.name, place, load.minibatches, False, state, _AT)
-    [put] = updates(agreement.name, [entry])
+    [put] = updates(spec.name, [entry])
     assert isinstance(put, Put)
     return len(put.key.key.encode()) + len(put.payload.encode())
 
@@ -134,10 +130,10 @@ def _entity(at: int) -> str:
     return f"c{at * 7_919 % 10_000_000:07d}"
 
 
-def _id(agreement: PipelineSpec, at: int) -> EventID:
-    identity = agreement.identity
+def _id(spec: PipelineSpec, at: int) -> EventID:
+    identity = spec.identity
     assert isinstance(identity, Given)
-    parts = [_part(agreement.forms.get(name, "integer"), at) for name in identity.event]
+    parts = [_part(spec.forms.get(name, "integer"), at) for name in identity.event]
     return parts[0] if len(parts) == 1 else tuple(parts)
 
 

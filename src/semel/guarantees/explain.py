@@ -1,8 +1,8 @@
-"""The guarantee of a pipeline or a sink in plain words: what holds, why, and what does not.
+"""Explains the guarantee of a pipeline or a sink: what holds, why, and what does not.
 
 Always true:
-- every capability, policy and identity has its words in a table, and a test proves no hole;
-- what cannot be promised is said as plainly as what can.
+- every capability and policy has its text in a table, and a test proves the tables complete;
+- the limits of the promise are stated as clearly as the promise.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import textwrap
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from semel.delivery.spec import PipelineSpec
+from semel.delivery import PipelineSpec
 from semel.errors import ConfigurationError
 from semel.events import Counter, Given, Position
 from semel.guarantees.costs import Cost, cost
@@ -43,9 +43,9 @@ class SinkPromise:
 
     Attributes:
         in_doubt_per_partition: how many events one crash of one partition can leave in doubt.
-        in_doubt_at_once: the same for all partitions together, where their number is known.
-        destination: what the sink itself says of its destination.
-        costs: what it costs in the ledger, in words; `cost` has the figures.
+        in_doubt_at_once: the same for all partitions together, if their number is known.
+        destination: the sink's own notes about its destination.
+        costs: the cost in the ledger as text; `cost` has the figures.
     """
 
     name: str
@@ -75,7 +75,7 @@ class IdentityPromise:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The guarantee of a pipeline, or of a sink alone; `str()` gives it in paragraphs."""
+    """The guarantee of a pipeline or of a single sink; `str()` returns it as paragraphs."""
 
     pipeline: str | None
     sinks: tuple[SinkPromise, ...]
@@ -113,7 +113,7 @@ class Explanation:
         return "\n\n".join(parts)
 
     def to_json(self) -> dict[str, Any]:
-        """Give it as a JSON object."""
+        """Return it as a JSON object."""
         return {
             "pipeline": self.pipeline,
             "sinks": [asdict(each) for each in self.sinks],
@@ -123,53 +123,49 @@ class Explanation:
 
 
 def explain(subject: object) -> Explanation:
-    """Say in plain words what is promised: of a sink, or of what `semel.deliver` gave.
+    """Explain what is promised for a sink, or for the writer that `semel.deliver` returned.
 
-    A function without arguments is called for it; one that takes an event is the sink it would be.
-    Raises `ConfigurationError` for anything else.
+    A function without parameters is called for one of these; a function that takes an event is
+    explained as a sink. Raises `ConfigurationError` for anything else.
     """
     return _explain(subject, called=False)
 
 
 def _plain(function: Callable[..., object]) -> Explanation:
-    """Explain a function that is no sink yet, and say that it was taken for one."""
-    told = _explain(sink(function), called=True)
-    [promise] = told.sinks
+    """Explain a plain function as a sink, with a note that it was taken for one."""
+    explanation = _explain(sink(function), called=True)
+    [promise] = explanation.sinks
     note = (
-        f"{promise.name!r} is a plain function with an argument, so it is explained as a sink that "
-        "is called with each event. A function that builds a pipeline is explained when it takes "
-        "no arguments and returns what semel.deliver gave."
+        f"{promise.name!r} is a plain function with a parameter, so it is explained as a sink that "
+        "is called with each event. To explain a pipeline, use a function without parameters that "
+        "returns the result of semel.deliver."
     )
     noted = replace(promise, destination=(note, *promise.destination))
-    return replace(told, sinks=(noted,))
+    return replace(explanation, sinks=(noted,))
 
 
 def _explain(subject: object, *, called: bool) -> Explanation:
-    agreement = (
-        subject if isinstance(subject, PipelineSpec) else getattr(subject, "agreement", None)
-    )
+    spec = subject if isinstance(subject, PipelineSpec) else getattr(subject, "spec", None)
     if isinstance(subject, Sink):
         return Explanation(None, (_sink(subject, None),), None, _not_promised(None))
-    if isinstance(agreement, PipelineSpec):
+    if isinstance(spec, PipelineSpec):
         return Explanation(
-            agreement.name,
-            tuple(_sink(each, agreement) for each in agreement.sinks),
-            _identity(agreement),
-            _not_promised(agreement.identity),
+            spec.name,
+            tuple(_sink(each, spec) for each in spec.sinks),
+            _identity(spec),
+            _not_promised(spec.identity),
         )
     if inspect.isroutine(subject) and not called:
         return _plain(subject) if _takes_an_event(subject) else _explain(subject(), called=True)
     what = f"the class {subject.__name__}" if isinstance(subject, type) else type(subject).__name__
     raise ConfigurationError(
-        f"{what} is nothing to explain: give a sink, what semel.deliver gave, or "
-        "a function without arguments that returns one of them"
+        f"{what} cannot be explained: pass a sink, the writer that semel.deliver returned, or a "
+        "function without parameters that returns one of them"
     )
 
 
 def _takes_an_event(function: Any) -> bool:
-    """Whether a call may have an argument by its place: such a function may be a sink, and is never
-    called to be explained.
-    """
+    """Whether a function takes a positional argument: it may be a sink, and is never called."""
     named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
     return any(each.kind not in named for each in inspect.signature(function).parameters.values())
 
@@ -177,31 +173,31 @@ def _takes_an_event(function: Any) -> bool:
 # -- sinks
 
 
-def _sink(described: Sink, agreement: PipelineSpec | None) -> SinkPromise:
+def _sink(described: Sink, spec: PipelineSpec | None) -> SinkPromise:
     capability = described.capability
     span = described.chunk_rows * described.span_chunks
     opaque = capability is Capability.OPAQUE
-    partitions = None if agreement is None else _partitions(agreement)
+    partitions = None if spec is None else _partitions(spec)
     crash = AFTER_A_CRASH[capability]
     if described.whole:
         crash = (
-            "one effect. A partition is written to a place of its own from its first event, over "
-            "whatever an earlier attempt left there."
+            "one effect. Each partition is written to its own place from its first event on, and "
+            "replaces what an earlier attempt left there."
         )
     per_partition = span if opaque else 0
     known = 0 if not opaque else None if partitions is None else span * partitions
-    found = cost(described, agreement)
+    found = cost(described, spec)
     return SinkPromise(
         name=described.name,
         capability=capability.value,
         because=ASKED if opaque and described.probe is not None else BECAUSE[capability],
         after_a_crash=crash,
         after_a_zombie=_after_a_zombie(described),
-        in_doubt=_in_doubt(described, span, partitions, _waits(agreement)),
+        in_doubt=_in_doubt(described, span, partitions, _waits(spec)),
         in_doubt_per_partition=per_partition,
         in_doubt_at_once=known,
         rejected=REJECTED_WHOLE if described.whole else ON_REJECT[described.on_reject],
-        costs=_costs(described, agreement, found),
+        costs=_costs(described, spec, found),
         cost=found,
         destination=described.notes(),
     )
@@ -228,27 +224,27 @@ def _in_doubt(described: Sink, span: int, partitions: int | None, waits: str) ->
         case Capability.REPEATABLE if not described.whole:
             safe_s = max(0.0, described.remembers_s - described.deadline_s)
             return (
-                f"none, as long as repeats are answered, and not refused, and nobody is away for "
-                f"longer than {_duration(safe_s)}: the destination remembers keys, "
-                f"{_duration(described.remembers_s)}, and a repeat has "
-                f"{_duration(described.deadline_s)} to arrive within that. What was left open for "
-                f"longer is, at most {_events(span)} per partition; so is what was refused, or "
-                f"never answered, after it may have arrived. {then}"
+                f"none, as long as the destination answers repeats without refusing them, and the "
+                f"query is never down for longer than {_duration(safe_s)}: the destination "
+                f"remembers keys for {_duration(described.remembers_s)}, and a repeat may take "
+                f"{_duration(described.deadline_s)} of that to arrive. After a longer time at most "
+                f"{_events(span)} per partition are in doubt; so are events that were refused or "
+                f"never answered after they may have arrived. {then}"
             )
         case _:
-            return "none, ever; the destination can tell."
+            return "none, ever; the destination knows what arrived."
 
 
-def _costs(described: Sink, agreement: PipelineSpec | None, found: Cost) -> str:
-    """Say what a sink costs in the ledger, and what to change where that is much."""
-    words = [_commits(described, found)]
+def _costs(described: Sink, spec: PipelineSpec | None, found: Cost) -> str:
+    """Return what a sink costs in the ledger, and which settings reduce it."""
+    sentences = [_commits(described, found)]
     load = found.load
-    if agreement is None:
-        return words[0]
+    if spec is None:
+        return sentences[0]
     if found.remembered_per == "event":
         assert found.kept_s is not None
         kept = found.bytes_per_day * found.kept_s / 86_400
-        words.append(
+        sentences.append(
             f"Remembers each id for {_duration(found.kept_s)}: about {found.bytes_each:.0f} bytes "
             f"per event, {_size(found.bytes_per_day)} per day and {_size(kept)} in all at "
             f"{load.events_per_s:g} events/s in micro-batches of {load.minibatch_s:g} s. "
@@ -257,13 +253,13 @@ def _costs(described: Sink, agreement: PipelineSpec | None, found: Cost) -> str:
             "sooner."
         )
     elif found.remembered_per == "entity":
-        words.append(
+        sentences.append(
             f"Remembers the last id of each entity, about {found.bytes_each:.0f} bytes, for as "
-            "long as the pipeline lives; nothing per event."
+            "long as the pipeline exists; nothing per event."
         )
     else:
-        words.append("Remembers nothing per event.")
-    return " ".join(words)
+        sentences.append("Remembers nothing per event.")
+    return " ".join(sentences)
 
 
 def _commits(described: Sink, found: Cost) -> str:
@@ -272,41 +268,41 @@ def _commits(described: Sink, found: Cost) -> str:
         return f"no ledger commit per event, {fixed}."
     span = described.chunk_rows * described.span_chunks
     each = "event" if span == 1 else f"{span} events"
-    said = f"1 ledger commit per {each}, besides {fixed}."
+    commits = f"1 ledger commit per {each}, besides {fixed}."
     if described.capability is not Capability.OPAQUE:
-        return said
+        return commits
     larger = max(100, 10 * span)
     return (
-        f"{said} A larger window costs less and leaves more in doubt after a crash: "
+        f"{commits} A larger window costs less and leaves more in doubt after a crash: "
         f"window={larger} costs 1 per {larger} events."
     )
 
 
-def _waits(agreement: PipelineSpec | None) -> str:
-    """Say who waits behind an event in doubt."""
-    if agreement is None:
-        return ", later events of its entity wait behind it where order is kept"
-    if agreement.order and _entity(agreement.identity) is not None:
+def _waits(spec: PipelineSpec | None) -> str:
+    """Return which events wait behind an event in doubt."""
+    if spec is None:
+        return ", later events of its entity wait behind it if order is kept"
+    if spec.order and _entity(spec.identity) is not None:
         return ", later events of its entity wait behind it"
     return ""
 
 
-def _partitions(agreement: PipelineSpec) -> int | None:
-    """Give the number of partitions; a source's own are not known before it runs."""
-    return None if isinstance(agreement.identity, Position) else agreement.partitions
+def _partitions(spec: PipelineSpec) -> int | None:
+    """Return the number of partitions; a source's own are not known before it runs."""
+    return None if isinstance(spec.identity, Position) else spec.partitions
 
 
 # -- identity
 
 
-def _identity(agreement: PipelineSpec) -> IdentityPromise:
-    identity = agreement.identity
+def _identity(spec: PipelineSpec) -> IdentityPromise:
+    identity = spec.identity
     return IdentityPromise(
         kind=identity.kind,
         same=_same(identity),
-        lost_checkpoint=_after_a_lost_checkpoint(agreement),
+        lost_checkpoint=_after_a_lost_checkpoint(spec),
         survives_lost_checkpoint=identity.survives_lost_checkpoint,
-        order=_order(agreement),
+        order=_order(spec),
     )
 
 
@@ -319,90 +315,91 @@ def _same(identity: Identity) -> str:
         columns = f"{identity.topic}, {identity.partition}, {identity.offset}"
         more = f" and {', '.join(identity.ordinals)}" if identity.ordinals else ""
         return (
-            f"two rows are the same event when their place in the source is the same "
-            f"({columns}{more}). A place that repeats is refused, never merged."
+            f"two rows are the same event when their position in the source is the same "
+            f"({columns}{more}). A position that comes twice is refused, never merged."
         )
     if isinstance(identity, Given):
         return (
             f"two rows are the same event when {identity.entity} and "
             f"{', '.join(identity.event)} are equal. In one minibatch the same id with the same "
-            "content is one event, with other content it is Diverged."
+            "content is one event; with different content the pipeline stops (Diverged)."
         )
     return (
         f"semel counts the events of each {_entity(identity)}: 1, 2, 3, ... A replay gives the "
-        "same numbers to the same rows; nothing else tells two events apart."
+        "same numbers to the same rows; nothing else distinguishes two events."
     )
 
 
-def _after_a_lost_checkpoint(agreement: PipelineSpec) -> str:
-    identity = agreement.identity
+def _after_a_lost_checkpoint(spec: PipelineSpec) -> str:
+    identity = spec.identity
     gap = (
         "Input that does not continue there is accepted (accept_gap)."
-        if agreement.accept_gap
-        else "Input that does not continue there stops the pipeline until somebody says that it is "
-        "meant."
+        if spec.accept_gap
+        else "Input that does not continue there stops the pipeline until it is accepted with "
+        "accept_gap=True."
     )
     if isinstance(identity, Position):
-        why = agreement.unknown_source
-        anew = f"is noticed only when it reaches that offset: {why}" if why else "stops it as well"
+        why = spec.unknown_source
+        found = f"is detected only when it reaches that offset: {why}" if why else "stops it too"
         return (
-            "nothing is repeated. The ledger knows up to which offset of each source partition all "
-            f"is handled, and recognises the event there. {gap} A topic made anew {anew}."
+            "nothing is repeated. The ledger knows up to which offset of each source partition "
+            f"every event is handled, and recognises the event there. {gap} A recreated topic "
+            f"{found}."
         )
     if isinstance(identity, Given) and identity.increasing:
         return (
-            "nothing is repeated. The ledger knows the greatest id of each entity, and that ids "
-            "only increase is checked with every delivery."
+            "nothing is repeated. The ledger knows the greatest id of each entity, and every "
+            "delivery checks that ids only increase."
         )
     if isinstance(identity, Given):
         return (
-            f"nothing is repeated of the last {_duration(agreement.remember_s)}, for which ids are "
-            "remembered. Older input stops the pipeline until somebody says that it is meant."
+            f"nothing is repeated of the last {_duration(spec.remember_s)}, for which ids are "
+            "remembered. Older input stops the pipeline until it is accepted with accept_gap=True."
         )
     return (
-        "refused. Counted ids begin anew with the checkpoint, so what was delivered could not be "
-        "told from what was not: restore the checkpoint, or start under a new name."
+        "refused. Counted ids restart with a new checkpoint, so semel could not distinguish "
+        "delivered events from new ones: restore the checkpoint, or start under a new name."
     )
 
 
-def _order(agreement: PipelineSpec) -> str:
-    identity = agreement.identity
+def _order(spec: PipelineSpec) -> str:
+    identity = spec.identity
     if _entity(identity) is None:
         return (
             "the events of a source partition are sent in order of their offsets. No entity is "
-            "named, so an event that is parked holds nobody back."
+            "named, so no event waits behind a parked one."
         )
-    if not agreement.order:
-        return "off: an event that is parked holds nobody back."
+    if not spec.order:
+        return "off: no event waits behind a parked one."
     by = "their offsets, within a source partition"
     if isinstance(identity, Given):
         by = ", ".join(identity.order_by or identity.event)
     elif isinstance(identity, Counter):
         by = ", ".join(identity.order_by) or "all columns"
     return (
-        f"the events of one {_entity(identity)} arrive in order of {by}. One that is held makes "
-        "the later ones wait; other entities go on."
+        f"the events of one {_entity(identity)} arrive in order of {by}. Later events wait "
+        "behind a held one; other entities continue."
     )
 
 
-# -- what is not promised
+# -- limits
 
 
 def _not_promised(identity: Identity | None) -> tuple[str, ...]:
     again = "under the same id" if isinstance(identity, Given) else "twice"
     producer = (
-        f"A producer that gives the same thing {again} in two minibatches gives two events: drop "
-        "them with Spark's dropDuplicatesWithinWatermark."
+        f"A producer that writes the same record {again} in two minibatches creates two events: "
+        "drop them with Spark's dropDuplicatesWithinWatermark."
     )
-    durable = "The ledger and the destination have to keep what they acknowledged."
+    durable = "The ledger and the destination must keep what they acknowledged."
     query = (
-        "The query has to give the same rows for the same input. Where it does not, that is "
-        "detected and stops the pipeline (Diverged); it is not repaired."
+        "The query must return the same rows for the same input. If it does not, semel detects it "
+        "and stops the pipeline (Diverged); it does not repair it."
     )
     return producer, durable, query
 
 
-# -- words
+# -- formatting
 
 
 def _events(count: int) -> str:

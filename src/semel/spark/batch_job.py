@@ -1,7 +1,7 @@
-"""Batch jobs: the same machine, with a name for its only minibatch.
+"""Batch jobs: the protocol of a streaming pipeline, with one named minibatch.
 
-Always true: a batch that is finished is never delivered again, however often a scheduler runs it;
-its content is counted and compared.
+Always true: a finished batch is never delivered again, however often a scheduler runs it; its
+content is counted and compared.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from semel.ledger.client import LedgerClient
 from semel.ledger.store.opening import open_store
 from semel.ledger.verbs.runs import starting
 from semel.spark import checkpoints, checks
-from semel.spark.failures import tell
+from semel.spark.failures import log_unsent
 from semel.spark.foreach_batch import deliver, make_driver, refuse_living, run_tasks, withdraw
 from semel.spark.heartbeat import Heartbeat
 from semel.spark.task import Outcome, Task
@@ -37,16 +37,16 @@ log = logging.getLogger("semel")
 
 @dataclass(frozen=True)
 class Delivered:
-    """What a batch job came to.
+    """The result of a batch job; counts are by sink.
 
     Attributes:
-        events: how many events the batch has, by sink.
-        delivered: how many of them this very run delivered, by sink.
-        suppressed: how many had been delivered by a run before, by sink.
-        parked: how many were not delivered and wait for a person or for their turn, by sink.
-        dropped: how many were in doubt and dropped by on_doubt="skip", in this run, by sink.
-        resent: how many that had been parked were sent now, because a person said so.
-        again: whether the batch had been finished before, and was only compared.
+        events: events of the batch.
+        delivered: events that this run delivered.
+        suppressed: events that an earlier run had delivered.
+        parked: events not delivered that wait for a decision or behind another event.
+        dropped: events in doubt that on_doubt="skip" dropped in this run.
+        resent: how many parked events were sent because of a decision to resend them.
+        again: whether the batch was finished before and only compared now.
     """
 
     events: Mapping[str, int]
@@ -59,31 +59,31 @@ class Delivered:
 
 
 def run_batch(
-    frame: DataFrame, agreement: PipelineSpec, ledger: str | None, *, fail_on_parked: bool
+    frame: DataFrame, spec: PipelineSpec, ledger: str | None, *, fail_on_parked: bool
 ) -> Delivered:
-    """Deliver the batch, or what is left of it; compare it if it is finished.
+    """Deliver the batch or the rest of it; compare it if it is finished.
 
-    Raises `EventsParked` at the very end, where events of it are parked, if that is asked for.
+    Raises `EventsParked` at the end if events of the batch are parked and `fail_on_parked` is set.
     """
     spark = frame.sparkSession
-    checks.refuse_session(spark, agreement)
+    checks.refuse_session(spark, spec)
     url = checkpoints.resolve(ledger, None)
     checkpoints.refuse_unreachable(url, spark)
-    client = LedgerClient(open_store(url), agreement.name)
-    driver = make_driver(client, agreement, uuid4().hex, spark)
+    client = LedgerClient(open_store(url), spec.name)
+    driver = make_driver(client, spec, uuid4().hex, spark)
     heartbeat = Heartbeat(driver)
-    with starting(url, agreement.name):
+    with starting(url, spec.name):
         refuse_living(client)
         driver.start()
         heartbeat.start()
     try:
         if driver.finished() is not None:
-            told = _compared(frame, driver, agreement, url)
+            result = _compared(frame, driver, spec, url)
         else:
-            told = _delivered(frame, driver, agreement, url)
-        if fail_on_parked and any(told.parked.values()):
-            raise _parked(driver, told)
-        return told
+            result = _delivered(frame, driver, spec, url)
+        if fail_on_parked and any(result.parked.values()):
+            raise _parked(driver, result)
+        return result
     except (ConfigurationError, Diverged):
         withdraw(driver, heartbeat)
         raise
@@ -92,64 +92,63 @@ def run_batch(
         heartbeat.join()
 
 
-def _delivered(frame: DataFrame, driver: Driver, agreement: PipelineSpec, url: str) -> Delivered:
+def _delivered(frame: DataFrame, driver: Driver, spec: PipelineSpec, url: str) -> Delivered:
     opening = driver.begin(QUERY, 0)
     if opening.settled:
         driver.end(opening, [])
         outcome = Outcome()
     else:
-        outcome = deliver(frame, driver, opening, agreement, url)
+        outcome = deliver(frame, driver, opening, spec, url)
     driver.finish(opening)
-    place = f"pipeline {agreement.name!r}, minibatch {opening.row.minibatch}"
-    tell(place, outcome, judged=opening.row.continues)
-    return _told(driver, outcome)
+    place = f"pipeline {spec.name!r}, minibatch {opening.row.minibatch}"
+    log_unsent(place, outcome, judged=opening.row.continues)
+    return _result(driver, outcome)
 
 
-def _compared(frame: DataFrame, driver: Driver, agreement: PipelineSpec, url: str) -> Delivered:
-    """Compare a finished batch with what comes now; nobody else sends what is parked of it."""
-    outcome = run_tasks(frame, Task(agreement, url, driver.nonce, driver.recount()))
+def _compared(frame: DataFrame, driver: Driver, spec: PipelineSpec, url: str) -> Delivered:
+    """Compare a finished batch with the rows of this run, and send its resolved parked events."""
+    outcome = run_tasks(frame, Task(spec, url, driver.nonce, driver.recount()))
     driver.compare(outcome.reports)
     resent = driver.drain(waits=True)
-    told = _told(driver, Outcome())
+    result = _result(driver, Outcome())
     missing = {sink: sum(states.values()) for sink, states in driver.undelivered().items()}
-    before = {sink: count - missing.get(sink, 0) for sink, count in told.events.items()}
-    waiting = sum(told.parked.values())
+    before = {sink: count - missing.get(sink, 0) for sink, count in result.events.items()}
+    waiting = sum(result.parked.values())
     if waiting:
         log.warning(
-            "pipeline %r: the batch was finished before; events that are still parked (`semel "
-            "parked ls` shows them): %d",
-            agreement.name,
+            "pipeline %r: the batch was finished before; events that are still parked (list them "
+            "with `semel parked ls`): %d",
+            spec.name,
             waiting,
         )
-    return replace(told, suppressed=before, resent=resent, again=True)
+    return replace(result, suppressed=before, resent=resent, again=True)
 
 
-def _parked(driver: Driver, told: Delivered) -> EventsParked:
-    """Say how many events of a finished batch are parked, and what to do."""
+def _parked(driver: Driver, result: Delivered) -> EventsParked:
+    """Return the error for a finished batch with parked events."""
     name = driver.client.pipeline
     counts = {
         sink: ", ".join(
             f"{count} {state.value}" for state, count in states.items() if not state.final
         )
         for sink, states in driver.undelivered().items()
-        if told.parked.get(sink)
+        if result.parked.get(sink)
     }
     each = "; ".join(
-        f"sink {sink!r}: {_share(told.parked[sink], told.events.get(sink))} ({states})"
+        f"sink {sink!r}: {_share(result.parked[sink], result.events.get(sink))} ({states})"
         for sink, states in counts.items()
     )
     error = EventsParked(
-        f"pipeline {name!r}: the batch is finished, and events of it are parked and were not "
-        f"delivered: {each}. Look at them with `semel parked ls {name}`, say with `semel resolve "
-        "EVENT delivered|resend|discard --reason ...` what becomes of each, then run the batch "
-        "again: it sends what is to be sent and repeats nothing. fail_on_parked=False returns "
-        "instead of raising"
+        f"pipeline {name!r}: the batch is finished, but some events are parked and were not "
+        f"delivered: {each}. Look at them with `semel parked ls {name}`, resolve each with `semel "
+        "resolve EVENT delivered|resend|discard --reason ...`, then run the batch again: it sends "
+        "the events to resend and repeats nothing. fail_on_parked=False returns instead of raising"
     )
-    error.result = told
+    error.result = result
     return error
 
 
-def _told(driver: Driver, outcome: Outcome) -> Delivered:
+def _result(driver: Driver, outcome: Outcome) -> Delivered:
     events = {sink: each.count for sink, each in (driver.finished() or {}).items()}
     delivered: Counter[str] = Counter(dict.fromkeys(events, 0))
     suppressed, dropped = Counter(delivered), Counter(delivered)
@@ -162,5 +161,5 @@ def _told(driver: Driver, outcome: Outcome) -> Delivered:
 
 
 def _share(count: int, events: int | None) -> str:
-    """How many of the events; of a stage after files only how many manifests."""
+    """Return `count of events`; a stage after files has only a count of manifests."""
     return f"{count}" if events is None else f"{count} of {events}"

@@ -1,13 +1,10 @@
-"""What is refused before an event moves, because it would make the promise false.
+"""Checks that refuse a pipeline before any event moves, because it would break the promise.
 
-The words of `deliver` and `deliver_batch`: a value of another type is refused with the value.
-
-Always true: nothing is written, and nothing of Spark is asked, before every word is of its type. A
-text is never taken for true: "no" would be.
-
-Whether a sink can travel to the executors, and if not, which part of it cannot.
-
-Always true: it is pickled as Spark pickles it, on the driver, before anything starts.
+Always true:
+- parameters of a wrong type are refused first, before anything is written or Spark is called; a
+  string is never taken for a flag, because "no" would be true;
+- a sink is pickled on the driver as Spark pickles it, before anything starts, and the message
+  names the part that cannot be pickled.
 """
 
 from __future__ import annotations
@@ -37,11 +34,11 @@ if TYPE_CHECKING:
 
 ASYNCHRONOUS = "asyncprogresstrackingenabled"
 NO_MICRO_BATCHES = ("continuous", "realTime")
-"""The triggers that have none; not every version of Spark knows both words."""
+"""The triggers without micro-batches; not every version of Spark has both."""
 
 
 def refuse_optimized() -> None:
-    """Assertions state the design: without them nobody would notice that it does not hold."""
+    """Refuse Python without assertions: violations of the design would go unnoticed."""
     if sys.flags.optimize:
         raise ConfigurationError(
             "Python runs with -O (PYTHONOPTIMIZE), which removes the checks that semel's promise "
@@ -49,23 +46,23 @@ def refuse_optimized() -> None:
         )
 
 
-def refuse_session(spark: SparkSession, agreement: PipelineSpec) -> None:
-    """Refuse an interpreter or a session under which an effect could happen twice unnoticed."""
+def refuse_session(spark: SparkSession, spec: PipelineSpec) -> None:
+    """Refuse an interpreter or a session with which an effect could happen twice unnoticed."""
     refuse_optimized()
-    refuse_stopped(spark, agreement.name)
+    refuse_stopped(spark, spec.name)
     if (spark.conf.get("spark.speculation", "false") or "").lower() != "true":
         return
-    for sink in agreement.sinks:
+    for sink in spec.sinks:
         if sink.capability in (Capability.OPAQUE, Capability.PROBING):
             raise ConfigurationError(
-                f"pipeline {agreement.name!r}: speculation runs a partition twice at once, and "
+                f"pipeline {spec.name!r}: speculation runs a partition twice at the same time, and "
                 f"sink {sink.name!r} is {sink.capability.value}: its destination cannot refuse the "
                 "second. Set spark.speculation=false for this application"
             )
 
 
 def refuse_stopped(spark: Any, name: str) -> None:
-    """Refuse a session that was stopped: nothing can be computed in it any more."""
+    """Refuse a session that was stopped."""
     try:
         if hasattr(spark, "_jsparkSession"):
             stopped = bool(spark._jsparkSession.sparkContext().isStopped())  # noqa: SLF001
@@ -75,55 +72,55 @@ def refuse_stopped(spark: Any, name: str) -> None:
         stopped = True
     if stopped:
         raise ConfigurationError(
-            f"pipeline {name!r}: the Spark session of the frame is stopped. Start a session, read "
-            "the frame from it again, and call spark.stop() only after the query has ended"
+            f"pipeline {name!r}: the Spark session of the DataFrame is stopped. Start a session, "
+            "read the DataFrame from it again, and call spark.stop() only after the query has ended"
         )
 
 
 def refuse_columns(frame: DataFrame, sinks: Iterable[Sink]) -> None:
-    """Refuse columns that cannot travel, or that a sink's destination cannot hold."""
+    """Refuse columns that Arrow cannot carry or that a sink's destination cannot hold."""
     schema = arrow_schema(frame.schema)
     for sink in sinks:
         sink.refuse(schema)
 
 
-def refuse_trigger(agreement: PipelineSpec, trigger: Mapping[str, Any]) -> None:
-    """Refuse triggers that have no micro-batches to open and complete."""
+def refuse_trigger(spec: PipelineSpec, trigger: Mapping[str, Any]) -> None:
+    """Refuse triggers without micro-batches."""
     for word in NO_MICRO_BATCHES:
         if trigger.get(word) is not None:
             raise ConfigurationError(
-                f"pipeline {agreement.name!r}: trigger({word}=...) has no micro-batches that could "
-                "be opened and completed. Use processingTime or availableNow"
+                f"pipeline {spec.name!r}: trigger({word}=...) runs without micro-batches, "
+                "which semel opens and completes. Use processingTime or availableNow"
             )
 
 
-def refuse_options(agreement: PipelineSpec, options: Mapping[str, str]) -> None:
+def refuse_options(spec: PipelineSpec, options: Mapping[str, str]) -> None:
     """Refuse options under which a restart replays more than the ledger keeps."""
     if options.get(ASYNCHRONOUS, "false").lower() == "true":
         raise ConfigurationError(
-            f"pipeline {agreement.name!r}: asynchronous progress tracking commits only some of the "
-            "micro-batches, so a restart replays more than the ledger keeps. Leave "
-            "asyncProgressTrackingEnabled away"
+            f"pipeline {spec.name!r}: asynchronous progress tracking commits only some of the "
+            "micro-batches, so a restart replays more than the ledger keeps. "
+            "Remove asyncProgressTrackingEnabled"
         )
 
 
-def refuse_mode(agreement: PipelineSpec, mode: str) -> None:
-    """Refuse modes in which an id comes again with other values."""
-    identity = agreement.identity
-    tells_versions = isinstance(identity, Counter) or (
+def refuse_mode(spec: PipelineSpec, mode: str) -> None:
+    """Refuse output modes in which an id comes again with new values."""
+    identity = spec.identity
+    has_versions = isinstance(identity, Counter) or (
         isinstance(identity, Given) and len(identity.event) > 1
     )
-    if mode != "append" and not tells_versions:
+    if mode != "append" and not has_versions:
         raise ConfigurationError(
-            f"pipeline {agreement.name!r}: in {mode} mode a row comes again with new values under "
-            'the id it had. Use append mode, identity="counter", or an id that tells the versions '
-            'apart: event=["window.start", "version"]'
+            f"pipeline {spec.name!r}: in {mode} mode a row comes again with new values under "
+            'the same id. Use append mode, identity="counter", or an id that includes a version: '
+            'event=["window.start", "version"]'
         )
 
 
 def refuse_moved(frame: DataFrame, name: str) -> None:
-    """Refuse, for position identity, a plan by which a source partition comes in several tasks, or
-    positions come from several sources.
+    """Refuse, for position identity, a plan that puts a source partition into several tasks or
+    reads several sources.
     """
     found = route(frame)
     instead = "use given identity (entity=, event=)"
@@ -135,8 +132,8 @@ def refuse_moved(frame: DataFrame, name: str) -> None:
         )
     if found.sources > 1:
         raise ConfigurationError(
-            f"pipeline {name!r}: the frame reads {found.sources} streaming sources, and positions "
-            "are unique within one source only. Read all topics with one source "
+            f"pipeline {name!r}: the DataFrame reads {found.sources} streaming sources, and "
+            "positions are unique within one source only. Read all topics with one source "
             f'(.option("subscribe", "a,b")), run one pipeline for each source, or {instead}'
         )
     if found.moving:
@@ -149,7 +146,7 @@ def refuse_moved(frame: DataFrame, name: str) -> None:
 
 
 def require_types(pipeline: str, words: Mapping[str, Any]) -> None:
-    """Raise `ConfigurationError` for the first word whose value is of another type than it has."""
+    """Raise `ConfigurationError` for the first parameter whose value has the wrong type."""
     for word, value in words.items():
         fits, form = _FORMS[word]
         if not fits(value):
@@ -192,7 +189,7 @@ def _is_names(value: object) -> bool:
 _FLAG = (_is_flag, "True or False")
 _NAMES = (_is_names, "the name of a column, or a list of names")
 _FORMS: dict[str, tuple[Callable[[object], bool], str]] = {
-    "entity": (_is_name, "the name of one column; what several columns name is one column of them"),
+    "entity": (_is_name, "the name of one column; combine several columns into one first"),
     "event": _NAMES,
     "order_by": _NAMES,
     "ledger": (_is_name, "a URL: sqlite:///path or postgresql://..."),
@@ -206,13 +203,11 @@ _FORMS: dict[str, tuple[Callable[[object], bool], str]] = {
 
 
 _DEEP = 8
-"""So many steps into what cannot be pickled; deeper, its type alone says little more."""
+"""How many levels deep the part that cannot be pickled is searched for."""
 
 
 def refuse_rooted(sinks: Iterable[Sink]) -> None:
-    """Raise `ConfigurationError` for a sink that cannot be pickled; it names the part that holds
-    it back.
-    """
+    """Raise `ConfigurationError` for a sink that cannot be pickled, with the part that cannot."""
     for sink in sinks:
         error = _failure(sink)
         if error is None:
@@ -226,7 +221,7 @@ def refuse_rooted(sinks: Iterable[Sink]) -> None:
 
 
 def _failure(value: object) -> Exception | None:
-    """Pickle as Spark does; give what it raises."""
+    """Pickle as Spark does; return the error, if any."""
     from pyspark import cloudpickle
 
     pickler: Any = cloudpickle
@@ -238,7 +233,7 @@ def _failure(value: object) -> Exception | None:
 
 
 def _held(sink: Sink) -> tuple[str, object]:
-    """Follow the parts that cannot be pickled to the last one, and say how it is reached."""
+    """Return the innermost part that cannot be pickled, and the path to it."""
     where, value = "", sink
     for _ in range(_DEEP):
         found = next(
@@ -252,7 +247,7 @@ def _held(sink: Sink) -> tuple[str, object]:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """What a value takes with it when it is pickled, each with its name."""
+    """Yield what is pickled together with a value, each part with its name."""
     if isinstance(value, FunctionType):
         names = value.__code__.co_freevars
         cells = [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
@@ -294,7 +289,7 @@ def _is_filled(cell: Any) -> bool:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """The global names that a function's code uses, those of functions inside of it as well."""
+    """Yield the global names that a function's code uses, including those of nested functions."""
     yield from code.co_names
     for each in code.co_consts:
         if isinstance(each, CodeType):

@@ -1,7 +1,7 @@
-"""Chooses what makes an event the same event, from what the user said and what the frame holds.
+"""Chooses the identity of events from the user's parameters and the columns of the DataFrame.
 
-Always true: nothing is guessed. Position is taken by itself only where the plan shows that the
-source's own columns come through; ids that semel counts have to be asked for.
+Always true: nothing is guessed. Position is chosen without being named only if the plan shows that
+the columns are the source's own; counted ids must be asked for.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 OFFSET = "offset"
 POSITION = ("topic", "partition", OFFSET)
 CHOICES = (
-    'entity="customer", event="payment_id" where columns tell events apart; '
-    'identity="position" where the frame keeps topic, partition and offset of its source; '
-    'identity="counter" with entity="customer" where semel shall count (the checkpoint must then '
-    "not be lost)"
+    'entity="customer", event="payment_id" if columns identify an event; '
+    'identity="position" if the DataFrame keeps topic, partition and offset of its source; '
+    'identity="counter" with entity="customer" if semel should count events (the checkpoint must '
+    "then not be lost)"
 )
 
 
 @dataclass(frozen=True)
 class Named:
-    """What the user said about identity, word by word."""
+    """The user's parameters about identity."""
 
     identity: str | Identity | None = None
     entity: str | None = None
@@ -46,28 +46,28 @@ class Named:
     increasing: bool = False
 
     def events(self) -> tuple[str, ...]:
-        """The event columns, one or several."""
+        """Return the event columns, one or several."""
         return _several(self.event)
 
 
 def choose(frame: DataFrame, named: Named) -> Identity:
-    """Give the identity, checked against the frame's columns. Raises `ConfigurationError`."""
+    """Return the identity, checked against the columns. Raises `ConfigurationError`."""
     identity = _chosen(frame, named)
     _check(frame, identity)
     return identity
 
 
 def require_order(frame: DataFrame, identity: Identity) -> None:
-    """Refuse to promise an order that ids which are not integers cannot give."""
+    """Refuse order without `order_by` if the ids are not integers."""
     if not isinstance(identity, Given) or identity.order_by:
         return
     rows = identity.stamper("").stamp(_nothing(frame))
     for path, ids in zip(identity.event, rows.ids, strict=True):
         if not pa.types.is_int64(ids.type):
             raise ConfigurationError(
-                f"event column {path!r} is not a number, so it does not say which event of an "
-                'entity comes first. Say order_by="created_at" (a column that does), or '
-                "order=False where order does not matter"
+                f"event column {path!r} is not a number, so it does not order the events of an "
+                'entity. Pass order_by="created_at" (a column that does), or '
+                "order=False if order does not matter"
             )
 
 
@@ -79,7 +79,7 @@ def refuse_routing(frame: DataFrame, identity: Identity, routing: object) -> Non
 
 
 def forms(frame: DataFrame, identity: Identity) -> dict[str, str]:
-    """Give the form of each column that is an id: under another one it would be another event."""
+    """Return the form of each id column: with another form it would be another event."""
     if not isinstance(identity, Given):
         return {}
     nothing = _nothing(frame)
@@ -101,14 +101,20 @@ def _chosen(frame: DataFrame, named: Named) -> Identity:
         if isinstance(named.identity, (Position, Given, Counter)):
             _refuse_besides(named)
             return named.identity
-        raise ConfigurationError(f"identity={named.identity!r} is none; it can be {CHOICES}")
+        raise _unknown(named.identity)
     if named.identity == Position.kind:
         return _position(named)
     if named.identity == Given.kind:
         return _given(named)
     if named.identity == Counter.kind:
         return _counter(named)
-    raise ConfigurationError(f"identity={named.identity!r} is none; it can be {CHOICES}")
+    raise _unknown(named.identity)
+
+
+def _unknown(identity: object) -> ConfigurationError:
+    return ConfigurationError(
+        f"unknown identity {identity!r}; use 'position', 'given' or 'counter': {CHOICES}"
+    )
 
 
 def _guessed(frame: DataFrame, named: Named) -> Identity:
@@ -121,7 +127,7 @@ def _guessed(frame: DataFrame, named: Named) -> Identity:
     if has_positions and keeps_positions(frame, POSITION):
         return _position(named)
     raise ConfigurationError(
-        "nothing says what makes two rows the same event after a replay. Say " + CHOICES
+        "no parameter says which rows are the same event after a replay. Pass " + CHOICES
     )
 
 
@@ -129,12 +135,12 @@ def _position(named: Named) -> Position:
     events = named.events()
     if events and events[0] != OFFSET:
         raise ConfigurationError(
-            f"event={list(events)!r} with position identity: an event is its offset, and for "
-            'several of one offset also an ordinal: event=["offset", "ordinal"]'
+            f"event={list(events)!r} with position identity: an event is identified by its "
+            'offset, or by offset and ordinal: event=["offset", "ordinal"]'
         )
     if named.increasing or named.order_by:
         raise ConfigurationError(
-            "positions have an order of their own: leave order_by and increasing away"
+            "position identity orders events by offset: remove order_by and increasing"
         )
     return Position(ordinals=events[1:], entity=named.entity)
 
@@ -142,8 +148,8 @@ def _position(named: Named) -> Position:
 def _given(named: Named) -> Given:
     if named.entity is None or not named.events():
         raise ConfigurationError(
-            'ids that columns give need both: entity="customer" (whose event it is) and '
-            'event="payment_id" (unique for that entity, for ever)'
+            'given identity needs both entity="customer" (whose event it is) and '
+            'event="payment_id" (unique for that entity, never reused)'
         )
     return Given(named.entity, named.events(), named.increasing, _several(named.order_by))
 
@@ -151,33 +157,34 @@ def _given(named: Named) -> Given:
 def _counter(named: Named) -> Counter:
     if named.entity is None or named.events():
         raise ConfigurationError(
-            'identity="counter" counts the events of each entity: it needs entity="customer" and '
-            "no event="
+            'identity="counter" counts the events of each entity: pass entity="customer" and '
+            "remove event="
         )
     if named.increasing:
-        raise ConfigurationError("counted ids increase by themselves: leave increasing away")
+        raise ConfigurationError("counted ids always increase: remove increasing")
     return Counter(named.entity, _several(named.order_by))
 
 
 def _refuse_besides(named: Named) -> None:
     if named.entity or named.events() or named.order_by or named.increasing:
         raise ConfigurationError(
-            "identity= says it all: leave entity, event, order_by and increasing away, or out of it"
+            "an identity object already names entity, event, order_by and increasing: remove these "
+            "parameters"
         )
 
 
 def _check(frame: DataFrame, identity: Identity) -> None:
-    """Let the identity look at a batch without rows: it refuses columns as it would with some."""
+    """Let the identity stamp an empty batch: it refuses columns as it would with rows."""
     for name in frame.columns:
         if frame.columns.count(name) > 1 or name == BUCKET:
             raise ConfigurationError(
-                f"column {name!r} is there twice, or has a name that semel needs: rename it"
+                f"column {name!r} is there twice, or its name is reserved for semel: rename it"
             )
     identity.stamper("").stamp(_nothing(frame))
 
 
 def _nothing(frame: DataFrame) -> pa.RecordBatch:
-    """A batch of the frame's columns without rows."""
+    """Return an empty batch with the DataFrame's columns."""
     return pa.RecordBatch.from_pylist([], schema=arrow_schema(frame.schema))
 
 

@@ -1,11 +1,11 @@
-"""The driver's part: what `foreachBatch` calls, once for each micro-batch.
+"""The driver's part of a delivery: the function that `foreachBatch` calls for each micro-batch.
 
-The steps of a micro-batch: 1. the first time, register the run; 2. open the minibatch; 3. one
-action over one pass of the frame delivers it; 4. complete it from the reports Spark handed over.
+The steps of a micro-batch: 1. the first time, register the run; 2. open the minibatch; 3. deliver
+it with one action over one pass of the DataFrame; 4. complete it from the reports of the tasks.
 
 Always true:
-- the frame is computed once: no count, no cache, no second action while nothing fails;
-- it is pickled without anything that lives: under Spark Connect it wakes up beside the server.
+- the DataFrame is computed once: no count, no cache, no second action unless something fails;
+- it is pickled without connections and threads: with Spark Connect it runs beside the server.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from semel.ledger.verbs.runs import Owners, starting
 from semel.runtime import Process
 from semel.spark import checkpoints, kafka_topics
 from semel.spark.checks import refuse_optimized
-from semel.spark.failures import Stopped, for_spark, raised, tell
+from semel.spark.failures import Stopped, for_spark, log_unsent, raised
 from semel.spark.heartbeat import Heartbeat
 from semel.spark.repartition import arranged, plainly_named
 from semel.spark.task import SCHEMA, Outcome, Task
@@ -52,7 +52,7 @@ log = logging.getLogger("semel")
 
 @dataclass
 class Live:
-    """What a run keeps in the process it runs in."""
+    """The objects of a run that stay in its process."""
 
     driver: Driver
     ledger: str
@@ -68,12 +68,12 @@ class MicroBatches:
     """Delivers the micro-batches of one `start()`. Runs on the driver, or beside a Connect server.
 
     Attributes:
-        nonce: tells this start from every other.
-        source: the Kafka that is read, where that is known.
-        query: Spark's query, where it lives in this process; the heartbeat ends with it.
+        nonce: unique for this start.
+        source: the Kafka source, if the DataFrame reads one.
+        query: Spark's query, if it is in this process; the heartbeat ends with it.
     """
 
-    agreement: PipelineSpec
+    spec: PipelineSpec
     ledger: str | None
     checkpoint: str
     nonce: str
@@ -86,19 +86,19 @@ class MicroBatches:
         return {**self.__dict__, "query": None, "_live": None}
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
-        """Deliver one micro-batch. Raises what stops the query, in few words."""
+        """Deliver one micro-batch. Raises the error that stops the query, shortened."""
         try:
             self._deliver(frame, batch)
         except Exception as error:
             made = for_spark(error)
             if made is not error and not isinstance(made, Stopped):
-                log.exception("pipeline %r: the query stops", self.agreement.name)
+                log.exception("pipeline %r: the query stops", self.spec.name)
             raise made from None
 
     def _deliver(self, frame: DataFrame, batch: int) -> None:
         if self._live is None:
             refuse_optimized()
-            refuse_old(installed(), "PySpark where the driver's part runs", self.agreement.name)
+            refuse_old(installed(), "PySpark beside the Spark Connect server", self.spec.name)
             self._live = self._begin_run(frame, batch)
         live = self._live
         inputs = checkpoints.inputs(self.checkpoint, batch)
@@ -109,65 +109,67 @@ class MicroBatches:
             withdraw(live.driver, live.heartbeat)
             raise
         if opening.new_generation:
-            self._tell_generation(opening)
+            self._log_generation(opening)
         if opening.settled:
-            log.warning("%s: taken as recorded, as a person said", self._place(opening))
+            log.warning(
+                "%s: accepted as recorded, as `semel resolve` decided", self._place(opening)
+            )
             live.driver.end(opening, [])
             return
 
         def learn(outcome: Outcome) -> Mapping[str, str]:
-            """Ask for the ids of topics that came for the first time."""
+            """Ask Kafka for the ids of topics seen for the first time."""
             if self.source is not None:
                 came = {_topic(report.partition) for report in outcome.reports}
                 live.sources = self._ask(frame, came - set(live.sources.ids), live.sources)
             return live.sources.ids
 
-        outcome = deliver(frame, live.driver, opening, self.agreement, live.ledger, learn)
-        tell(self._place(opening), outcome, judged=opening.row.continues)
+        outcome = deliver(frame, live.driver, opening, self.spec, live.ledger, learn)
+        log_unsent(self._place(opening), outcome, judged=opening.row.continues)
 
     def look_first(self, spark: SparkSession) -> None:
-        """Look at the ledger before Spark starts anything: is the name used, or somebody at it?
+        """Check the ledger before Spark starts: the pipeline must fit it and must not be running.
 
-        Raises `ConfigurationError`. What a person released meanwhile is sent.
+        Raises `ConfigurationError`. Parked events that were resolved meanwhile are sent.
         """
         self.ledger = checkpoints.resolve(self.ledger, self.checkpoint)
         checkpoints.refuse_unreachable(self.ledger, spark)
         with closing(open_store(self.ledger)) as store:
-            client = LedgerClient(store, self.agreement.name)
-            driver = make_driver(client, self.agreement, self.nonce, spark)
+            client = LedgerClient(store, self.spec.name)
+            driver = make_driver(client, self.spec, self.nonce, spark)
             driver.refuse_changed()
             self._watched = refuse_living(client)
-            driver.drain()  # what a person released goes also where no new input comes
+            driver.drain()  # resolved events are sent even if no new input comes
 
     def _ask(self, frame: DataFrame, topics: Collection[str], known: Sources = UNKNOWN) -> Sources:
-        """Ask for the ids of topics that are not known yet."""
+        """Ask Kafka for the ids of `topics` and add them to `known`."""
         if not topics:
             return known
-        told = kafka_topics.ask(frame, self.source, topics)
-        if told.why and self.source is not None and told.why != known.why:
+        found = kafka_topics.ask(frame, self.source, topics)
+        if found.why and self.source is not None and found.why != known.why:
             log.warning(
-                "pipeline %r: if a topic is deleted and made anew nobody will notice, because %s",
-                self.agreement.name,
-                told.why,
+                "pipeline %r: semel cannot detect a deleted and recreated topic, because %s",
+                self.spec.name,
+                found.why,
             )
-        return Sources({**known.ids, **told.ids}, told.why)
+        return Sources({**known.ids, **found.ids}, found.why)
 
     def _begin_run(self, frame: DataFrame, batch: int) -> Live:
-        """Register this start, once nobody else has the name."""
+        """Register this start, if no other run has the name."""
         spark = frame.sparkSession
         ledger = checkpoints.resolve(self.ledger, self.checkpoint)
         checkpoints.refuse_unreachable(ledger, spark)
-        client = LedgerClient(open_store(ledger), self.agreement.name)
-        driver = make_driver(client, self.agreement, self.nonce, spark)
+        client = LedgerClient(open_store(ledger), self.spec.name)
+        driver = make_driver(client, self.spec, self.nonce, spark)
         between = threading.Lock()
         heartbeat = Heartbeat(driver, self._active, between)
-        with starting(ledger, self.agreement.name):
+        with starting(ledger, self.spec.name):
             refuse_living(client, self._watched)
             driver.start()
             heartbeat.start()
         try:
             starts = None
-            if isinstance(self.agreement.identity, Position):
+            if isinstance(self.spec.identity, Position):
                 starts = checkpoints.starts(spark, self.checkpoint, batch)
             known = self._ask(frame, {_topic(name) for name in starts or ()})
             query = checkpoints.query_id(spark, self.checkpoint)
@@ -186,14 +188,14 @@ class MicroBatches:
             return False
 
     def _place(self, opening: OpenMinibatch) -> str:
-        return f"pipeline {self.agreement.name!r}, minibatch {opening.row.minibatch}"
+        return f"pipeline {self.spec.name!r}, minibatch {opening.row.minibatch}"
 
-    def _tell_generation(self, opening: OpenMinibatch) -> None:
+    def _log_generation(self, opening: OpenMinibatch) -> None:
         why = "the checkpoint was lost or replaced"
         if opening.row.continues:
-            why = "a person has judged the minibatch before"
+            why = "the previous minibatch was judged with `semel resolve`"
         log.warning(
-            "%s: %s; generation %d goes on from what the ledger remembers, and says what it skips",
+            "%s: %s; generation %d continues from the ledger and logs what it skips",
             self._place(opening),
             why,
             opening.row.minibatch.generation,
@@ -201,7 +203,7 @@ class MicroBatches:
 
 
 def no_ids(_: Outcome) -> Mapping[str, str]:
-    """A source whose topics have no ids."""
+    """Return no ids, for a source without topics."""
     return {}
 
 
@@ -209,19 +211,19 @@ def deliver(
     frame: DataFrame,
     driver: Driver,
     opening: OpenMinibatch,
-    agreement: PipelineSpec,
+    spec: PipelineSpec,
     ledger: str,
     learn: Callable[[Outcome], Mapping[str, str]] = no_ids,
 ) -> Outcome:
     """Run the tasks of an open minibatch and complete it, with the ids of its topics.
 
-    An attempt that Spark started for nothing may take a partition from the one whose report Spark
-    kept; and one that was replaced fails its task, of which Spark counts only so many. While the
-    minibatch is ours, so is whoever took the partition: it is run again, and what was delivered is
-    not.
+    A superfluous attempt may take a partition over from the attempt whose report Spark kept, and a
+    replaced attempt fails its task, of which Spark allows only a few. While this run holds the
+    minibatch, both are its own attempts: the action runs again, and delivered events are not sent
+    again.
     """
     for left in reversed(range(TRIES)):
-        task = Task(agreement, ledger, driver.nonce, opening, driver.waited)
+        task = Task(spec, ledger, driver.nonce, opening, driver.waited)
         try:
             outcome = run_tasks(frame, task)
             driver.end(opening, outcome.reports, learn(outcome))
@@ -234,10 +236,10 @@ def deliver(
 
 
 def run_tasks(frame: DataFrame, task: Task) -> Outcome:
-    """One action over one pass of the frame; its own token tells what its tasks failed with."""
+    """Run one action over one pass of the DataFrame; its token marks the errors of its tasks."""
     token = uuid4().hex
     partitions = task.opening.row.partitions
-    ready, names = plainly_named(_arranged(frame, task.agreement, partitions, token))
+    ready, names = plainly_named(_arranged(frame, task.spec, partitions, token))
     try:
         rows = ready.mapInArrow(replace(task, names=names, token=token).run, SCHEMA).collect()
     except Exception as error:
@@ -249,49 +251,49 @@ def run_tasks(frame: DataFrame, task: Task) -> Outcome:
 
 
 def _arranged(
-    frame: DataFrame, agreement: PipelineSpec, partitions: int | None, token: str
+    frame: DataFrame, spec: PipelineSpec, partitions: int | None, token: str
 ) -> DataFrame:
-    return arranged(frame, agreement.identity, partitions, agreement.partition_by, token)
+    return arranged(frame, spec.identity, partitions, spec.partition_by, token)
 
 
 def make_driver(
-    client: LedgerClient, agreement: PipelineSpec, nonce: str, spark: SparkSession
+    client: LedgerClient, spec: PipelineSpec, nonce: str, spark: SparkSession
 ) -> Driver:
-    """Make the driver's part for an agreement."""
-    positions = isinstance(agreement.identity, Position)
-    if positions and agreement.partition_by is not None:
+    """Create the driver's part of a pipeline. Raises `ConfigurationError`."""
+    positions = isinstance(spec.identity, Position)
+    if positions and spec.partition_by is not None:
         raise ConfigurationError(
-            f"pipeline {agreement.name!r}: partition_by= with position identity, where the "
-            "source's own partitions are delivered; remove it, or name entity= and event="
+            f"pipeline {spec.name!r}: partition_by= does not apply to position identity, "
+            "which delivers the source's own partitions; remove it, or pass entity= and event="
         )
-    if positions and agreement.partitions is not None:
+    if positions and spec.partitions is not None:
         raise ConfigurationError(
-            f"pipeline {agreement.name!r}: partitions={agreement.partitions} with position "
-            "identity, where the source's own partitions are delivered; leave it away"
+            f"pipeline {spec.name!r}: partitions={spec.partitions} does not apply to "
+            "position identity, which delivers the source's own partitions; remove it"
         )
     return Driver(
         client,
-        agreement.sinks,
-        agreement.identity,
+        spec.sinks,
+        spec.identity,
         Process.here(),
         nonce,
-        partitions=agreement.partitions,
+        partitions=spec.partitions,
         default_partitions=None if positions else _parallelism(spark),
-        accept_gap=agreement.accept_gap,
-        remember_s=agreement.remember_s,
-        forms=agreement.forms,
-        routing=None if agreement.partition_by is None else agreement.partition_by.describe(),
+        accept_gap=spec.accept_gap,
+        remember_s=spec.remember_s,
+        forms=spec.forms,
+        routing=None if spec.partition_by is None else spec.partition_by.describe(),
     )
 
 
 def _topic(partition: str) -> str:
-    """The topic of a source partition: `topic/3`."""
+    """Return the topic of a source partition such as `topic/3`."""
     return partition.rpartition("/")[0]
 
 
 def withdraw(driver: Driver, heartbeat: Heartbeat) -> None:
-    """Leave nothing of a run that was refused before it opened anything, and end its heartbeat. The
-    refusal is what is told, also where the ledger is away.
+    """Remove a run that was refused before it opened anything, and end its heartbeat. Errors of the
+    ledger are suppressed, so that the caller raises the refusal itself.
     """
     heartbeat.stop()
     heartbeat.join()
@@ -300,16 +302,16 @@ def withdraw(driver: Driver, heartbeat: Heartbeat) -> None:
 
 
 def refuse_living(client: LedgerClient, known: OwnerRow | None = None) -> OwnerRow | None:
-    """Refuse a name whose beat moves: somebody else runs it. Give the owner that does not.
+    """Refuse a name that another run uses: its beat moves. Return an owner whose beat does not.
 
-    One that was watched before, and has not moved since, need not be watched again.
+    An owner that was watched before and has not moved since is not watched again.
     """
     owners = Owners(client)
     standing = owners.owner()
     if standing is not None and standing == known:
         return standing
     me = Process.here()
-    # One that was stopped just now may beat once more; one that lives beats again.
+    # A run that was just stopped may beat once more; a running one beats again.
     if owners.alive(me, OWNER_LEASE_S) and owners.alive(me, OWNER_LEASE_S):
         owner = owners.owner()
         where = ""
@@ -317,16 +319,16 @@ def refuse_living(client: LedgerClient, known: OwnerRow | None = None) -> OwnerR
             here = "this process" if owner.process == me else f"process {owner.process.pid}"
             where = f" (run {owner.run}, by {here} on {owner.process.host})"
         raise ConfigurationError(
-            f"pipeline {client.pipeline!r} is running{where}. Stop that query first, or give this "
-            "one another name"
+            f"pipeline {client.pipeline!r} is running{where}. Stop that query first, or use "
+            "another name"
         )
     return owners.owner()
 
 
 def _parallelism(spark: SparkSession) -> int:
-    """How many partitions a pipeline begins with when nobody says: as many tasks as run at once."""
-    said = spark.conf.get("spark.default.parallelism", "") or ""
-    if said.isdecimal():
-        return int(said)
+    """Return the default number of partitions: the number of tasks that run at the same time."""
+    configured = spark.conf.get("spark.default.parallelism", "") or ""
+    if configured.isdecimal():
+        return int(configured)
     context = getattr(spark, "_sc", None)
     return PARTITIONS if context is None else int(context.defaultParallelism)

@@ -1,8 +1,9 @@
-"""The source's own identity: Kafka's ids of the topics that a query reads.
+"""Asks Kafka for the ids of the topics that a query reads.
 
-In a classic session Spark's own Kafka client is asked, with the very options of the source. Beside
-a Spark Connect server it cannot be; there it is confluent-kafka, which does not understand how a
-JVM is let in to a secured broker. Always true: what cannot be asked is unknown, with the reason.
+In a classic session Spark's own Kafka client is asked, with the options of the source. Beside a
+Spark Connect server that is not possible; confluent-kafka is used there, which does not understand
+the JVM options of a secured broker. Always true: an id that cannot be asked for is unknown, with
+the reason.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ PATIENCE_MS = "10000"
 
 OTHER = "the query does not read Kafka alone, through Spark's own connector"
 JVM_ONLY = (
-    "the broker is secured, and beside a Spark Connect server nobody understands the options of "
-    "Spark's source that let it in"
+    "the broker is secured, and beside a Spark Connect server semel cannot use the security "
+    "options of Spark's source"
 )
 
 
 @dataclass(frozen=True)
 class KafkaSource:
-    """How Spark's Kafka source reaches its brokers. It travels to where the driver's part runs, and
-    no further: there may be secrets in it.
+    """How Spark's Kafka source reaches its brokers. It is sent to where the driver's part runs and
+    no further, because it may contain secrets.
     """
 
     config: Mapping[str, str] = field(repr=False)
 
 
 def find(frame: DataFrame) -> KafkaSource | None:
-    """Give the Kafka that a streaming frame reads; None where it reads anything else as well."""
+    """Return the Kafka source of a streaming DataFrame; None if it reads anything else as well."""
     found = streams(frame)
     if [kind.lower() for kind, _ in found] != [FORMAT]:
         return None
@@ -58,7 +59,7 @@ def find(frame: DataFrame) -> KafkaSource | None:
 
 
 def unknown(frame: DataFrame, source: KafkaSource | None) -> str:
-    """Say why topic ids cannot be asked for; nothing where they can."""
+    """Return why topic ids cannot be asked for; "" if they can."""
     if source is None:
         return OTHER
     secured = any(name.startswith(SECURED) for name in source.config)
@@ -77,7 +78,7 @@ def ask(frame: DataFrame, source: KafkaSource | None, topics: Iterable[str]) -> 
 
 
 _ALPHABET = str.maketrans("/+", "_-", "=")
-"""Clients write the same id in two alphabets."""
+"""Clients write the same id in one of two base64 alphabets."""
 
 
 def _ask_spark(
@@ -99,12 +100,12 @@ def _ask_spark(
     except (Py4JError, TypeError) as error:  # TypeError: there is no such class
         return {}, [f"Spark's Kafka client could not be asked ({_short(error)})"]
     try:
-        told = admin.describeTopics(names).topicNameValues()
+        described = admin.describeTopics(names).topicNameValues()
         for topic in topics:
             try:
-                ids[topic] = str(told.get(topic).get().topicId().toString())
+                ids[topic] = str(described.get(topic).get().topicId().toString())
             except Py4JError as error:
-                refused.append(f"Kafka did not tell the id of topic {topic!r} ({_short(error)})")
+                refused.append(f"Kafka did not return the id of topic {topic!r} ({_short(error)})")
     finally:
         admin.close()
     return ids, refused
@@ -119,16 +120,16 @@ def _ask_here(
         try:
             found = Topics({SERVERS: config.get(SERVERS, "")}, "Spark's source").find(topic)
         except SemelError as error:
-            refused.append(f"Kafka did not tell the id of topic {topic!r} ({error})")
+            refused.append(f"Kafka did not return the id of topic {topic!r} ({error})")
             continue
         if found is None:
-            refused.append(f"there is no topic {topic!r} that may be seen")
+            refused.append(f"topic {topic!r} does not exist or is not visible")
         else:
             ids[topic] = found.id
     return ids, refused
 
 
 def _short(error: Exception) -> str:
-    """The first line of what Java threw."""
+    """Return the first line of a Java exception's message."""
     cause = getattr(error, "java_exception", None)
     return str(error if cause is None else cause.getMessage()).partition("\n")[0]

@@ -1,4 +1,4 @@
-"""Looks at the plan of a frame: its sources, and what becomes of their rows and columns."""
+"""Reads the plan of a DataFrame: its sources, and what happens to their rows and columns."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MAP_AND_FILTER = frozenset({"Project", "Filter", "SubqueryAlias", "EventTimeWatermark", "View"})
-"""What neither moves a row to another partition nor makes several of one."""
+"""The operators that neither move a row to another partition nor multiply it."""
 
 MOVING = re.compile(
     r"(Exchange|CartesianProduct"
     r"|Repartition \d+, true|RepartitionByExpression|RebalancePartitions|Deduplicate|Aggregate)\b"
 )
-"""What puts rows of one task into several, as physical and logical plans begin to name it."""
+"""The operators that spread the rows of one task over several, as plans name them."""
 
 SPLITTING = ("minpartitions", "maxrecordsperpartition")
-"""The options by which Spark's Kafka source reads one partition in several tasks."""
+"""The options with which Spark's Kafka source reads one partition in several tasks."""
 
 _NODE = re.compile(r"^(?P<tree>[ :|+-]*)(?:\*\(\d+\) )?~?(?P<text>(?P<name>\w+).*)")
 _SECTION = re.compile(r"^== (.*) ==$", re.MULTILINE)
@@ -31,17 +31,17 @@ _KAFKA = "kafka"
 
 
 def is_classic(frame: DataFrame) -> bool:
-    """Whether the frame lives in this process's own Spark session, not behind Spark Connect."""
+    """Whether the DataFrame belongs to a Spark session of this process, not to Spark Connect."""
     return hasattr(frame, "_jdf")
 
 
 def keeps_positions(frame: DataFrame, names: Sequence[str]) -> bool:
     """Whether the plan is only map and filter over one source, and `names` are that source's own
-    columns; False also where nobody can look (Spark Connect).
+    columns; False with Spark Connect, where the plan cannot be read.
     """
     if not is_classic(frame):
         return False
-    plan: Any = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - the plan has no other door
+    plan: Any = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - there is no public API for the plan
     given = {name: expression for name, expression in _output(plan) if name in names}
     while (children := list(_each(plan.children()))) != []:
         if plan.nodeName() not in MAP_AND_FILTER or len(children) != 1:
@@ -54,7 +54,7 @@ def keeps_positions(frame: DataFrame, names: Sequence[str]) -> bool:
 
 
 def streams(frame: DataFrame) -> list[tuple[str, dict[str, str]]]:
-    """The format and the options of each streaming source; "" for one that cannot be looked at."""
+    """Return format and options of each streaming source; "" and {} if they cannot be read."""
     if is_classic(frame):
         analyzed: Any = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - as above
         leaves = [leaf for leaf in _each(analyzed.collectLeaves()) if leaf.isStreaming()]
@@ -69,12 +69,12 @@ def streams(frame: DataFrame) -> list[tuple[str, dict[str, str]]]:
 
 @dataclass(frozen=True)
 class Route:
-    """What happens to rows between the sources and the frame, as far as the plan tells.
+    """What happens to rows between the sources and the DataFrame, as far as the plan shows.
 
     Attributes:
         sources: how many streaming sources are read.
-        moving: the first operator that puts rows of one task into several; "" where there is none.
-        splitting: options by which a source reads one partition in several tasks, as `name=value`.
+        moving: the first operator that spreads the rows of one task over several; "" if none.
+        splitting: options with which a source reads one partition in several tasks, `name=value`.
     """
 
     sources: int = 0
@@ -83,27 +83,27 @@ class Route:
 
 
 def route(frame: DataFrame) -> Route:
-    """Look at how rows come to a frame, also behind a view that Spark Connect alone knows."""
+    """Return how rows reach a DataFrame, also through a view that only Spark Connect knows."""
     _, *parts = _SECTION.split(_explained(frame))
     sections = dict(zip(parts[::2], parts[1::2], strict=True))
     analyzed, physical = (
         [found for line in sections.get(name, "").splitlines() if (found := _NODE.match(line))]
         for name in ("Analyzed Logical Plan", "Physical Plan")
     )
-    # Spark makes no physical plan of SQL over a stream before it is started.
+    # Spark makes a physical plan of SQL over a stream only when it starts.
     nodes = physical if _streams_in(physical) or not _streams_in(analyzed) else analyzed
     return Route(
         len(_streams_in(nodes)),
         next(filter(None, (_moved(nodes, at) for at in _leaves(nodes))), ""),
-        tuple(sorted({*_said(_options(frame)), *_written(analyzed)})),
+        tuple(sorted({*_splitting_options(_options(frame)), *_options_in_text(analyzed)})),
     )
 
 
 def _explained(frame: DataFrame) -> str:
-    """Spark's own text of the analyzed and the physical plan."""
+    """Return Spark's text of the analyzed and the physical plan."""
     if not is_classic(frame):
-        told: Any = frame
-        return str(told._explain_string(extended=True))  # noqa: SLF001 - it would be printed
+        remote: Any = frame
+        return str(remote._explain_string(extended=True))  # noqa: SLF001 - explain() prints it
     plan: Any = frame._jdf.queryExecution()  # noqa: SLF001 - as above
     utils: Any = frame.sparkSession._jvm.PythonSQLUtils  # type: ignore[union-attr]  # noqa: SLF001
     return str(utils.explainString(plan, "extended"))
@@ -114,8 +114,8 @@ def _streams_in(nodes: list[re.Match[str]]) -> list[int]:
 
 
 def _leaves(nodes: list[re.Match[str]]) -> list[int]:
-    """Where rows come from: each streaming source; of a batch job what the plan's last line names,
-    if nothing is joined with it.
+    """Return the nodes that rows come from: each streaming source; in a batch job the last node, if
+    the plan has no join.
     """
     streaming = _streams_in(nodes)
     depths = [len(node["tree"]) for node in nodes]
@@ -124,7 +124,7 @@ def _leaves(nodes: list[re.Match[str]]) -> list[int]:
 
 
 def _moved(nodes: list[re.Match[str]], at: int) -> str:
-    """The first operator above a node that moves rows; "" where there is none."""
+    """Return the first operator above a node that moves rows; "" if there is none."""
     depth = len(nodes[at]["tree"])
     found = ""
     for node in reversed(nodes[:at]):
@@ -134,15 +134,15 @@ def _moved(nodes: list[re.Match[str]], at: int) -> str:
     return found
 
 
-def _said(options: Iterator[dict[str, str]]) -> Iterator[str]:
+def _splitting_options(options: Iterator[dict[str, str]]) -> Iterator[str]:
     for each in options:
         for name, value in each.items():
             if name.lower() in SPLITTING:
                 yield f"{name}={value}"
 
 
-def _written(nodes: list[re.Match[str]]) -> Iterator[str]:
-    """The same options in the text of a plan, where nothing else shows them."""
+def _options_in_text(nodes: list[re.Match[str]]) -> Iterator[str]:
+    """Yield the same options from the text of a plan, for sources that show them nowhere else."""
     option = rf"[\[ ]((?:{'|'.join(SPLITTING)})=\d+)[,\]]"
     for at in _streams_in(nodes):
         if f", {_KAFKA}, " in nodes[at]["text"]:
@@ -150,7 +150,7 @@ def _written(nodes: list[re.Match[str]]) -> Iterator[str]:
 
 
 def _options(frame: DataFrame) -> Iterator[dict[str, str]]:
-    """The options of each Kafka source that shows them, streaming or not."""
+    """Yield the options of each Kafka source that shows them, streaming or not."""
     if not is_classic(frame):
         found = _unresolved(frame._plan, batch=True)  # noqa: SLF001 - as above
         yield from (options for kind, options in found if kind.lower() == _KAFKA)
@@ -166,7 +166,7 @@ def _options(frame: DataFrame) -> Iterator[dict[str, str]]:
 
 
 def _kept(relation: Any) -> dict[str, str]:
-    """The options that Spark's Kafka source splits by, of a batch that it reads; it shows none."""
+    """Return the splitting options of a Kafka batch source, which keeps them private."""
     fields = {each.getName(): each for each in relation.getClass().getDeclaredFields()}
     if not _is_kafka(relation) or "sourceOptions" not in fields:
         return {}
@@ -177,12 +177,12 @@ def _kept(relation: Any) -> dict[str, str]:
 
 
 def _is_kafka(read: Any) -> bool:
-    """Whether what a batch reads is of Spark's Kafka source."""
+    """Whether a batch reads Spark's Kafka source."""
     return "Kafka" in str(read.getClass().getName())
 
 
 def _unresolved(plan: Any, *, batch: bool = False) -> Iterator[tuple[str, dict[str, str]]]:
-    """The same of a plan of Spark Connect, which names what it reads and knows no more."""
+    """Yield format and options of the sources in a plan of Spark Connect."""
     from pyspark.sql.connect.plan import LogicalPlan
 
     if getattr(plan, "_is_streaming", False) or (batch and hasattr(plan, "_options")):
@@ -194,12 +194,12 @@ def _unresolved(plan: Any, *, batch: bool = False) -> Iterator[tuple[str, dict[s
 
 
 def _output(plan: Any) -> Iterator[tuple[str, str]]:
-    """The columns of a plan: their names, and Spark's own ids of them."""
+    """Yield the columns of a plan: their names and Spark's expression ids."""
     for attribute in _each(plan.output()):
         yield attribute.name(), str(attribute.exprId().toString())
 
 
 def _each(sequence: Any) -> Iterator[Any]:
-    """The members of a Scala sequence."""
+    """Yield the members of a Scala sequence."""
     for place in range(sequence.size()):
         yield sequence.apply(place)

@@ -1,12 +1,10 @@
-"""Puts a micro-batch's frame into partitions and order, before anything is cut.
+"""Partitions and sorts the DataFrame of a micro-batch before it is cut into chunks.
 
-Always true: with entity buckets, one bucket is one task and stands in one total order, at any
-setting of adaptive execution; with positions the source's own partitions are left as they are.
+Always true: with entity buckets, one bucket is one task in one total order, at any setting of
+adaptive execution; with positions the source's own partitions stay unchanged.
 
-Numbers the partition of each row, as its entity's routing says: the first column of the frame.
-
-How a number becomes a task is the business of `frames`. By hash and by range Spark computes it; by
-directory the rows pass Python once, as Arrow batches, and each distinct entity is looked up once.
+The bucket of a row is the first column. By hash and by range Spark computes it; by directory the
+rows pass through Python once, as Arrow batches, and each distinct entity is looked up once.
 """
 
 from __future__ import annotations
@@ -41,11 +39,11 @@ def arranged(
     routing: Routing | None = None,
     token: str = "",
 ) -> DataFrame:
-    """Give the frame as tasks take it; with buckets, their number is the first column."""
+    """Return the DataFrame as tasks take it; with buckets, the bucket is the first column."""
     if buckets is None:
         return frame
     if not isinstance(identity, (Given, Counter)):
-        raise AssertionError("only entities have buckets")  # noqa: TRY004 - nobody's mistake
+        raise AssertionError("only entities have buckets")  # noqa: TRY004 - not a user's error
     schema = frame.schema
     entity = _plain(schema, identity.entity)
     numbers = numbered(frame, entity, routing, buckets, BUCKET, token)
@@ -56,8 +54,8 @@ def arranged(
 
 
 def plainly_named(frame: DataFrame) -> tuple[DataFrame, tuple[str, ...] | None]:
-    """Give the frame and None; or under plain names, with its own beside, where it has names that
-    `mapInArrow` takes for paths.
+    """Return the DataFrame and None; if it has column names that `mapInArrow` takes for paths, the
+    DataFrame with plain names, and its own names.
     """
     names = tuple(frame.columns)
     if not any("." in name or "`" in name for name in names):
@@ -66,14 +64,14 @@ def plainly_named(frame: DataFrame) -> tuple[DataFrame, tuple[str, ...] | None]:
 
 
 def _order(schema: StructType, identity: Given | Counter) -> list[str]:
-    """The columns of the total order: those of the identity, and where they can tie, all."""
+    """Return the columns of the total order: those of the identity, or all if those can tie."""
     if isinstance(identity, Given):
         return identity.order_columns()
     for field in schema:
         if _has_no_order(field.dataType):
             raise ConfigurationError(
                 f"column {field.name!r} is {field.dataType.simpleString()}, which has no order, "
-                "and counted ids let every column decide ties: leave it out, or turn it into "
+                "and with counted ids every column decides ties: remove it, or convert it to "
                 f"array_sort(map_entries({field.name}))"
             )
     return list(dict.fromkeys([*identity.order_by, identity.entity, *schema.names]))
@@ -85,7 +83,7 @@ def _has_no_order(kind: DataType) -> bool:
 
 
 def _plain(schema: StructType, path: str) -> Column:
-    """The column at `path`, a name or a dotted path, compared by its bytes if it is text."""
+    """Return the column at `path`, a name or a dotted path; text is compared by its bytes."""
     from pyspark.sql import functions as sql
 
     names = _names(schema, path)
@@ -97,7 +95,7 @@ def _plain(schema: StructType, path: str) -> Column:
 
 
 def _names(schema: StructType, path: str) -> list[str]:
-    """The column at the beginning of a path, which may itself have dots, and the fields in it."""
+    """Split a path into its column, whose name may contain dots, and the fields in it."""
     names = path.split(".")
     for count in range(len(names), 1, -1):
         if (outer := ".".join(names[:count])) in schema.names:
@@ -113,9 +111,9 @@ def numbered(
     name: str,
     token: str = "",
 ) -> DataFrame:
-    """Give the frame with the number of each row's partition as its first column, called `name`.
+    """Return the DataFrame with the number of each row's partition as its first column `name`.
 
-    `entity` is compared by its bytes if it is text. Runs on the driver; nothing is computed yet.
+    `entity` is compared by its bytes if it is text. Runs on the driver and computes nothing yet.
     """
     from pyspark.sql import functions as sql
 
@@ -130,7 +128,7 @@ def numbered(
 
 
 def _below(entity: Column, bounds: Sequence[Any], start: int) -> Column:
-    """Search the bounds as a tree of comparisons: as deep as their number has digits in binary."""
+    """Search the bounds with a tree of comparisons, of logarithmic depth."""
     from pyspark.sql import functions as sql
 
     if not bounds:
@@ -144,7 +142,7 @@ def _below(entity: Column, bounds: Sequence[Any], start: int) -> Column:
 def _looked_up(
     frame: DataFrame, entity: Column, routing: Routing, partitions: int, name: str, token: str
 ) -> DataFrame:
-    """Let Python look entities up, batch by batch; columns travel under plain names."""
+    """Look entities up in Python, batch by batch; columns have plain names on the way."""
     from pyspark.sql.types import IntegerType, StructField, StructType
 
     names = frame.columns
@@ -173,7 +171,7 @@ def _looks_up(
 
 
 class _Known:
-    """Remembers the answers of a routing, for one task."""
+    """Caches the results of a routing within one task."""
 
     def __init__(self, routing: Routing) -> None:
         self._routing = routing
@@ -193,7 +191,7 @@ class _Known:
 
 
 def refuse_kind(kind: pa.DataType, routing: Routing, entity: str) -> None:
-    """Raise `ConfigurationError` where bounds cannot be compared with the entity's column."""
+    """Raise `ConfigurationError` if bounds cannot be compared with the entity's column."""
     if not isinstance(routing, ByRange):
         return
     numeric = pa.types.is_integer(kind)
@@ -201,5 +199,5 @@ def refuse_kind(kind: pa.DataType, routing: Routing, entity: str) -> None:
         bounds = "integers" if routing.is_numeric else "strings"
         raise ConfigurationError(
             f"partition_by=by_range: its bounds are {bounds}, and entity column {entity!r} is "
-            f"{kind}: give bounds of the column's own kind"
+            f"{kind}: pass bounds of the column's type"
         )

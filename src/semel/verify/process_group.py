@@ -33,7 +33,7 @@ rm -rf "$2"
 """
 
 
-class Closing(ABC):
+class Closable(ABC):
     """Something that is closed at the end of a `with`."""
 
     def __enter__(self) -> Self:
@@ -47,7 +47,7 @@ class Closing(ABC):
         """End what was started here, and wait for it."""
 
 
-class Household(Closing):
+class ProcessGroup(Closable):
     """Processes with one mark, and a folder for what they write."""
 
     def __init__(self, name: str, within: Path | None = None) -> None:

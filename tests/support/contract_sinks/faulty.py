@@ -11,7 +11,7 @@ import semel
 from semel.events import Chunk, EntityIds, Event, Minibatch
 from semel.sinks import DELIVERED, Progress, Receipt, Tail, Target
 from semel.verify.contract.rows import REFUSE
-from semel.verify.demo.charge_server import clerk
+from semel.verify.demo.charge_server import charge_client
 from support.contract_sinks.honest import (
     Box,
     Opaque,
@@ -361,7 +361,7 @@ class Charging:
         self.charge(event)
 
     def charge(self, event: Event) -> None:
-        clerk(self.url).ask("/charge", {"charges": [charge_of(event)]})
+        charge_client(self.url).ask("/charge", {"charges": [charge_of(event)]})
 
 
 class RetriesInside(Charging):

@@ -17,7 +17,7 @@ from semel.errors import NotDelivered, OutcomeUnknown
 from semel.events import Chunk, EntityIds, Event, IdSet, Minibatch
 from semel.protocol import Capability, OnDoubt
 from semel.sinks import DELIVERED, Function, Progress, Receipt, Retry, Sink, Tail, Target
-from semel.verify.demo.charge_server import Clerk, clerk
+from semel.verify.demo.charge_server import ChargeClient, charge_client
 from support.spark import faults
 
 Body = dict[str, Any]
@@ -51,7 +51,7 @@ class Charging(Watched):
     def __call__(self, event: Event) -> None:
         self.reach("effect.before")
         time.sleep(self.delay_s)
-        clerk(self.url).ask(
+        charge_client(self.url).ask(
             "/charge",
             {"sink": self.sink, "pid": os.getpid(), "charges": [charge_of(event)]},
         )
@@ -96,15 +96,15 @@ class HouseSession:
 
     sink: HouseSink
     target: Target
-    clerk: Clerk
+    charge_client: ChargeClient
 
     @classmethod
     def open(cls, sink: HouseSink, target: Target) -> Any:
         sink.reach("session.open")
-        return cls(sink, target, Clerk(sink.url))
+        return cls(sink, target, ChargeClient(sink.url))
 
     def close(self) -> None:
-        self.clerk.close()
+        self.charge_client.close()
 
     def effect(self, path: str, **body: Any) -> Any:
         self.sink.reach("effect.before")
@@ -115,7 +115,7 @@ class HouseSession:
 
     def ask(self, path: str, **body: Any) -> Any:
         target = self.target
-        return self.clerk.ask(
+        return self.charge_client.ask(
             path,
             {
                 "pipeline": target.pipeline,

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from semel.events.event import EventID
-from semel.verify.demo.charge_server import Charge, CountingHouse
+from semel.verify.demo.charge_server import Charge, ChargeServer
 from semel.verify.demo.standalone import python_workers, spark_environment
-from semel.verify.process_group import Household, command_of, descendants
+from semel.verify.process_group import ProcessGroup, command_of, descendants
 from support.spark.positions_table import write_table
 from support.spark.settings import Settings
 from support.spark.version_needs import require
@@ -76,9 +76,9 @@ class Run:
 class Bed:
     """A test bed: a witness, a folder, an input, and drivers that deliver from one to the other."""
 
-    house: CountingHouse
+    house: ChargeServer
     folder: Path
-    household: Household
+    household: ProcessGroup
     expected: list[Name] = field(default_factory=list)
     starts: int = 0
 

@@ -16,7 +16,7 @@ from typing import Any
 from semel.ledger import payloads
 from semel.ledger.store.commit import Absent, Put, Requirement, Sweep, Update
 from semel.ledger.store.sqlite import SqliteStore
-from semel.verify.demo.charge_server import clerk
+from semel.verify.demo.charge_server import charge_client
 
 COMMITS = (
     "register",  # the run gets its number
@@ -50,7 +50,7 @@ class ToldToFail(Exception):
 
 def reach(url: str, step: str) -> None:
     """Ask at the counting house what happens to this process now, and let it happen."""
-    match clerk(url).token(step):
+    match charge_client(url).token(step):
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         case "stop":

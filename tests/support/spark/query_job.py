@@ -20,7 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from semel.sinks import Sink
 from semel.spark.deliver import deliver
-from semel.verify.demo.charge_server import clerk
+from semel.verify.demo.charge_server import charge_client
 from semel.verify.demo.standalone import SMALL_CONF, SMALL_JVM
 from support.spark import class_archive, faults
 from support.spark.charge_sinks import make_sink
@@ -104,7 +104,7 @@ class Told:
         self.house = house
 
     def __call__(self, payment: int, amount: int) -> int:
-        clerk(self.house).token(f"row/{payment}")
+        charge_client(self.house).token(f"row/{payment}")
         return amount
 
 
@@ -178,7 +178,7 @@ class Plain:
                 self.reach("effect.before", self.steps)
                 time.sleep(self.delay_s)
                 body = {"sink": "plain", "pid": os.getpid(), "charges": [charge]}
-                clerk(self.house).ask("/charge", body)
+                charge_client(self.house).ask("/charge", body)
                 self.reach("effect.after", self.steps)
                 posted += 1
         yield pa.RecordBatch.from_pydict({"posted": [posted]})

@@ -15,7 +15,7 @@ from semel.ledger.rows import ParkedRow
 from semel.ledger.store.opening import open_store
 from semel.ledger.verbs.parked import resolve
 from semel.protocol import ParkedState
-from semel.verify.demo.charge_server import Charge, CountingHouse
+from semel.verify.demo.charge_server import Charge, ChargeServer
 from support.spark.driver_scripts import Name, assert_once, assert_ordered, names, repeated
 from support.spark.settings import Settings
 
@@ -37,7 +37,7 @@ class Account:
     parked: list[ParkedRow]
 
     @classmethod
-    def of(cls, house: CountingHouse, settings: Settings, sink: str = "charge") -> Account:
+    def of(cls, house: ChargeServer, settings: Settings, sink: str = "charge") -> Account:
         assert settings.ledger is not None
         mine = [
             charge
@@ -78,7 +78,7 @@ class Account:
         assert all(first[entity] < event for entity, event in waiting), "it waits for nobody"
 
 
-def judge_held(house: CountingHouse, settings: Settings, sink: str) -> int:
+def judge_held(house: ChargeServer, settings: Settings, sink: str) -> int:
     """Say of each event in doubt what the witness knows, as a person would; say how many."""
     assert settings.ledger is not None
     charged = set(names(Account.of(house, settings, sink).charges))

@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from semel.verify.demo.charge_server import clerk
+from semel.verify.demo.charge_server import charge_client
 from support.spark import faults, query_job
 from support.spark.settings import Settings
 
@@ -59,7 +59,7 @@ def stop_after(spark: SparkSession, settings: Settings, charges: int) -> None:
 
 
 def charged(settings: Settings) -> int:
-    return len(clerk(settings.house).ask("/charges"))
+    return len(charge_client(settings.house).ask("/charges"))
 
 
 if __name__ == "__main__":

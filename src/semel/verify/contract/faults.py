@@ -1,10 +1,9 @@
-"""What goes wrong with a sink under test, and where: at a commit, a session, a question or a call.
+"""The faults that are injected into a sink under test: at a commit, a session, a query or a call.
 
 Always true:
-- faults enter where production has its interfaces: the store, the sink, the session, the socket;
-- what is about to happen is written down before it happens, so that the judge knows of it whatever
-  becomes of this process;
-- a fault happens once, and its record says that it did.
+- faults enter through the interfaces of production: the store, the sink, the session, the socket;
+- a step is recorded before it happens, so that the judge knows of it even if the process dies;
+- a fault happens once and is recorded.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Where(StrEnum):
-    """What is counted."""
+    """The kinds of steps that are counted."""
 
     COMMIT = "commit"  # of the ledger
     OPEN = "open"  # of a session
@@ -43,7 +42,7 @@ class Where(StrEnum):
 
 
 class What(StrEnum):
-    """What happens."""
+    """The kinds of faults."""
 
     KILL_BEFORE = "killed before"
     KILL_WITHIN = "killed within"
@@ -51,24 +50,24 @@ class What(StrEnum):
     STOP_BEFORE = "stopped before"
     STOP_WITHIN = "stopped within"
     STOP_AFTER = "stopped after"
-    LOST = "its answer was lost after"
-    LOST_CLOSED = "its answer was lost and the session closed after"
-    UNSENT = "the request was lost before"
-    LATE = "it arrives late, after its repeat, of"
-    CLOSED = "the session was closed before"
-    SEVERED = "connections were cut before"
-    DEAF = "connections heard no answer in"
-    CUT = "connections were cut within"
-    AWAY = "nobody answered at"
-    BEHIND = "the destination had less than it acknowledged at"
+    LOST = "reply lost after"
+    LOST_CLOSED = "reply lost and session closed after"
+    UNSENT = "request lost before"
+    LATE = "late arrival, after its repeat, of"
+    CLOSED = "session closed before"
+    SEVERED = "connections cut before"
+    DEAF = "no reply received on any connection during"
+    CUT = "connections cut within"
+    AWAY = "no answer at"
+    BEHIND = "destination had less than it acknowledged at"
 
 
 CUTS = (What.SEVERED, What.DEAF, What.CUT)
 
 
 @dataclass(frozen=True)
-class Fault:
-    """What happens at the `number`-th of its kind, counted from 1, and `times - 1` after it."""
+class SinkFault:
+    """A fault at the `number`-th step of a kind, counted from 1, and at `times - 1` more."""
 
     what: What
     where: Where
@@ -81,54 +80,54 @@ class Fault:
         return f"{self.what.value} {self.where.value} {self.number}{after}"
 
 
-class Desk:
-    """Counts what this process does, tells when a fault is due, and writes everything down."""
+class FaultRecorder:
+    """Counts and records the steps of this process, and returns the fault that is due."""
 
-    def __init__(self, fault: Fault | None, log: Path) -> None:
+    def __init__(self, fault: SinkFault | None, log: Path) -> None:
         self._fault = fault
         self._counts: dict[str, int] = {}
         self._clock = SystemClock()
         self._log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
-    def say(self, **record: Any) -> None:
-        """Write a record down; it stays whatever becomes of this process."""
+    def record(self, **record: Any) -> None:
+        """Write a record; it is kept even if this process dies."""
         text = json.dumps({**record, "at": self.now()})
         os.write(self._log, text.encode() + b"\n")
 
-    def reach(self, where: Where, **record: Any) -> tuple[int, Fault | None]:
-        """Count one, write it down, and give the fault that is due."""
+    def reach(self, where: Where, **record: Any) -> tuple[int, SinkFault | None]:
+        """Count and record one step; return its number and the fault that is due."""
         number = self._counts[where] = self._counts.get(where, 0) + 1
-        self.say(**{where.value: number, **record})
+        self.record(**{where.value: number, **record})
         fault = self._fault
         if fault is None or fault.where is not where:
             return number, None
         if not fault.number <= number < fault.number + fault.times:
             return number, None
-        self.say(fault=str(fault))
+        self.record(fault=str(fault))
         return number, fault
 
     def now(self) -> float:
-        """Give the time, as records have it: all processes of a machine share it."""
+        """Return the time of records, which all processes of a machine share."""
         return self._clock.monotonic()
 
 
 def die() -> None:
-    """End this process here: nothing after it is done."""
+    """Kill this process; nothing after this call is executed."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def stop() -> None:
-    """Stop this process until somebody continues it."""
+    """Stop this process until it is continued (SIGCONT)."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
 class Timer:
-    """Kills or stops this process a moment from now, wherever it is then; else when it ends."""
+    """Kills or stops this process after a delay, or at `end()` if that comes first."""
 
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: SinkFault) -> None:
         self._kills = fault.what is What.KILL_WITHIN
         self._due = False
-        # SIGALRM's own action ends a process as abruptly as SIGKILL does, to the microsecond.
+        # The default action of SIGALRM ends a process as abruptly as SIGKILL, to the microsecond.
         action: Any = signal.SIG_DFL if self._kills else self._stop
         signal.signal(signal.SIGALRM, action)
         signal.setitimer(signal.ITIMER_REAL, max(fault.after_s, 1e-6))
@@ -139,7 +138,7 @@ class Timer:
             stop()
 
     def end(self) -> None:
-        """What was timed is over: be killed or stopped here, if that has not come yet."""
+        """Kill or stop this process now, if the timer has not done so yet."""
         signal.setitimer(signal.ITIMER_REAL, 0)
         if self._kills:
             die()
@@ -153,8 +152,8 @@ _TO_SERVERS = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
 
 
 def _connections() -> Iterator[socket.socket]:
-    """Give every connection of this process to a server; one to the kernel is none: a name is
-    looked up over it, and that waits for an answer without end.
+    """Yield every connection of this process to a server. Netlink sockets are left out: a name
+    lookup over one would wait for an answer forever.
     """
     for path in Path("/dev/fd").iterdir():
         with suppress(OSError, ValueError):
@@ -168,7 +167,7 @@ def _connections() -> Iterator[socket.socket]:
 
 
 def cut() -> int:
-    """Cut every connection of this process to a server; say how many there were."""
+    """Cut every connection of this process to a server; return how many there were."""
     shut = 0
     for mine in _connections():
         with suppress(OSError):
@@ -178,26 +177,26 @@ def cut() -> int:
 
 
 def deafen(mine: socket.socket) -> None:
-    """Let a connection send and hear nothing any more: what comes in is dropped by the kernel."""
+    """Let a connection send but receive nothing: the kernel drops what comes in."""
     nothing = ctypes.create_string_buffer(struct.pack("HBBI", _RETURN, 0, 0, 0))
     program = struct.pack("HL", 1, ctypes.addressof(nothing))
     try:
         mine.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, program)
-    except OSError:  # it has no filters: it hears what is there already, and then the end
+    except OSError:  # no filters on this socket: it receives what is buffered, then the end
         mine.shutdown(socket.SHUT_RD)
 
 
-_RETURN = 0x06  # BPF_RET | BPF_K: of a packet that comes in, 0 bytes are kept
+_RETURN = 0x06  # BPF_RET | BPF_K: keep 0 bytes of an incoming packet
 _ATTACH_FILTER = 26
 
 
 class Cutter:
-    """Cuts connections while a call runs; or lets them hear no answer, and cuts them after that."""
+    """Cuts connections while a call runs, or blocks their replies first and cuts them later."""
 
     POLL_S = 0.0005
     HEARS_NOTHING_S = 0.1
 
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: SinkFault) -> None:
         self._fault = fault
         self._over = threading.Event()
         self._connect = socket.socket.connect
@@ -215,7 +214,7 @@ class Cutter:
             self.shut += cut()
             return
         clock = SystemClock()
-        while not self._over.is_set():  # also of those that the call itself opens, again and again
+        while not self._over.is_set():  # repeated for connections that the call itself opens
             until = clock.monotonic() + self.HEARS_NOTHING_S
             while clock.monotonic() < until and not self._over.wait(self.POLL_S):
                 self._deafen_all()
@@ -230,7 +229,7 @@ class Cutter:
         self.shut = max(self.shut, found)
 
     def _deafen_new(self) -> None:
-        """Let what Python's own sockets connect to be deaf at once."""
+        """Block replies on new connections of Python's own sockets from their first byte."""
         connect = self._connect
 
         def connecting(mine: socket.socket, address: Any) -> None:
@@ -242,18 +241,18 @@ class Cutter:
         socket.socket.connect = connecting  # type: ignore[method-assign, assignment]
 
     def end(self) -> int:
-        """The call is over; say how many connections were cut."""
+        """End the fault; return how many connections were cut."""
         socket.socket.connect = self._connect  # type: ignore[method-assign]
         self._over.set()
         self._thread.join()
         return self.shut
 
 
-# -- what a commit is
+# -- descriptions
 
 
 def kind_of(requirements: Sequence[Requirement], updates: Sequence[Update]) -> str:
-    """Tell a commit by the tables that it touches."""
+    """Return the kind of a commit, from the tables that it touches."""
     put = {update.key.table for update in updates if isinstance(update, Put)}
     absent = {each.key.table for each in requirements if isinstance(each, Absent)}
     swept = {update.table for update in updates if isinstance(update, Sweep)}
@@ -271,6 +270,6 @@ def kind_of(requirements: Sequence[Requirement], updates: Sequence[Update]) -> s
 
 
 def pairs_of(chunk: Chunk) -> list[list[str]]:
-    """Name the events of a chunk."""
+    """Return entity and id of the events of a chunk."""
     rows = chunk.rows
     return [[rows.entity(at), str(rows.id(at))] for at in range(len(rows))]

@@ -1,8 +1,8 @@
-"""The nursery: a process that has imported everything, and forks one for every try.
+"""The fork server: a process that has imported everything and forks one for each attempt.
 
 Always true:
-- it has one thread and keeps nothing open: what is forked from it is as clean as a new process;
-- when whoever started it is gone, it ends all that it forked, and itself.
+- it has one thread and no open connections, so a forked process is as clean as a new one;
+- when its parent is gone, it ends every process that it forked, and itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from semel.errors import SemelError
 from semel.sinks import Function
 from semel.verify.contract.rows import Maker, payments
 from semel.verify.contract.worker import Order, run
-from semel.verify.process_group import Closing, Household
+from semel.verify.process_group import Closable, ProcessGroup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,32 +33,32 @@ _SRC = Path(__file__).parents[3]
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of its own is made in it
 
 
-class NurseryFailed(SemelError):
-    """The processes of the suite cannot be started, or the sink cannot travel to them."""
+class ForkServerFailed(SemelError):
+    """The processes of the suite cannot be started, or the sink cannot be sent to them."""
 
 
 @dataclass(frozen=True)
-class State:
-    """How a process is: running, stopped, or ended by itself or by a signal."""
+class ProcessState:
+    """The state of a process: running, stopped, or ended by itself or by a signal."""
 
     stopped: bool = False
     ended: bool = False
     signal: int = 0
 
 
-class Nursery(Closing):
-    """Starts processes for a suite. All of them end with it, and with whoever started it."""
+class ForkServer(Closable):
+    """Starts processes for a suite. All of them end with it, and with its parent."""
 
     def __init__(self) -> None:
-        # Processes are killed, the machine is not: the ledgers need not survive its end.
-        self._household = Household("contract", _MEMORY if os.access(_MEMORY, os.W_OK) else None)
+        # Only processes are killed, not the machine: ledgers in memory are durable enough.
+        self._group = ProcessGroup("contract", _MEMORY if os.access(_MEMORY, os.W_OK) else None)
         mine, other = Pipe()
         paths = [str(_SRC), os.environ.get("PYTHONPATH", "")]
         command = [sys.executable, "-c", f"from {__name__} import serve; serve({other.fileno()})"]
-        self._process = self._household.start(
+        self._process = self._group.start(
             command,
             {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
-            self.folder / "nursery.log",
+            self.folder / "forkserver.log",
             pass_fds=[other.fileno()],
         )
         other.close()
@@ -68,29 +68,29 @@ class Nursery(Closing):
 
     @property
     def folder(self) -> Path:
-        """A folder that goes when the nursery is closed."""
-        return self._household.folder
+        """A folder that is removed when the fork server is closed."""
+        return self._group.folder
 
     def close(self) -> None:
         """End every process and remove the folder."""
         self._connection.close()
-        self._household.close()
+        self._group.close()
 
     def load(self, sink: bytes, modules: Mapping[str, str]) -> None:
-        """Wake the sink up there, from its pickle; `modules` says where its classes are."""
+        """Unpickle the sink there; `modules` has the files of its classes."""
         self._ask("load", sink, dict(modules))
 
     def fork(self, order: Order) -> int:
-        """Start a process that does what is ordered; give its id."""
+        """Start a process that carries out `order`; return its process id."""
         return int(self._ask("fork", order))
 
     def signal(self, pid: int, number: int) -> None:
         """Send a signal to a process that was started here."""
         self._ask("signal", pid, number)
 
-    def wait(self, pid: int, patience_s: float) -> State:
-        """Wait until a process is stopped or has ended; neither, when it takes longer."""
-        state: State = self._ask("wait", pid, patience_s)
+    def wait(self, pid: int, patience_s: float) -> ProcessState:
+        """Wait until a process is stopped or has ended; neither is set after `patience_s`."""
+        state: ProcessState = self._ask("wait", pid, patience_s)
         return state
 
     def _ask(self, word: str, *arguments: object) -> Any:
@@ -98,18 +98,20 @@ class Nursery(Closing):
             self._connection.send((word, arguments))
             fine, answer = self._connection.recv()
         except (EOFError, OSError) as error:
-            said = (self.folder / "nursery.log").read_text(errors="replace").strip()
-            raise NurseryFailed(f"the suite's processes are gone: {said[-800:] or error}") from None
+            log = (self.folder / "forkserver.log").read_text(errors="replace").strip()
+            raise ForkServerFailed(
+                f"the processes of the suite are gone: {log[-800:] or error}"
+            ) from None
         if not fine:
-            raise NurseryFailed(str(answer))
+            raise ForkServerFailed(str(answer))
         return answer
 
 
 # -- the process itself
 
 
-class _Ward:
-    """What the nursery does for whoever asks."""
+class _Server:
+    """The requests that the fork server carries out."""
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
         self._connection = connection
@@ -117,14 +119,14 @@ class _Ward:
         self._living: set[int] = set()
 
     def serve(self) -> None:
-        """Answer until nobody asks any more."""
+        """Answer requests until the parent closes the pipe."""
         with contextlib.suppress(EOFError, OSError):
             while True:
                 word, arguments = self._connection.recv()
                 try:
                     answer = True, getattr(self, word)(*arguments)
-                except Exception as error:  # noqa: BLE001 - whoever asked is told
-                    answer = False, _told(error)
+                except Exception as error:  # noqa: BLE001 - it is the answer
+                    answer = False, _describe(error)
                 self._connection.send(answer)
         for pid in self._living:
             with contextlib.suppress(ProcessLookupError):
@@ -135,7 +137,7 @@ class _Ward:
         sys.path[:] = paths
 
     def warm_up(self, folder: Path) -> None:
-        """Do once, for nobody, what every process does: the first time takes long."""
+        """Deliver once to nowhere: the first delivery of a process takes long."""
         folder.mkdir()
         maker = Maker()
         batches = maker.rows(payments(["a", "b"], [1, 2])).batches
@@ -155,7 +157,7 @@ class _Ward:
         try:
             self._connection.close()
             run(order, self._sink)
-        except BaseException:  # noqa: BLE001 - it is said, and the process ends here
+        except BaseException:  # noqa: BLE001 - it is printed, and the process ends here
             traceback.print_exc()
         finally:
             os._exit(0)
@@ -164,24 +166,24 @@ class _Ward:
         if pid in self._living:
             os.kill(pid, number)
 
-    def wait(self, pid: int, patience_s: float) -> State:
+    def wait(self, pid: int, patience_s: float) -> ProcessState:
         if pid not in self._living:
-            return State(ended=True)
+            return ProcessState(ended=True)
         signal.setitimer(signal.ITIMER_REAL, patience_s)
         try:
             _, status = os.waitpid(pid, os.WUNTRACED)
         except _Overdue:
-            return State()
+            return ProcessState()
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
         if os.WIFSTOPPED(status):
-            return State(stopped=True)
+            return ProcessState(stopped=True)
         self._living.discard(pid)
-        return State(ended=True, signal=os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0)
+        return ProcessState(ended=True, signal=os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0)
 
 
 class _Overdue(Exception):
-    """What was waited for did not come in time."""
+    """The wait took too long."""
 
 
 def _be_overdue(*_: object) -> None:
@@ -189,7 +191,7 @@ def _be_overdue(*_: object) -> None:
 
 
 def _import(name: str, path: str) -> None:
-    """Import a module by its name, or from its file where the name leads nowhere."""
+    """Import a module by its name, or from its file if it is not found by name."""
     if name in sys.modules:
         return
     only_look(f"`semel` imports {name!r}")
@@ -204,13 +206,13 @@ def _import(name: str, path: str) -> None:
         spec.loader.exec_module(module)
 
 
-def _told(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
 def serve(number: int) -> None:
-    """Be the nursery, for whoever is at the other end of a pipe."""
+    """Run the fork server for the process at the other end of a pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, _be_overdue)
-    _Ward(Connection(number)).serve()
+    _Server(Connection(number)).serve()
     os._exit(0)

@@ -1,8 +1,8 @@
 """The judge: compares what arrived with what the capability promises, event by event.
 
 Always true:
-- every event of a play arrived once, or the ledger says why not; whatever else is a violation;
-- what only semel could be blamed for is judged too: a promise is kept by both or by none.
+- every event of a scenario arrived once, or the ledger says why not; anything else is a violation;
+- errors that only semel can cause are violations too: the promise needs both.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from semel.ledger.rows import ParkedRow
     from semel.verify.contract.rows import Pair
-    from semel.verify.contract.sandbox import Actor, Stage
+    from semel.verify.contract.sandbox import Sandbox, SandboxProcess
 
 FENCES = (Capability.TRANSACTIONAL, Capability.SEQUENCED)
 
@@ -28,47 +28,47 @@ ON_ITS_WAY = (ParkedState.WAITING, ParkedState.RESEND, ParkedState.SENDING)
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What one play showed."""
+class ScenarioVerdict:
+    """The result of one scenario."""
 
     violations: tuple[str, ...] = ()
     events: int = 0
     in_doubt: int = 0
 
 
-def judge(stage: Stage, arrived: Sequence[Pair]) -> Verdict:
-    """Say what became of every event of a play, and what was not allowed."""
-    return _Judge(stage, arrived).judge()
+def judge(sandbox: Sandbox, arrived: Sequence[Pair]) -> ScenarioVerdict:
+    """Check every event of a scenario; return the violations and the counts."""
+    return _Judge(sandbox, arrived).judge()
 
 
 class _Judge:
-    def __init__(self, stage: Stage, arrived: Sequence[Pair]) -> None:
-        self.stage = stage
-        self.sink = stage.sink
-        self.arrived = [pair for pair in arrived if pair[0].startswith(stage.name)]
+    def __init__(self, sandbox: Sandbox, arrived: Sequence[Pair]) -> None:
+        self.sandbox = sandbox
+        self.sink = sandbox.sink
+        self.arrived = [pair for pair in arrived if pair[0].startswith(sandbox.name)]
         self.counts = Counter(self.arrived)
-        self.records = stage.records()
+        self.records = sandbox.records()
         self.expected: dict[Pair, str] = {
             pair: partition
-            for rows in stage.delivered.values()
+            for rows in sandbox.delivered.values()
             for partition, pairs in rows.events.items()
             for pair in pairs
         }
         self.rows: dict[Pair, list[ParkedRow]] = {}
         offsets = {event: entity for entity, event in self.expected}
-        for row in stage.parked():
-            # What a lost checkpoint left in doubt is known by its position alone.
+        for row in sandbox.parked():
+            # An event that a lost checkpoint left in doubt is identified by its position only.
             entity = offsets.get(str(row.event), SOURCE) if row.entity == SOURCE else row.entity
             self.rows.setdefault((entity, str(row.event)), []).append(row)
-        self.in_flight = {pair for zombie in stage.zombies for pair in _in_flight(zombie)}
+        self.in_flight = {pair for zombie in sandbox.zombies for pair in _in_flight(zombie)}
         self.on_its_way = {
             pair
-            for zombie in stage.zombies
+            for zombie in sandbox.zombies
             if zombie.order.fault is not None and zombie.order.fault.what is not What.STOP_AFTER
             for pair in _in_flight(zombie)
-        }  # the others' calls had come to their end: whoever is asked about them knows
+        }  # the calls of the others had ended, so a probe knows about them
 
-    def judge(self) -> Verdict:
+    def judge(self) -> ScenarioVerdict:
         held = [pair for pair in self.expected if ParkedState.HELD in self._states(pair)]
         found = [
             *self._unexpected(),
@@ -79,7 +79,7 @@ class _Judge:
             *self._not_noticed(),
             *(text for record in self.records for text in record.wrong()),
         ]
-        return Verdict(tuple(dict.fromkeys(found)), len(self.expected), len(held))
+        return ScenarioVerdict(tuple(dict.fromkeys(found)), len(self.expected), len(held))
 
     def _states(self, pair: Pair) -> set[ParkedState]:
         return {row.state for row in self.rows.get(pair, [])}
@@ -94,65 +94,65 @@ class _Judge:
             yield from self._absent(pair, states)
         elif count > 1 and not self._slipped(pair, count, states):
             how = "twice" if count == 2 else f"{count} times"
-            yield f"duplicated: {_name(pair)} arrived {how}{self._what_was_said(pair)}"
+            yield f"duplicated: {_name(pair)} arrived {how}{self._answers(pair)}"
         elif count == 1 and states & set(ON_ITS_WAY) and pair not in self.in_flight:
-            yield f"unexpected: {_name(pair)} arrived, and the ledger has it still waiting"
+            yield f"unexpected: {_name(pair)} arrived, but the ledger still has it waiting"
 
     def _rejected(self, pair: Pair, count: int) -> Iterator[str]:
         if count:
-            yield f"unexpected: {_name(pair)} was rejected, and arrived all the same"
-        elif pair not in self.stage.rejects | self.stage.refusable:
+            yield f"unexpected: {_name(pair)} was rejected, but arrived"
+        elif pair not in self.sandbox.rejects | self.sandbox.refusable:
             why = next(row.why for row in self.rows[pair] if row.state is ParkedState.REJECTED)
-            yield f"lost: {_name(pair)} was rejected, and nothing is wrong with it ({why})"
+            yield f"lost: {_name(pair)} was rejected, although it is valid ({why})"
 
     def _absent(self, pair: Pair, states: set[ParkedState]) -> Iterator[str]:
         if ParkedState.HELD in states:
             return
         if states & set(ON_ITS_WAY) and self._blocked(pair[0]):
             return
-        told = ", ".join(sorted(states)) or "nothing is recorded of it"
-        yield f"lost: {_name(pair)} never arrived ({told}){self._what_was_said(pair)}"
+        recorded = ", ".join(sorted(states)) or "the ledger has no record of it"
+        yield f"lost: {_name(pair)} never arrived ({recorded}){self._answers(pair)}"
 
     def _blocked(self, entity: str) -> bool:
-        """Whether an event of the entity is held, or refused, so that others wait behind it."""
+        """Whether an event of the entity is held or refused, so that others wait behind it."""
         blocks = {ParkedState.HELD}
         if self.sink.on_reject is OnReject.BLOCK:
             blocks.add(ParkedState.REJECTED)
         return any(blocks & self._states(pair) for pair in self.rows if pair[0] == entity)
 
     def _slipped(self, pair: Pair, count: int, states: set[ParkedState]) -> bool:
-        """A zombie's call in flight may repeat where somebody is asked, if it is reported."""
+        """Whether a repeat is a zombie's call in flight, allowed with a probe if it is reported."""
         probing = self.sink.capability is Capability.PROBING
         probed = self.sink.capability is Capability.OPAQUE and self.sink.on_doubt is OnDoubt.PROBE
         if not (probing or probed) or pair not in self.on_its_way:
             return False
         return count == 2 and ParkedState.LATE in states
 
-    def _what_was_said(self, pair: Pair) -> str:
-        """Tell what the sessions answered about an event."""
-        said: list[str] = []
+    def _answers(self, pair: Pair) -> str:
+        """Return what the sessions answered about an event."""
+        answers: list[str] = []
         for number, record in enumerate(self.records, 1):
             calls = {line["call"]: line["events"] for line in record.lines if "call" in line}
             for line in record.lines:
                 events = calls.get(line.get("of"), [])
                 if list(pair) in events:
-                    said.append(f"process {number}: {_answer(line, events.index(list(pair)))}")
-        return f"; its sessions said: {', '.join(said)}" if said else ""
+                    answers.append(f"process {number}: {_answer(line, events.index(list(pair)))}")
+        return f"; its sessions answered: {', '.join(answers)}" if answers else ""
 
     # -- all events
 
     def _unexpected(self) -> Iterator[str]:
         for pair in self.counts:
             if pair not in self.expected:
-                yield f"unexpected: {_name(pair)} arrived, and was never sent"
+                yield f"unexpected: {_name(pair)} arrived, but was never sent"
 
     def _order(self) -> Iterator[str]:
-        """First arrivals are in the order of an entity, at SEQUENCED of the whole log."""
+        """Check that first arrivals are in order by entity, at SEQUENCED by log."""
         by_log = self.sink.capability is Capability.SEQUENCED
         places = {pair: at for at, pair in enumerate(self.expected)}
         last: dict[str, Pair] = {}
         for pair in dict.fromkeys(self.arrived):
-            if pair not in places or pair in self.stage.resent:
+            if pair not in places or pair in self.sandbox.resent:
                 continue
             scope = self.expected[pair] if by_log else pair[0]
             before = last.get(scope)
@@ -162,36 +162,36 @@ class _Judge:
                 last[scope] = pair
 
     def _doubts(self, held: list[Pair]) -> Iterator[str]:
-        """Only OPAQUE is in doubt, by a window for each disturbance; one more after a lost
-        checkpoint. At REPEATABLE so is what is refused after it may have arrived: by event key of
-        its entity, by chunk key of its chunk.
+        """Check that only OPAQUE leaves events in doubt: a window for each disturbance, one more
+        after a lost checkpoint. REPEATABLE may leave events that are refused after they may have
+        arrived: of the same entity by event key, of the same chunk by chunk key.
         """
         if not held:
             return
-        sink, lost = self.sink, len({query for query, _ in self.stage.delivered}) > 1
+        sink, lost = self.sink, len({query for query, _ in self.sandbox.delivered}) > 1
         by_chunk = sink.capability is Capability.REPEATABLE and not sink.keyed_by_event
-        refused = {entity for entity, _ in self.stage.rejects | self.stage.refusable}
+        refused = {entity for entity, _ in self.sandbox.rejects | self.sandbox.refusable}
         by_event = sink.capability is Capability.REPEATABLE and sink.keyed_by_event
         refusal = by_event and refused.issuperset(entity for entity, _ in held)
         explained = refusal or (by_chunk and (lost or bool(refused)))
         if sink.capability is not Capability.OPAQUE and not explained:
             yield (
-                f"in doubt: {_name(held[0])} ({self.rows[held[0]][0].why}), and a "
-                f"{sink.capability.value} destination leaves nothing in doubt"
+                f"in doubt: {_name(held[0])} ({self.rows[held[0]][0].why}), but a "
+                f"{sink.capability.value} destination must leave nothing in doubt"
             )
             return
         window = sink.chunk_rows * sink.span_chunks
-        most = window * max(1, self.stage.disturbances)
+        most = window * max(1, self.sandbox.disturbances)
         if len(held) > most:
-            yield f"in doubt: {len(held)} events, at most {most} may be"
+            yield f"in doubt: {len(held)} events, at most {most} are allowed"
 
     def _not_refused(self) -> Iterator[str]:
-        """Where the destination fences, a call that begins after a take-over is refused; so is a
-        place that is put after a later attempt put it, or emptied it.
+        """Check that a fencing destination refuses a call that begins after a take-over, and a
+        place that is written after a later attempt wrote or emptied it.
         """
         if self.sink.capability not in FENCES and not self.sink.whole:
             return
-        for zombie in self.stage.zombies:
+        for zombie in self.sandbox.zombies:
             fault = zombie.order.fault
             if fault is None or fault.what is not What.STOP_BEFORE:
                 continue
@@ -204,28 +204,28 @@ class _Judge:
                 if self._replaced_before(line):
                     yield (
                         f"not refused: attempt {_attempt(line)} was replaced by a later one, which "
-                        f"had {'put the place' if self.sink.whole else 'taken over'}, and its call "
-                        "was still accepted"
+                        f"had {'written the place' if self.sink.whole else 'taken over'}, but its "
+                        "call was still accepted"
                     )
 
     def _not_noticed(self) -> Iterator[str]:
-        """A call that claims more than the row has is refused as `Diverged`."""
-        for actor in self.stage.actors:
-            fault = actor.order.fault
+        """Check that a call that claims more than the row has is refused as `Diverged`."""
+        for process in self.sandbox.processes:
+            fault = process.order.fault
             if fault is None or fault.what is not What.BEHIND:
                 continue
-            for line in actor.record().lines:
+            for line in process.record().lines:
                 if line.get("of") == fault.number and line.get("raised") != "Diverged":
                     yield (
-                        f"not noticed: call {fault.number} came after more than the progress row "
-                        f"has, and it was {line.get('raised', 'accepted')}, not Diverged"
+                        f"not noticed: call {fault.number} claims more progress than the row has; "
+                        f"its outcome was {line.get('raised', 'accepted')}, not Diverged"
                     )
 
     def _replaced_before(self, answer: dict[str, Any]) -> bool:
-        name, said = ("finish", "failures") if self.sink.whole else ("take_over", "answered")
+        name, answered = ("finish", "failures") if self.sink.whole else ("take_over", "answered")
         return any(
             line.get("name") == name
-            and said in line
+            and answered in line
             and line["partition"] == answer["partition"]
             and (not self.sink.whole or line["minibatch"] == answer["minibatch"])
             and line["attempt"] > answer["attempt"]
@@ -235,8 +235,8 @@ class _Judge:
         )
 
 
-def _in_flight(zombie: Actor) -> list[Pair]:
-    """Give the events of the call that a zombie was stopped at."""
+def _in_flight(zombie: SandboxProcess) -> list[Pair]:
+    """Return the events of the call that a zombie was stopped at."""
     fault = zombie.order.fault
     if fault is None:
         return []

@@ -1,6 +1,6 @@
-"""The pytest plugin: subclass `SinkContract` in one's tests, and each case becomes a test.
+"""The pytest plugin: subclass `SinkContract` in your tests, and each case becomes a test.
 
-It loads in every run of pytest where semel is installed, so it imports nothing of semel before a
+It loads in every run of pytest where semel is installed, so it imports nothing of semel until a
 subclass is found.
 """
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 
 NOTE = "semel"
-"""The property of a report that carries what a person should read although the test passed."""
+"""The property of a report with a note to print although the test passed."""
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from semel.sinks import Sink
-    from semel.verify.contract.forkserver import Nursery
+    from semel.verify.contract.forkserver import ForkServer
     from semel.verify.contract.suite import Result, Suite
 
 
@@ -29,9 +29,9 @@ class SinkContract:
 
     Attributes:
         sink: the sink, as an attribute or a property of the class, or as a fixture of this name.
-        entity, event: the columns of the identity, where `rows` gives them other names.
-        cases: the names of the cases that are played, where not all are.
-        seed: what is random comes from it.
+        entity, event: the columns of the identity, if `rows` renames them.
+        cases: the names of the cases to run; all by default.
+        seed: the seed of everything random.
         settles_s: how long the destination may still work on a call whose caller was killed.
     """
 
@@ -44,23 +44,23 @@ class SinkContract:
     rows: ClassVar[Callable[[Any, pa.Table], pa.Table] | None] = None
 
     def arrived(self) -> Iterable[tuple[object, object]]:
-        """Give the effects that happened, in the order of arrival, as (entity, event id)."""
-        raise NotImplementedError("arrived() gives the effects that happened")
+        """Return the effects that happened, in the order of arrival, as (entity, event id)."""
+        raise NotImplementedError("define arrived(): it returns the effects that happened")
 
     def test_the_sink_keeps_its_promise(
-        self, semel_case: str, semel_nursery: Nursery, request: pytest.FixtureRequest
+        self, semel_case: str, semel_fork_server: ForkServer, request: pytest.FixtureRequest
     ) -> None:
-        """Play one case of the contract."""
+        """Run one case of the contract."""
         __tracebackhide__ = True
-        result = _played(self, semel_case, semel_nursery, request)
+        result = _played(self, semel_case, semel_fork_server, request)
         if result.earned.value == "does not apply":
             _note(request, f"{result.case} does not apply: {result.findings[0].what[0]}")
         elif result.earned.value != "earned":
-            pytest.fail(_told(result), pytrace=False)
+            pytest.fail(_describe(result), pytrace=False)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make a test of each case."""
+    """Create a test for each case."""
     if metafunc.cls is None or not issubclass(metafunc.cls, SinkContract):
         return
     if "semel_case" not in metafunc.fixturenames:
@@ -75,7 +75,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name the cases that have nothing to show for a sink, and why: they are not left out."""
+    """Print the cases that do not apply to a sink, with the reason."""
     notes = [
         f"{report.nodeid.rpartition('::')[0]}: {text}"
         for report in terminalreporter.getreports("passed")
@@ -83,33 +83,33 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         if name == NOTE
     ]
     if notes:
-        terminalreporter.section("the contract of sinks: what does not apply")
+        terminalreporter.section("sink contract: cases that do not apply")
         for note in notes:
             terminalreporter.write_line(note)
 
 
 def _note(request: pytest.FixtureRequest, text: str) -> None:
-    """Keep a word for the report and for the end of the run, also across processes."""
+    """Keep a note for the report and the summary, also across processes."""
     request.node.user_properties.append((NOTE, text))
-    request.node.add_report_section("call", "the contract of sinks", text)
+    request.node.add_report_section("call", "sink contract", text)
 
 
 @pytest.fixture(scope="session")
-def semel_nursery() -> Iterator[Nursery]:
-    """The process from which the processes of all suites are forked."""
-    from semel.verify.contract.forkserver import Nursery
+def semel_fork_server() -> Iterator[ForkServer]:
+    """Start the process that forks the processes of all suites."""
+    from semel.verify.contract.forkserver import ForkServer
 
-    with Nursery() as nursery:
-        yield nursery
+    with ForkServer() as fork_server:
+        yield fork_server
 
 
 _suites: dict[type[SinkContract], Suite] = {}
 
 
 def _played(
-    contract: SinkContract, name: str, nursery: Nursery, request: pytest.FixtureRequest
+    contract: SinkContract, name: str, fork_server: ForkServer, request: pytest.FixtureRequest
 ) -> Result:
-    """Play a case; what is known of the sink stays known for the next one of its class."""
+    """Run a case; the suite of a class is kept for its next case."""
     from semel.sinks import Sink
     from semel.verify.contract.cases import CASES
     from semel.verify.contract.rows import Maker
@@ -122,13 +122,13 @@ def _played(
     subject = Subject(type(contract).__name__, sink, contract.arrived, maker, contract.settles_s)
     suite = _suites.get(type(contract))
     if suite is None or suite.subject.sink != sink:
-        suite = _suites[type(contract)] = Suite(subject, nursery, contract.seed)
+        suite = _suites[type(contract)] = Suite(subject, fork_server, contract.seed)
     suite.subject = subject
     return suite.run(case)
 
 
-def _told(result: Result) -> str:
-    """Tell what was found, with the story of each play."""
+def _describe(result: Result) -> str:
+    """Return the findings, with the story of each scenario."""
     lines = [f"{result.case}: {result.says}: {result.earned.value}"]
     for finding in result.findings:
         lines += [finding.play, *(f"  {text}" for text in finding.what)]

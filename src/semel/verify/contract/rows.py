@@ -1,9 +1,9 @@
-"""The rows that a contract suite delivers: payments whose amounts tell which of them arrived.
+"""The rows that a contract suite delivers: payments whose sum shows which of them arrived.
 
 - `customer` is the entity and `payment_id` the event id, 1, 2, 3, ... for each customer;
-- `amount` is 10 ** (payment_id - 1), so that a sum of amounts tells which events it is made of, and
-  how often each: 1111 is four events, each once; 1201 has the third twice and the second never;
-- `note` is text; one that reads `refuse this` is for a destination to refuse, if it can.
+- `amount` is 10 ** (payment_id - 1), so that a sum of amounts shows which events arrived, and how
+  often: 1111 is four events, each once; 1201 has the third twice and the second never;
+- `note` is text; a destination that can refuse rows should refuse the note `refuse this`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     Pair = tuple[str, str]
-    """An entity and an event id, both as text: so they compare whatever the destination keeps."""
+    """An entity and an event id, both as text, so that they compare whatever type is stored."""
 
 SCHEMA = pa.schema(
     [
@@ -34,7 +34,7 @@ SCHEMA = pa.schema(
 REFUSE = "refuse this"
 
 SOURCE = "payments/0"
-"""The source partition, where events are known by their position."""
+"""The source partition, if events are identified by position."""
 
 LEAST, MOST = -(2**63), 2**63 - 1
 
@@ -52,11 +52,11 @@ TEXTS: tuple[str | None, ...] = (
     " spaces around ",
     "null",
 )
-"""Texts that a destination may stumble over; each is of an entity of its own."""
+"""Texts that a destination may handle wrongly; each belongs to a separate entity."""
 
 NAMES = ("a/b", "ü 東京", "o'clock", 'two "words"', "50%", "a,b", "tab\tbed", "x=y&z", "{0}")
 TWINS = ("twin", "Twin", "twin ", "caf\u00e9", "cafe\u0301", "n" * 300 + "1", "n" * 300 + "2")
-"""Names of entities that a destination may stumble over, and names that it may take for another."""
+"""Entity names that a destination may handle wrongly, and names that it may confuse."""
 
 NUMBERS = (0, -1, MOST, LEAST)
 
@@ -64,29 +64,29 @@ LARGE_CHARACTERS = 2**20
 
 
 @dataclass(frozen=True)
-class Rows:
-    """The rows of one minibatch, by partition, each in its order; and the events in that order."""
+class MinibatchRows:
+    """The rows of one minibatch by partition, and their events, both in order."""
 
     batches: dict[str, pa.RecordBatch]
     events: dict[str, list[Pair]]
 
     @property
     def pairs(self) -> list[Pair]:
-        """Every event, partition by partition."""
+        """All events, partition by partition."""
         return [pair for pairs in self.events.values() for pair in pairs]
 
 
 @dataclass(frozen=True)
 class OneSource(Position):
-    """Identity by position where every row is of one source partition, which no column names."""
+    """Position identity for rows of one source partition, which no column names."""
 
     def require_partition(self, batch: pa.RecordBatch, partition: str) -> None:
-        """Every row is of it."""
+        """Accept every row."""
 
 
 @dataclass(frozen=True)
 class Maker:
-    """Makes rows: the suite's own columns, or what the user's function makes of them."""
+    """Makes rows with the suite's own columns, or as the user's function converts them."""
 
     entity: str = "customer"
     event: str = "payment_id"
@@ -95,17 +95,17 @@ class Maker:
 
     @property
     def identity(self) -> Given | Position:
-        """Entity and event id are given by columns; or the event id is the offset in a source."""
+        """Given identity by two columns; or position identity, where the event id is the offset."""
         if self.by_position:
             return OneSource(offset=self.event, entity=self.entity)
         return Given(entity=self.entity, event=(self.event,))
 
-    def rows(self, payments: pa.Table, partitions: int = 1) -> Rows:
+    def rows(self, payments: pa.Table, partitions: int = 1) -> MinibatchRows:
         """Cut payments into partitions as Spark would. Raises `ConfigurationError`."""
         table = self._changed(payments)
         if self.by_position:
             whole = table.sort_by(self.event).combine_chunks().to_batches()[0]
-            return Rows({SOURCE: whole}, {SOURCE: _pairs(whole, self.entity, self.event)})
+            return MinibatchRows({SOURCE: whole}, {SOURCE: _pairs(whole, self.entity, self.event)})
         batches: dict[str, pa.RecordBatch] = {}
         events: dict[str, list[Pair]] = {}
         whole = table.combine_chunks().to_batches()[0]
@@ -116,10 +116,10 @@ class Maker:
                 name = bucket_name(number, partitions)
                 batches[name] = part
                 events[name] = _pairs(part, self.entity, self.event)
-        return Rows(batches, events)
+        return MinibatchRows(batches, events)
 
     def require(self) -> None:
-        """Raise `ConfigurationError` where no rows can be made."""
+        """Raise `ConfigurationError` if no rows can be made."""
         self._changed(payments(["a", "b"], [1, 2]))
 
     def _changed(self, payments: pa.Table) -> pa.Table:
@@ -130,19 +130,19 @@ class Maker:
             table = self.change(payments)
         except Exception as error:
             raise ConfigurationError(
-                f"the rows function failed: {type(error).__name__}: {error}. It takes an Arrow "
-                "table of payments and gives the Arrow table that is to be delivered"
+                f"the rows function failed: {type(error).__name__}: {error}. It must take an "
+                "Arrow table of payments and return the Arrow table to deliver"
             ) from error
         if not isinstance(table, pa.Table):
             raise ConfigurationError(
-                f"the rows function gave {type(table).__name__}: it takes an Arrow table of "
-                "payments and gives the Arrow table that is to be delivered"
+                f"the rows function returned {type(table).__name__}: it must take an Arrow table "
+                "of payments and return the Arrow table to deliver"
             )
-        self._require_columns(table, "the rows function gave")
+        self._require_columns(table, "the rows function returned")
         if sorted(_pairs(table, self.entity, self.event)) != sorted(_pairs(payments)):
             raise ConfigurationError(
                 "the rows function changed entities or event ids; it may add, drop, rename and "
-                "convert columns, and it gives one row for each row, under the same ids"
+                "convert columns, but must return one row for each row, with the same ids"
             )
         return table
 
@@ -150,8 +150,8 @@ class Maker:
         for name in (self.entity, self.event):
             if name not in table.column_names:
                 raise ConfigurationError(
-                    f"{who} no column {name!r}, only {', '.join(table.column_names)}; name the "
-                    "columns of entity and event id with --entity and --event"
+                    f"{who} no column {name!r}, only {', '.join(table.column_names)}; pass the "
+                    "columns of entity and event id as --entity and --event"
                 )
 
 
@@ -169,7 +169,7 @@ def _pairs(
 def payments(
     customers: Iterable[str], ids: Iterable[int], notes: dict[tuple[str, int], str] | None = None
 ) -> pa.Table:
-    """Make payments of every customer with every id."""
+    """Return payments of every customer with every id."""
     known = notes or {}
     wanted = list(ids)
     return _table(
@@ -180,7 +180,7 @@ def payments(
 
 
 def logged(customers: Sequence[str], ids: Iterable[int]) -> pa.Table:
-    """Make payments as `payments` does, numbered through all customers: the id is an offset."""
+    """Return payments as `payments` does, numbered across all customers: the id is an offset."""
     count = len(customers)
     numbered = [
         (customer, (number - 1) * count + at)
@@ -191,19 +191,19 @@ def logged(customers: Sequence[str], ids: Iterable[int]) -> pa.Table:
 
 
 def odd_texts(prefix: str) -> pa.Table:
-    """Make payments with odd notes, and payments of customers with odd names."""
+    """Return payments with odd notes, and payments of customers with odd names."""
     noted = [(f"{prefix}odd{at}", 1, 1, text) for at, text in enumerate(TEXTS)]
     named = [(f"{prefix}{name}", 1, 1, "an odd name") for name in NAMES + TWINS]
     return _table([*noted, *named])
 
 
 def odd_numbers(prefix: str) -> pa.Table:
-    """Make payments of odd amounts, each of a customer of its own."""
+    """Return payments of odd amounts, each of a separate customer."""
     return _table((f"{prefix}odd{at}", 1, amount, "odd") for at, amount in enumerate(NUMBERS))
 
 
 def large_text(prefix: str) -> pa.Table:
-    """Make payments, one with a megabyte of text between the others of its customer."""
+    """Return payments, one with a megabyte of text between the others of its customer."""
     ordinary = [(f"{prefix}a", number, 10 ** (number - 1), "small") for number in (1, 3)]
     return _table([*ordinary, (f"{prefix}a", 2, 10, "large text " * (LARGE_CHARACTERS // 11))])
 

@@ -1,6 +1,6 @@
-"""What is done to a sink: killed, stopped, cut off, unanswered, and how it goes on after that.
+"""The scenarios of the contract: processes are killed, stopped or cut off, and then replaced.
 
-A play is a script of processes on a stage of its own. Crash points are enumerated first: every
+A scenario is a script of processes in its own sandbox. Crash points are enumerated first: every
 commit, the first, second and last call; moments within a call are spread over its usual length.
 """
 
@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from semel.protocol import Capability, OnReject
-from semel.verify.contract.faults import Fault, What, Where
-from semel.verify.contract.rows import Rows
+from semel.verify.contract.faults import SinkFault, What, Where
+from semel.verify.contract.rows import MinibatchRows
 from semel.verify.contract.sandbox import IDS, NEXT
 
 if TYPE_CHECKING:
@@ -20,48 +20,48 @@ if TYPE_CHECKING:
     from random import Random
 
     from semel.sinks import Sink
-    from semel.verify.contract.sandbox import Record, Stage
+    from semel.verify.contract.sandbox import ProcessRecord, Sandbox
 
 _ASKED = (Capability.TRANSACTIONAL, Capability.SEQUENCED, Capability.PROBING)
 
 LONG = 10_000
-"""How often in a row the ledger does not answer when it is down for good."""
+"""How many commits in a row get no answer when the ledger is down for good."""
 
 WITHIN = 8
 """How many moments of a call are tried."""
 
 WITHIN_FACTOR = 1.3
-"""How far beyond the usual length of a call they reach."""
+"""How far they reach, as a multiple of the usual length of a call."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What is known of a sink before anything goes wrong: a clean run of it."""
+    """What a clean run of the sink shows, as the input of scenarios."""
 
     sink: Sink
-    clean: Record
+    clean: ProcessRecord
     random: Random
 
     @property
     def calls(self) -> list[int]:
-        """The calls at which something happens: the first, the second and the last."""
+        """The calls at which faults are injected: the first, the second and the last."""
         count = self.clean.count(Where.CALL)
         return sorted({1, min(2, count), count} if count else set())
 
     @property
     def middle(self) -> int:
-        """The second call, where there is one: something came before it."""
+        """The second call if there is one: it has a call before it."""
         return min(2, self.clean.count(Where.CALL))
 
     @property
     def commits(self) -> list[int]:
-        """The commits at which something happens: all, or the first and last of very many."""
+        """The commits at which faults are injected: all, or the first and last of very many."""
         count = self.clean.count(Where.COMMIT)
         every = list(range(1, count + 1))
         return every if count <= 7 else [*every[:5], *every[-2:]]
 
     def moments(self, count: int) -> list[float]:
-        """Give moments within a call, spread over its usual length, each with some chance."""
+        """Return moments within a call, spread over its usual length with some randomness."""
         took = sorted(self.clean.took())
         usual = took[len(took) // 2] if took else 0.001
         step = usual * WITHIN_FACTOR / count
@@ -69,11 +69,11 @@ class Scene:
 
 
 @dataclass(frozen=True)
-class Play:
-    """One script."""
+class Scenario:
+    """One script of processes and faults."""
 
     title: str
-    act: Callable[[Stage], None]
+    act: Callable[[Sandbox], None]
     partitions: int = 1
     whole_chunk: bool = False
     by_position: bool = False
@@ -83,293 +83,293 @@ class Play:
 # -- nothing goes wrong
 
 
-def clean(_: Scene) -> Iterator[Play]:
+def clean(_: Scene) -> Iterator[Scenario]:
     """Nothing goes wrong."""
 
-    def several(stage: Stage) -> None:
-        stage.finish()
-        stage.next_minibatch(stage.ordinary(NEXT))
-        stage.finish()
+    def several(sandbox: Sandbox) -> None:
+        sandbox.finish()
+        sandbox.next_minibatch(sandbox.ordinary(NEXT))
+        sandbox.finish()
 
-    def again(stage: Stage) -> None:
-        stage.finish()
-        stage.finish()  # the driver died before Spark committed: the same minibatch once more
+    def again(sandbox: Sandbox) -> None:
+        sandbox.finish()
+        sandbox.finish()  # the driver died before Spark committed: the same minibatch once more
 
-    def counted(stage: Stage) -> None:
-        later = [stage.ordinary([number]) for number in IDS]
-        stage.rows = Rows({}, {})
-        for rows in [*[stage.rows] * 7, *later]:
-            stage.finish()
-            stage.next_minibatch(rows)
-        stage.finish()
+    def counted(sandbox: Sandbox) -> None:
+        later = [sandbox.ordinary([number]) for number in IDS]
+        sandbox.rows = MinibatchRows({}, {})
+        for rows in [*[sandbox.rows] * 7, *later]:
+            sandbox.finish()
+            sandbox.next_minibatch(rows)
+        sandbox.finish()
 
-    yield Play("two minibatches", several)
-    yield Play("minibatches 8, 9 and 10 in runs 9, 10 and 11: numbers, not texts", counted)
-    yield Play("a complete minibatch, once more", again)
-    yield Play("all events in one call", lambda stage: stage.finish(), whole_chunk=True)
+    yield Scenario("two minibatches", several)
+    yield Scenario("minibatches 8, 9 and 10 in runs 9, 10 and 11, compared as numbers", counted)
+    yield Scenario("a complete minibatch, once more", again)
+    yield Scenario("all events in one call", lambda sandbox: sandbox.finish(), whole_chunk=True)
 
 
 # -- killed
 
 
-def _kill(fault: Fault, stage: Stage) -> None:
-    stage.run(fault)
-    stage.finish()
+def _kill(fault: SinkFault, sandbox: Sandbox) -> None:
+    sandbox.run(fault)
+    sandbox.finish()
 
 
-def _struck(fault: Fault) -> Play:
-    """Struck by one fault, then played to its end."""
-    return Play(str(fault), partial(_kill, fault))
+def _struck(fault: SinkFault) -> Scenario:
+    """Return a scenario with one fault that then runs to its end."""
+    return Scenario(str(fault), partial(_kill, fault))
 
 
-def _at_calls(scene: Scene, *whats: What) -> Iterator[Play]:
+def _at_calls(scene: Scene, *whats: What) -> Iterator[Scenario]:
     for number in scene.calls:
         for what in whats:
-            yield _struck(Fault(what, Where.CALL, number))
+            yield _struck(SinkFault(what, Where.CALL, number))
 
 
-def _at_commits(scene: Scene, kinds: set[str], *whats: What) -> Iterator[Play]:
+def _at_commits(scene: Scene, kinds: set[str], *whats: What) -> Iterator[Scenario]:
     for number in scene.commits:
         kind = scene.clean.kinds()[number - 1]
         if kind in kinds:
             for what in whats:
-                fault = Fault(what, Where.COMMIT, number)
-                yield Play(f"{fault} ({kind})", partial(_kill, fault))
+                fault = SinkFault(what, Where.COMMIT, number)
+                yield Scenario(f"{fault} ({kind})", partial(_kill, fault))
 
 
-def before_intent(scene: Scene) -> Iterator[Play]:
+def before_intent(scene: Scene) -> Iterator[Scenario]:
     """Killed before anything was sent."""
     yield from _at_commits(scene, {"register", "open"}, What.KILL_BEFORE, What.KILL_AFTER)
     yield from _at_commits(scene, {"claim", "span"}, What.KILL_BEFORE)
 
 
-def after_intent(scene: Scene) -> Iterator[Play]:
+def after_intent(scene: Scene) -> Iterator[Scenario]:
     """Killed between an intent and its call."""
     yield from _at_commits(scene, {"claim", "span", "take"}, What.KILL_AFTER)
     yield from _at_calls(scene, What.KILL_BEFORE)
 
 
-def mid_call(scene: Scene) -> Iterator[Play]:
+def mid_call(scene: Scene) -> Iterator[Scenario]:
     """Killed at moments within a call."""
     for moment in scene.moments(WITHIN):
-        yield _struck(Fault(What.KILL_WITHIN, Where.CALL, scene.middle, moment))
+        yield _struck(SinkFault(What.KILL_WITHIN, Where.CALL, scene.middle, moment))
 
 
-def after_effect(scene: Scene) -> Iterator[Play]:
-    """Killed after a call, before its answer was used."""
+def after_effect(scene: Scene) -> Iterator[Scenario]:
+    """Killed after a call, before its reply was used."""
     yield from _at_calls(scene, What.KILL_AFTER)
 
 
-def before_complete(scene: Scene) -> Iterator[Play]:
+def before_complete(scene: Scene) -> Iterator[Scenario]:
     """Killed around the end of the minibatch."""
     kinds = {"complete", "other", "park"}
     yield from _at_commits(scene, kinds, What.KILL_BEFORE, What.KILL_AFTER)
 
 
-def take_over(scene: Scene) -> Iterator[Play]:
+def take_over(scene: Scene) -> Iterator[Scenario]:
     """Killed, and killed again while taking over."""
 
-    def act(second: Fault, stage: Stage) -> None:
-        stage.rows = stage.wide(scene.middle)
-        stage.run(Fault(What.KILL_AFTER, Where.CALL, scene.middle))
-        stage.run(second)
-        stage.finish()
+    def act(second: SinkFault, sandbox: Sandbox) -> None:
+        sandbox.rows = sandbox.wide(scene.middle)
+        sandbox.run(SinkFault(What.KILL_AFTER, Where.CALL, scene.middle))
+        sandbox.run(second)
+        sandbox.finish()
 
     for where in (Where.OPEN, Where.ASK) if scene.sink.capability in _ASKED else (Where.OPEN,):
         for what in (What.KILL_BEFORE, What.KILL_AFTER):
-            fault = Fault(what, where)
-            yield Play(f"killed after an effect, then {fault}", partial(act, fault))
+            fault = SinkFault(what, where)
+            yield Scenario(f"killed after an effect, then {fault}", partial(act, fault))
 
 
-def twice(scene: Scene) -> Iterator[Play]:
+def twice(scene: Scene) -> Iterator[Scenario]:
     """Killed twice in a row."""
 
-    def act(whats: tuple[What, What], stage: Stage) -> None:
-        stage.rows = stage.wide(scene.middle)
-        stage.run(Fault(whats[0], Where.CALL, scene.middle))
-        stage.run(Fault(whats[1], Where.CALL))
-        stage.finish()
+    def act(whats: tuple[What, What], sandbox: Sandbox) -> None:
+        sandbox.rows = sandbox.wide(scene.middle)
+        sandbox.run(SinkFault(whats[0], Where.CALL, scene.middle))
+        sandbox.run(SinkFault(whats[1], Where.CALL))
+        sandbox.finish()
 
     kills = (What.KILL_BEFORE, What.KILL_AFTER)
     for pair in ((one, other) for one in kills for other in kills):
-        yield Play(f"{pair[0]} a call, then {pair[1]} a call", partial(act, pair))
+        yield Scenario(f"{pair[0]} a call, then {pair[1]} a call", partial(act, pair))
 
 
-# -- answers
+# -- replies
 
 
-def reply_lost(scene: Scene) -> Iterator[Play]:
-    """The answer of a call is lost."""
+def reply_lost(scene: Scene) -> Iterator[Scenario]:
+    """The reply of a call is lost."""
     yield from _at_calls(scene, What.LOST, What.LOST_CLOSED)
 
 
-def request_lost(scene: Scene) -> Iterator[Play]:
-    """A call is not made, and nobody knows."""
+def request_lost(scene: Scene) -> Iterator[Scenario]:
+    """A request is lost, and its outcome is unknown."""
     yield from _at_calls(scene, What.UNSENT)
 
 
-def late_call(scene: Scene) -> Iterator[Play]:
+def late_call(scene: Scene) -> Iterator[Scenario]:
     """A call arrives after its own repeat."""
     yield from _at_calls(scene, What.LATE)
 
 
-def session_closed(scene: Scene) -> Iterator[Play]:
-    """The session is closed when it is called."""
+def session_closed(scene: Scene) -> Iterator[Scenario]:
+    """The session is closed before a call."""
     yield from _at_calls(scene, What.CLOSED)
 
 
-def connection_cut(scene: Scene) -> Iterator[Play]:
-    """Connections are cut before a call, in it, or hear no answer."""
+def connection_cut(scene: Scene) -> Iterator[Scenario]:
+    """Connections are cut before or during a call, or receive no reply."""
     yield from _at_calls(scene, What.SEVERED, What.DEAF)
     for what in (What.CUT, What.DEAF):
         for moment in scene.moments(WITHIN // 2):
-            yield _struck(Fault(what, Where.CALL, scene.middle, moment))
+            yield _struck(SinkFault(what, Where.CALL, scene.middle, moment))
 
 
-# -- a destination that lost something
+# -- a destination that lost data
 
 
-def lost_progress(scene: Scene) -> Iterator[Play]:
-    """The row is behind what was acknowledged; and where it is not, nobody is accused."""
+def lost_progress(scene: Scene) -> Iterator[Scenario]:
+    """The row is behind what was acknowledged; a row that is not behind is accepted."""
 
-    def behind(fault: Fault, stage: Stage) -> None:
-        stage.run(fault)
-        stage.finish()
+    def behind(fault: SinkFault, sandbox: Sandbox) -> None:
+        sandbox.run(fault)
+        sandbox.finish()
 
-    def later(fault: Fault, stage: Stage) -> None:
-        stage.finish()
-        stage.next_minibatch(stage.ordinary(NEXT))
-        stage.run(fault)
-        stage.finish()
+    def later(fault: SinkFault, sandbox: Sandbox) -> None:
+        sandbox.finish()
+        sandbox.next_minibatch(sandbox.ordinary(NEXT))
+        sandbox.run(fault)
+        sandbox.finish()
 
     for number in scene.calls:
-        fault = Fault(What.BEHIND, Where.CALL, number)
-        yield Play(str(fault), partial(behind, fault))
+        fault = SinkFault(What.BEHIND, Where.CALL, number)
+        yield Scenario(str(fault), partial(behind, fault))
     for what in (What.BEHIND, What.KILL_BEFORE, What.KILL_AFTER):
-        fault = Fault(what, Where.CALL)
-        yield Play(f"in the next minibatch {fault}", partial(later, fault))
+        fault = SinkFault(what, Where.CALL)
+        yield Scenario(f"in the next minibatch {fault}", partial(later, fault))
 
 
 # -- zombies
 
 
-def zombie(scene: Scene) -> Iterator[Play]:
+def zombie(scene: Scene) -> Iterator[Scenario]:
     """Stopped, replaced, and woken when all is done."""
 
-    def by_run(fault: Fault, stage: Stage) -> None:
-        zombie = stage.stop(fault)
-        stage.replace(zombie)
-        stage.finish()
+    def by_run(fault: SinkFault, sandbox: Sandbox) -> None:
+        zombie = sandbox.stop(fault)
+        sandbox.replace(zombie)
+        sandbox.finish()
         zombie.wake()
 
-    def by_task(fault: Fault, stage: Stage) -> None:
-        zombie = stage.stop(fault)
-        stage.replace(zombie, opens=False, task=2)
+    def by_task(fault: SinkFault, sandbox: Sandbox) -> None:
+        zombie = sandbox.stop(fault)
+        sandbox.replace(zombie, opens=False, task=2)
         zombie.wake()
-        stage.finish()
+        sandbox.finish()
 
-    def after_next(fault: Fault, stage: Stage) -> None:
-        zombie = stage.stop(fault)
-        stage.finish()
-        stage.next_minibatch(stage.ordinary(NEXT))
-        stage.finish()
-        zombie.wake()
-
-    def after_loss(fault: Fault, stage: Stage) -> None:
-        zombie = stage.stop(fault)
-        stage.lose_checkpoint(stage.ordinary(range(1, 3)))
-        stage.finish()
-        stage.next_minibatch(stage.ordinary(range(3, 6)))
-        stage.finish()
+    def after_next(fault: SinkFault, sandbox: Sandbox) -> None:
+        zombie = sandbox.stop(fault)
+        sandbox.finish()
+        sandbox.next_minibatch(sandbox.ordinary(NEXT))
+        sandbox.finish()
         zombie.wake()
 
-    # A place that is written whole is put there by the last call.
+    def after_loss(fault: SinkFault, sandbox: Sandbox) -> None:
+        zombie = sandbox.stop(fault)
+        sandbox.lose_checkpoint(sandbox.ordinary(range(1, 3)))
+        sandbox.finish()
+        sandbox.next_minibatch(sandbox.ordinary(range(3, 6)))
+        sandbox.finish()
+        zombie.wake()
+
+    # The last call moves a place that is overwritten whole.
     at = scene.calls[-1] if scene.sink.whole else scene.middle
     moment = scene.moments(1)[0]
     faults = [
-        Fault(What.STOP_BEFORE, Where.CALL, at),
-        Fault(What.STOP_WITHIN, Where.CALL, at, moment),
-        Fault(What.STOP_AFTER, Where.CALL, at),
+        SinkFault(What.STOP_BEFORE, Where.CALL, at),
+        SinkFault(What.STOP_WITHIN, Where.CALL, at, moment),
+        SinkFault(What.STOP_AFTER, Where.CALL, at),
     ]
     for fault in faults:
-        yield Play(f"{fault}; a later run finished, then it woke", partial(by_run, fault))
-        yield Play(f"{fault}; a later task finished, then it woke", partial(by_task, fault))
-    yield Play(f"{faults[0]}; woke after the next minibatch", partial(after_next, faults[0]))
-    yield Play(f"{faults[0]}; woke after the checkpoint was lost", partial(after_loss, faults[0]))
+        yield Scenario(f"{fault}; a later run finished, then it woke", partial(by_run, fault))
+        yield Scenario(f"{fault}; a later task finished, then it woke", partial(by_task, fault))
+    yield Scenario(f"{faults[0]}; woke after the next minibatch", partial(after_next, faults[0]))
+    yield Scenario(
+        f"{faults[0]}; woke after the checkpoint was lost", partial(after_loss, faults[0])
+    )
 
 
-def two_alive(scene: Scene) -> Iterator[Play]:
-    """Woken while whoever replaced it is at work."""
+def two_alive(scene: Scene) -> Iterator[Scenario]:
+    """Woken while its replacement is running."""
 
-    def act(opens: bool, stage: Stage) -> None:
-        stage.rows = stage.wide(scene.middle)
-        first = stage.stop(Fault(What.STOP_BEFORE, Where.CALL, scene.middle))
+    def act(opens: bool, sandbox: Sandbox) -> None:
+        sandbox.rows = sandbox.wide(scene.middle)
+        first = sandbox.stop(SinkFault(What.STOP_BEFORE, Where.CALL, scene.middle))
         task = 1 if opens else 2
-        second = stage.start(Fault(What.STOP_BEFORE, Where.CALL), opens=opens, task=task)
+        second = sandbox.start(SinkFault(What.STOP_BEFORE, Where.CALL), opens=opens, task=task)
         second.wait()
         first.wake()
         second.wake()
-        stage.finish()
+        sandbox.finish()
 
     for opens in (True, False):
         later = "run" if opens else "task"
-        yield Play(f"woke while a later {later} was at its first call", partial(act, opens))
+        yield Scenario(f"woke while a later {later} was at its first call", partial(act, opens))
 
 
 # -- the checkpoint
 
 
-def lose_checkpoint(fault: Fault | None, stage: Stage) -> None:
-    """Lose the checkpoint after a minibatch that may have been struck; everything comes again."""
-    stage.run(fault)
-    stage.lose_checkpoint(stage.ordinary(range(1, 3)))  # cut in another way, too
-    stage.finish()
-    stage.next_minibatch(stage.ordinary(range(3, 6)))
-    stage.finish()
+def lose_checkpoint(fault: SinkFault | None, sandbox: Sandbox) -> None:
+    """Lose the checkpoint after a minibatch with or without a fault; all input comes again."""
+    sandbox.run(fault)
+    sandbox.lose_checkpoint(sandbox.ordinary(range(1, 3)))  # also cut into other minibatches
+    sandbox.finish()
+    sandbox.next_minibatch(sandbox.ordinary(range(3, 6)))
+    sandbox.finish()
 
 
 # -- identity by position
 
 
-def by_position(scene: Scene) -> Iterator[Play]:
-    """Events are known by their offset: the core of what is done to others."""
+def by_position(scene: Scene) -> Iterator[Scenario]:
+    """Events are identified by their offset; the most important scenarios run again."""
 
-    def woken(fault: Fault, stage: Stage) -> None:
-        zombie = stage.stop(fault)
-        stage.replace(zombie)
-        stage.finish()
+    def woken(fault: SinkFault, sandbox: Sandbox) -> None:
+        zombie = sandbox.stop(fault)
+        sandbox.replace(zombie)
+        sandbox.finish()
         zombie.wake()
 
-    acts: list[tuple[str, Callable[[Stage], None]]] = [
+    acts: list[tuple[str, Callable[[Sandbox], None]]] = [
         (play.title, play.act) for play in clean(scene)
     ]
     at = scene.middle
     for what in (What.KILL_BEFORE, What.KILL_AFTER, What.LOST):
-        fault = Fault(what, Where.CALL, at)
+        fault = SinkFault(what, Where.CALL, at)
         acts.append((str(fault), partial(_kill, fault)))
-        acts.append(
-            (f"the checkpoint was lost after it was {fault}", partial(lose_checkpoint, fault))
-        )
+        acts.append((f"the checkpoint was lost after {fault}", partial(lose_checkpoint, fault)))
     acts.append(
         ("the checkpoint was lost after a complete minibatch", partial(lose_checkpoint, None))
     )
-    fault = Fault(What.STOP_BEFORE, Where.CALL, at)
+    fault = SinkFault(What.STOP_BEFORE, Where.CALL, at)
     acts.append((f"{fault}; a later run finished, then it woke", partial(woken, fault)))
     for title, act in acts:
-        yield Play(title, act, by_position=True)
+        yield Scenario(title, act, by_position=True)
 
 
 # -- the ledger
 
 
-def ledger_down(scene: Scene) -> Iterator[Play]:
-    """The ledger does not answer, or its answer is lost."""
+def ledger_down(scene: Scene) -> Iterator[Scenario]:
+    """The ledger does not answer, or its reply is lost."""
     kinds = scene.clean.kinds()
     known = {kind: at for at, kind in reversed(list(enumerate(kinds, 1)))}
     for number in sorted({*known.values(), *scene.commits[-2:]}):
-        fault = Fault(What.LOST, Where.COMMIT, number)
-        yield Play(f"{fault} ({kinds[number - 1]})", partial(_kill, fault))
-        fault = Fault(What.AWAY, Where.COMMIT, number, times=LONG)
-        yield Play(f"{fault} ({kinds[number - 1]}), and from then on", partial(_kill, fault))
-    fault = Fault(What.AWAY, Where.COMMIT, scene.commits[-1], times=3)
-    yield Play(f"{fault}, three times", partial(_kill, fault))
+        fault = SinkFault(What.LOST, Where.COMMIT, number)
+        yield Scenario(f"{fault} ({kinds[number - 1]})", partial(_kill, fault))
+        fault = SinkFault(What.AWAY, Where.COMMIT, number, times=LONG)
+        yield Scenario(f"{fault} ({kinds[number - 1]}), and from then on", partial(_kill, fault))
+    fault = SinkFault(What.AWAY, Where.COMMIT, scene.commits[-1], times=3)
+    yield Scenario(f"{fault}, three times", partial(_kill, fault))

@@ -1,9 +1,9 @@
-"""The contract suite: crashes a sink at every step, and says whether it earns its capability.
+"""The contract suite: crashes a sink at every step, and reports whether it earns its capability.
 
 Always true:
-- the sink's own code runs, in real processes, with the real delivery on a real ledger; only chunks
+- the sink's own code runs in real processes, with the real delivery on a real ledger; only chunks
   are made small, and a policy that repeats or drops events is replaced by `hold`;
-- what could not be looked at is unknown, and unknown is not earned.
+- a case that could not be checked is unknown, and unknown is not earned.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from uuid import uuid4
 from semel.errors import ConfigurationError, SemelError, SinkBroken
 from semel.protocol import Capability, OnDoubt, OnReject
 from semel.runtime import SystemClock
-from semel.verify.contract.cases import CASES, Case
+from semel.verify.contract.cases import CASES, ContractCase
 from semel.verify.contract.faults import CUTS
-from semel.verify.contract.forkserver import Nursery, NurseryFailed
+from semel.verify.contract.forkserver import ForkServer, ForkServerFailed
 from semel.verify.contract.judge import judge
 from semel.verify.contract.rows import Maker
-from semel.verify.contract.sandbox import Stage, Stuck
-from semel.verify.contract.scenarios import Play, Scene
+from semel.verify.contract.sandbox import Sandbox, Stuck
+from semel.verify.contract.scenarios import Scenario, Scene
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from semel.sinks import Sink
     from semel.verify.contract.rows import Pair
-    from semel.verify.contract.sandbox import Record
+    from semel.verify.contract.sandbox import ProcessRecord
 
 SEED = 7
 SETTLES_S = 0.2
@@ -41,13 +41,13 @@ CHUNK_ROWS = 3
 NOT_CLEAN = "it does not work when nothing goes wrong"
 SPAN_CHUNKS = 2
 
-CLEAN = Play("nothing goes wrong", lambda stage: stage.finish())
+CLEAN = Scenario("nothing goes wrong", lambda sandbox: sandbox.finish())
 
 Arrived = Callable[[], Iterable[tuple[object, object]]]
 
 
 class Earned(StrEnum):
-    """What is said of a case."""
+    """The result of a case."""
 
     YES = "earned"
     NO = "broken"
@@ -57,14 +57,14 @@ class Earned(StrEnum):
 
 @dataclass(frozen=True)
 class Subject:
-    """A sink under test, and how to look at what arrived.
+    """A sink under test, and how to find out what arrived.
 
     Attributes:
-        name: what people call it.
-        arrived: gives the effects that happened, in the order of arrival, as pairs of entity and
-            event id; one that happened twice is given twice.
+        name: its name in messages.
+        arrived: returns the effects that happened, in the order of arrival, as pairs of entity and
+            event id; an effect that happened twice is returned twice.
         maker: makes the rows.
-        settles_s: how long the destination needs to come to an end with calls whose caller is gone.
+        settles_s: how long the destination needs to finish calls whose caller is gone.
     """
 
     name: str
@@ -76,20 +76,20 @@ class Subject:
 
 @dataclass(frozen=True)
 class Finding:
-    """A play that did not go as promised: what happened to which event, and the story."""
+    """A scenario that broke the promise: what happened to which event, and the story."""
 
     play: str
     what: tuple[str, ...]
     story: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Give it as a JSON object."""
+        """Return it as a JSON object."""
         return {"play": self.play, "what": list(self.what), "story": list(self.story)}
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a case showed."""
+    """The result of a case, with its findings."""
 
     case: str
     says: str
@@ -101,7 +101,7 @@ class Result:
     findings: tuple[Finding, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Give it as a JSON object."""
+        """Return it as a JSON object."""
         return {
             "case": self.case,
             "says": self.says,
@@ -115,37 +115,37 @@ class Result:
 
 
 def earned(results: Sequence[Result]) -> bool:
-    """Say whether nothing is broken and nothing unknown, and something was shown."""
-    said = {result.earned for result in results}
-    return Earned.YES in said and said <= {Earned.YES, Earned.NOTHING}
+    """Whether at least one case is earned, and no case is broken or unknown."""
+    found = {result.earned for result in results}
+    return Earned.YES in found and found <= {Earned.YES, Earned.NOTHING}
 
 
 @dataclass
 class _Played:
-    """A play that is over."""
+    """A scenario that has ended."""
 
-    play: Play
-    stage: Stage
+    play: Scenario
+    sandbox: Sandbox
     stuck: Stuck | None = None
     happened: bool = True
 
 
 class Suite:
-    """Plays cases against one sink."""
+    """Runs cases against one sink."""
 
-    def __init__(self, subject: Subject, nursery: Nursery, seed: int = SEED) -> None:
+    def __init__(self, subject: Subject, fork_server: ForkServer, seed: int = SEED) -> None:
         self.subject = subject
         self.seed = seed
-        self._nursery = nursery
+        self._fork_server = fork_server
         self._clock = SystemClock()
         self._token = uuid4().hex[:8]
-        self._stages = 0
+        self._sandboxes = 0
         self._loaded: bytes | None = None
-        self._clean: Record | None = None
+        self._clean: ProcessRecord | None = None
         self._played: dict[str, list[_Played]] = {}
 
-    def run(self, case: Case) -> Result:
-        """Play every play of a case, then look at what arrived, and judge."""
+    def run(self, case: ContractCase) -> Result:
+        """Run every scenario of a case, then check what arrived."""
         reason = case.why_not(self.subject.sink)
         if reason is not None:
             return Result(case.name, case.says, Earned.NOTHING, findings=(Finding("-", (reason,)),))
@@ -153,12 +153,12 @@ class Suite:
         try:
             played = self._play_all(case)
             result = self._judge(case, played, self._arrived())
-        except (NurseryFailed, ConfigurationError) as error:
+        except (ForkServerFailed, ConfigurationError) as error:
             result = self._unknown(case, str(error))
         return replace(result, seconds=self._clock.monotonic() - began)
 
     def look_again(self, results: Sequence[Result]) -> list[Result]:
-        """Look once more at what arrived: what came after a case was judged counts too."""
+        """Check once more what arrived: effects after a case was judged count too."""
         try:
             arrived = self._arrived()
         except ConfigurationError as error:
@@ -172,138 +172,142 @@ class Suite:
             final.append(replace(again, seconds=result.seconds))
         return final
 
-    # -- playing
+    # -- running
 
-    def _play_all(self, case: Case) -> list[_Played]:
+    def _play_all(self, case: ContractCase) -> list[_Played]:
         scene = Scene(self.subject.sink, self._looked(), Random(f"{self.seed}/{case.name}"))
         self._played[case.name] = [self._play(play) for play in case.plays(scene)]
         return self._played[case.name]
 
-    def _looked(self) -> Record:
-        """Run it once with nothing going wrong, to know its steps."""
+    def _looked(self) -> ProcessRecord:
+        """Run it once without faults, to learn its steps."""
         if self._clean is None:
-            self._clean = self._stage(CLEAN).run()
+            self._clean = self._sandbox(CLEAN).run()
         if not self._clean.ended:
-            kind, why = self._clean.error or ("", "it ended without a word")
+            kind, why = self._clean.error or ("", "it ended without an error message")
             raise ConfigurationError(f"{NOT_CLEAN}: {kind}: {why}")
         return self._clean
 
-    def _play(self, play: Play) -> _Played:
-        stage = self._stage(play)
-        played = _Played(play, stage)
+    def _play(self, play: Scenario) -> _Played:
+        sandbox = self._sandbox(play)
+        played = _Played(play, sandbox)
         try:
-            play.act(stage)
+            play.act(sandbox)
         except Stuck as stuck:
             played.stuck = stuck
-            stuck.blames = stuck.blames or self._stage(CLEAN).run().ended  # it works for others
-        played.happened = _happened(stage)
-        for actor in stage.zombies:  # one that is stopped still would stay so
-            self._nursery.signal(actor.pid, 9)
+            stuck.blames = stuck.blames or self._sandbox(CLEAN).run().ended  # it works for others
+        played.happened = _happened(sandbox)
+        for process in sandbox.zombies:  # one that is still stopped would stay stopped
+            self._fork_server.signal(process.pid, 9)
         return played
 
-    def _stage(self, play: Play) -> Stage:
+    def _sandbox(self, play: Scenario) -> Sandbox:
         chunk_rows = None if play.whole_chunk else CHUNK_ROWS
         sink = tested(self.subject.sink, chunk_rows, play.on_reject)
         self._load(sink)
-        self._stages += 1
-        name = f"{self._token}-{self._stages}-"
-        folder = self._nursery.folder / name
+        self._sandboxes += 1
+        name = f"{self._token}-{self._sandboxes}-"
+        folder = self._fork_server.folder / name
         maker = replace(self.subject.maker, by_position=play.by_position)
         settles_s = self.subject.settles_s
-        return Stage(self._nursery, sink, maker, folder, name, settles_s, play.partitions)
+        return Sandbox(self._fork_server, sink, maker, folder, name, settles_s, play.partitions)
 
     def _load(self, sink: Sink) -> None:
-        """Send the sink to where processes are forked."""
+        """Send the sink to the fork server."""
         try:
             pickled = pickle.dumps(sink)
         except Exception as error:
             raise ConfigurationError(
-                f"the sink cannot be pickled ({error}); it travels from the driver to every "
-                "executor, so it is a frozen dataclass of plain values, of an importable module"
+                f"the sink cannot be pickled ({error}); it is sent from the driver to every "
+                "executor, so make it a frozen dataclass of plain values in an importable module"
             ) from error
         if pickled != self._loaded:
-            self._nursery.load(pickled, _modules(sink))
+            self._fork_server.load(pickled, _modules(sink))
             self._loaded = pickled
 
-    # -- looking
+    # -- checking
 
     def _arrived(self) -> list[Pair]:
-        """Ask the user's function. Raises `ConfigurationError`: then nothing is known."""
+        """Call the user's function. Raises `ConfigurationError` if it fails."""
         try:
             return [(str(entity), str(event)) for entity, event in self.subject.arrived()]
         except Exception as error:
             raise ConfigurationError(
-                f"arrived() failed ({type(error).__name__}: {error}); it gives pairs of entity and "
-                "event id, one for each effect that happened, in the order of arrival"
+                f"arrived() failed ({type(error).__name__}: {error}); it must return pairs of "
+                "entity and event id, one for each effect that happened, in the order of arrival"
             ) from error
 
-    def _judge(self, case: Case, played: Sequence[_Played], arrived: Sequence[Pair]) -> Result:
+    def _judge(
+        self, case: ContractCase, played: Sequence[_Played], arrived: Sequence[Pair]
+    ) -> Result:
         findings: list[Finding] = []
         unknown: list[Finding] = []
         events = doubts = 0
         for each in played:
-            told = _told(each)
-            if told and each.stuck is not None and not each.stuck.blames:
-                unknown.append(Finding(each.play.title, told, tuple(each.stage.story())))
+            stuck = _describe(each)
+            if stuck and each.stuck is not None and not each.stuck.blames:
+                unknown.append(Finding(each.play.title, stuck, tuple(each.sandbox.story())))
                 continue
-            verdict = judge(each.stage, arrived)
+            verdict = judge(each.sandbox, arrived)
             events, doubts = events + verdict.events, doubts + verdict.in_doubt
-            what = (*told, *verdict.violations)
+            what = (*stuck, *verdict.violations)
             if what:
-                findings.append(Finding(each.play.title, what, tuple(each.stage.story())))
-        said = Earned.NO if findings else Earned.UNKNOWN if unknown else Earned.YES
-        if said is Earned.YES:
-            said, unknown = _happened_in(played)
+                findings.append(Finding(each.play.title, what, tuple(each.sandbox.story())))
+        result = Earned.NO if findings else Earned.UNKNOWN if unknown else Earned.YES
+        if result is Earned.YES:
+            result, unknown = _happened_in(played)
         return Result(
-            case.name, case.says, said, len(played), events, doubts, 0.0, (*findings, *unknown)
+            case.name, case.says, result, len(played), events, doubts, 0.0, (*findings, *unknown)
         )
 
-    def _unknown(self, case: Case, why: str) -> Result:
+    def _unknown(self, case: ContractCase, why: str) -> Result:
         return Result(case.name, case.says, **_blind(why))
 
 
 def _blind(why: str) -> dict[str, Any]:
-    """Nobody can tell, but where the sink's own code broke with nothing going wrong."""
+    """Return an unknown result, or a broken one if the sink's own code failed without any fault."""
     broken = why.startswith(f"{NOT_CLEAN}: {SinkBroken.__name__}:")
     earned = Earned.NO if broken else Earned.UNKNOWN
     return {"earned": earned, "findings": (Finding("-", (why,)),)}
 
 
-def _told(played: _Played) -> tuple[str, ...]:
+def _describe(played: _Played) -> tuple[str, ...]:
     return () if played.stuck is None else (str(played.stuck),)
 
 
-def _happened(stage: Stage) -> bool:
-    """Whether all that was to go wrong did."""
-    return all(actor.record().fault for actor in stage.actors if actor.order.fault is not None)
+def _happened(sandbox: Sandbox) -> bool:
+    """Whether every planned fault happened."""
+    return all(
+        process.record().fault for process in sandbox.processes if process.order.fault is not None
+    )
 
 
 def _shut(played: _Played) -> int | None:
-    """Give how many connections a play cut; None where it was to cut none."""
+    """Return how many connections a scenario cut; None if it was to cut none."""
     cuts = [
-        actor
-        for actor in played.stage.actors
-        if actor.order.fault is not None and actor.order.fault.what in CUTS
+        process
+        for process in played.sandbox.processes
+        if process.order.fault is not None and process.order.fault.what in CUTS
     ]
-    return sum(actor.record().shut or 0 for actor in cuts) if cuts else None
+    return sum(process.record().shut or 0 for process in cuts) if cuts else None
 
 
 def _happened_in(played: Sequence[_Played]) -> tuple[Earned, list[Finding]]:
-    """Say whether what was to go wrong did, in every play of a case that went well."""
+    """Return whether every planned fault happened, for a case without violations."""
     missed = [each for each in played if not each.happened]
     if missed or not played:
-        why = ("what was to go wrong never happened",)
+        why = ("the planned fault never happened",)
         return Earned.UNKNOWN, [Finding(each.play.title, why) for each in missed] or [
             Finding("-", why)
         ]
     cuts = [shut for shut in map(_shut, played) if shut is not None]
     if cuts and not any(cuts):
-        return Earned.NOTHING, [Finding("-", ("the sink has no connection that could be cut",))]
+        return Earned.NOTHING, [Finding("-", ("the sink has no connection to cut",))]
     return Earned.YES, []
 
 
 def tested(sink: Sink, chunk_rows: int | None, on_reject: OnReject) -> Sink:
-    """Give the sink as it is tested: small chunks, and nothing repeated or dropped by a policy."""
+    """Return the sink as it is tested: small chunks, and no policy that repeats or drops events."""
     wanted: dict[str, Any] = {"on_reject": on_reject}
     if sink.on_doubt not in (OnDoubt.HOLD, OnDoubt.PROBE):
         wanted["on_doubt"] = OnDoubt.HOLD
@@ -314,11 +318,11 @@ def tested(sink: Sink, chunk_rows: int | None, on_reject: OnReject) -> Sink:
     try:
         return replace(sink, **wanted) if wanted else sink
     except (TypeError, ValueError, SemelError):
-        return sink  # it has its own mind about these: it is tested as it is
+        return sink  # it does not accept these settings: it is tested unchanged
 
 
 def _modules(sink: Sink) -> dict[str, str]:
-    """Name the modules that the sink's pickle refers to, and their files."""
+    """Return the modules that the sink's pickle refers to, with their files."""
     named = {type(sink).__module__}
     for value in vars(sink).values():
         named.add(getattr(value, "__module__", None) or type(value).__module__)

@@ -1,6 +1,6 @@
-"""One try at a minibatch, in a process of its own: what a driver and its tasks do, without Spark.
+"""One attempt at a minibatch in a separate process: the work of a driver and its tasks, no Spark.
 
-The real driver, the real delivery and a real ledger; the sink is the user's own, watched.
+Driver, delivery and ledger are the real ones; the sink is the user's own, instrumented.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from semel.ledger.journal import Journal
 from semel.ledger.store.sqlite import SqliteStore
 from semel.ledger.verbs.open import Minibatches
 from semel.runtime import Process, SystemClock
-from semel.verify.contract.faults import Desk, Fault
+from semel.verify.contract.faults import FaultRecorder, SinkFault
 from semel.verify.contract.instrumented import WatchedStore, watched_sink
 
 if TYPE_CHECKING:
@@ -38,11 +38,10 @@ _OFFSET = struct.Struct("d")
 
 
 class SharedClock:
-    """A clock that all processes of a play share: long waits pass quickly, for everybody.
+    """A clock that all processes of a scenario share: long waits pass quickly for all of them.
 
-    A wait for calls whose caller is gone takes `settles_s` of real time, which is what the
-    destination gets to come to an end with them; a pause before the next try is shorter. The rest
-    is skipped.
+    A wait for calls whose caller is gone takes `settles_s` of real time, in which the destination
+    can finish them; a pause before the next try is shorter. The rest is skipped.
     """
 
     PAUSE_S = 0.02
@@ -57,22 +56,22 @@ class SharedClock:
             self._skipped = mmap.mmap(file.fileno(), _OFFSET.size)
 
     def monotonic(self) -> float:
-        """Seconds, with what was skipped."""
+        """Return seconds, including skipped time."""
         return self._clock.monotonic() + self._offset()
 
     def wall(self) -> float:
-        """Seconds since 1970, with what was skipped."""
+        """Return seconds since 1970, including skipped time."""
         return self._clock.wall() + self._offset()
 
     def sleep(self, seconds: float) -> None:
-        """Wait a little, and skip the rest."""
+        """Wait briefly and skip the rest."""
         longest = self._settles_s if seconds >= self._deadline_s else self.PAUSE_S
         really = min(seconds, longest)
         self._clock.sleep(really)
         self.skip(seconds - really)
 
     def skip(self, seconds: float) -> None:
-        """Let time have passed."""
+        """Skip time, for all processes."""
         _OFFSET.pack_into(self._skipped, 0, self._offset() + max(seconds, 0.0))
 
     def _offset(self) -> float:
@@ -82,17 +81,17 @@ class SharedClock:
 
 @dataclass(frozen=True)
 class Order:
-    """What a process is to do.
+    """The work of one process.
 
     Attributes:
-        folder: of the play: ledger, clock, and what its processes leave for each other.
-        number: of the process within the play.
-        opens: whether it begins a run of its own; else it joins the last one that began.
+        folder: the folder of the scenario: ledger, clock, and files for other processes.
+        number: the number of the process within the scenario.
+        opens: whether it begins a new run; otherwise it joins the last one.
         task: Spark's task attempt id.
-        batches: the rows it delivers, by partition.
-        completes: whether it completes the minibatch, also from the reports of others of the run.
-        rejects: events that are refused, whatever the destination says.
-        drains: whether what is parked and free to go is sent first, however long that takes.
+        batches: the rows to deliver, by partition.
+        completes: whether it completes the minibatch, with the reports of all tasks of the run.
+        rejects: events that the suite refuses without asking the destination.
+        drains: whether it first sends resolved parked events, however long that takes.
     """
 
     folder: Path
@@ -110,42 +109,42 @@ class Order:
     completes: bool = True
     rejects: frozenset[tuple[str, str]] = frozenset()
     drains: bool = False
-    fault: Fault | None = None
+    fault: SinkFault | None = None
 
     @property
     def log(self) -> Path:
-        """Where it writes down what it does."""
+        """The file of its record."""
         return self.folder / f"{self.number}.log"
 
     @property
     def ledger(self) -> Path:
-        """The ledger of the play."""
+        """The ledger of the scenario."""
         return self.folder / "ledger.db"
 
     @property
     def clock(self) -> Path:
-        """The time of the play."""
+        """The clock of the scenario."""
         return self.folder / "clock"
 
 
 def run(order: Order, sink: Sink) -> None:
-    """Do what is ordered, and write down how it ended."""
-    desk = Desk(order.fault, order.log)
+    """Carry out an order, and record how it ended."""
+    recorder = FaultRecorder(order.fault, order.log)
     try:
-        _deliver(order, sink, desk)
-    except BaseException as error:  # noqa: BLE001 - the judge says what it means
-        desk.say(error=type(error).__name__, why=str(error)[:2_000])
+        _deliver(order, sink, recorder)
+    except BaseException as error:  # noqa: BLE001 - the judge decides what it means
+        recorder.record(error=type(error).__name__, why=str(error)[:2_000])
     else:
-        desk.say(ended=True)
+        recorder.record(ended=True)
 
 
-def _deliver(order: Order, sink: Sink, desk: Desk) -> None:
+def _deliver(order: Order, sink: Sink, recorder: FaultRecorder) -> None:
     clock = SharedClock(order.clock, order.settles_s, order.deadline_s)
-    store = WatchedStore(SqliteStore(order.ledger), desk)
-    # Its ledger is away for so many tries, however long they take: nothing is waited for.
+    store = WatchedStore(SqliteStore(order.ledger), recorder)
+    # The ledger is down for a number of tries, however long they take: no time is waited.
     client = LedgerClient(store, order.pipeline, SharedClock(order.clock, 0.0, 0.0))
     runtime = Runtime(clock, Random(order.number))
-    watched = watched_sink(sink, desk, order.rejects)
+    watched = watched_sink(sink, recorder, order.rejects)
     with ExitStack() as stack:
         stack.callback(store.close)
         nonce = f"{order.pipeline}-{order.number}"
@@ -186,13 +185,13 @@ def _opened(order: Order, driver: Driver) -> OpenMinibatch:
 
 
 def _leave(order: Order, partition: str, opening: OpenMinibatch, reports: list[Report]) -> None:
-    """Leave the reports of a partition for whoever completes the minibatch."""
+    """Write the reports of a partition for the process that completes the minibatch."""
     run = opening.row.run
     _write(order.folder / f"report-{run}-{_number(partition)}", pickle.dumps(reports))
 
 
 def _number(partition: str) -> int:
-    """Give the number of a bucket (`0of2`) or of a source partition (`payments/0`)."""
+    """Return the number of a bucket (`0of2`) or of a source partition (`payments/0`)."""
     return int(partition.rpartition("/")[2].partition("of")[0])
 
 
@@ -204,7 +203,7 @@ def _reports(order: Order, opening: OpenMinibatch) -> list[Report]:
 
 
 def _write(place: Path, content: bytes) -> None:
-    """Write a file that is there as a whole or not at all."""
+    """Write a file atomically."""
     aside = place.with_name(f"{place.name}.{os.getpid()}")
     aside.write_bytes(content)
     aside.replace(place)

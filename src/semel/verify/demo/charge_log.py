@@ -42,7 +42,7 @@ class Trouble(StrEnum):
 
 
 @dataclass
-class Fault:
+class ChargeFault:
     """One trouble, for requests that hold an event; None stands for any.
 
     Attributes:
@@ -79,7 +79,7 @@ class Token:
 
 
 @dataclass
-class Log:
+class PartitionLog:
     """The log of one partition: its writer's epoch and its entries."""
 
     epoch: Any = None
@@ -95,7 +95,7 @@ class Log:
         return max((entry["osn"] for entry in self.live()), default=0)
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The request is answered with a status that is not OK."""
 
     def __init__(self, status: HTTPStatus, why: str) -> None:
@@ -104,21 +104,21 @@ class Refused(Exception):
         self.why = why
 
 
-class Books:
+class ChargeLog:
     """Everything that the counting house was told, and the rules by which it answers."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self.charges: list[dict[str, Any]] = []
         self.calls: list[dict[str, Any]] = []
-        self.faults: list[Fault] = []
+        self.faults: list[ChargeFault] = []
         self.tokens: dict[str, list[Token]] = {}
         self.asked: Counter[str] = Counter()
         self.taken: list[dict[str, Any]] = []
         self._keys: set[str] = set()
         self._chunks: set[str] = set()
         self._rows: dict[Place, Progress] = {}
-        self._logs: dict[Place, Log] = {}
+        self._logs: dict[Place, PartitionLog] = {}
         self._opened = 0
         self._effects: dict[str, Callable[[dict[str, Any]], Any]] = {
             "/charge": self._charge,
@@ -141,7 +141,7 @@ class Books:
             "/token": self._token,
         }
 
-    def trouble(self, path: str, body: dict[str, Any]) -> Fault | None:
+    def trouble(self, path: str, body: dict[str, Any]) -> ChargeFault | None:
         """Give the fault that happens to this request, and use it up."""
         if path not in self._effects:
             return None
@@ -165,7 +165,7 @@ class Books:
         before = len(self.charges)
         try:
             answer: Answer = HTTPStatus.OK, question(body)
-        except Refused as refused:
+        except RequestRefused as refused:
             answer = refused.status, refused.why
         if effect is not None:
             self.calls.append(
@@ -208,12 +208,12 @@ class Books:
         progress = replace(progress, after=body["after"])
         same = stood is not None and stood.minibatch == progress.minibatch
         if stood is not None and same and stood.done > progress.start:
-            raise Refused(HTTPStatus.CONFLICT, f"the row stands at {stood.done} already")
+            raise RequestRefused(HTTPStatus.CONFLICT, f"the row stands at {stood.done} already")
         _refuse_late(stood, body)
         try:
             progress.require_kept(stood, "/".join(_place(body)))
         except Diverged as lost:
-            raise Refused(HTTPStatus.PRECONDITION_FAILED, str(lost)) from None
+            raise RequestRefused(HTTPStatus.PRECONDITION_FAILED, str(lost)) from None
         if stood is not None and same:
             progress = replace(progress, ids=stood.ids | progress.ids)
         self._rows[_place(body)] = progress
@@ -224,7 +224,7 @@ class Books:
         log = self._log(body)
         _refuse_replaced(log, body)
         if not body["resend"] and body["charges"][0]["osn"] <= log.osn:
-            raise Refused(HTTPStatus.CONFLICT, f"the log stands at {log.osn} already")
+            raise RequestRefused(HTTPStatus.CONFLICT, f"the log stands at {log.osn} already")
         for charge in body["charges"]:
             self._write(body, charge)
             entry = {**charge, "minibatch": body["minibatch"], "resend": body["resend"]}
@@ -281,13 +281,13 @@ class Books:
             if entry["minibatch"] == body["minibatch"]
         ]
 
-    def _log(self, body: dict[str, Any]) -> Log:
-        return self._logs.setdefault(_place(body), Log())
+    def _log(self, body: dict[str, Any]) -> PartitionLog:
+        return self._logs.setdefault(_place(body), PartitionLog())
 
     # -- faults and tokens
 
     def _plan(self, body: dict[str, Any]) -> Any:
-        self.faults.append(Fault(**{**body, "trouble": Trouble(body["trouble"])}))
+        self.faults.append(ChargeFault(**{**body, "trouble": Trouble(body["trouble"])}))
 
     def _arm(self, body: dict[str, Any]) -> Any:
         fields = dict(body)
@@ -316,7 +316,7 @@ class Books:
         return None
 
 
-def refusal(fault: Fault, body: dict[str, Any]) -> Answer:
+def refusal(fault: ChargeFault, body: dict[str, Any]) -> Answer:
     """Say which charges of a request are refused."""
     return HTTPStatus.UNPROCESSABLE_ENTITY, {"refused": fault.fits(body)}
 
@@ -336,10 +336,10 @@ def _refuse_late(stood: Progress | None, body: dict[str, Any]) -> None:
         return
     late = stood.attempt > Attempt(*body["attempt"])
     if late or stood.minibatch > Minibatch(*body["minibatch"]):
-        raise Refused(HTTPStatus.CONFLICT, f"the row names attempt {stood.attempt}")
+        raise RequestRefused(HTTPStatus.CONFLICT, f"the row names attempt {stood.attempt}")
 
 
-def _refuse_replaced(log: Log, body: dict[str, Any]) -> None:
+def _refuse_replaced(log: PartitionLog, body: dict[str, Any]) -> None:
     """Refuse a writer that was replaced: by a later attempt, or by a later opener."""
     epoch = body.get("epoch")
     if epoch is not None:
@@ -347,4 +347,4 @@ def _refuse_replaced(log: Log, body: dict[str, Any]) -> None:
     else:
         replaced = log.epoch is not None and log.epoch > body["attempt"]
     if replaced:
-        raise Refused(HTTPStatus.CONFLICT, f"the log's epoch is {log.epoch}")
+        raise RequestRefused(HTTPStatus.CONFLICT, f"the log's epoch is {log.epoch}")

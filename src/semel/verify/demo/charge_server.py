@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from semel.errors import Diverged, Fenced, NotDelivered, OutcomeUnknown, Rejected
-from semel.verify.demo.charge_log import Books, Trouble, dump, refusal
-from semel.verify.process_group import Closing
+from semel.verify.demo.charge_log import ChargeLog, Trouble, dump, refusal
+from semel.verify.process_group import Closable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,7 +87,7 @@ class Taken:
     at: float
 
 
-class Clerk:
+class ChargeClient:
     """One connection to a counting house, for one thread; opened at its first request."""
 
     def __init__(self, url: str, timeout_s: float = TIMEOUT_S) -> None:
@@ -113,7 +113,7 @@ class Clerk:
         except (OSError, HTTPException) as error:
             self.close()
             raise OutcomeUnknown(f"no answer to {path}: {error!r}") from error
-        return _told(status, json.loads(text), path)
+        return _value_or_raise(status, json.loads(text), path)
 
     def token(self, name: str) -> str | None:
         """Ask whether a word is armed for whoever asks for `name` now."""
@@ -125,19 +125,19 @@ class Clerk:
         self._connection.close()
 
 
-_clerks = threading.local()
+_clients = threading.local()
 
 
-def clerk(url: str) -> Clerk:
+def charge_client(url: str) -> ChargeClient:
     """Give this thread's own clerk at `url`: one connection for the life of the thread."""
-    known: dict[tuple[int, str], Clerk] = _clerks.__dict__.setdefault("known", {})
+    known: dict[tuple[int, str], ChargeClient] = _clients.__dict__.setdefault("known", {})
     mine = known.get((os.getpid(), url))
     if mine is None:
-        mine = known[os.getpid(), url] = Clerk(url)
+        mine = known[os.getpid(), url] = ChargeClient(url)
     return mine
 
 
-class CountingHouse(Closing):
+class ChargeServer(Closable):
     """A counting house in a process of its own: `with CountingHouse() as house: house.url`."""
 
     def __init__(self) -> None:
@@ -155,7 +155,7 @@ class CountingHouse(Closing):
             self.close()
             raise RuntimeError("the counting house did not start")
         self.url = f"http://{HOST}:{int(port)}"
-        self._clerk = Clerk(self.url)
+        self._client = ChargeClient(self.url)
         self._lock = threading.Lock()
 
     @property
@@ -169,7 +169,7 @@ class CountingHouse(Closing):
             if pipe is not None:
                 pipe.close()
         if hasattr(self, "_clerk"):
-            self._clerk.close()
+            self._client.close()
         try:
             self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
@@ -208,7 +208,7 @@ class CountingHouse(Closing):
 
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
         with self._lock:
-            return self._clerk.ask(path, body)
+            return self._client.ask(path, body)
 
 
 def _row(kind: Callable[..., Any], row: dict[str, Any]) -> Any:
@@ -218,7 +218,7 @@ def _row(kind: Callable[..., Any], row: dict[str, Any]) -> Any:
     )
 
 
-def _told(status: HTTPStatus, value: Any, path: str) -> Any:
+def _value_or_raise(status: HTTPStatus, value: Any, path: str) -> Any:
     """Say in semel's words what an answer means."""
     match status:
         case HTTPStatus.OK:
@@ -238,11 +238,11 @@ def _told(status: HTTPStatus, value: Any, path: str) -> Any:
 # -- the process itself
 
 
-class _Door(asyncio.Protocol):
+class _Connection(asyncio.Protocol):
     """One connection: requests are answered one after the other."""
 
-    def __init__(self, books: Books) -> None:
-        self._books = books
+    def __init__(self, charge_log: ChargeLog) -> None:
+        self._log = charge_log
         self._buffer = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -267,9 +267,9 @@ class _Door(asyncio.Protocol):
             self._serve(path, body)
 
     def _serve(self, path: str, body: dict[str, Any]) -> None:
-        fault = self._books.trouble(path, body)
+        fault = self._log.trouble(path, body)
         if fault is None:
-            self._reply(self._books.answer(path, body))
+            self._reply(self._log.answer(path, body))
             return
         later = asyncio.get_running_loop().call_later
         match fault.trouble:
@@ -278,17 +278,17 @@ class _Door(asyncio.Protocol):
             case Trouble.REJECT:
                 self._reply(refusal(fault, body))
             case Trouble.ERROR:
-                self._books.answer(path, body)
+                self._log.answer(path, body)
                 self._reply((HTTPStatus.INTERNAL_SERVER_ERROR, "an error"))
             case Trouble.LOST:
-                self._books.answer(path, body)
+                self._log.answer(path, body)
                 self._transport.close()
             case Trouble.DROPPED:
                 self._transport.close()
             case Trouble.SLOW:
-                later(fault.seconds, self._reply, self._books.answer(path, body))
+                later(fault.seconds, self._reply, self._log.answer(path, body))
             case Trouble.LATE:
-                later(fault.seconds, lambda: self._reply(self._books.answer(path, body)))
+                later(fault.seconds, lambda: self._reply(self._log.answer(path, body)))
 
     def _reply(self, answer: Answer) -> None:
         status, value = answer
@@ -307,7 +307,7 @@ def _length(head: bytes) -> int:
 async def _serve_until_left() -> None:
     """Answer requests until the pipe to our parent closes."""
     loop = asyncio.get_running_loop()
-    books, left = Books(), asyncio.Event()
+    charge_log, left = ChargeLog(), asyncio.Event()
 
     def listen() -> None:
         if not os.read(0, 1024):
@@ -315,7 +315,7 @@ async def _serve_until_left() -> None:
 
     loop.add_reader(0, listen)
     listening = socket.create_server((HOST, 0), backlog=128)
-    server = await loop.create_server(lambda: _Door(books), sock=listening)
+    server = await loop.create_server(lambda: _Connection(charge_log), sock=listening)
     sys.stdout.write(f"{listening.getsockname()[1]}\n")
     sys.stdout.flush()
     async with server:

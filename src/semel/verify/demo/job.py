@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 from semel.errors import SemelError
 from semel.runtime import SystemClock
 from semel.sinks import sink
-from semel.spark.deliver import deliver
-from semel.spark.session import make_session
-from semel.verify.demo.charge_server import clerk
+from semel.spark import deliver, make_session
+from semel.verify.demo.charge_server import charge_client
 from semel.verify.demo.standalone import SMALL_JVM
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def post(url: str, service_s: float, how: str, payment: dict[str, Any]) -> None:
         "amount": payment["amount"],
     }
     body = {"pipeline": how, "sink": how, "pid": os.getpid(), "charges": [charge]}
-    clerk(url).ask("/charge", body)
+    charge_client(url).ask("/charge", body)
     clock.sleep(service_s / 2)
 
 

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING
 from semel.errors import ConfigurationError, SemelError
 from semel.ledger import Ledger
 from semel.runtime import SystemClock
-from semel.verify.demo.charge_server import CountingHouse
+from semel.verify.demo.charge_server import ChargeServer
 from semel.verify.demo.job import NAME, PLAIN, SEMEL
 from semel.verify.demo.standalone import python_workers, spark_environment
-from semel.verify.process_group import Closing, Household
+from semel.verify.process_group import Closable, ProcessGroup
 
 if TYPE_CHECKING:
     import subprocess
@@ -52,7 +52,7 @@ class Unfinished(SemelError):
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class ChargeCounts:
     """How many payments were charged once, more than once, and never."""
 
     once: int
@@ -65,14 +65,14 @@ class Tally:
         return self.once + self.twice
 
 
-class Demo(Closing):
+class Demo(Closable):
     """One demonstration; `tell` is given what happens, `show` the tallies of plain and semel."""
 
     def __init__(
         self,
         payments: int,
         tell: Callable[[str], None],
-        show: Callable[[Tally, Tally], None],
+        show: Callable[[ChargeCounts, ChargeCounts], None],
         *,
         keep: bool = False,
     ) -> None:
@@ -87,16 +87,16 @@ class Demo(Closing):
         self._charged: dict[str, Counter[int]] = {PLAIN: Counter(), SEMEL: Counter()}
         self._driver: subprocess.Popen[bytes] | None = None
         self._ledger: Ledger | None = None
-        self._household = Household("demo")
+        self._group = ProcessGroup("demo")
         try:
-            root = Path(tempfile.mkdtemp(prefix="semel-demo-")) if keep else self._household.folder
+            root = Path(tempfile.mkdtemp(prefix="semel-demo-")) if keep else self._group.folder
             self.folder = root
             for name in ("payments", "checkpoints", "local"):
                 (root / name).mkdir(exist_ok=True)
             self._log = root / "spark.log"
-            self._house = CountingHouse()
+            self._server = ChargeServer()
         except BaseException:
-            self._household.close()
+            self._group.close()
             raise
 
     def close(self) -> None:
@@ -104,9 +104,9 @@ class Demo(Closing):
         try:
             if self._ledger is not None:
                 self._ledger.close()
-            self._house.close()
+            self._server.close()
         finally:
-            self._household.close()
+            self._group.close()
 
     @property
     def ledger(self) -> str:
@@ -139,7 +139,7 @@ class Demo(Closing):
         self._look()
         return self._charged[SEMEL][payment] > 0
 
-    def finish(self) -> tuple[Tally, Tally]:
+    def finish(self) -> tuple[ChargeCounts, ChargeCounts]:
         """Wait until every payment was charged, stop the driver, and count: plain, semel.
 
         Raises `Unfinished`.
@@ -168,14 +168,14 @@ class Demo(Closing):
         service_s = max(_SERVICE_S_LEAST, _FILE_S / len(self._files[0]))
         command = [
             *(sys.executable, "-m", "semel.verify.demo.job"),
-            *(self._house.url, str(self.folder), f"{service_s:.4f}"),
+            *(self._server.url, str(self.folder), f"{service_s:.4f}"),
         ]
         environment = {
             **spark_environment(self.folder),
             "TMPDIR": str(self.folder / "local"),
             "SEMEL_LEDGER": "",  # the default is what is shown
         }
-        self._driver = self._household.start(command, environment, self._log)
+        self._driver = self._group.start(command, environment, self._log)
         self._tell(f"started Spark: driver {self._driver.pid}")
 
     def _kill_workers(self) -> None:
@@ -192,7 +192,7 @@ class Demo(Closing):
     def _kill_driver(self) -> None:
         assert self._driver is not None
         pid, self._driver = self._driver.pid, None
-        self._household.end()
+        self._group.end()
         self._tell(f"killed the driver {pid} and its JVM with SIGKILL, {self._share()} of the way")
         self._start()
 
@@ -202,7 +202,7 @@ class Demo(Closing):
         until = self._clock.monotonic() + STOP_WITHIN_S
         while self._driver.poll() is None and self._clock.monotonic() < until:
             self._clock.sleep(_LOOK_S)
-        self._household.end()
+        self._group.end()
 
     def _share(self) -> str:
         return f"{100 * self._tally(SEMEL).charged // self._payments} %"
@@ -212,18 +212,18 @@ class Demo(Closing):
     def _look(self) -> None:
         """Ask the witness what was charged by now, and show it."""
         charged: dict[str, Counter[int]] = {PLAIN: Counter(), SEMEL: Counter()}
-        for charge in self._house.charges():
+        for charge in self._server.charges():
             assert charge.pipeline is not None
             assert isinstance(charge.event, int)
             charged[charge.pipeline][charge.event] += 1
         self._charged = charged
         self._show(self._tally(PLAIN), self._tally(SEMEL))
 
-    def _tally(self, how: str) -> Tally:
+    def _tally(self, how: str) -> ChargeCounts:
         counts = [self._charged[how][payment] for payment in range(self._payments)]
         once = counts.count(1)
         never = counts.count(0)
-        return Tally(once, len(counts) - once - never, never)
+        return ChargeCounts(once, len(counts) - once - never, never)
 
     def _done(self, how: str, number: int) -> int:
         """How many payments of a file were charged."""

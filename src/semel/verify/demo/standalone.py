@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from semel.errors import MissingExtra
 from semel.runtime import SystemClock
-from semel.spark.versions import scala
-from semel.verify.process_group import Closing, Household, command_of, descendants
+from semel.spark import scala
+from semel.verify.process_group import Closable, ProcessGroup, command_of, descendants
 
 if TYPE_CHECKING:
     import subprocess
@@ -90,7 +90,7 @@ def spark_home() -> Path:
     return Path(package.origin).parent
 
 
-class StandaloneCluster(Closing):
+class StandaloneCluster(Closable):
     """A master and its workers, each a JVM; every application gets one executor on each worker.
 
     Workers have hosts of their own (127.0.0.1, 127.0.0.2, ...): Spark never speculates on the host
@@ -107,8 +107,8 @@ class StandaloneCluster(Closing):
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
-        self._household = Household("cluster")
-        self._environment = spark_environment(self._household.folder, python_path)
+        self._group = ProcessGroup("cluster")
+        self._environment = spark_environment(self._group.folder, python_path)
         try:
             master = self._java("master", HOST, "master.Master", "--port", "0", "--webui-port", "0")
             self.url = self._await(master, "master", r"Starting Spark master at (spark://\S+)")
@@ -132,10 +132,10 @@ class StandaloneCluster(Closing):
 
     def close(self) -> None:
         """End every process of the cluster, also those that are stopped."""
-        self._household.close()
+        self._group.close()
 
     def _worker(self, number: int, *, cores: int, memory: str) -> subprocess.Popen[bytes]:
-        work = self._household.folder / f"work-{number}"
+        work = self._group.folder / f"work-{number}"
         return self._java(
             f"worker-{number}",
             f"127.0.0.{number + 1}",
@@ -151,15 +151,15 @@ class StandaloneCluster(Closing):
             *("-cp", f"{spark_home()}/jars/*", f"org.apache.spark.deploy.{role}", "--host", host),
             *arguments,
         ]
-        log = self._household.folder / f"{name}.log"
-        return self._household.start(command, {**self._environment, "SPARK_LOCAL_IP": host}, log)
+        log = self._group.folder / f"{name}.log"
+        return self._group.start(command, {**self._environment, "SPARK_LOCAL_IP": host}, log)
 
     def _await(self, started: subprocess.Popen[bytes], name: str, pattern: str) -> str:
-        log = self._household.folder / f"{name}.log"
+        log = self._group.folder / f"{name}.log"
         return await_line(self._clock, started, log, pattern)
 
 
-class ConnectServer(Closing):
+class ConnectServer(Closable):
     """A Spark Connect server with tasks of its own (`local[2,4]` unless told otherwise)."""
 
     def __init__(
@@ -170,13 +170,13 @@ class ConnectServer(Closing):
         python_path: Sequence[str | Path] = (),
         clock: Clock | None = None,
     ) -> None:
-        self._household = Household("connect")
+        self._group = ProcessGroup("connect")
         settings = {
             **SMALL_CONF,
             "spark.driver.extraJavaOptions": SMALL_JVM,
             "spark.connect.grpc.binding.address": HOST,
             "spark.connect.grpc.binding.port": "0",
-            "spark.sql.warehouse.dir": str(self._household.folder / "warehouse"),
+            "spark.sql.warehouse.dir": str(self._group.folder / "warehouse"),
             **(conf or {}),
         }
         command = [
@@ -186,9 +186,9 @@ class ConnectServer(Closing):
             *(part for name, value in settings.items() for part in ("--conf", f"{name}={value}")),
             "spark-internal",
         ]
-        log = self._household.folder / "server.log"
-        environment = spark_environment(self._household.folder, python_path)
-        self._process = self._household.start(command, environment, log)
+        log = self._group.folder / "server.log"
+        environment = spark_environment(self._group.folder, python_path)
+        self._process = self._group.start(command, environment, log)
         try:
             line = r"Spark Connect server started at: \S*?:(\d+)"
             port = await_line(clock or SystemClock(), self._process, log, line)
@@ -204,7 +204,7 @@ class ConnectServer(Closing):
 
     def close(self) -> None:
         """End the server and everything that works for it."""
-        self._household.close()
+        self._group.close()
 
 
 def await_line(clock: Clock, started: subprocess.Popen[bytes], log: Path, pattern: str) -> str:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from semel.events import Event
     from semel.verify.simulator.destinations import WitnessSink
-    from semel.verify.simulator.faults import Wire
+    from semel.verify.simulator.faults import FaultyWire
     from semel.verify.simulator.scheduler import Hub
 
 SINK = "witness"
@@ -101,7 +101,7 @@ class Case:
     def sink(
         self,
         destination: Destination,
-        wire: Wire,
+        wire: FaultyWire,
         window: int | None = None,
         span_chunks: int | None = None,
     ) -> WitnessSink:
@@ -136,9 +136,9 @@ class Case:
             case Variant.PROBING:
                 return ProbingSink(**settings)
             case Variant.OPAQUE | Variant.OPAQUE_BATCHES:
-                return OpaqueSink(**settings, told_apart=self.variant is Variant.OPAQUE)
+                return OpaqueSink(**settings, per_event=self.variant is Variant.OPAQUE)
 
-    def _probe(self, destination: Destination, wire: Wire) -> Callable[[Event], bool | None]:
+    def _probe(self, destination: Destination, wire: FaultyWire) -> Callable[[Event], bool | None]:
         """The user's function for `on_doubt="probe"`: it looks at the destination."""
 
         def probe(event: Event) -> bool | None:

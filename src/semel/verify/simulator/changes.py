@@ -20,7 +20,7 @@ from semel.verify.simulator.inputs import EXTRA, cut, tail_apart
 if TYPE_CHECKING:
     from random import Random
 
-    from semel.verify.simulator.cluster import Broken, Cluster, Lead
+    from semel.verify.simulator.cluster import Cluster, Lead, PipelineBroken
     from semel.verify.simulator.inputs import Minibatches
     from semel.verify.simulator.start import Ranges
 
@@ -115,7 +115,7 @@ class Changes:
         left = self.joins or self.leaves or self.releases or self.rescales
         return bool(left) and self.chance.random() < 0.4
 
-    def refused(self, broken: Broken) -> bool:
+    def refused(self, broken: PipelineBroken) -> bool:
         """Whether the product refused a change as it should, and the change is taken back."""
         if self.left is None or "left out" not in str(broken):
             return False

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from semel.ledger.rows import ParkedRow
     from semel.verify.simulator.cases import Case
-    from semel.verify.simulator.destinations import Effect
+    from semel.verify.simulator.destinations import RecordedEffect
     from semel.verify.simulator.inputs import Fact, Feed
 
 
@@ -86,7 +86,7 @@ class Evidence:
 
     case: Case
     feed: Feed
-    effects: Sequence[Effect]
+    effects: Sequence[RecordedEffect]
     parked: Sequence[ParkedRow]
     ended: bool = True
     refused: frozenset[int] = frozenset()
@@ -102,7 +102,7 @@ class Evidence:
 
 
 @dataclass(slots=True)
-class Judgement:
+class Assessment:
     """What the checker says of a world."""
 
     counts: dict[Category, int] = field(default_factory=dict)
@@ -123,7 +123,7 @@ class Judgement:
         """Count an event."""
         self.counts[category] = self.counts.get(category, 0) + times
 
-    def merge(self, other: Judgement, sink: str) -> None:
+    def merge(self, other: Assessment, sink: str) -> None:
         """Add what the checker says of another sink of the same world."""
         for category, times in other.counts.items():
             self.count(category, times)
@@ -140,10 +140,10 @@ class Judgement:
         self.violations.append(Violation(category, message))
 
 
-def judge(evidence: Evidence) -> Judgement:
+def judge(evidence: Evidence) -> Assessment:
     """Say what became of every event, and what was not allowed."""
-    judgement = Judgement(ended=evidence.ended)
-    effects: dict[int, list[Effect]] = defaultdict(list)
+    assessment = Assessment(ended=evidence.ended)
+    effects: dict[int, list[RecordedEffect]] = defaultdict(list)
     for effect in evidence.effects:
         effects[effect.number].append(effect)
     rows: dict[int, list[ParkedRow]] = defaultdict(list)
@@ -151,21 +151,21 @@ def judge(evidence: Evidence) -> Judgement:
         number = _number(evidence, row)
         if number is None:
             message = f"event {row.event} of {row.entity!r} is parked, and there is no such event"
-            judgement.find(Category.UNEXPECTED, message)
+            assessment.find(Category.UNEXPECTED, message)
         else:
             rows[number].append(row)
     known = {fact.number: fact for fact in evidence.feed.facts}
     for number in effects.keys() - known.keys():
-        judgement.find(Category.UNEXPECTED, f"event {number} is not of this world")
+        assessment.find(Category.UNEXPECTED, f"event {number} is not of this world")
     for fact in evidence.feed.facts:
-        _Event(evidence, judgement, fact, effects[fact.number], rows[fact.number]).judge()
-    _judge_order(evidence, judgement, rows)
-    _judge_numbers(evidence, judgement)
-    _judge_doubts(evidence, judgement, rows)
-    _judge_stuck(evidence, judgement)
+        _Event(evidence, assessment, fact, effects[fact.number], rows[fact.number]).judge()
+    _judge_order(evidence, assessment, rows)
+    _judge_numbers(evidence, assessment)
+    _judge_doubts(evidence, assessment, rows)
+    _judge_stuck(evidence, assessment)
     for note in evidence.notes:
-        judgement.find(Category.UNEXPECTED, note)
-    return judgement
+        assessment.find(Category.UNEXPECTED, note)
+    return assessment
 
 
 def _number(evidence: Evidence, row: ParkedRow) -> int | None:
@@ -177,9 +177,9 @@ class _Event:
     """One event, what it did at the destination, and what the ledger keeps of it."""
 
     evidence: Evidence
-    judgement: Judgement
+    assessment: Assessment
     fact: Fact
-    effects: list[Effect]
+    effects: list[RecordedEffect]
     rows: list[ParkedRow]
 
     def judge(self) -> None:
@@ -212,42 +212,44 @@ class _Event:
         """It never took effect: allowed only where the ledger says why."""
         states = self._states
         if ParkedState.HELD in states:
-            self.judgement.count(Category.IN_DOUBT)
+            self.assessment.count(Category.IN_DOUBT)
         elif ParkedState.REJECTED in states:
             if self.fact.number not in self.evidence.refused:
-                self.judgement.find(Category.LOST, f"{self._name}: parked as rejected, and was not")
+                self.assessment.find(
+                    Category.LOST, f"{self._name}: parked as rejected, and was not"
+                )
                 return
-            self.judgement.count(Category.REJECTED)
+            self.assessment.count(Category.REJECTED)
         elif states & ON_ITS_WAY:
-            self.judgement.count(Category.PENDING)
+            self.assessment.count(Category.PENDING)
         elif ParkedState.DISCARDED in states:
-            self.judgement.count(Category.DISCARDED)
+            self.assessment.count(Category.DISCARDED)
         elif ParkedState.SKIPPED in states and self.evidence.case.on_doubt is OnDoubt.SKIP:
-            self.judgement.count(Category.SLIPPED)
+            self.assessment.count(Category.SLIPPED)
         elif not self._required:
-            self.judgement.count(Category.NOT_DUE)
+            self.assessment.count(Category.NOT_DUE)
         elif self.evidence.ended:
             told = ", ".join(sorted(states)) or "nothing is recorded of it"
-            self.judgement.find(Category.LOST, f"{self._name} never took effect ({told})")
+            self.assessment.find(Category.LOST, f"{self._name} never took effect ({told})")
         else:
-            self.judgement.count(Category.PENDING)
+            self.assessment.count(Category.PENDING)
 
     def _once(self) -> None:
         """It took effect once: it must not be on its way still, nor be called undelivered."""
         states, fact = self._states, self.fact
         if ParkedState.HELD in states:
-            self.judgement.count(Category.IN_DOUBT)
+            self.assessment.count(Category.IN_DOUBT)
             return
         if ParkedState.DISCARDED in states:
-            self.judgement.find(Category.UNEXPECTED, f"{self._name} was discarded, and arrived")
+            self.assessment.find(Category.UNEXPECTED, f"{self._name} was discarded, and arrived")
         elif ParkedState.REJECTED in states:
-            self.judgement.find(Category.UNEXPECTED, f"{self._name} was rejected, and arrived")
+            self.assessment.find(Category.UNEXPECTED, f"{self._name} was rejected, and arrived")
         elif self._waits_unsent and not self.effects[0].late:
-            self.judgement.find(Category.UNEXPECTED, f"{self._name} waits, and arrived")
+            self.assessment.find(Category.UNEXPECTED, f"{self._name} waits, and arrived")
         elif states & ON_ITS_WAY and not self.effects[0].late:
-            self.judgement.count(Category.PENDING)
+            self.assessment.count(Category.PENDING)
         else:
-            self.judgement.count(Category.DELIVERED)
+            self.assessment.count(Category.DELIVERED)
         del fact
 
     def _repeated(self) -> None:
@@ -258,17 +260,17 @@ class _Event:
         case = self.evidence.case
         doubted = any(row.doubted for row in self.rows)
         if case.on_doubt is OnDoubt.RESEND and doubted and _may_doubt(self.evidence):
-            self.judgement.count(Category.SLIPPED)
+            self.assessment.count(Category.SLIPPED)
             return
         late = sum(effect.late for effect in self.effects)
         if late >= extra and self._may_slip():
-            self.judgement.count(Category.SLIPPED)
+            self.assessment.count(Category.SLIPPED)
             if ParkedState.LATE not in self._states:
-                self.judgement.unreported += 1
+                self.assessment.unreported += 1
             return
         who = ", ".join(f"{effect.attempt} at {effect.at:.2f}" for effect in self.effects)
         message = f"{self._name} took effect {len(self.effects)} times ({who})"
-        self.judgement.find(Category.DUPLICATED, message)
+        self.assessment.find(Category.DUPLICATED, message)
 
     def _may_slip(self) -> bool:
         """Whether a call that outlived its deadline can repeat an event at such a destination."""
@@ -293,7 +295,7 @@ def _may_doubt(evidence: Evidence) -> bool:
 
 
 def _judge_order(
-    evidence: Evidence, judgement: Judgement, rows: dict[int, list[ParkedRow]]
+    evidence: Evidence, assessment: Assessment, rows: dict[int, list[ParkedRow]]
 ) -> None:
     """The first effects of an entity's events come in the order of the events."""
     if not evidence.case.identities.ordered:
@@ -311,11 +313,11 @@ def _judge_order(
         place = (fact.partition, fact.entity)
         if last.get(place, 0) > fact.number:
             message = f"event {fact.number} of {fact.entity!r} came after event {last[place]}"
-            judgement.find(Category.REORDERED, message)
+            assessment.find(Category.REORDERED, message)
         last[place] = max(last.get(place, 0), fact.number)
 
 
-def _exempt(evidence: Evidence, effect: Effect, rows: list[ParkedRow]) -> bool:
+def _exempt(evidence: Evidence, effect: RecordedEffect, rows: list[ParkedRow]) -> bool:
     """What a policy, a person, a broken deadline or a re-read took out of the order."""
     if effect.late:
         return True
@@ -330,7 +332,7 @@ def _exempt(evidence: Evidence, effect: Effect, rows: list[ParkedRow]) -> bool:
     return dead_letter and bool(rows)
 
 
-def _judge_numbers(evidence: Evidence, judgement: Judgement) -> None:
+def _judge_numbers(evidence: Evidence, assessment: Assessment) -> None:
     """Ids are those of the events; OSNs belong to one event, the same on every try, and rise in a
     log.
     """
@@ -345,42 +347,42 @@ def _judge_numbers(evidence: Evidence, judgement: Judgement) -> None:
         scope = fact.partition if scoped else effect.entity
         if evidence.feed.numbers.get((scope, effect.event)) != effect.number:
             message = f"event {effect.number} of {fact.entity!r} was sent as {effect.event}"
-            judgement.find(Category.UNEXPECTED, message)
+            assessment.find(Category.UNEXPECTED, message)
         if effect.resend:
             continue
         place = (effect.partition, effect.scale)
         owner = osns.setdefault((*place, effect.osn), effect.number)
         if owner != effect.number:
             message = f"events {owner} and {effect.number} were both sent as OSN {effect.osn}"
-            judgement.find(Category.UNEXPECTED, message)
+            assessment.find(Category.UNEXPECTED, message)
         if evidence.case.capability is Capability.SEQUENCED:
             if effect.osn <= risen.get(place, 0):
                 message = f"OSN {effect.osn} came after {risen[place]} in the log"
-                judgement.find(Category.UNEXPECTED, message)
+                assessment.find(Category.UNEXPECTED, message)
             risen[place] = max(effect.osn, risen.get(place, 0))
 
 
 def _judge_doubts(
-    evidence: Evidence, judgement: Judgement, rows: dict[int, list[ParkedRow]]
+    evidence: Evidence, assessment: Assessment, rows: dict[int, list[ParkedRow]]
 ) -> None:
     """Only OPAQUE is ever in doubt, and never more than a window for each disturbance."""
     doubted = [number for number, kept in rows.items() if any(row.doubted for row in kept)]
-    judgement.doubted = len(doubted)
+    assessment.doubted = len(doubted)
     if not doubted:
         return
     if not _may_doubt(evidence):
         message = f"events {sorted(doubted)} are in doubt, and this destination leaves none"
-        judgement.find(Category.UNEXPECTED, message)
+        assessment.find(Category.UNEXPECTED, message)
     elif evidence.generations == 1 and evidence.case.capability is Capability.OPAQUE:
         most = evidence.case.window * (evidence.disturbances + len(evidence.broken))
         if len(doubted) > most:
             message = (
                 f"{len(doubted)} events are in doubt after {evidence.disturbances} disturbances"
             )
-            judgement.find(Category.UNEXPECTED, f"{message}: at most {most}")
+            assessment.find(Category.UNEXPECTED, f"{message}: at most {most}")
 
 
-def _judge_stuck(evidence: Evidence, judgement: Judgement) -> None:
+def _judge_stuck(evidence: Evidence, assessment: Assessment) -> None:
     """What is free to be sent again goes, once nothing is in its way and there was time."""
     if not evidence.drained or evidence.case.capability is Capability.SEQUENCED:
         return
@@ -396,4 +398,4 @@ def _judge_stuck(evidence: Evidence, judgement: Judgement) -> None:
             message = (
                 f"event {row.event} of {row.entity!r} is {row.state} and never goes: {row.why}"
             )
-            judgement.find(Category.UNEXPECTED, message)
+            assessment.find(Category.UNEXPECTED, message)

@@ -22,9 +22,7 @@ from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from semel.delivery.assignment import Assignment
-from semel.delivery.driver import Driver
-from semel.delivery.partition import PartitionDelivery
+from semel.delivery import Assignment, Driver, PartitionDelivery
 from semel.errors import (
     DeliveryError,
     Fenced,
@@ -42,7 +40,7 @@ from semel.ledger.store.opening import arrange
 from semel.ledger.verbs.parked import HeadMoved
 from semel.protocol import PartitionState
 from semel.runtime import Runtime
-from semel.verify.simulator.faults import TWIN_PASSED, FaultyStore, Kind, Peace, Wire, over
+from semel.verify.simulator.faults import TWIN_PASSED, FaultyStore, FaultyWire, Kind, NoFaults, over
 from semel.verify.simulator.scheduler import VirtualClock
 from semel.verify.simulator.story import Story
 
@@ -131,7 +129,7 @@ class Machine:
     """One process with its connections: a driver, a Python worker, or a person's terminal."""
 
     actor: Actor
-    wire: Wire
+    wire: FaultyWire
     client: LedgerClient
     journal: Journal
 
@@ -146,7 +144,7 @@ class Lead:
     tasks: Any = field(default_factory=lambda: count(1))
 
 
-class Stopped(Exception):
+class QueryStopped(Exception):
     """The query failed and is to be started again; `person` says whether somebody has to look
     first.
     """
@@ -156,7 +154,7 @@ class Stopped(Exception):
         self.person = person
 
 
-class Broken(Exception):
+class PipelineBroken(Exception):
     """The pipeline stopped for a reason that no fault of this world explains."""
 
 
@@ -206,7 +204,7 @@ class Cluster:
     def machine(self, name: str, plan: Plan | None = None) -> Machine:
         """Start a process with its connections."""
         actor = self.hub.actor(name)
-        wire = Wire(self.hub, actor, plan or self.plan, self.story, name)
+        wire = FaultyWire(self.hub, actor, plan or self.plan, self.story, name)
         client = LedgerClient(FaultyStore(self.store, wire), PIPELINE, self.clock)
         made = Machine(actor, wire, client, Journal(client))
         self.machines.append(made)
@@ -252,7 +250,7 @@ class Cluster:
             return job.result
         self.lead = None
         if job.paused or job.crashed:
-            raise Stopped(job.error)
+            raise QueryStopped(job.error)
         raise self.judged(job)
 
     def judged(self, job: Job) -> Exception:
@@ -261,12 +259,12 @@ class Cluster:
             self.hub.now, job.title, ("stopped:", type(job.error).__name__), str(job.error)
         )
         if isinstance(job.error, HeldInDoubt):
-            return Stopped(job.error, person=True)
+            return QueryStopped(job.error, person=True)
         if isinstance(job.error, RETRIED):
-            return Stopped(job.error)
+            return QueryStopped(job.error)
         if isinstance(job.error, SemelError):
-            return Broken(f"{type(job.error).__name__}: {job.error}")
-        return Broken(f"{job.title}: {job.error!r}")
+            return PipelineBroken(f"{type(job.error).__name__}: {job.error}")
+        return PipelineBroken(f"{job.title}: {job.error!r}")
 
     # -- tasks
 
@@ -367,4 +365,4 @@ class Cluster:
 
     def person(self) -> Machine:
         """Somebody sits down at a terminal; nothing goes wrong there."""
-        return self.machine("a person", Peace())
+        return self.machine("a person", NoFaults())

@@ -21,7 +21,7 @@ from semel.errors import (
 )
 from semel.protocol import Capability
 from semel.sinks import DELIVERED, Receipt, Sink
-from semel.verify.simulator.faults import Kind, Wire
+from semel.verify.simulator.faults import FaultyWire, Kind
 from semel.verify.simulator.scheduler import Crashed
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ RESENDS = "~resend"
 
 
 @dataclass(frozen=True, slots=True)
-class Effect:
+class RecordedEffect:
     """One effect of one event at a destination.
 
     Attributes:
@@ -72,17 +72,17 @@ class Gateway:
     hub: Hub
     shuts_for: Callable[[], float]
     shut_until: float = 0.0
-    peace: bool = False
+    quiet: bool = False
 
     def lost(self) -> None:
         """A reply was lost on its way: perhaps the gateway shuts now."""
-        if not self.peace:
+        if not self.quiet:
             self.shut_until = max(self.shut_until, self.hub.now + self.shuts_for())
 
     @property
     def shut(self) -> bool:
         """Whether a call that arrives now is turned away."""
-        return not self.peace and self.hub.now < self.shut_until
+        return not self.quiet and self.hub.now < self.shut_until
 
 
 @dataclass(eq=False)
@@ -100,7 +100,7 @@ class Destination:
 
     hub: Hub
     deadline_s: float = 30.0
-    effects: list[Effect] = field(default_factory=list)
+    effects: list[RecordedEffect] = field(default_factory=list)
     refuses: set[int] = field(default_factory=set)
     broken: set[int] = field(default_factory=set)
     poison: set[int] = field(default_factory=set)
@@ -113,7 +113,7 @@ class Destination:
         """Say whether an event took effect."""
         return any(effect.number == number for effect in self.seen())
 
-    def seen(self) -> list[Effect]:
+    def seen(self) -> list[RecordedEffect]:
         """Give the effects that stand, in the order in which they happened."""
         return self.effects
 
@@ -121,9 +121,9 @@ class Destination:
         """Let an event take effect."""
         self.effects.append(self.effect(event, target, began))
 
-    def effect(self, event: Event, target: Target, began: float) -> Effect:
+    def effect(self, event: Event, target: Target, began: float) -> RecordedEffect:
         """Describe the effect that happens now."""
-        return Effect(
+        return RecordedEffect(
             number=event.value[NUMBER],
             entity=event.entity,
             event=event.id,
@@ -176,7 +176,7 @@ class WitnessSink(Sink):
     """A sink whose destination is a witness, as one process reaches it over its wire."""
 
     destination: Any = field(repr=False)
-    wire: Wire = field(repr=False)
+    wire: FaultyWire = field(repr=False)
 
     def connect(self, target: Target) -> None:
         """Open a connection: nothing happens at the destination."""
@@ -188,7 +188,7 @@ class WitnessSession:
     """One connection of one attempt."""
 
     destination: Any
-    wire: Wire
+    wire: FaultyWire
     target: Target
     began: float = 0.0
 
@@ -238,7 +238,7 @@ class OpaqueSink(WitnessSink):
     of the whole.
     """
 
-    told_apart: bool = True
+    per_event: bool = True
 
     @property
     def capability(self) -> Capability:
@@ -248,7 +248,7 @@ class OpaqueSink(WitnessSink):
     def open(self, target: Target) -> Session:
         """Connect."""
         self.connect(target)
-        kind = OpaqueSession if self.told_apart else BatchSession
+        kind = OpaqueSession if self.per_event else BatchSession
         return kind(self.destination, self.wire, target)
 
 

@@ -17,17 +17,17 @@ from semel.verify.simulator.cases import DEADLINE_S
 from semel.verify.simulator.checker import Category, Evidence, judge
 from semel.verify.simulator.cluster import Cluster
 from semel.verify.simulator.destinations import Gateway
-from semel.verify.simulator.faults import POSSIBLE, Fault, Kind
+from semel.verify.simulator.faults import POSSIBLE, CallFault, Kind
 from semel.verify.simulator.inputs import feed
-from semel.verify.simulator.runner import Play
+from semel.verify.simulator.runner import Runner
 from semel.verify.simulator.scheduler import Hub
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from semel.verify.simulator.cases import Case
-    from semel.verify.simulator.checker import Judgement, Violation
-    from semel.verify.simulator.faults import Wire
+    from semel.verify.simulator.checker import Assessment, Violation
+    from semel.verify.simulator.faults import FaultyWire
 
 EVENTS = 12
 FIRST = 10
@@ -39,14 +39,21 @@ SHAPE = 6
 TASKS = "attempt"
 DRIVERS = "driver"
 
-ENDS_A_LIFE = frozenset({Fault.CRASH, Fault.CRASH_AFTER, Fault.LATE, Fault.PAUSE})
-OTHERS = (Fault.CRASH_AFTER, Fault.LATE, Fault.LOST, Fault.TWIN, Fault.AWAY, Fault.CUT)
+ENDS_A_LIFE = frozenset({CallFault.CRASH, CallFault.CRASH_AFTER, CallFault.LATE, CallFault.PAUSE})
+OTHERS = (
+    CallFault.CRASH_AFTER,
+    CallFault.LATE,
+    CallFault.LOST,
+    CallFault.TWIN,
+    CallFault.AWAY,
+    CallFault.CUT,
+)
 
-Points = tuple[tuple[int, Fault], ...]
+Points = tuple[tuple[int, CallFault], ...]
 
 
 @dataclass(eq=False)
-class Script:
+class FaultScript:
     """A plan in which the points are chosen: one for each life, the boundary at which, and the
     fault.
 
@@ -64,10 +71,10 @@ class Script:
     only: str = ""
     over: bool = False
     kinds: list[list[Kind]] = field(default_factory=lambda: [[]])
-    paused: Wire | None = None
+    paused: FaultyWire | None = None
     struck: int = 0
 
-    def fault(self, wire: Wire, kind: Kind) -> Fault | None:
+    def fault(self, wire: FaultyWire, kind: Kind) -> CallFault | None:
         """Say what goes wrong now; a zombie's calls are not counted."""
         if wire is self.paused or self.over or not wire.title.startswith(self.only):
             return None
@@ -82,11 +89,11 @@ class Script:
         self.struck += 1
         if fault in ENDS_A_LIFE:
             self.kinds.append([])
-        if fault is Fault.PAUSE:
+        if fault is CallFault.PAUSE:
             self.paused = wire
         return fault
 
-    def _wake(self, hub: Hub, paused: Wire) -> None:
+    def _wake(self, hub: Hub, paused: FaultyWire) -> None:
         """Let the zombie go on, to its end, before the call that begins now."""
         for job in hub.jobs:
             if job.actor is paused.actor and job.paused:
@@ -101,10 +108,10 @@ class Script:
         """Until somebody wakes it."""
         return None
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Name the world that this script makes."""
         words = [f"{fault.value} (boundary {at})" for at, fault in self.points]
-        if any(fault is Fault.PAUSE for _, fault in self.points):
+        if any(fault is CallFault.PAUSE for _, fault in self.points):
             words.append("woken at the end" if self.wakes is None else f"woken at {self.wakes}")
         return ", then ".join(words) or "nothing goes wrong"
 
@@ -114,7 +121,7 @@ class ScriptedWorld:
     """One partition, two minibatches, and a script of faults."""
 
     case: Case
-    script: Script
+    script: FaultScript
     refused: frozenset[int] = frozenset()
     shut_s: float | None = None
 
@@ -128,27 +135,29 @@ class ScriptedWorld:
         if self.shut_s is not None:
             shut_s = self.shut_s
             self.cluster.destination.gateway = Gateway(self.hub, lambda: shut_s)
-        self.play = Play(self.cluster, minibatches, peace=self._open_the_gateway, done=self._done)
+        self.runner = Runner(
+            self.cluster, minibatches, quiet=self._open_the_gateway, done=self._done
+        )
 
     def _open_the_gateway(self) -> None:
         """Towards the end everything is let through."""
         if self.cluster.destination.gateway is not None:
-            self.cluster.destination.gateway.peace = True
+            self.cluster.destination.gateway.quiet = True
 
     def _done(self, batch: int) -> None:
         """The first minibatch is complete: what follows is only there to show what it left."""
         self.script.over = self.script.over or (self.script.only == TASKS and batch > 0)
 
-    def run(self) -> Judgement:
+    def run(self) -> Assessment:
         """Play it to its end and judge it."""
-        notes = self.play.play_out()
+        notes = self.runner.play_out()
         return judge(
             Evidence(
                 self.case,
                 self.cluster.feed,
                 list(self.cluster.destination.seen()),
                 self.cluster.parked(),
-                ended=self.play.ended,
+                ended=self.runner.ended,
                 refused=self.refused | self.cluster.destination.turned_away,
                 disturbances=self.script.struck,
                 generations=self.cluster.generation(),
@@ -169,17 +178,17 @@ class Explored:
     """
 
     worlds: int = 0
-    violations: list[tuple[Script, Violation]] = field(default_factory=list)
+    violations: list[tuple[FaultScript, Violation]] = field(default_factory=list)
     doubted_most: int = 0
     slipped: int = 0
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Say it in a few lines."""
         numbers = (
             f"{self.worlds} worlds, {len(self.violations)} violations,"
             f" at most {self.doubted_most} events in doubt, {self.slipped} slipped"
         )
-        found = [f"{script.told()}: {violation}" for script, violation in self.violations[:10]]
+        found = [f"{script.describe()}: {violation}" for script, violation in self.violations[:10]]
         return "\n".join([numbers, *found])
 
 
@@ -197,49 +206,49 @@ class Explorer:
     shut_s: float | None = None
     explored: Explored = field(default_factory=Explored)
 
-    def play(self, script: Script) -> Script:
+    def play(self, script: FaultScript) -> FaultScript:
         """Play one world. Raises `Enough` when it is not as it should be and that is all that was
         asked.
         """
-        judgement = ScriptedWorld(self.case, script, self.refused, self.shut_s).run()
+        assessment = ScriptedWorld(self.case, script, self.refused, self.shut_s).run()
         explored = self.explored
         explored.worlds += 1
-        explored.doubted_most = max(explored.doubted_most, judgement.doubted)
-        explored.slipped += judgement.counts.get(Category.SLIPPED, 0)
-        explored.violations += [(script, violation) for violation in judgement.violations]
-        if self.quick and judgement.violations:
+        explored.doubted_most = max(explored.doubted_most, assessment.doubted)
+        explored.slipped += assessment.counts.get(Category.SLIPPED, 0)
+        explored.violations += [(script, violation) for violation in assessment.violations]
+        if self.quick and assessment.violations:
             raise Enough
         return script
 
     def others(self) -> None:
         """Every fault that is not a plain crash, at every boundary, alone."""
-        clean = self.play(Script())
+        clean = self.play(FaultScript())
         for at, kind in enumerate(clean.kinds[0]):
             for fault in OTHERS:
                 if fault in POSSIBLE[kind]:
-                    self.play(Script(((at, fault),)))
+                    self.play(FaultScript(((at, fault),)))
 
     def crashes(self, only: str) -> None:
         """Every single crash point, and every second one in what follows it."""
-        for points, calls in self._firsts(Fault.CRASH, only):
+        for points, calls in self._firsts(CallFault.CRASH, only):
             for second in range(calls):
-                self.play(Script((*points, (second, Fault.CRASH)), only=only))
+                self.play(FaultScript((*points, (second, CallFault.CRASH)), only=only))
 
     def zombies(self, only: str) -> None:
         """Every point at which an attempt can be paused, with every point at which it can come
         back.
         """
-        for points, calls in self._firsts(Fault.PAUSE, only):
+        for points, calls in self._firsts(CallFault.PAUSE, only):
             for at in range(calls):
-                self.play(Script(points, wakes=at, only=only))
+                self.play(FaultScript(points, wakes=at, only=only))
 
     def zombies_of_the_dead(self, only: str) -> None:
         """The same, and its replacement crashes: before the zombie wakes, or after."""
-        for points, calls in self._firsts(Fault.PAUSE, only):
+        for points, calls in self._firsts(CallFault.PAUSE, only):
             for at in range(calls):
-                both = (*points, (at, Fault.CRASH))
-                self.play(Script(both, wakes=min(at, self._claimed()), only=only))
-                self.play(Script(both, only=only))
+                both = (*points, (at, CallFault.CRASH))
+                self.play(FaultScript(both, wakes=min(at, self._claimed()), only=only))
+                self.play(FaultScript(both, only=only))
 
     def _claimed(self) -> int:
         """The boundary at which a replacement has surely claimed: after its third or fourth
@@ -247,12 +256,12 @@ class Explorer:
         """
         return 4
 
-    def _firsts(self, fault: Fault, only: str) -> Iterator[tuple[Points, int]]:
+    def _firsts(self, fault: CallFault, only: str) -> Iterator[tuple[Points, int]]:
         """Give every first point, and how many boundaries follow it in the next life."""
         at = 0
         while True:
             points: Points = ((at, fault),)
-            script = self.play(Script(points, only=only))
+            script = self.play(FaultScript(points, only=only))
             if not script.struck:
                 return
             yield points, len(script.kinds[1])

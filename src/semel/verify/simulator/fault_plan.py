@@ -6,21 +6,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from semel.verify.simulator.cases import DEADLINE_S
-from semel.verify.simulator.faults import POSSIBLE, Fault, Kind
+from semel.verify.simulator.faults import POSSIBLE, CallFault, Kind
 
 if TYPE_CHECKING:
     from random import Random
 
-    from semel.verify.simulator.faults import Wire
+    from semel.verify.simulator.faults import FaultyWire
 
 LEDGER = (Kind.LOOK, Kind.COMMIT)
 OUTAGES_S = (0.02, 0.3, 3.0, 20.0, 45.0)
 PAUSES_S = (0.05, 1.0, 12.0, 45.0, 200.0)
-STRIKES = frozenset(Fault) - {Fault.AWAY}
+STRIKES = frozenset(CallFault) - {CallFault.AWAY}
 
 
 @dataclass(eq=False)
-class Weather:
+class RandomFaults:
     """A plan by chance: faults come at a rate until their number is used up, or peace is made.
 
     Attributes:
@@ -36,22 +36,26 @@ class Weather:
     zombies: bool = True
     cuts: bool = True
     flies: bool = True
-    peace: bool = False
+    quiet: bool = False
     struck: int = 0
     _ledger_away: float = 0.0
     _destination_away: float = 0.0
 
-    def fault(self, wire: Wire, kind: Kind) -> Fault | None:
+    def fault(self, wire: FaultyWire, kind: Kind) -> CallFault | None:
         """Say what goes wrong with the call that begins now."""
-        if self.peace:
+        if self.quiet:
             return None
         away = self._ledger_away if kind in LEDGER else self._destination_away
         if wire.hub.now < away and kind not in (Kind.INPUT, Kind.REPORT):
-            return Fault.AWAY
+            return CallFault.AWAY
         if not self.left or self.random.random() >= self.rate:
             return None
         fault = self.random.choice(POSSIBLE[kind])
-        allowed = {Fault.PAUSE: self.zombies, Fault.CUT: self.cuts, Fault.LATE: self.flies}
+        allowed = {
+            CallFault.PAUSE: self.zombies,
+            CallFault.CUT: self.cuts,
+            CallFault.LATE: self.flies,
+        }
         if not allowed.get(fault, True):
             return None
         self.left -= 1
@@ -73,6 +77,6 @@ class Weather:
         """A process freezes for a moment, or for longer than anybody waits for it."""
         return self.random.choice(PAUSES_S)
 
-    def make_peace(self) -> None:
+    def stop_faults(self) -> None:
         """From now on nothing goes wrong."""
-        self.peace = True
+        self.quiet = True

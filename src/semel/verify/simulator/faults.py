@@ -41,7 +41,7 @@ class Kind(StrEnum):
     REPORT = "report"  # the end of a task
 
 
-class Fault(StrEnum):
+class CallFault(StrEnum):
     """What goes wrong with a call."""
 
     CRASH = "crashed before it"
@@ -54,36 +54,42 @@ class Fault(StrEnum):
     CUT = "the input ended early"
 
 
-POSSIBLE: dict[Kind, tuple[Fault, ...]] = {
-    Kind.LOOK: (Fault.CRASH, Fault.AWAY, Fault.PAUSE),
+POSSIBLE: dict[Kind, tuple[CallFault, ...]] = {
+    Kind.LOOK: (CallFault.CRASH, CallFault.AWAY, CallFault.PAUSE),
     Kind.COMMIT: (
-        Fault.CRASH,
-        Fault.CRASH_AFTER,
-        Fault.LATE,
-        Fault.LOST,
-        Fault.TWIN,
-        Fault.AWAY,
-        Fault.PAUSE,
+        CallFault.CRASH,
+        CallFault.CRASH_AFTER,
+        CallFault.LATE,
+        CallFault.LOST,
+        CallFault.TWIN,
+        CallFault.AWAY,
+        CallFault.PAUSE,
     ),
-    Kind.OPEN: (Fault.CRASH, Fault.AWAY, Fault.PAUSE),
-    Kind.ASK: (Fault.CRASH, Fault.CRASH_AFTER, Fault.LOST, Fault.AWAY, Fault.PAUSE),
+    Kind.OPEN: (CallFault.CRASH, CallFault.AWAY, CallFault.PAUSE),
+    Kind.ASK: (
+        CallFault.CRASH,
+        CallFault.CRASH_AFTER,
+        CallFault.LOST,
+        CallFault.AWAY,
+        CallFault.PAUSE,
+    ),
     Kind.SEND: (
-        Fault.CRASH,
-        Fault.CRASH_AFTER,
-        Fault.LATE,
-        Fault.LOST,
-        Fault.AWAY,
-        Fault.PAUSE,
+        CallFault.CRASH,
+        CallFault.CRASH_AFTER,
+        CallFault.LATE,
+        CallFault.LOST,
+        CallFault.AWAY,
+        CallFault.PAUSE,
     ),
-    Kind.INPUT: (Fault.CRASH, Fault.PAUSE, Fault.CUT),
-    Kind.REPORT: (Fault.CRASH, Fault.PAUSE),
+    Kind.INPUT: (CallFault.CRASH, CallFault.PAUSE, CallFault.CUT),
+    Kind.REPORT: (CallFault.CRASH, CallFault.PAUSE),
 }
 
 
 class Plan(Protocol):
     """Which fault meets which call."""
 
-    def fault(self, wire: Wire, kind: Kind) -> Fault | None:
+    def fault(self, wire: FaultyWire, kind: Kind) -> CallFault | None:
         """Say what goes wrong with the call that begins now."""
 
     def delay(self, kind: Kind) -> float:
@@ -93,10 +99,10 @@ class Plan(Protocol):
         """Say for how long a process freezes; None: until it is woken."""
 
 
-class Peace:
+class NoFaults:
     """A plan in which nothing goes wrong."""
 
-    def fault(self, wire: Wire, kind: Kind) -> Fault | None:
+    def fault(self, wire: FaultyWire, kind: Kind) -> CallFault | None:
         """Nothing."""
         del wire, kind
         return None
@@ -112,7 +118,7 @@ class Peace:
 
 
 @dataclass(eq=False)
-class Wire:
+class FaultyWire:
     """What a process is connected to the world by."""
 
     hub: Hub
@@ -143,34 +149,36 @@ class Wire:
         self.note(what)
         return result
 
-    def _faulty(self, fault: Fault, kind: Kind, what: tuple[Any, ...], do: Callable[[], T]) -> T:
+    def _faulty(
+        self, fault: CallFault, kind: Kind, what: tuple[Any, ...], do: Callable[[], T]
+    ) -> T:
         self.note(what, fault.value)
         match fault:
-            case Fault.CRASH:
+            case CallFault.CRASH:
                 raise self.crash()
-            case Fault.CRASH_AFTER:
+            case CallFault.CRASH_AFTER:
                 with suppress(Exception):
                     do()
                 raise self.crash()
-            case Fault.LATE:
+            case CallFault.LATE:
                 self.hub.later(self.plan.delay(kind), self._landing(what, do))
                 raise self.crash()
-            case Fault.LOST | Fault.TWIN:
+            case CallFault.LOST | CallFault.TWIN:
                 passed = False
                 with suppress(Exception):
                     do()
                     passed = True
-                if fault is Fault.TWIN:
+                if fault is CallFault.TWIN:
                     self.hub.later(self.plan.delay(kind), self._twin(what, do, passed=passed))
                 raise _lost(kind, self.calls)
-            case Fault.AWAY:
+            case CallFault.AWAY:
                 raise _away(kind, self.calls)
-            case Fault.PAUSE:
+            case CallFault.PAUSE:
                 self.hub.pause(self.plan.pause())
                 self._alive()
                 self.note(what, "went on with it")
                 return self._do(what, do)
-            case Fault.CUT:
+            case CallFault.CUT:
                 self.cut = True
                 return cast("T", fault)  # only of an input, whose answer is thrown away
 
@@ -239,7 +247,7 @@ class FaultyStore:
     """The ledger as one process reaches it."""
 
     store: Store
-    wire: Wire
+    wire: FaultyWire
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Payload]:
         """Read over the wire."""
@@ -269,7 +277,7 @@ class FaultyStore:
         """Nothing is open."""
 
 
-def over(wire: Wire, batches: Iterable[T]) -> Iterator[T]:
+def over(wire: FaultyWire, batches: Iterable[T]) -> Iterator[T]:
     """Give the batches over the wire; they may end early, as if that were their end."""
     for batch in [*batches, None]:
         what = ("the end of its input",) if batch is None else ("the next batch",)

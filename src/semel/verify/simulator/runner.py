@@ -17,7 +17,7 @@ from semel.events import Attempt
 from semel.ledger.verbs.parked import read_parked, resolve
 from semel.protocol import ParkedState
 from semel.verify.simulator.cases import DEADLINE_S, LEASE_S
-from semel.verify.simulator.cluster import Broken, Stopped
+from semel.verify.simulator.cluster import PipelineBroken, QueryStopped
 from semel.verify.simulator.inputs import cut, tail_apart
 from semel.verify.simulator.scheduler import Endless
 from semel.verify.simulator.start import Stage
@@ -42,7 +42,7 @@ RESENDS_MOST = 2
 
 
 @dataclass(eq=False)
-class Play:
+class Runner:
     """One pipeline, its input cut into minibatches, and how its people behave.
 
     Attributes:
@@ -62,7 +62,7 @@ class Play:
     loses: float = 0.0
     speculates: float = 0.0
     deaf: bool = False
-    peace: Callable[[], None] = lambda: None
+    quiet: Callable[[], None] = lambda: None
     changes: Changes | None = None
     unmoved: int = 0
     done: Callable[[int], None] = lambda _: None
@@ -81,10 +81,10 @@ class Play:
             if self.starts > STARTS_MAX:
                 raise Endless("the query was started again and again")
             if self.starts > STARTS_MAX // 2:
-                self.peace()
+                self.quiet()
             try:
                 self._start()
-            except Stopped as stopped:
+            except QueryStopped as stopped:
                 if self.changes is not None:
                     self.changes.stopped(self.lead, self.batch, self.minibatches)
                 if stopped.person and self.deaf:
@@ -99,7 +99,7 @@ class Play:
         notes = []
         try:
             self.run()
-        except (Broken, Endless) as stop:
+        except (PipelineBroken, Endless) as stop:
             notes.append(f"{type(stop).__name__}: {stop}")
         finally:
             self.cluster.hub.end()
@@ -110,12 +110,12 @@ class Play:
         lead = self.lead = self.cluster.start()
         while self.batch < len(self.minibatches):
             if self.batch == len(self.minibatches) - 1:
-                self.peace()
+                self.quiet()
                 self.resolve()
             elif self._happens(0.2):
                 self.resolve()
             self._minibatch(lead)
-        self.peace()
+        self.quiet()
         self.resolve()
         for _ in range(DRAINS):
             self.cluster.drive(lead, lead.driver.drain)
@@ -144,8 +144,8 @@ class Play:
         self.batch = batch + 1
         self.done(self.batch)
         if self.changes is not None and self.changes.is_time():
-            self._tell("the query is stopped")
-            raise Stopped(None)
+            self._note("the query is stopped")
+            raise QueryStopped(None)
 
     def _begin(self, lead: Lead, batch: int) -> OpenMinibatch:
         query, ranges = self.cluster.query, self.minibatches[batch]
@@ -159,10 +159,10 @@ class Play:
 
         try:
             opening: OpenMinibatch = self.cluster.drive(lead, begin)
-        except Broken as broken:
+        except PipelineBroken as broken:
             if not self._refused_as_it_should(broken):
                 raise
-            raise Stopped(None) from broken
+            raise QueryStopped(None) from broken
         return opening
 
     def _send_a_task_all_the_same(self, lead: Lead, opening: OpenMinibatch, ranges: Ranges) -> None:
@@ -189,7 +189,7 @@ class Play:
         back = self.chance.choice((0, 0, 1, 2, 3))
         if back:
             self.batch = max(min(self.unmoved, self.batch), self.batch - back)
-            self._tell(f"an older checkpoint was restored: batch {self.batch} is next")
+            self._note(f"an older checkpoint was restored: batch {self.batch} is next")
             return
         starts = {
             name: self.chance.randint(0, reached) for name, reached in self._reached().items()
@@ -203,7 +203,7 @@ class Play:
             self.cluster.feed,
         )
         self.batch = self.unmoved = 0
-        self._tell(f"the checkpoint was lost: the input is read again from {starts}")
+        self._note(f"the checkpoint was lost: the input is read again from {starts}")
 
     def _change(self, changes: Changes) -> None:
         scaled, released = self.cluster.partitions, self.cluster.destination.needs
@@ -226,7 +226,7 @@ class Play:
                 reached[name] = high
         return reached
 
-    def _refused_as_it_should(self, broken: Broken) -> bool:
+    def _refused_as_it_should(self, broken: PipelineBroken) -> bool:
         """Counted ids do not outlive a checkpoint: then the old one has to be found again. Some
         changes are refused too.
         """
@@ -241,7 +241,7 @@ class Play:
         self.unmoved = self.floors.get(opened.query, 0)
         self.batch = max(opened.minibatch.batch, self.unmoved)
         self.minibatches, self.loses = self.cuts[opened.query], 0.0
-        self._tell("the old checkpoint was found again")
+        self._note("the old checkpoint was found again")
         return True
 
     # -- people
@@ -262,7 +262,7 @@ class Play:
                 try:
                     resolve(person.client, case.name, key, decision, "a person", "looked")
                 except ConfigurationError as error:
-                    self._tell(f"it could not be resolved: {error}")
+                    self._note(f"it could not be resolved: {error}")
 
     def _decision(self, case: Case, row: ParkedRow) -> ParkedState | None:
         """Decide by what the destination has. A dead letter is sent again without a look: it says
@@ -284,7 +284,7 @@ class Play:
             return ParkedState.DELIVERED
         return ParkedState.DISCARDED if in_vain or self._happens(0.2) else ParkedState.RESEND
 
-    def _tell(self, what: str) -> None:
+    def _note(self, what: str) -> None:
         self.cluster.story.note(self.cluster.hub.now, "the world", (what,))
 
     def _happens(self, probability: float) -> bool:

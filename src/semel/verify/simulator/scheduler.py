@@ -15,9 +15,13 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from greenlet import getcurrent, greenlet
-
+from semel.errors import MissingExtra
 from semel.runtime import Process
+
+try:
+    from greenlet import getcurrent, greenlet
+except ImportError:  # reported when a world is created
+    getcurrent = greenlet = None
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +31,12 @@ TURN_S = 0.01
 """How long a call takes."""
 TURNS_MAX = 50_000
 """A world that takes more turns than this does not end by itself."""
+
+
+def require_greenlet() -> None:
+    """Raise `MissingExtra` if greenlet is not installed."""
+    if greenlet is None:
+        raise MissingExtra("greenlet is not installed: pip install 'semel[simulate]'")
 
 
 class Crashed(BaseException):
@@ -82,7 +92,11 @@ class Hub:
     _timers: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _numbers: Any = field(default_factory=count)
     _pids: Any = field(default_factory=lambda: count(1))
-    _main: Any = field(default_factory=getcurrent)
+    _main: Any = None
+
+    def __post_init__(self) -> None:
+        require_greenlet()
+        self._main = getcurrent()
 
     # -- processes and jobs
 

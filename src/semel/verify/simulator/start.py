@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from semel.verify.simulator.cluster import FAILURES_MAX, RETRIED, Stopped
+from semel.verify.simulator.cluster import FAILURES_MAX, RETRIED, QueryStopped
 
 if TYPE_CHECKING:
     from random import Random
@@ -78,7 +78,7 @@ class Stage:
         """A task came to its end: hand on its report, unless it was stopped on the way."""
         machine = next(each for each in self.cluster.machines if each.actor is job.actor)
         if machine.wire.cut:
-            raise Stopped(None)
+            raise QueryStopped(None)
         if partition in self.reports and not self._happens(0.5):
             return
         if not self._tried(partition) or not self._happens(0.3):
@@ -94,7 +94,7 @@ class Stage:
             self.cluster.hub.now, job.title, ("failed:", type(error).__name__), str(error)[:120]
         )
         if self.failures >= FAILURES_MAX:
-            raise Stopped(error)
+            raise QueryStopped(error)
 
     def _tried(self, partition: str) -> bool:
         return any(name == partition for name, _ in self._live)

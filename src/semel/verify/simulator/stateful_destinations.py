@@ -17,7 +17,12 @@ from semel.errors import Fenced, Rejected
 from semel.events import Attempt, EntityIds, IdSet, Minibatch
 from semel.protocol import Capability, OnReject
 from semel.sinks import DELIVERED, Progress, Receipt, Tail
-from semel.verify.simulator.destinations import Destination, Effect, WitnessSession, WitnessSink
+from semel.verify.simulator.destinations import (
+    Destination,
+    RecordedEffect,
+    WitnessSession,
+    WitnessSink,
+)
 from semel.verify.simulator.faults import Kind
 
 if TYPE_CHECKING:
@@ -125,20 +130,20 @@ def _refuse_past(stood: Progress | None, progress: Progress) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class LogEntry:
     """One entry of a log."""
 
-    effect: Effect
+    effect: RecordedEffect
     sort_key: list[Any]
     stamp: Progress | None = None
     resend: int = 0
 
 
 @dataclass(eq=False)
-class Log:
+class SimulatedLog:
     """What one partition appends to, and who may."""
 
-    records: list[Record] = field(default_factory=list)
+    records: list[LogEntry] = field(default_factory=list)
     epoch: Any = None
 
     def tail(self) -> Tail:
@@ -159,12 +164,12 @@ class Log:
 class Logs(Destination):
     """A log for each (pipeline, sink, partition)."""
 
-    logs: dict[Place, Log] = field(default_factory=dict)
+    logs: dict[Place, SimulatedLog] = field(default_factory=dict)
     opened: int = 0
 
-    def log(self, target: Target) -> Log:
+    def log(self, target: Target) -> SimulatedLog:
         """Give the log that a session appends to."""
-        return self.logs.setdefault(_place(target), Log())
+        return self.logs.setdefault(_place(target), SimulatedLog())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,15 +185,17 @@ class SequencedSink(WitnessSink):
         """SEQUENCED."""
         return Capability.SEQUENCED
 
-    def open(self, target: Target) -> LogSession:
+    def open(self, target: Target) -> SimulatedLogSession:
         """Connect."""
-        session = LogSession(self.destination, self.wire, target, opener_wins=self.last_opener_wins)
+        session = SimulatedLogSession(
+            self.destination, self.wire, target, opener_wins=self.last_opener_wins
+        )
         self.wire.call(Kind.OPEN, ("open a session for", target.partition), session.opened)
         return session
 
 
 @dataclass(eq=False)
-class LogSession(WitnessSession):
+class SimulatedLogSession(WitnessSession):
     """One writer of one log."""
 
     opener_wins: bool = False
@@ -251,7 +258,7 @@ class LogSession(WitnessSession):
                 effect = self.destination.effect(events[place], self.target, began)
                 effect = replace(effect, resend=bool(resend))
                 stamp = progress if place == len(events) - 1 else None
-                log.records.append(Record(effect, chunk.rows.sort_key(place), stamp, resend))
+                log.records.append(LogEntry(effect, chunk.rows.sort_key(place), stamp, resend))
                 self.destination.effects.append(effect)
 
         if self.opener_wins:
@@ -263,7 +270,7 @@ class LogSession(WitnessSession):
             self.send_part(place, what, partial(entries, range(place, place + 1)), event)
         return DELIVERED
 
-    def _refuse_replaced(self, log: Log) -> None:
+    def _refuse_replaced(self, log: SimulatedLog) -> None:
         if self.opener_wins:
             replaced = self.epoch != log.epoch
         else:
@@ -281,11 +288,11 @@ class Places(Destination):
     once a manifest names it.
     """
 
-    places: dict[str, list[Effect]] = field(default_factory=dict)
+    places: dict[str, list[RecordedEffect]] = field(default_factory=dict)
     writers: dict[str, Attempt] = field(default_factory=dict)
     manifests: dict[Minibatch, set[str]] = field(default_factory=dict)
 
-    def seen(self) -> list[Effect]:
+    def seen(self) -> list[RecordedEffect]:
         """Give what stands at the places that a manifest names."""
         named = {place for places in self.manifests.values() for place in places}
         return [
@@ -335,7 +342,7 @@ class PlaceSession(WitnessSession):
     """Writes aside, then puts it in its place."""
 
     place: str = ""
-    aside: list[Effect] = field(default_factory=list)
+    aside: list[RecordedEffect] = field(default_factory=list)
 
     def write(self, chunk: Chunk) -> None:
         """Take the next events aside."""

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 from semel.protocol import Capability, OnDoubt, OnReject
 from semel.verify.simulator.cases import Case, Variant
 from semel.verify.simulator.changes import Changes, rescales_most
-from semel.verify.simulator.checker import Category, Evidence, Judgement, Verdict, judge
+from semel.verify.simulator.checker import Assessment, Category, Evidence, Verdict, judge
 from semel.verify.simulator.cluster import Cluster
 from semel.verify.simulator.destinations import Gateway
-from semel.verify.simulator.fault_plan import Weather
+from semel.verify.simulator.fault_plan import RandomFaults
 from semel.verify.simulator.inputs import Identities, cut, feed, tail_apart
-from semel.verify.simulator.runner import Play
-from semel.verify.simulator.scheduler import Hub
+from semel.verify.simulator.runner import Runner
+from semel.verify.simulator.scheduler import Hub, require_greenlet
 
 if TYPE_CHECKING:
     from semel.verify.simulator.destinations import Destination
@@ -40,7 +40,7 @@ Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class WorldResult:
     """What became of a world."""
 
     seed: int
@@ -67,7 +67,7 @@ class Tally:
     unreported: int = 0
     counts: dict[str, int] = field(default_factory=dict)
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: WorldResult) -> None:
         """Count a world."""
         self.worlds += 1
         self.invalid += outcome.verdict is Verdict.INVALID
@@ -111,9 +111,9 @@ class Summary:
 
     total: Tally = field(default_factory=Tally)
     groups: dict[tuple[str, str], Tally] = field(default_factory=dict)
-    invalid: list[Outcome] = field(default_factory=list)
+    invalid: list[WorldResult] = field(default_factory=list)
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: WorldResult) -> None:
         """Count a world."""
         self.total.add(outcome)
         case = outcome.case
@@ -201,7 +201,7 @@ class World:
         self.feed = feed(
             self.case.identities, self.case.partitions, random.randint(6, 14), random.randrange(24)
         )
-        self.weather = Weather(
+        self.fault_plan = RandomFaults(
             random,
             rate=random.choice((0.0, 0.02, 0.05, 0.1)),
             left=random.choice((1, 2, 3, 6)),
@@ -215,19 +215,19 @@ class World:
             self.cases,
             self.feed,
             self.hub,
-            self.weather,
+            self.fault_plan,
             random,
             knows_the_dead=random.random() < 0.5,
         )
         self.changes = self._changes()
-        self.play = Play(
+        self.runner = Runner(
             self.cluster,
             tail_apart(cut(self.feed, random.randint(1, 3), random), self.feed),
             random,
             loses=random.choice((0.0, 0.0, 0.3)),
             speculates=random.choice((0.0, 0.0, 0.5)),
             deaf=random.random() < 0.15,
-            peace=self.make_peace,
+            quiet=self.stop_faults,
             changes=self.changes,
         )
         if random.random() < 0.3 and self.case.variant is not Variant.PLACES:
@@ -261,20 +261,20 @@ class World:
         if _isolates(case) and more.random() < 0.15:
             destination.broken.add(more.choice(numbers))
 
-    def make_peace(self) -> None:
+    def stop_faults(self) -> None:
         """From now on nothing goes wrong; what an event itself is like stays."""
-        self.weather.make_peace()
+        self.fault_plan.stop_faults()
         for destination in self.cluster.destinations.values():
             if destination.gateway is not None:
-                destination.gateway.peace = True
+                destination.gateway.quiet = True
 
-    def run(self) -> Judgement:
+    def run(self) -> Assessment:
         """Play it to its end and judge it, sink by sink."""
-        notes = self.play.play_out()
-        judgement = judge(self._evidence(self.case, notes))
+        notes = self.runner.play_out()
+        assessment = judge(self._evidence(self.case, notes))
         for case in self.cases[1:]:
-            judgement.merge(judge(self._evidence(case)), case.name)
-        return judgement
+            assessment.merge(judge(self._evidence(case)), case.name)
+        return assessment
 
     def _evidence(self, case: Case, notes: tuple[str, ...] = ()) -> Evidence:
         destination = self.cluster.destinations[case.name]
@@ -283,9 +283,9 @@ class World:
             self.feed,
             list(destination.seen()),
             self.cluster.parked(case.name),
-            ended=self.play.ended,
+            ended=self.runner.ended,
             refused=self.refused | destination.turned_away,
-            disturbances=self.weather.struck + self.cluster.attempts,
+            disturbances=self.fault_plan.struck + self.cluster.attempts,
             generations=self.cluster.generation(),
             expired=case.remembers_s < 3600.0,
             notes=notes,
@@ -293,33 +293,33 @@ class World:
             gateway=destination.gateway is not None,
             broken=frozenset(destination.broken),
             poison=frozenset(destination.poison),
-            drained=self.play.ended and not self.play.deaf and case.name in self.cluster.active,
+            drained=self.runner.ended and not self.runner.deaf and case.name in self.cluster.active,
         )
 
 
-def run_world(seed: int, *, told: bool = False) -> Outcome:
+def run_world(seed: int, *, with_story: bool = False) -> WorldResult:
     """Play one world; its story is told when it is invalid, or when it is asked for."""
     world = World(seed)
-    with _without_logs():
-        judgement = world.run()
-    verdict = judgement.verdict
-    story = world.cluster.story.lines() if told or verdict is Verdict.INVALID else []
-    return Outcome(
+    with _logging_off():
+        assessment = world.run()
+    verdict = assessment.verdict
+    story = world.cluster.story.lines() if with_story or verdict is Verdict.INVALID else []
+    return WorldResult(
         seed,
         world.case,
         verdict,
-        {category.value: times for category, times in judgement.counts.items()},
-        tuple(str(violation) for violation in judgement.violations),
-        judgement.doubted,
-        judgement.unreported,
-        world.weather.struck,
+        {category.value: times for category, times in assessment.counts.items()},
+        tuple(str(violation) for violation in assessment.violations),
+        assessment.doubted,
+        assessment.unreported,
+        world.fault_plan.struck,
         world.hub.turns,
         tuple(story),
     )
 
 
 @contextmanager
-def _without_logs() -> Iterator[None]:
+def _logging_off() -> Iterator[None]:
     """What the product logs in a world is part of no story: its faults are planned."""
     log = logging.getLogger("semel")
     before, log.disabled = log.disabled, True
@@ -336,6 +336,7 @@ def run_worlds(
 
     Without `processes` they are played here; processes of their own end at once on Ctrl-C.
     """
+    require_greenlet()
     seeds = [world_seed(seed, at) for at in range(count)]
     chunks = [seeds[at : at + CHUNK] for at in range(0, count, CHUNK)]
     summary = Summary()
