@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+ROOT = Path(__file__).parents[1]
+
 # Spark ends a moment later than this process, and may recreate the folder.
 _CLEAR = 'for _ in 1 2 3 4 5; do rm -rf "$1"; sleep 0.5; [ -e "$1" ] || exit 0; done'
 
@@ -48,8 +50,9 @@ def folder() -> Iterator[Path]:
 
 @contextmanager
 def session(name: str, settings: dict[str, str]) -> Iterator[Any]:
-    """A Spark session that is stopped afterwards."""
-    spark = make_session(f"semel benchmark {name}", settings=settings)
+    """A Spark session that is stopped afterwards; its Python workers can import `benchmarks`."""
+    path = {"spark.executorEnv.PYTHONPATH": str(ROOT)}
+    spark = make_session(f"semel benchmark {name}", settings={**settings, **path})
     try:
         yield spark
     finally:
