@@ -139,9 +139,9 @@ def _decide(played: Demo, event: Parked) -> tuple[list[str], str]:
     """Look one up at the destination and resolve it; give the words and what the command said."""
     assert isinstance(event.row.event, int)
     if played.was_charged(event.row.event):
-        decision, reason = "delivered", "the counting house has it"
+        decision, reason = "delivered", "the charge server has it"
     else:
-        decision, reason = "resend", "the counting house does not have it"
+        decision, reason = "resend", "the charge server does not have it"
     words = [event.short, decision, "--reason", reason]
     return words, _typed(resolve, event.short, decision, reason, ledger=played.ledger)
 

@@ -253,7 +253,7 @@ class ChargeLog:
         return None if stood is None else stood.to_json()
 
     def _open_log(self, body: dict[str, Any]) -> Any:
-        """Give the log to the last opener."""
+        """Assign the log to the last opener."""
         self._opened += 1
         self._log(body).epoch = self._opened
         return self._opened

@@ -238,7 +238,7 @@ def _value_or_raise(status: HTTPStatus, value: Any, path: str) -> Any:
 # -- the process itself
 
 
-class _Connection(asyncio.Protocol):
+class _ChargeConnection(asyncio.Protocol):
     """One connection: requests are answered one after the other."""
 
     def __init__(self, charge_log: ChargeLog) -> None:
@@ -315,7 +315,7 @@ async def _serve_until_left() -> None:
 
     loop.add_reader(0, listen)
     listening = socket.create_server((HOST, 0), backlog=128)
-    server = await loop.create_server(lambda: _Connection(charge_log), sock=listening)
+    server = await loop.create_server(lambda: _ChargeConnection(charge_log), sock=listening)
     sys.stdout.write(f"{listening.getsockname()[1]}\n")
     sys.stdout.flush()
     async with server:
