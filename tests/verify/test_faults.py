@@ -109,7 +109,7 @@ def test_a_twin_lands_later_and_meets_a_conflict() -> None:
         commit(store)
     assert memory.rows()
     hub.pass_until(hub.now + 10)
-    assert wire.story.steps[-1][3] == "a twin changed nothing"
+    assert wire.story.steps[-1][3] == "a copy changed nothing"
 
 
 def test_a_paused_process_goes_on_where_it_was_when_it_is_woken() -> None:

@@ -1,9 +1,9 @@
-"""A household: processes that carry one mark and end together, and with whoever started them.
+"""A group of processes that end together, and with the process that started them.
 
 Always true:
-- every process that is started here, and every one that those start, carries the mark in its
-  environment; nothing without it is ever touched;
-- when we go, however we do, a caretaker ends all of them and removes the folder.
+- every process of the group, and every process that it starts, carries a mark in its environment;
+  processes without the mark are never touched;
+- when this process ends in any way, a caretaker process ends the group and removes its folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MARK = "SEMEL_HOUSEHOLD"
 
-# Its pipe closes when we go. A zombie has no environment any more, so the loop comes to its end.
+# Its pipe closes when this process ends. A zombie process has no environment, so the loop ends.
 _CARETAKER = """
 read _
 while found=$(grep -lsaF "$1" /proc/[0-9]*/environ); [ -n "$found" ]; do
@@ -34,7 +34,7 @@ rm -rf "$2"
 
 
 class Closable(ABC):
-    """Something that is closed at the end of a `with`."""
+    """A resource that is closed at the end of a `with`."""
 
     def __enter__(self) -> Self:
         return self
@@ -44,11 +44,11 @@ class Closable(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End what was started here, and wait for it."""
+        """End what was started, and wait for its end."""
 
 
 class ProcessGroup(Closable):
-    """Processes with one mark, and a folder for what they write."""
+    """Processes with one mark, and a folder for their files."""
 
     def __init__(self, name: str, within: Path | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=f"semel-{name}-", dir=within))
@@ -59,7 +59,7 @@ class ProcessGroup(Closable):
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for us
+            start_new_session=True,  # it must not get our Ctrl-C
             cwd="/",
         )
 
@@ -70,7 +70,7 @@ class ProcessGroup(Closable):
         log: Path,
         pass_fds: Sequence[int] = (),
     ) -> subprocess.Popen[bytes]:
-        """Start a process of the household; what it says goes to the file `log`."""
+        """Start a process of the group; its output goes to the file `log`."""
         with log.open("ab") as output:
             started = subprocess.Popen(  # noqa: S603 - our own words
                 command,
@@ -86,12 +86,12 @@ class ProcessGroup(Closable):
         return started
 
     def members(self) -> list[int]:
-        """Give every living process that carries the mark."""
+        """Return every living process that carries the mark."""
         mark = f"{MARK}={self._mark}".encode()
         return [pid for pid in _pids() if mark in _read(pid, "environ").split(b"\0")]
 
     def end(self) -> None:
-        """End every process at once (SIGKILL), and let new ones be started after that."""
+        """Kill every process (SIGKILL); new ones may be started after that."""
         while members := self.members():
             for pid in members:
                 with suppress(ProcessLookupError):
@@ -114,7 +114,7 @@ class ProcessGroup(Closable):
 
 
 def descendants(root: int) -> list[int]:
-    """Give the living processes that `root` started, and those that they started; `root` first."""
+    """Return `root` and its living descendants, parents first."""
     children: dict[int, list[int]] = {}
     for pid in _pids():
         fields = _read(pid, "stat").rpartition(b")")[2].split()
@@ -127,12 +127,12 @@ def descendants(root: int) -> list[int]:
 
 
 def command_of(pid: int) -> str:
-    """Give the command line of a process; empty when it is gone."""
+    """Return the command line of a process; empty if it is gone."""
     return _read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
 
 
 def state_of(pid: int) -> str:
-    """Give the letter of a process's state (R, S, T when stopped, Z); empty when it is gone."""
+    """Return the state of a process as a letter (R, S, T if stopped, Z); empty if it is gone."""
     fields = _read(pid, "stat").rpartition(b")")[2].split()
     return fields[0].decode() if fields else ""
 

@@ -142,7 +142,7 @@ class _Server:
         maker = Maker()
         batches = maker.rows(payments(["a", "b"], [1, 2])).batches
         order = Order(folder, 1, "warm-up", maker.identity, 0.0, 1.0, batches=batches)
-        run(order, Function(name="nobody", function=str))
+        run(order, Function(name="nowhere", function=str))
 
     def load(self, sink: bytes, modules: dict[str, str]) -> None:
         for name, path in modules.items():

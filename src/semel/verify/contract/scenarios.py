@@ -343,7 +343,7 @@ def by_position(scene: Scene) -> Iterator[Scenario]:
         zombie.wake()
 
     acts: list[tuple[str, Callable[[Sandbox], None]]] = [
-        (play.title, play.act) for play in clean(scene)
+        (each.title, each.act) for each in clean(scene)
     ]
     at = scene.middle
     for what in (What.KILL_BEFORE, What.KILL_AFTER, What.LOST):

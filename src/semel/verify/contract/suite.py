@@ -124,7 +124,7 @@ def earned(results: Sequence[Result]) -> bool:
 class _Played:
     """A scenario that has ended."""
 
-    play: Scenario
+    scenario: Scenario
     sandbox: Sandbox
     stuck: Stuck | None = None
     happened: bool = True
@@ -176,7 +176,7 @@ class Suite:
 
     def _play_all(self, case: ContractCase) -> list[_Played]:
         scene = Scene(self.subject.sink, self._looked(), Random(f"{self.seed}/{case.name}"))
-        self._played[case.name] = [self._play(play) for play in case.plays(scene)]
+        self._played[case.name] = [self._play(each) for each in case.plays(scene)]
         return self._played[case.name]
 
     def _looked(self) -> ProcessRecord:
@@ -188,11 +188,11 @@ class Suite:
             raise ConfigurationError(f"{NOT_CLEAN}: {kind}: {why}")
         return self._clean
 
-    def _play(self, play: Scenario) -> _Played:
-        sandbox = self._sandbox(play)
-        played = _Played(play, sandbox)
+    def _play(self, scenario: Scenario) -> _Played:
+        sandbox = self._sandbox(scenario)
+        played = _Played(scenario, sandbox)
         try:
-            play.act(sandbox)
+            scenario.act(sandbox)
         except Stuck as stuck:
             played.stuck = stuck
             stuck.blames = stuck.blames or self._sandbox(CLEAN).run().ended  # it works for others
@@ -201,16 +201,16 @@ class Suite:
             self._fork_server.signal(process.pid, 9)
         return played
 
-    def _sandbox(self, play: Scenario) -> Sandbox:
-        chunk_rows = None if play.whole_chunk else CHUNK_ROWS
-        sink = tested(self.subject.sink, chunk_rows, play.on_reject)
+    def _sandbox(self, scenario: Scenario) -> Sandbox:
+        chunk_rows = None if scenario.whole_chunk else CHUNK_ROWS
+        sink = tested(self.subject.sink, chunk_rows, scenario.on_reject)
         self._load(sink)
         self._sandboxes += 1
         name = f"{self._token}-{self._sandboxes}-"
         folder = self._fork_server.folder / name
-        maker = replace(self.subject.maker, by_position=play.by_position)
+        maker = replace(self.subject.maker, by_position=scenario.by_position)
         settles_s = self.subject.settles_s
-        return Sandbox(self._fork_server, sink, maker, folder, name, settles_s, play.partitions)
+        return Sandbox(self._fork_server, sink, maker, folder, name, settles_s, scenario.partitions)
 
     def _load(self, sink: Sink) -> None:
         """Send the sink to the fork server."""
@@ -246,13 +246,13 @@ class Suite:
         for each in played:
             stuck = _describe(each)
             if stuck and each.stuck is not None and not each.stuck.blames:
-                unknown.append(Finding(each.play.title, stuck, tuple(each.sandbox.story())))
+                unknown.append(Finding(each.scenario.title, stuck, tuple(each.sandbox.story())))
                 continue
             verdict = judge(each.sandbox, arrived)
             events, doubts = events + verdict.events, doubts + verdict.in_doubt
             what = (*stuck, *verdict.violations)
             if what:
-                findings.append(Finding(each.play.title, what, tuple(each.sandbox.story())))
+                findings.append(Finding(each.scenario.title, what, tuple(each.sandbox.story())))
         result = Earned.NO if findings else Earned.UNKNOWN if unknown else Earned.YES
         if result is Earned.YES:
             result, unknown = _happened_in(played)
@@ -297,7 +297,7 @@ def _happened_in(played: Sequence[_Played]) -> tuple[Earned, list[Finding]]:
     missed = [each for each in played if not each.happened]
     if missed or not played:
         why = ("the planned fault never happened",)
-        return Earned.UNKNOWN, [Finding(each.play.title, why) for each in missed] or [
+        return Earned.UNKNOWN, [Finding(each.scenario.title, why) for each in missed] or [
             Finding("-", why)
         ]
     cuts = [shut for shut in map(_shut, played) if shut is not None]

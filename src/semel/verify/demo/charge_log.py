@@ -1,8 +1,8 @@
-"""The books of the counting house: every charge, and what each capability promises about repeats.
+"""The log of the charge server: every charge, and the rules of each capability for repeats.
 
 Always true:
-- a request is answered as a whole before the next one is looked at, so nothing is seen half-way;
-- what was charged is never forgotten and never taken back;
+- a request is answered completely before the next one is read;
+- a charge is never forgotten and never undone;
 - a fault is planned from outside, and used up by the request that it happens to.
 """
 
@@ -30,7 +30,7 @@ Place = tuple[str, str, str]
 
 
 class Trouble(StrEnum):
-    """What can happen to a request."""
+    """The faults of a request."""
 
     AWAY = "away"  # 503, nothing is charged
     REJECT = "reject"  # 422, nothing is charged, and nothing ever will be
@@ -38,16 +38,16 @@ class Trouble(StrEnum):
     LOST = "lost"  # charged, then the connection ends without an answer
     DROPPED = "dropped"  # nothing is charged, and the connection ends without an answer
     SLOW = "slow"  # charged, and answered after `seconds`
-    LATE = "late"  # charged after `seconds`, whether anybody still waits or not
+    LATE = "late"  # charged after `seconds`, even if the caller is gone
 
 
 @dataclass
 class ChargeFault:
-    """One trouble, for requests that hold an event; None stands for any.
+    """A planned trouble for requests with a matching event; None matches any.
 
     Attributes:
-        times: how many requests it happens to; None for all of them.
-        after: how many requests that fit are let through first.
+        times: how many requests it happens to; None for all.
+        after: how many matching requests pass first.
     """
 
     trouble: Trouble
@@ -59,7 +59,7 @@ class ChargeFault:
     after: int = 0
 
     def fits(self, body: dict[str, Any]) -> list[int]:
-        """Give the places of the charges in a request that it is about."""
+        """Return the positions of the matching charges in a request."""
         if self.sink is not None and body.get("sink") != self.sink:
             return []
         return [
@@ -71,7 +71,7 @@ class ChargeFault:
 
 @dataclass
 class Token:
-    """A word for whoever asks for it: told `times` times, after `after` who ask in vain."""
+    """A word that is returned to `times` requests, after `after` requests that get none."""
 
     word: str = "kill"
     times: int = 1
@@ -86,17 +86,17 @@ class PartitionLog:
     entries: list[dict[str, Any]] = field(default_factory=list)
 
     def live(self) -> list[dict[str, Any]]:
-        """Give the entries that are no resends."""
+        """Return the entries that are not resends."""
         return [entry for entry in self.entries if not entry["resend"]]
 
     @property
     def osn(self) -> int:
-        """The highest OSN, 0 when there is none."""
+        """The highest OSN, 0 if there is none."""
         return max((entry["osn"] for entry in self.live()), default=0)
 
 
 class RequestRefused(Exception):
-    """The request is answered with a status that is not OK."""
+    """The request is answered with an error status."""
 
     def __init__(self, status: HTTPStatus, why: str) -> None:
         super().__init__(status, why)
@@ -105,7 +105,7 @@ class RequestRefused(Exception):
 
 
 class ChargeLog:
-    """Everything that the counting house was told, and the rules by which it answers."""
+    """All requests to the charge server, and the rules by which it answers."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -142,7 +142,7 @@ class ChargeLog:
         }
 
     def trouble(self, path: str, body: dict[str, Any]) -> ChargeFault | None:
-        """Give the fault that happens to this request, and use it up."""
+        """Return the fault of this request, and use it up."""
         if path not in self._effects:
             return None
         for fault in self.faults:
@@ -157,7 +157,7 @@ class ChargeLog:
         return None
 
     def answer(self, path: str, body: dict[str, Any]) -> Answer:
-        """Do what a request asks for."""
+        """Carry out a request; return its answer."""
         effect = self._effects.get(path)
         question = effect or self._questions.get(path)
         if question is None:
@@ -180,15 +180,15 @@ class ChargeLog:
             )
         return answer
 
-    # -- what charges
+    # -- charges
 
     def _charge(self, body: dict[str, Any]) -> Any:
-        """OPAQUE: charge, whatever was charged before."""
+        """OPAQUE: charge, regardless of earlier charges."""
         for charge in body["charges"]:
             self._write(body, charge)
 
     def _absorb(self, body: dict[str, Any]) -> Any:
-        """REPEATABLE: charge what carries a new key, the chunk's or else each event's own."""
+        """REPEATABLE: charge events with a new key, that of the chunk or of each event."""
         key = body.get("key")
         known = [(key or charge["key"]) in self._keys for charge in body["charges"]]
         for charge, repeated in zip(body["charges"], known, strict=True):
@@ -203,7 +203,7 @@ class ChargeLog:
         self._charge(body)
 
     def _deliver_with_row(self, body: dict[str, Any]) -> Any:
-        """TRANSACTIONAL: check the row, move it and charge, as one."""
+        """TRANSACTIONAL: check the row, advance it and charge, atomically."""
         progress, stood = Progress.from_json(body["progress"]), self._rows.get(_place(body))
         progress = replace(progress, after=body["after"])
         same = stood is not None and stood.minibatch == progress.minibatch
@@ -220,7 +220,7 @@ class ChargeLog:
         self._charge(body)
 
     def _append(self, body: dict[str, Any]) -> Any:
-        """SEQUENCED: append what is beyond the log's end; a resend carries a number of its own."""
+        """SEQUENCED: append events beyond the end of the log; a resend has its own number."""
         log = self._log(body)
         _refuse_replaced(log, body)
         if not body["resend"] and body["charges"][0]["osn"] <= log.osn:
@@ -232,17 +232,17 @@ class ChargeLog:
         log.entries[-1]["stamp"] = body["progress"]
 
     def _write(self, body: dict[str, Any], charge: dict[str, Any]) -> None:
-        whence = ("pipeline", "sink", "partition", "minibatch", "attempt", "pid")
+        origin = ("pipeline", "sink", "partition", "minibatch", "attempt", "pid")
         self.charges.append(
             {
                 "number": len(self.charges) + 1,
                 "at": self._clock.wall(),
-                **{name: body.get(name) for name in whence},
+                **{name: body.get(name) for name in origin},
                 **{name: charge.get(name) for name in ("entity", "event", "osn", "amount", "key")},
             }
         )
 
-    # -- what takes over, and what is asked
+    # -- take-over and queries
 
     def _take_row(self, body: dict[str, Any]) -> Any:
         stood = self._rows.get(_place(body))
@@ -253,7 +253,7 @@ class ChargeLog:
         return None if stood is None else stood.to_json()
 
     def _open_log(self, body: dict[str, Any]) -> Any:
-        """Give the log to whoever opened it last."""
+        """Assign the log to the last opener."""
         self._opened += 1
         self._log(body).epoch = self._opened
         return self._opened
@@ -294,7 +294,7 @@ class ChargeLog:
         self.tokens.setdefault(fields.pop("name"), []).append(Token(**fields))
 
     def _token(self, body: dict[str, Any]) -> Any:
-        """Tell the word of an armed token, to exactly as many as it was armed for."""
+        """Return the word of an armed token, exactly as often as it was armed for."""
         name = body["name"]
         self.asked[name] += 1
         for token in self.tokens.get(name, []):
@@ -317,12 +317,12 @@ class ChargeLog:
 
 
 def refusal(fault: ChargeFault, body: dict[str, Any]) -> Answer:
-    """Say which charges of a request are refused."""
+    """Return the answer that names the refused charges of a request."""
     return HTTPStatus.UNPROCESSABLE_ENTITY, {"refused": fault.fits(body)}
 
 
 def dump(value: Any) -> bytes:
-    """Write an answer."""
+    """Return an answer as JSON."""
     return json.dumps(value, separators=(",", ":")).encode()
 
 
@@ -331,7 +331,7 @@ def _place(body: dict[str, Any]) -> Place:
 
 
 def _refuse_late(stood: Progress | None, body: dict[str, Any]) -> None:
-    """Refuse whoever comes later than an attempt or a minibatch that the row names."""
+    """Refuse an attempt or a minibatch that is older than the one in the row."""
     if stood is None:
         return
     late = stood.attempt > Attempt(*body["attempt"])

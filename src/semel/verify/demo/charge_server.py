@@ -1,10 +1,10 @@
-"""The counting house: a destination in a process of its own that counts every charge.
+"""The charge server: a destination in a separate process that counts every charge.
 
 Always true:
 - it listens on loopback only, and ends with the process that started it, however that ends;
-- a charge counts at the moment it happens, whether its caller hears of it or not;
-- it also is the fault desk: what it was told with `plan` happens to requests, and a word that was
-  armed is told to exactly as many as ask for it in time.
+- a charge counts when it happens, even if its caller gets no reply;
+- it also injects faults: those planned with `plan` happen to requests, and a word that was armed
+  is returned exactly as often as it was armed for.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ TIMEOUT_S = 30.0
 _SRC = Path(__file__).parents[3]
 
 
-# -- what the witness tells
+# -- records
 
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """One charge that happened. `number` counts them in the order of their arrival, from 1."""
+    """One charge that happened. `number` counts charges in the order of arrival, from 1."""
 
     number: int
     at: float
@@ -64,7 +64,7 @@ class Charge:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request that wanted to charge: how many events it held, and how many were charged."""
+    """One request to charge: its number of events, and how many of them were charged."""
 
     path: str
     at: float
@@ -79,7 +79,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A word that somebody was told: by which process."""
+    """A word that was returned, and the process that asked for it."""
 
     name: str
     word: str
@@ -88,7 +88,7 @@ class Taken:
 
 
 class ChargeClient:
-    """One connection to a counting house, for one thread; opened at its first request."""
+    """One connection to a charge server, for one thread; opened at its first request."""
 
     def __init__(self, url: str, timeout_s: float = TIMEOUT_S) -> None:
         self.url = url
@@ -96,16 +96,16 @@ class ChargeClient:
         self._connection = HTTPConnection(str(place.hostname), place.port, timeout=timeout_s)
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Make one request and give its answer; it is never repeated here.
+        """Make one request and return its answer; it is never repeated here.
 
-        Raises `NotDelivered` when nobody is there, `Rejected`, `Fenced`, `Diverged`, and
-        `OutcomeUnknown` for whatever else is no answer.
+        Raises `NotDelivered` if the server is down, `Rejected`, `Fenced`, `Diverged`, and
+        `OutcomeUnknown` in all other cases.
         """
         try:
             if self._connection.sock is None:
                 self._connection.connect()
         except OSError as error:
-            raise NotDelivered(f"the counting house {self.url} is away: {error}") from error
+            raise NotDelivered(f"the charge server {self.url} is down: {error}") from error
         try:
             self._connection.request("POST", path, dump(body or {}))
             reply = self._connection.getresponse()
@@ -116,7 +116,7 @@ class ChargeClient:
         return _value_or_raise(status, json.loads(text), path)
 
     def token(self, name: str) -> str | None:
-        """Ask whether a word is armed for whoever asks for `name` now."""
+        """Return the word that is armed for `name`, if any."""
         word = self.ask("/token", {"name": name, "pid": os.getpid()})
         return cast("str | None", word)
 
@@ -129,7 +129,7 @@ _clients = threading.local()
 
 
 def charge_client(url: str) -> ChargeClient:
-    """Give this thread's own clerk at `url`: one connection for the life of the thread."""
+    """Return this thread's client for `url`: one connection for the life of the thread."""
     known: dict[tuple[int, str], ChargeClient] = _clients.__dict__.setdefault("known", {})
     mine = known.get((os.getpid(), url))
     if mine is None:
@@ -138,7 +138,7 @@ def charge_client(url: str) -> ChargeClient:
 
 
 class ChargeServer(Closable):
-    """A counting house in a process of its own: `with CountingHouse() as house: house.url`."""
+    """A charge server in a separate process: `with ChargeServer() as server: server.url`."""
 
     def __init__(self) -> None:
         paths = [str(_SRC), os.environ.get("PYTHONPATH", "")]
@@ -146,25 +146,25 @@ class ChargeServer(Closable):
             [sys.executable, "-m", "semel.verify.demo.charge_server"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for us
+            start_new_session=True,  # it must not get our Ctrl-C
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
         )
         assert self._process.stdout is not None
         port = self._process.stdout.readline().strip()
         if not port:
             self.close()
-            raise RuntimeError("the counting house did not start")
+            raise RuntimeError("the charge server did not start")
         self.url = f"http://{HOST}:{int(port)}"
         self._client = ChargeClient(self.url)
         self._lock = threading.Lock()
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """Its process id."""
         return self._process.pid
 
     def close(self) -> None:
-        """End the process; what it remembers is gone with it."""
+        """End the process; its log is lost."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
@@ -176,34 +176,34 @@ class ChargeServer(Closable):
             self._process.kill()
             self._process.wait()
 
-    # -- what it saw
+    # -- records
 
     def charges(self, sink: str | None = None) -> list[Charge]:
-        """Give every charge in the order of arrival; of one sink, if it is named."""
+        """Return every charge in the order of arrival; of one sink, if it is named."""
         found = [_row(Charge, row) for row in self._ask("/charges")]
         return [charge for charge in found if sink in (None, charge.sink)]
 
     def calls(self) -> list[Call]:
-        """Give every request that wanted to charge, repeats and refused ones included."""
+        """Return every request to charge, including repeats and refused ones."""
         return [_row(Call, row) for row in self._ask("/calls")]
 
     def taken(self, name: str | None = None) -> list[Taken]:
-        """Give the words that were told, and to which process."""
+        """Return the words that were returned, and to which process."""
         found = [_row(Taken, row) for row in self._ask("/tokens")["taken"]]
         return [each for each in found if name in (None, each.name)]
 
     def asked(self) -> dict[str, int]:
-        """Give how often each token was asked for, armed or not."""
+        """Return how often each token was asked for, armed or not."""
         return dict(self._ask("/tokens")["asked"])
 
-    # -- what is to happen
+    # -- faults
 
     def plan(self, trouble: Trouble | str, **when: Any) -> None:
-        """Let a trouble happen to requests: event=, entity=, sink=, seconds=, times=, after=."""
+        """Plan a trouble for requests: event=, entity=, sink=, seconds=, times=, after=."""
         self._ask("/plan", {"trouble": str(Trouble(trouble)), **when})
 
     def arm(self, name: str, word: str = "kill", *, times: int = 1, after: int = 0) -> None:
-        """Tell `word` to the next who ask for `name`, after `after` of them asked in vain."""
+        """Return `word` to the next requests for `name`, after `after` that get none."""
         self._ask("/arm", {"name": name, "word": word, "times": times, "after": after})
 
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
@@ -212,14 +212,14 @@ class ChargeServer(Closable):
 
 
 def _row(kind: Callable[..., Any], row: dict[str, Any]) -> Any:
-    """Make a record of a JSON object: lists are tuples there."""
+    """Make a record from a JSON object, with tuples for lists."""
     return kind(
         **{name: tuple(item) if isinstance(item, list) else item for name, item in row.items()}
     )
 
 
 def _value_or_raise(status: HTTPStatus, value: Any, path: str) -> Any:
-    """Say in semel's words what an answer means."""
+    """Return the value of an answer, or raise the error that its status stands for."""
     match status:
         case HTTPStatus.OK:
             return value
@@ -238,7 +238,7 @@ def _value_or_raise(status: HTTPStatus, value: Any, path: str) -> Any:
 # -- the process itself
 
 
-class _Connection(asyncio.Protocol):
+class _ChargeConnection(asyncio.Protocol):
     """One connection: requests are answered one after the other."""
 
     def __init__(self, charge_log: ChargeLog) -> None:
@@ -299,13 +299,13 @@ class _Connection(asyncio.Protocol):
 
 
 def _length(head: bytes) -> int:
-    """Read how long the body of a request is."""
+    """Return the length of the body of a request."""
     _, found, rest = head.lower().partition(b"\r\ncontent-length:")
     return int(rest.partition(b"\r\n")[0]) if found else 0
 
 
 async def _serve_until_left() -> None:
-    """Answer requests until the pipe to our parent closes."""
+    """Answer requests until the pipe to the parent closes."""
     loop = asyncio.get_running_loop()
     charge_log, left = ChargeLog(), asyncio.Event()
 
@@ -315,7 +315,7 @@ async def _serve_until_left() -> None:
 
     loop.add_reader(0, listen)
     listening = socket.create_server((HOST, 0), backlog=128)
-    server = await loop.create_server(lambda: _Connection(charge_log), sock=listening)
+    server = await loop.create_server(lambda: _ChargeConnection(charge_log), sock=listening)
     sys.stdout.write(f"{listening.getsockname()[1]}\n")
     sys.stdout.flush()
     async with server:

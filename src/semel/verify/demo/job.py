@@ -1,7 +1,7 @@
-"""The job of `semel demo`: one Spark session, and the same payments delivered in two ways.
+"""The job of `semel demo`: one Spark session that delivers the same payments in two ways.
 
-`python -m semel.verify.demo.job URL FOLDER SERVICE_S` runs until it is told to stop (SIGTERM), is
-killed, or one of its queries fails. It is written as a user would write it.
+`python -m semel.verify.demo.job URL FOLDER SERVICE_S` runs until it gets SIGTERM, is killed, or one
+of its queries fails. It is written as a user would write it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ PAYMENTS = "customer string, payment_id bigint, amount bigint"
 
 
 def post(url: str, service_s: float, how: str, payment: dict[str, Any]) -> None:
-    """Charge one payment, whatever was charged before: the effect that cannot be taken back.
+    """Charge one payment, regardless of earlier charges: an effect that cannot be undone.
 
-    Half of the time is on the way there and half on the way back, so a kill finds both.
+    Half of the time is spent before the call and half after it, so that kills hit both.
     """
     clock = SystemClock()
     clock.sleep(service_s / 2)
@@ -48,8 +48,8 @@ def post(url: str, service_s: float, how: str, payment: dict[str, Any]) -> None:
 
 def run(url: str, folder: Path, service_s: float) -> None:
     """Start both queries and watch them until SIGTERM."""
-    told = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: told.set())
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     spark = make_session(
         "semel demo",
         master="local[4,4]",
@@ -72,7 +72,7 @@ def run(url: str, folder: Path, service_s: float) -> None:
         .start()
         for name, writer in writers.items()
     ]
-    while not told.wait(0.2):
+    while not stopped.wait(0.2):
         for query in queries:
             if (failure := query.exception()) is not None:
                 raise SemelError(str(failure))
@@ -82,7 +82,7 @@ def run(url: str, folder: Path, service_s: float) -> None:
 
 
 def write_plain(payments: Any, charge: Any) -> Any:
-    """`foreachBatch`, as people write it."""
+    """Return the usual `foreachBatch`."""
 
     def charge_each(rows: Any) -> None:
         for row in rows:
@@ -94,9 +94,9 @@ def write_plain(payments: Any, charge: Any) -> Any:
 
 
 def write_once(payments: Any, charge: Any) -> Any:
-    """The same function as a sink of semel, with the ledger where it is by default.
+    """Return the same function as a semel sink, with the default ledger.
 
-    The destination answers within five seconds, so nobody who resends need wait for longer.
+    The destination answers within five seconds, so a resend need not wait longer.
     """
 
     @sink(name="charge", window=1, on_doubt="hold", lease_s=5, deadline_s=5)

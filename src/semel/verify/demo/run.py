@@ -1,10 +1,10 @@
-"""What `semel demo` does: payments, a witness, a driver that is killed, and what was charged.
+"""The steps of `semel demo`: payments, a charge server, a driver that is killed, and the counts.
 
 Always true:
-- the counting house is a process of its own, so killing Spark cannot change what it has seen;
+- the charge server is a separate process, so killing Spark cannot change what it has counted;
 - the payments come file by file, so that both deliveries are at the same file when they are killed;
-- nothing is left behind, however it ends (see `households`): no process, and no folder that nobody
-  asked to keep.
+- nothing is left behind, however it ends (see `process_group`): no process, and no folder unless
+  it is to be kept.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 FILES = 5
 WORKERS_DIE_IN, DRIVER_DIES_IN = 1, 2
-"""After about a quarter, and half-way: in the middle of the second and of the third file."""
+"""The files in whose middle processes are killed: after about a quarter, and half-way."""
 
 PATIENCE_S = 600.0
-"""A quiet machine needs a tenth of it; a busy one, which may need half, is no failure."""
+"""An idle machine needs a tenth of it, a busy one may need half."""
 
 STOP_WITHIN_S = 15.0
 
@@ -48,7 +48,7 @@ _TAIL_LINES = 25
 
 
 class Unfinished(SemelError):
-    """The demonstration came to no end, so nothing is known."""
+    """The demo did not finish, so it shows nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class ChargeCounts:
 
 
 class Demo(Closable):
-    """One demonstration; `tell` is given what happens, `show` the tallies of plain and semel."""
+    """One demo; `tell` is called with each step, `show` with the counts of plain and semel."""
 
     def __init__(
         self,
@@ -113,10 +113,10 @@ class Demo(Closable):
         """The URL of the ledger: the default, a file beside the checkpoint."""
         return f"sqlite:///{self.folder / 'checkpoints' / NAME}.semel.db"
 
-    # -- the story
+    # -- steps
 
     def deliver(self) -> None:
-        """Let both deliver everything, but for what semel holds; kill workers, then the driver.
+        """Deliver everything in both ways, except what semel holds; kill workers, then the driver.
 
         Raises `Unfinished`.
         """
@@ -135,12 +135,12 @@ class Demo(Closable):
             raise Unfinished("both were never seen at work at the same time, so nothing was killed")
 
     def was_charged(self, payment: int) -> bool:
-        """Look a payment up at the destination, as a person would."""
+        """Whether the destination has a payment of semel, as a person would look it up."""
         self._look()
         return self._charged[SEMEL][payment] > 0
 
     def finish(self) -> tuple[ChargeCounts, ChargeCounts]:
-        """Wait until every payment was charged, stop the driver, and count: plain, semel.
+        """Wait until every payment is charged, stop the driver, and return the counts.
 
         Raises `Unfinished`.
         """
@@ -152,7 +152,7 @@ class Demo(Closable):
     # -- the payments
 
     def _write(self, number: int) -> None:
-        """Let one more file of payments arrive: one micro-batch."""
+        """Write one more file of payments: one micro-batch."""
         rows = [
             {"customer": f"c{id_ % self._customers}", "payment_id": id_, "amount": 1 + id_ % 90}
             for id_ in self._files[number]
@@ -164,7 +164,7 @@ class Demo(Closable):
     # -- the driver
 
     def _start(self) -> None:
-        """Start the driver's process, whose log is a file."""
+        """Start the driver's process, with a log file."""
         service_s = max(_SERVICE_S_LEAST, _FILE_S / len(self._files[0]))
         command = [
             *(sys.executable, "-m", "semel.verify.demo.job"),
@@ -207,10 +207,10 @@ class Demo(Closable):
     def _share(self) -> str:
         return f"{100 * self._tally(SEMEL).charged // self._payments} %"
 
-    # -- looking
+    # -- counts
 
     def _look(self) -> None:
-        """Ask the witness what was charged by now, and show it."""
+        """Ask the charge server for the charges so far, and show the counts."""
         charged: dict[str, Counter[int]] = {PLAIN: Counter(), SEMEL: Counter()}
         for charge in self._server.charges():
             assert charge.pipeline is not None
@@ -226,11 +226,11 @@ class Demo(Closable):
         return ChargeCounts(once, len(counts) - once - never, never)
 
     def _done(self, how: str, number: int) -> int:
-        """How many payments of a file were charged."""
+        """Return how many payments of a file were charged."""
         return sum(self._charged[how][payment] > 0 for payment in self._files[number])
 
     def _await_middle(self, number: int) -> bool:
-        """Wait until both are in the middle of a file; False when one came to its end before."""
+        """Wait until both are in the middle of a file; False if one reached its end before."""
         size = len(self._files[number])
         first, last = size // 4, size - size // 8
 
@@ -242,7 +242,7 @@ class Demo(Closable):
         return max(self._done(how, number) for how in (PLAIN, SEMEL)) < last
 
     def _is_through(self, number: int) -> bool:
-        """Whether both are through with a file, but for what semel holds."""
+        """Whether both have finished a file, except for what semel holds."""
         if self._done(PLAIN, number) < len(self._files[number]):
             return False
         try:
@@ -256,17 +256,17 @@ class Demo(Closable):
         return all(not self._tally(how).never for how in (PLAIN, SEMEL))
 
     def _is_settled(self) -> bool:
-        """Whether nothing that semel has parked waits for anything."""
+        """Whether no parked event of semel is waiting."""
         return all(row.state.final for _, row in self._opened().parked(NAME))
 
     def _opened(self) -> Ledger:
-        """The ledger to look at. Raises `ConfigurationError` while there is none."""
+        """Return the ledger. Raises `ConfigurationError` while there is none."""
         if self._ledger is None:
             self._ledger = Ledger(self.ledger)
         return self._ledger
 
     def _await(self, what: Callable[[], bool]) -> None:
-        """Look again and again until it is so. Raises `Unfinished` with the end of the log."""
+        """Poll until `what` holds. Raises `Unfinished` with the end of the log."""
         while True:
             self._look()
             if what():
@@ -275,13 +275,13 @@ class Demo(Closable):
                 raise Unfinished(f"the driver ended by itself; the end of its log:\n{self._tail()}")
             if self._clock.monotonic() > self._deadline:
                 raise Unfinished(
-                    f"not at its end after {PATIENCE_S:.0f} s, so nothing is known; the end of "
+                    f"the demo did not finish within {PATIENCE_S:.0f} s; the end of "
                     f"Spark's log:\n{self._tail()}"
                 )
             self._clock.sleep(_LOOK_S)
 
     def _tail(self) -> str:
-        """The end of the driver's log, without the places in Spark's own code."""
+        """Return the end of the driver's log, without Java stack frames."""
         lines = self._log.read_text(errors="replace").splitlines()
-        telling = [line for line in lines if not line.lstrip().startswith("at ")]
-        return "\n".join(telling[-_TAIL_LINES:])
+        shown = [line for line in lines if not line.lstrip().startswith("at ")]
+        return "\n".join(shown[-_TAIL_LINES:])

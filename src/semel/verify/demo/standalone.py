@@ -1,10 +1,10 @@
-"""Spark on this machine, as processes of its own: a standalone cluster and a Connect server.
+"""Spark on this machine in separate processes: a standalone cluster and a Connect server.
 
 Always true:
-- everything comes from the pip package of Spark, listens on loopback and has no web page elsewhere;
-- executors and their Python workers are found by walking from the processes started here, so that
-  a test can kill, stop and continue exactly the one it means;
-- nothing is left behind: see `households`.
+- everything comes from the pip package of Spark and listens on loopback;
+- executors and their Python workers are found as descendants of the processes started here, so
+  that a test can kill, stop and continue a certain one;
+- nothing is left behind: see `process_group`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HOST = "127.0.0.1"
 UP_WITHIN_S = 60.0
 
 SMALL_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss1m"
-"""A JVM for tests: it starts quickly, and two of them leave a small machine alone."""
+"""JVM options for tests: it starts quickly, and two of them fit on a small machine."""
 
 SMALL_CONF = {
     "spark.ui.enabled": "false",
@@ -43,18 +43,18 @@ SMALL_CONF = {
     "spark.python.task.killTimeout": "0ms",
     "spark.executor.extraJavaOptions": SMALL_JVM,
 }
-"""What makes a session small and quick; the driver's JVM takes `spark.driver.extraJavaOptions`."""
+"""Settings of a small session; the driver's JVM takes `spark.driver.extraJavaOptions`."""
 
 _SRC = Path(__file__).parents[3]
 _DAEMON = re.compile(r"-m pyspark\.daemon( pyspark\.worker)?$")
-"""PySpark 3.5 does not name the module of its workers; others than those of tasks are named."""
+"""PySpark 3.5 does not name the module of task workers; other workers are named."""
 _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 
 def python_workers(root: int) -> list[int]:
-    """Give the Python workers that run tasks below a process: of a driver's or an executor's JVM.
+    """Return the Python workers of tasks below a process: the JVM of a driver or an executor.
 
-    Workers are children of a `pyspark.daemon`; one that waits for its next task is among them.
+    Workers are children of a `pyspark.daemon`; idle ones are included.
     """
     daemons: list[int] = []
     workers: list[int] = []
@@ -65,7 +65,7 @@ def python_workers(root: int) -> list[int]:
 
 
 def spark_environment(folder: Path, python_path: Sequence[str | Path] = ()) -> dict[str, str]:
-    """Give the environment in which Spark's processes keep to `folder`, loopback and our Python."""
+    """Return an environment in which Spark uses only `folder`, loopback and this Python."""
     paths = [*map(str, python_path), str(_SRC), os.environ.get("PYTHONPATH", "")]
     local = folder / "local"
     local.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ def spark_environment(folder: Path, python_path: Sequence[str | Path] = ()) -> d
         "SPARK_SCALA_VERSION": scala(),  # a worker looks for build folders without it
         "SPARK_LOCAL_IP": HOST,
         "SPARK_LOCAL_DIRS": str(local),
-        "TMPDIR": str(local),  # what a JVM that is killed would leave behind goes with the folder
+        "TMPDIR": str(local),  # files that a killed JVM leaves are removed with the folder
         "JDK_JAVA_OPTIONS": f"-Djava.io.tmpdir={local}",
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
@@ -93,7 +93,7 @@ def spark_home() -> Path:
 class StandaloneCluster(Closable):
     """A master and its workers, each a JVM; every application gets one executor on each worker.
 
-    Workers have hosts of their own (127.0.0.1, 127.0.0.2, ...): Spark never speculates on the host
+    Workers have different hosts (127.0.0.1, 127.0.0.2, ...): Spark never speculates on the host
     where the first copy runs.
     """
 
@@ -122,7 +122,7 @@ class StandaloneCluster(Closable):
             raise
 
     def executors(self) -> list[int]:
-        """Give the executors' JVMs that live now, in the order of their workers."""
+        """Return the JVMs of the living executors, in the order of their workers."""
         return [
             pid
             for worker in self._workers
@@ -131,7 +131,7 @@ class StandaloneCluster(Closable):
         ]
 
     def close(self) -> None:
-        """End every process of the cluster, also those that are stopped."""
+        """End every process of the cluster, including stopped ones."""
         self._group.close()
 
     def _worker(self, number: int, *, cores: int, memory: str) -> subprocess.Popen[bytes]:
@@ -160,7 +160,7 @@ class StandaloneCluster(Closable):
 
 
 class ConnectServer(Closable):
-    """A Spark Connect server with tasks of its own (`local[2,4]` unless told otherwise)."""
+    """A Spark Connect server with local tasks (`local[2,4]` by default)."""
 
     def __init__(
         self,
@@ -199,16 +199,16 @@ class ConnectServer(Closable):
 
     @property
     def pid(self) -> int:
-        """The server's JVM; `python_workers(pid)` gives what works for it."""
+        """The server's JVM; `python_workers(pid)` returns its workers."""
         return self._process.pid
 
     def close(self) -> None:
-        """End the server and everything that works for it."""
+        """End the server and its workers."""
         self._group.close()
 
 
 def await_line(clock: Clock, started: subprocess.Popen[bytes], log: Path, pattern: str) -> str:
-    """Wait until a process has said something; give the first group of it."""
+    """Wait until the log of a process matches `pattern`; return its first group."""
     deadline = clock.monotonic() + UP_WITHIN_S
     while clock.monotonic() < deadline:
         text = log.read_text(errors="replace")
@@ -217,7 +217,7 @@ def await_line(clock: Clock, started: subprocess.Popen[bytes], log: Path, patter
         if started.poll() is not None:
             break
         clock.sleep(0.05)
-    raise RuntimeError(f"{started.args!r} did not come up\n{log.read_text(errors='replace')}")
+    raise RuntimeError(f"{started.args!r} did not start\n{log.read_text(errors='replace')}")
 
 
 def _parent(pid: int) -> int:

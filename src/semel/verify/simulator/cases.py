@@ -1,4 +1,4 @@
-"""The cases a world can be about: which destination, which policy, which identity."""
+"""The cases of simulated worlds: destination, policies and identity."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ RETRY = Retry(first_s=0.1, most_s=5.0, for_s=12.0)
 
 
 class Variant(StrEnum):
-    """The destinations that are simulated."""
+    """The simulated destinations."""
 
     TRANSACTIONAL = "transactional"
     SCRIPT = "transactional, one script"
@@ -58,13 +58,13 @@ class Variant(StrEnum):
 
     @property
     def capability(self) -> Capability:
-        """What such a destination can do."""
+        """The capability of such a destination."""
         return Capability(self.value.partition(",")[0].partition(" ")[0])
 
 
 @dataclass(frozen=True)
 class Case:
-    """What stays the same in a world: the pipeline and one destination of it."""
+    """The settings of a pipeline and of one of its destinations."""
 
     variant: Variant
     on_doubt: OnDoubt = OnDoubt.HOLD
@@ -79,11 +79,11 @@ class Case:
 
     @property
     def capability(self) -> Capability:
-        """What the destination can do."""
+        """The capability of the destination."""
         return self.variant.capability
 
     def destination(self, hub: Hub) -> Destination:
-        """Make the destination of a world."""
+        """Create the destination."""
         match self.variant:
             case Variant.TRANSACTIONAL | Variant.SCRIPT:
                 return Database(hub, DEADLINE_S)
@@ -105,7 +105,7 @@ class Case:
         window: int | None = None,
         span_chunks: int | None = None,
     ) -> WitnessSink:
-        """Make the sink as one process has it; how it cuts may differ from process to process."""
+        """Create the sink of one process; chunk sizes may differ between processes."""
         opaque = self.capability is Capability.OPAQUE
         settings: dict[str, Any] = {
             "name": self.name,
@@ -139,7 +139,7 @@ class Case:
                 return OpaqueSink(**settings, per_event=self.variant is Variant.OPAQUE)
 
     def _probe(self, destination: Destination, wire: FaultyWire) -> Callable[[Event], bool | None]:
-        """The user's function for `on_doubt="probe"`: it looks at the destination."""
+        """Return the user's function for `on_doubt="probe"`, which asks the destination."""
 
         def probe(event: Event) -> bool | None:
             number = event.value[NUMBER]

@@ -1,10 +1,9 @@
-"""What people change about a pipeline while it is stopped: sinks, columns, partitions.
+"""Changes to a stopped pipeline: sinks, columns, partitions.
 
 Always true:
-- a change is made only where the documentation allows it; what it may not, the product refuses, and
-  then it is taken back;
-- a sink has to get what a minibatch holds that was completed, or half delivered, with it: leaving
-  it out, adding another or rescaling takes nothing of that away.
+- only changes that the documentation allows are made; a change that the product refuses is undone;
+- a sink must get the events of every minibatch that was completed, or half delivered, with it:
+  removing it, adding another sink or rescaling does not change that.
 """
 
 from __future__ import annotations
@@ -29,18 +28,18 @@ SCALES = (1, 2, 3)
 
 @dataclass(eq=False)
 class Changes:
-    """The changes that one world has in store, and which events each sink has to get.
+    """The planned changes of one world, and the events that each sink must get.
 
     Attributes:
         joins: a sink that is added at a later start.
-        leaves: a sink that is left out of a later start.
-        releases: whether query and sinks get a column more.
+        leaves: a sink that is removed at a later start.
+        releases: whether query and sinks get one more column.
         rescales: how often the number of partitions may change.
-        due: of a sink that joined or left, the events it has to get.
-        earlier: events that were committed before a sink was added: what it gets of them when they
+        due: the events that a sink which joined or left must get.
+        earlier: events that were committed before a sink was added: whether it gets them when they
             are read again depends on the identity.
-        begun: the same, of minibatches that are not complete: a lost checkpoint closes them, and
-            leaving the sink out then leaves their rest out too.
+        begun: as `due`, for minibatches that are not complete: a lost checkpoint closes them, and
+            a sink that is removed then does not get their rest.
     """
 
     cluster: Cluster
@@ -62,7 +61,7 @@ class Changes:
             self.cluster.active.discard(self.joins)
 
     def stopped(self, lead: Lead | None, batch: int, minibatches: Minibatches) -> None:
-        """The query has stopped: note what its sinks have to get from now on."""
+        """Record, for a query that has stopped, which events its sinks must get."""
         opened = self.cluster.opened()
         if lead is None or opened is None or batch >= len(minibatches):
             return
@@ -81,26 +80,26 @@ class Changes:
         self.begun[sink] |= self.cluster.feed.numbers_in(half)
 
     def lost_the_checkpoint(self) -> None:
-        """A new generation begins."""
+        """Begin a new generation."""
         for begun in self.begun.values():
             begun.clear()
 
     def owed(self, sink: str) -> frozenset[int] | None:
-        """Give the events that a sink has to get; None: all of them."""
+        """Return the events that a sink must get; None for all."""
         if sink not in self.due:
             return None
         return frozenset(self.due[sink] | self.begun[sink]) - self.earlier
 
     def completed(self, lead: Lead, ranges: Ranges, *, replayed: bool) -> None:
-        """A minibatch was completed with these sinks; one that was complete before owes a sink that
-        joined since nothing.
+        """Record a minibatch that was completed with these sinks; a replay of a complete one owes
+        nothing to a sink that joined later.
         """
         for case in lead.cases:
             if case.name in self.due and not replayed:
                 self.due[case.name] |= self.cluster.feed.numbers_in(ranges)
 
     def make(self, batch: int, minibatches: Minibatches) -> Minibatches:
-        """Change something, or nothing; give the minibatches as they are from now on."""
+        """Make a change, or none; return the minibatches from now on."""
         self._change_sinks(batch, minibatches)
         if not self._between_minibatches(batch) or self.chance.random() < 0.4:
             return minibatches
@@ -111,12 +110,12 @@ class Changes:
         return minibatches
 
     def is_time(self) -> bool:
-        """Whether somebody stops the query now, between two minibatches, to change something."""
+        """Whether the query is stopped now, between two minibatches, for a change."""
         left = self.joins or self.leaves or self.releases or self.rescales
         return bool(left) and self.chance.random() < 0.4
 
     def refused(self, broken: PipelineBroken) -> bool:
-        """Whether the product refused a change as it should, and the change is taken back."""
+        """Whether the product correctly refused a change, which is then undone."""
         if self.left is None or "left out" not in str(broken):
             return False
         self.cluster.active.add(self.left)
@@ -151,14 +150,14 @@ class Changes:
         self._note(f"a release adds column {EXTRA!r}")
 
     def _rescale(self, batch: int, minibatches: Minibatches) -> Minibatches:
-        """Spread the entities over another number of partitions, and the rest of the input too."""
+        """Spread entities and the rest of the input over another number of partitions."""
         cluster = self.cluster
         self.rescales -= 1
         to = self.chance.choice([each for each in SCALES if each != cluster.partitions])
         try:
             rescale.rescale(cluster.person().client, to)
         except (ConfigurationError, Fenced) as error:
-            self._note(f"it could not be rescaled: {error}")
+            self._note(f"rescaling failed: {error}")
             return minibatches
         done = self._committed(batch, minibatches)
         cluster.feed, starts = cluster.feed.rescaled(to, done)
@@ -166,12 +165,12 @@ class Changes:
         newest = cluster.newest()
         for destination in cluster.destinations.values():
             destination.rescaled.append(newest)
-        self._note(f"it was rescaled to {to} partitions")
+        self._note(f"the pipeline was rescaled to {to} partitions")
         pieces = cut(cluster.feed, self.chance.randint(1, 3), self.chance, starts)
         return (*({} for _ in range(batch)), *tail_apart(pieces, cluster.feed, starts))
 
     def _committed(self, batch: int, minibatches: Minibatches) -> frozenset[int]:
-        """Which events Spark has committed, by the checkpoint that it has now."""
+        """Return the events that Spark has committed, according to its checkpoint."""
         feed = self.cluster.feed
         left = frozenset[int]().union(*map(feed.numbers_in, minibatches[batch:]))
         return frozenset(fact.number for fact in feed.facts) - left
@@ -181,5 +180,5 @@ class Changes:
 
 
 def rescales_most(capabilities: set[Capability]) -> int:
-    """How often a pipeline may be rescaled: a log cannot go back to a number it had."""
+    """Return how often a pipeline may be rescaled: a log cannot return to an earlier number."""
     return 1 if Capability.SEQUENCED in capabilities else 2

@@ -1,10 +1,9 @@
-"""The checker: what became of every event of a world, and whether that was allowed.
+"""The checker: what happened to every event of a world, and whether that was allowed.
 
 Always true:
-- every event falls into one category, and whatever is not allowed is a violation, never only a
-  number;
-- what a policy or a broken deadline lets slip is counted and shown, not hidden;
-- a world that stopped before its end is judged on what can be judged: its verdict is at best
+- every event falls into one category; anything that is not allowed is a violation, not a count;
+- events that slip because of a policy or a broken deadline are counted and shown;
+- a world that stopped before its end is judged as far as possible: its verdict is at best
   `unknown`.
 """
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Category(StrEnum):
-    """What can be said of an event."""
+    """What happened to an event."""
 
     DELIVERED = "delivered"
     LOST = "lost"
@@ -47,7 +46,7 @@ ON_ITS_WAY = {ParkedState.WAITING, ParkedState.RESEND, ParkedState.SENDING}
 
 
 class Verdict(StrEnum):
-    """Of a world."""
+    """The verdict on a world."""
 
     VALID = "valid"
     INVALID = "invalid"
@@ -56,7 +55,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """What was not allowed."""
+    """Something that happened and is not allowed."""
 
     category: Category
     message: str
@@ -67,21 +66,21 @@ class Violation:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What is known of a world when it has ended.
+    """What is known about a world at its end.
 
     Attributes:
-        effects: what stands at the destination, in the order in which it happened.
+        effects: the effects at the destination, in the order in which they happened.
         parked: every parked row of the ledger.
-        ended: whether the whole input was delivered; else events may still be on their way.
+        ended: whether the whole input was delivered; otherwise events may still be in flight.
         refused: events that the destination refused at any time.
         disturbances: crashes, pauses and lost replies: each may leave a window in doubt.
         generations: more than one after a lost checkpoint.
         expired: whether more time may have passed than the destination remembers a key.
-        required: the events that this sink has to get; None: all of them.
-        gateway: whether calls were refused whose repeat before them had no answer.
-        broken: events whose call never gets an answer that tells anything.
+        required: the events that this sink must get; None for all.
+        gateway: whether calls may be refused after an earlier one got no answer.
+        broken: events whose call never gets a clear answer.
         poison: events that cannot be sent again.
-        drained: whether everything that is free to go had the time to go.
+        drained: whether every resolved event had the time to be sent.
     """
 
     case: Case
@@ -103,7 +102,7 @@ class Evidence:
 
 @dataclass(slots=True)
 class Assessment:
-    """What the checker says of a world."""
+    """The result of the checker for a world."""
 
     counts: dict[Category, int] = field(default_factory=dict)
     violations: list[Violation] = field(default_factory=list)
@@ -113,7 +112,7 @@ class Assessment:
 
     @property
     def verdict(self) -> Verdict:
-        """Valid, invalid, or unknown where the world did not come to its end."""
+        """Valid, invalid, or unknown if the world did not reach its end."""
         if self.violations:
             return Verdict.INVALID
         open_ = self.counts.get(Category.PENDING, 0)
@@ -124,7 +123,7 @@ class Assessment:
         self.counts[category] = self.counts.get(category, 0) + times
 
     def merge(self, other: Assessment, sink: str) -> None:
-        """Add what the checker says of another sink of the same world."""
+        """Add the result for another sink of the same world."""
         for category, times in other.counts.items():
             self.count(category, times)
         self.violations += [
@@ -135,13 +134,13 @@ class Assessment:
         self.ended = self.ended and other.ended
 
     def find(self, category: Category, message: str) -> None:
-        """Count an event, and say that it was not allowed."""
+        """Count an event and add a violation."""
         self.count(category)
         self.violations.append(Violation(category, message))
 
 
 def judge(evidence: Evidence) -> Assessment:
-    """Say what became of every event, and what was not allowed."""
+    """Check what happened to every event; return counts and violations."""
     assessment = Assessment(ended=evidence.ended)
     effects: dict[int, list[RecordedEffect]] = defaultdict(list)
     for effect in evidence.effects:
@@ -150,13 +149,13 @@ def judge(evidence: Evidence) -> Assessment:
     for row in evidence.parked:
         number = _number(evidence, row)
         if number is None:
-            message = f"event {row.event} of {row.entity!r} is parked, and there is no such event"
+            message = f"event {row.event} of {row.entity!r} is parked, but there is no such event"
             assessment.find(Category.UNEXPECTED, message)
         else:
             rows[number].append(row)
     known = {fact.number: fact for fact in evidence.feed.facts}
     for number in effects.keys() - known.keys():
-        assessment.find(Category.UNEXPECTED, f"event {number} is not of this world")
+        assessment.find(Category.UNEXPECTED, f"event {number} does not exist in this world")
     for fact in evidence.feed.facts:
         _Event(evidence, assessment, fact, effects[fact.number], rows[fact.number]).judge()
     _judge_order(evidence, assessment, rows)
@@ -174,7 +173,7 @@ def _number(evidence: Evidence, row: ParkedRow) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """One event, what it did at the destination, and what the ledger keeps of it."""
+    """One event with its effects at the destination and its rows in the ledger."""
 
     evidence: Evidence
     assessment: Assessment
@@ -205,18 +204,18 @@ class _Event:
 
     @property
     def _waits_unsent(self) -> bool:
-        """Whether it waits for its turn, and the ledger does not say that it may have arrived."""
+        """Whether it waits and the ledger does not record that it may have arrived."""
         return any(row.state is ParkedState.WAITING and not row.doubted for row in self.rows)
 
     def _absent(self) -> None:
-        """It never took effect: allowed only where the ledger says why."""
+        """Check an event without effect: allowed only if the ledger says why."""
         states = self._states
         if ParkedState.HELD in states:
             self.assessment.count(Category.IN_DOUBT)
         elif ParkedState.REJECTED in states:
             if self.fact.number not in self.evidence.refused:
                 self.assessment.find(
-                    Category.LOST, f"{self._name}: parked as rejected, and was not"
+                    Category.LOST, f"{self._name}: parked as rejected, but was not"
                 )
                 return
             self.assessment.count(Category.REJECTED)
@@ -229,23 +228,23 @@ class _Event:
         elif not self._required:
             self.assessment.count(Category.NOT_DUE)
         elif self.evidence.ended:
-            told = ", ".join(sorted(states)) or "nothing is recorded of it"
-            self.assessment.find(Category.LOST, f"{self._name} never took effect ({told})")
+            recorded = ", ".join(sorted(states)) or "the ledger has no record of it"
+            self.assessment.find(Category.LOST, f"{self._name} never took effect ({recorded})")
         else:
             self.assessment.count(Category.PENDING)
 
     def _once(self) -> None:
-        """It took effect once: it must not be on its way still, nor be called undelivered."""
+        """Check an event with one effect: it must not be waiting or recorded as undelivered."""
         states, fact = self._states, self.fact
         if ParkedState.HELD in states:
             self.assessment.count(Category.IN_DOUBT)
             return
         if ParkedState.DISCARDED in states:
-            self.assessment.find(Category.UNEXPECTED, f"{self._name} was discarded, and arrived")
+            self.assessment.find(Category.UNEXPECTED, f"{self._name} was discarded, but arrived")
         elif ParkedState.REJECTED in states:
-            self.assessment.find(Category.UNEXPECTED, f"{self._name} was rejected, and arrived")
+            self.assessment.find(Category.UNEXPECTED, f"{self._name} was rejected, but arrived")
         elif self._waits_unsent and not self.effects[0].late:
-            self.assessment.find(Category.UNEXPECTED, f"{self._name} waits, and arrived")
+            self.assessment.find(Category.UNEXPECTED, f"{self._name} is waiting, but arrived")
         elif states & ON_ITS_WAY and not self.effects[0].late:
             self.assessment.count(Category.PENDING)
         else:
@@ -253,8 +252,8 @@ class _Event:
         del fact
 
     def _repeated(self) -> None:
-        """It took effect more than once: allowed only where a policy or a broken deadline explains
-        it.
+        """Check an event with several effects: allowed only if a policy or a broken deadline
+        explains them.
         """
         extra = len(self.effects) - 1
         case = self.evidence.case
@@ -273,7 +272,7 @@ class _Event:
         self.assessment.find(Category.DUPLICATED, message)
 
     def _may_slip(self) -> bool:
-        """Whether a call that outlived its deadline can repeat an event at such a destination."""
+        """Whether a call after its deadline can repeat an event at such a destination."""
         case = self.evidence.case
         if case.capability is Capability.PROBING or case.variant is Variant.PLACES:
             return True
@@ -286,10 +285,10 @@ class _Event:
 
 
 def _may_doubt(evidence: Evidence) -> bool:
-    """Whether anything may be in doubt at all in such a world."""
+    """Whether events may be in doubt at all in such a world."""
     if evidence.case.capability.can_be_in_doubt or evidence.generations > 1:
         return True
-    # A refusal takes nothing back: after a call that may have arrived it leaves a doubt.
+    # A refusal undoes nothing: after a call that may have arrived it leaves a doubt.
     left_open = evidence.expired or evidence.refused or evidence.gateway or evidence.broken
     return evidence.case.capability is Capability.REPEATABLE and bool(left_open)
 
@@ -297,7 +296,7 @@ def _may_doubt(evidence: Evidence) -> bool:
 def _judge_order(
     evidence: Evidence, assessment: Assessment, rows: dict[int, list[ParkedRow]]
 ) -> None:
-    """The first effects of an entity's events come in the order of the events."""
+    """Check that the first effects of an entity's events are in the order of the events."""
     if not evidence.case.identities.ordered:
         return
     facts = {fact.number: fact for fact in evidence.feed.facts}
@@ -318,7 +317,7 @@ def _judge_order(
 
 
 def _exempt(evidence: Evidence, effect: RecordedEffect, rows: list[ParkedRow]) -> bool:
-    """What a policy, a person, a broken deadline or a re-read took out of the order."""
+    """Whether a policy, a decision, a broken deadline or a re-read explains the order."""
     if effect.late:
         return True
     if evidence.case.on_doubt is OnDoubt.SKIP and any(row.doubted for row in rows):
@@ -327,14 +326,14 @@ def _exempt(evidence: Evidence, effect: RecordedEffect, rows: list[ParkedRow]) -
         return True
     owed = evidence.required
     if evidence.generations > 1 and owed is not None and effect.number not in owed:
-        return True  # of before the sink was added; a second re-read may begin before the first
+        return True  # from before the sink was added; a second re-read may begin before the first
     dead_letter = effect.number in evidence.refused and evidence.case.on_reject is OnReject.PARK
     return dead_letter and bool(rows)
 
 
 def _judge_numbers(evidence: Evidence, assessment: Assessment) -> None:
-    """Ids are those of the events; OSNs belong to one event, the same on every try, and rise in a
-    log.
+    """Check that ids are those of the events, and that an OSN belongs to one event on every try and
+    rises in a log.
     """
     scoped = evidence.case.identities.by_source
     facts = {fact.number: fact for fact in evidence.feed.facts}
@@ -365,13 +364,13 @@ def _judge_numbers(evidence: Evidence, assessment: Assessment) -> None:
 def _judge_doubts(
     evidence: Evidence, assessment: Assessment, rows: dict[int, list[ParkedRow]]
 ) -> None:
-    """Only OPAQUE is ever in doubt, and never more than a window for each disturbance."""
+    """Check that only OPAQUE leaves events in doubt, at most a window for each disturbance."""
     doubted = [number for number, kept in rows.items() if any(row.doubted for row in kept)]
     assessment.doubted = len(doubted)
     if not doubted:
         return
     if not _may_doubt(evidence):
-        message = f"events {sorted(doubted)} are in doubt, and this destination leaves none"
+        message = f"events {sorted(doubted)} are in doubt, but this destination must leave none"
         assessment.find(Category.UNEXPECTED, message)
     elif evidence.generations == 1 and evidence.case.capability is Capability.OPAQUE:
         most = evidence.case.window * (evidence.disturbances + len(evidence.broken))
@@ -383,7 +382,7 @@ def _judge_doubts(
 
 
 def _judge_stuck(evidence: Evidence, assessment: Assessment) -> None:
-    """What is free to be sent again goes, once nothing is in its way and there was time."""
+    """Check that every event that can be sent again was sent, once there was time."""
     if not evidence.drained or evidence.case.capability is Capability.SEQUENCED:
         return
     first: dict[tuple[str, str], ParkedRow] = {}
@@ -393,9 +392,9 @@ def _judge_stuck(evidence: Evidence, assessment: Assessment) -> None:
     hopeless = evidence.broken | evidence.poison
     for row in first.values():
         if row.state is ParkedState.RESEND and _number(evidence, row) in hopeless:
-            continue  # a person can still take it back
+            continue  # a person can still discard it
         if row.state in (ParkedState.RESEND, ParkedState.SENDING) and row.value is not None:
             message = (
-                f"event {row.event} of {row.entity!r} is {row.state} and never goes: {row.why}"
+                f"event {row.event} of {row.entity!r} is {row.state} and is never sent: {row.why}"
             )
             assessment.find(Category.UNEXPECTED, message)

@@ -1,18 +1,13 @@
-"""Spark, as far as a delivery can tell: runs, minibatches, tasks and attempts.
+"""A simulated Spark cluster and ledger store: runs, minibatches, tasks and attempts.
 
-Always true:
-- a minibatch is replayed under the same batch id with the same rows, cut into other Arrow batches;
-- a report reaches the driver only from a task that came to its end, and only once for each
-  partition;
-- a process that died takes its handles with it; one that is paused keeps them, and goes on when it
-  is woken.
+Always true of the cluster:
+- a minibatch is replayed under the same batch id with the same rows, in other Arrow batches;
+- a report reaches the driver only from a task that ended, and only once for each partition;
+- a process that died loses its connections; a paused one keeps them and continues when woken.
 
-A store in a dictionary, with the semantics of the real ones.
-
-Always true:
-- a commit happens as a whole or not at all; what it means is settled by `arrange`, as for every
-  store;
-- keys are ordered by their bytes: Python compares text by code points, which is the order of UTF-8.
+Always true of the store, which is a dictionary with the semantics of the real ones:
+- a commit happens as a whole or not at all, as `arrange` defines it for every store;
+- keys are ordered by their bytes: Python compares text by code points, as UTF-8 does.
 """
 
 from __future__ import annotations
@@ -59,11 +54,11 @@ if TYPE_CHECKING:
 
 PIPELINE = "world"
 FAILURES_MAX = 4
-"""So many failed tries at a stage fail the query, as `spark.task.maxFailures` has it."""
+"""The number of failed tasks that fails the query, as `spark.task.maxFailures` does."""
 
 
 RETRIED = (Fenced, LedgerUnavailable, DeliveryError, ConnectionError, TimeoutError)
-"""What a faulty world explains; anything else that stops a pipeline is a finding."""
+"""Errors that injected faults explain; any other error that stops a pipeline is a finding."""
 
 
 class MemoryStore:
@@ -73,7 +68,7 @@ class MemoryStore:
         self._tables: dict[str, dict[str, Payload]] = {}
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Payload]:
-        """Give the rows that exist among `keys`."""
+        """Return the rows that exist among `keys`."""
         found: dict[Key, Payload] = {}
         for key in keys:
             payload = self._tables.get(key.table, {}).get(key.key)
@@ -84,7 +79,7 @@ class MemoryStore:
     def scan(
         self, table: str, prefix: str, *, after: str = "", limit: int | None = None
     ) -> Iterator[tuple[Key, Payload]]:
-        """Give the rows under `prefix` above `after`, in key order."""
+        """Return the rows under `prefix` above `after`, in key order."""
         rows = self._tables.get(table)
         if not rows:
             return iter(())
@@ -92,7 +87,7 @@ class MemoryStore:
         return iter([(Key(table, key), rows[key]) for key in chosen[:limit]])
 
     def commit(self, requirements: Sequence[Requirement], updates: Sequence[Update]) -> None:
-        """Do all updates if all requirements hold; else `Conflict`."""
+        """Make all updates if all requirements hold. Raises `Conflict`."""
         arranged = arrange(requirements, updates)
         for required in arranged.equals:
             found = self._tables.get(required.key.table, {}).get(required.key.key)
@@ -113,10 +108,10 @@ class MemoryStore:
                 rows[at.key] = payload
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
     def rows(self) -> dict[Key, Payload]:
-        """Give everything, to be compared or shown."""
+        """Return all rows, to be compared or shown."""
         return {
             Key(table, key): payload
             for table, rows in sorted(self._tables.items())
@@ -136,7 +131,7 @@ class Machine:
 
 @dataclass(eq=False)
 class Lead:
-    """A driver that runs a query, and the run it has."""
+    """A driver that runs a query, with its run."""
 
     machine: Machine
     driver: Driver
@@ -145,9 +140,7 @@ class Lead:
 
 
 class QueryStopped(Exception):
-    """The query failed and is to be started again; `person` says whether somebody has to look
-    first.
-    """
+    """The query failed and must be started again; `person`: after a person has decided."""
 
     def __init__(self, why: BaseException | None, *, person: bool = False) -> None:
         super().__init__(why)
@@ -155,16 +148,16 @@ class QueryStopped(Exception):
 
 
 class PipelineBroken(Exception):
-    """The pipeline stopped for a reason that no fault of this world explains."""
+    """The pipeline stopped for a reason that no injected fault explains."""
 
 
 @dataclass(eq=False)
 class Cluster:
-    """Everything a world is made of, and the calls that make it go.
+    """The processes, the ledger and the destinations of a world, and the calls that drive them.
 
     Attributes:
-        cases: the sinks that the pipeline ever has; `active` names those of the next start.
-        partitions: over how many partitions the next start spreads entities.
+        cases: all sinks that the pipeline ever has; `active` names those of the next start.
+        partitions: the number of partitions of the next start.
     """
 
     cases: tuple[Case, ...]
@@ -196,7 +189,7 @@ class Cluster:
 
     @property
     def destination(self) -> Destination:
-        """What the first sink delivers to."""
+        """The destination of the first sink."""
         return self.destinations[self.case.name]
 
     # -- processes
@@ -216,7 +209,7 @@ class Cluster:
         )
 
     def worker(self) -> Machine:
-        """Give a Python worker that is free, or start one."""
+        """Return a free Python worker, or start one."""
         self._idle = [each for each in self._idle if not each.actor.dead]
         return self._idle.pop() if self._idle else self.machine("worker")
 
@@ -243,7 +236,7 @@ class Cluster:
         return lead
 
     def drive(self, lead: Lead, call: Callable[[], Any]) -> Any:
-        """Let the driver do something. Raises `Stopped` when the query has to be started again."""
+        """Run a call of the driver. Raises `QueryStopped` if the query must be started again."""
         job = self.hub.start(lead.machine.actor, lead.machine.wire.title, call)
         self.hub.run_job(job)
         if job.done and job.error is None:
@@ -254,7 +247,7 @@ class Cluster:
         raise self.judged(job)
 
     def judged(self, job: Job) -> Exception:
-        """Say what the error of a job means for the query."""
+        """Return what the error of a job means for the query."""
         self.story.note(
             self.hub.now, job.title, ("stopped:", type(job.error).__name__), str(job.error)
         )
@@ -271,7 +264,7 @@ class Cluster:
     def task(
         self, lead: Lead, opening: OpenMinibatch, partition: str, rows: tuple[int, int]
     ) -> Job:
-        """Begin an attempt at one partition, in a worker."""
+        """Start an attempt at one partition, in a worker."""
         machine = self.worker()
         attempt = Attempt(lead.driver.run, next(lead.tasks))
         title = f"attempt {attempt} of partition {partition}"
@@ -294,7 +287,7 @@ class Cluster:
         attempt: Attempt,
         machine: Machine,
     ) -> Callable[[], list[Report]]:
-        """Make what an attempt does, from its first row to its report."""
+        """Return the function of an attempt, from its first row to its report."""
         self.attempts += 1
         wire = machine.wire
         window, span = self.case.window, self.case.span_chunks
@@ -325,44 +318,44 @@ class Cluster:
         return run
 
     def parked(self, sink: str | None = None) -> list[ParkedRow]:
-        """Give every parked row of a sink, straight from the store."""
+        """Return every parked row of a sink, directly from the store."""
         rows = self.store.scan(PARKED, prefix(PIPELINE, sink or self.case.name))
         return [ParkedRow.load(text, at) for at, text in rows]
 
     def pending(self, sink: str) -> list[str]:
-        """Name the partitions that the ledger has half delivered to a sink, as far as it knows."""
+        """Return the partitions that the ledger records as half delivered to a sink."""
         rows = [
             PartitionRow.load(text) for _, text in self.store.scan(STREAMS, prefix(PIPELINE, sink))
         ]
         return [row.partition for row in rows if row.state is PartitionState.PENDING]
 
     def opened(self) -> OpenRow | None:
-        """Give the minibatch that the ledger has open."""
+        """Return the minibatch that is open in the ledger."""
         return next((OpenRow.load(text) for _, text in self.store.scan(OPEN, "")), None)
 
     def newest(self) -> Minibatch:
-        """Give the newest minibatch that the ledger has, also where one before it is run again."""
+        """Return the newest minibatch of the ledger, even if an earlier one is being run again."""
         opened = self.opened()
         if opened is None:
             return Minibatch(1, -1)
         return Minibatch(opened.minibatch.generation, opened.reached()[0])
 
     def generation(self) -> int:
-        """Give the generation that the ledger has come to."""
+        """Return the current generation of the ledger."""
         opened = self.opened()
         return 1 if opened is None else opened.minibatch.generation
 
     def findings(self) -> list[str]:
-        """Say what happened that never may: an error that no fault explains, a twin that passed."""
+        """Return what must never happen: errors that no fault explains, repeated commits."""
         wild = [
             f"{job.title}: {job.error!r}"
             for job in self.hub.failed
             if isinstance(job.error, Conflict | HeadMoved)
             or not isinstance(job.error, (SemelError, *RETRIED))
         ]
-        twins = [f"{who}: {told}" for _, who, _, told in self.story.steps if told == TWIN_PASSED]
+        twins = [f"{who}: {how}" for _, who, _, how in self.story.steps if how == TWIN_PASSED]
         return wild + twins
 
     def person(self) -> Machine:
-        """Somebody sits down at a terminal; nothing goes wrong there."""
+        """Start the terminal of a person, where no faults happen."""
         return self.machine("a person", NoFaults())

@@ -1,10 +1,10 @@
-"""Witnesses: destinations that remember everything they were given, one for each capability.
+"""Simulated destinations, one for each capability, that record everything they get.
 
 Always true:
-- an effect is remembered the moment it happens, with the attempt that caused it and the time;
-- a session reaches its destination only over its wire, so that every effect is a numbered boundary;
-- what a gateway turns away had no effect by that call, whatever an earlier call did;
-- a call that takes effect later than its deadline is marked: no claim of a destination covers it.
+- an effect is recorded when it happens, with the attempt that caused it and the time;
+- a session reaches its destination only through its wire, so that every effect is a numbered call;
+- a call that a gateway refuses has no effect, whatever an earlier call did;
+- an effect after the deadline of its call is marked as late: no capability covers it.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from semel.verify.simulator.scheduler import Hub
 
 NUMBER = "n"
-"""The column that says which event of the world this is, whatever semel calls it."""
+"""The column with the number of the event in the world, whatever its identity is."""
 RESENDS = "~resend"
-"""The partition under which parked events are sent again."""
+"""The partition of parked events that are sent again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,11 @@ class RecordedEffect:
     """One effect of one event at a destination.
 
     Attributes:
-        number: which event of the world it is.
-        late: whether it happened later than the deadline of its call allows.
-        resend: whether it was sent by whoever drains parked events.
-        scale: how often the pipeline had been rescaled before its minibatch: numbers begin anew
-            each time, and a zombie from before keeps those it was given.
+        number: the number of the event in the world.
+        late: whether it happened after the deadline of its call.
+        resend: whether it is a parked event that was sent again.
+        scale: how often the pipeline was rescaled before its minibatch: OSNs restart each time, and
+            an earlier zombie keeps its own.
     """
 
     number: int
@@ -64,9 +64,9 @@ class RecordedEffect:
 
 @dataclass(eq=False)
 class Gateway:
-    """Stands in front of a destination and, after a reply was lost, may refuse what is repeated.
+    """A gateway before a destination that may refuse repeats for a while after a lost reply.
 
-    It answers 403 or 413 for a while: that call had no effect, and says nothing of the one before.
+    It answers 403 or 413: that call had no effect, and nothing is known about the one before.
     """
 
     hub: Hub
@@ -75,27 +75,27 @@ class Gateway:
     quiet: bool = False
 
     def lost(self) -> None:
-        """A reply was lost on its way: perhaps the gateway shuts now."""
+        """Record a lost reply: the gateway may close now."""
         if not self.quiet:
             self.shut_until = max(self.shut_until, self.hub.now + self.shuts_for())
 
     @property
     def shut(self) -> bool:
-        """Whether a call that arrives now is turned away."""
+        """Whether a call that arrives now is refused."""
         return not self.quiet and self.hub.now < self.shut_until
 
 
 @dataclass(eq=False)
 class Destination:
-    """What a destination has seen, and which events it refuses.
+    """A destination: its effects, and the events that it refuses.
 
     Attributes:
-        refuses: events that it will never take; a person may make it take them.
-        broken: events whose call never gets an answer that tells anything (a 500); nothing happens.
-        poison: events that break whoever sends them again, with an error nobody classified.
-        needs: a column that a new release of the sink cannot do without.
+        refuses: events that it never accepts, unless a person fixes them.
+        broken: events whose call never gets a clear answer (a 500) and has no effect.
+        poison: events that raise an unclassified error when they are sent again.
+        needs: a column that a new release of the sink requires.
         turned_away: events that its gateway refused, or that a new release cannot send.
-        rescaled: the newest minibatch of each time that the pipeline was rescaled.
+        rescaled: the newest minibatch at each rescaling of the pipeline.
     """
 
     hub: Hub
@@ -110,11 +110,11 @@ class Destination:
     rescaled: list[Minibatch] = field(default_factory=list)
 
     def has(self, number: int) -> bool:
-        """Say whether an event took effect."""
+        """Whether an event took effect."""
         return any(effect.number == number for effect in self.seen())
 
     def seen(self) -> list[RecordedEffect]:
-        """Give the effects that stand, in the order in which they happened."""
+        """Return the effects, in the order in which they happened."""
         return self.effects
 
     def accept(self, event: Event, target: Target, began: float) -> None:
@@ -138,7 +138,7 @@ class Destination:
         )
 
     def look_at(self, chunk: Chunk, *, resend: bool) -> None:
-        """What a session does before it sends anything: it may find that it cannot."""
+        """Raise, before a session sends anything, if it cannot send a chunk."""
         if self.needs is None and not (resend and self.poison):
             return
         for event in chunk.events():
@@ -149,7 +149,7 @@ class Destination:
                 raise RuntimeError(f"number {event.value[NUMBER]} cannot be sent like this")
 
     def meet(self, events: Iterable[Event], effect: Callable[[], Any]) -> Any:
-        """A call arrives: it takes effect, unless a gateway or a broken event stands in its way."""
+        """Let a call take effect, unless a gateway or a broken event prevents it."""
         if self.gateway is None and not self.broken:
             return effect()
         numbers = {event.value[NUMBER] for event in events}
@@ -157,11 +157,11 @@ class Destination:
             self.turned_away |= numbers
             raise Rejected("the gateway refuses it")
         if numbers & self.broken:
-            raise OutcomeUnknown("500: nobody knows whether it took effect")
+            raise OutcomeUnknown("500: it may have taken effect")
         return effect()
 
     def refused(self, chunk: Chunk) -> dict[int, DeliveryError]:
-        """Give the events of a chunk that this destination will never take, by their place."""
+        """Return the events of a chunk that this destination never accepts, by position."""
         if not self.refuses:
             return {}
         return {
@@ -173,13 +173,13 @@ class Destination:
 
 @dataclass(frozen=True, kw_only=True)
 class WitnessSink(Sink):
-    """A sink whose destination is a witness, as one process reaches it over its wire."""
+    """A sink with a simulated destination, reached through the wire of one process."""
 
     destination: Any = field(repr=False)
     wire: FaultyWire = field(repr=False)
 
     def connect(self, target: Target) -> None:
-        """Open a connection: nothing happens at the destination."""
+        """Open a connection, without an effect at the destination."""
         self.wire.call(Kind.OPEN, ("open a session for", target.partition), lambda: None)
 
 
@@ -193,7 +193,7 @@ class WitnessSession:
     began: float = 0.0
 
     def begin(self, chunk: Chunk | None = None, *, resend: bool = False) -> None:
-        """A call begins: its deadline counts from here."""
+        """Begin a call; its deadline counts from here."""
         self.began = self.wire.hub.now
         if chunk is not None:
             self.destination.look_at(chunk, resend=resend or self.target.partition == RESENDS)
@@ -213,8 +213,8 @@ class WitnessSession:
     def send_part(
         self, place: int, what: tuple[Any, ...], effect: Callable[[], Any], event: Event
     ) -> None:
-        """Make one of several requests of a call: once a part has arrived, a failure is unknown of
-        the whole.
+        """Make one of several requests of a call: after the first, a failure makes the outcome of
+        the whole call unknown.
         """
         try:
             self.send(what, effect, (event,))
@@ -224,7 +224,7 @@ class WitnessSession:
             raise
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Close the connection."""
 
 
 # -- OPAQUE
@@ -232,10 +232,10 @@ class WitnessSession:
 
 @dataclass(frozen=True, kw_only=True)
 class OpaqueSink(WitnessSink):
-    """Takes events one by one and answers nothing of use.
+    """Sends events without any way to find out later what arrived.
 
-    `told_apart` says whether a call tells of single events (a function called for each), or only
-    of the whole.
+    `per_event`: a call has an outcome for each event (a function called for each), not only for
+    the whole.
     """
 
     per_event: bool = True
@@ -253,10 +253,10 @@ class OpaqueSink(WitnessSink):
 
 
 class OpaqueSession(WitnessSession):
-    """Sends event after event and stops at the first that fails."""
+    """Sends event after event and stops at the first failure."""
 
     def deliver(self, chunk: Chunk) -> Receipt:
-        """Send the events in order; tell of each."""
+        """Send the events in order; return an outcome for each."""
         self.begin(chunk)
         for place, event in enumerate(chunk.events()):
             failure = self._failure(event)
@@ -284,7 +284,7 @@ class BatchSession(WitnessSession):
     """Sends a chunk in one call that arrives event by event; only the whole has an outcome."""
 
     def deliver(self, chunk: Chunk) -> Receipt:
-        """Send the chunk; whatever happens on the way is unknown of all of it."""
+        """Send the chunk; any failure makes the outcome of all its events unknown."""
         self.begin(chunk)
         if self.destination.refused(chunk):
             raise Rejected("an event of the chunk is refused")
@@ -298,13 +298,13 @@ class BatchSession(WitnessSession):
 
 @dataclass(eq=False)
 class AbsorbingDestination(Destination):
-    """Absorbs what carries a key it has seen, for as long as it remembers."""
+    """Absorbs calls with a key that it has seen, for as long as it remembers keys."""
 
     remembers_s: float = 86_400.0
     keys: dict[str, float] = field(default_factory=dict)
 
     def fresh(self, key: str) -> bool:
-        """Say whether a key is new, and remember it."""
+        """Whether a key is new; remember it."""
         at = self.keys.get(key)
         if at is not None and self.hub.now - at <= self.remembers_s:
             return False
@@ -332,7 +332,7 @@ class KeyedEventSession(WitnessSession):
     """Sends event after event, each under its key."""
 
     def deliver(self, chunk: Chunk) -> Receipt:
-        """Send the events in order; one that is refused or has no answer leaves the rest unsent."""
+        """Send the events in order; after a refusal or a missing answer the rest is not sent."""
         self.begin(chunk)
         failures = self.destination.refused(chunk)
         for place, event in enumerate(chunk.events()):
@@ -343,7 +343,7 @@ class KeyedEventSession(WitnessSession):
         return DELIVERED
 
     def _failure(self, place: int, event: Event) -> DeliveryError | None:
-        """Send one event; lost replies are unknown of the whole call, as before any answer came."""
+        """Send one event; a lost reply makes the outcome of the whole call unknown."""
         try:
             self.send(_event(event), self._absorbing(event), (event,))
         except Rejected as error:
@@ -392,19 +392,19 @@ class KeyedChunkSession(WitnessSession):
 
 @dataclass(eq=False)
 class ProbedDestination(Destination):
-    """Can be asked for the key of a chunk; does not absorb anything."""
+    """Can be asked for the key of a chunk; absorbs nothing."""
 
     arrived: set[str] = field(default_factory=set)
 
     def fresh(self, key: str) -> bool:
-        """Remember a key; whatever carries it takes effect, also once more."""
+        """Remember a key; a repeat takes effect again."""
         self.arrived.add(key)
         return True
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbingSink(WitnessSink):
-    """Tells whether a chunk arrived."""
+    """Can be asked whether a chunk arrived."""
 
     @property
     def capability(self) -> Capability:
@@ -418,10 +418,10 @@ class ProbingSink(WitnessSink):
 
 
 class ProbingWitnessSession(KeyedChunkSession):
-    """Sends chunks as a whole, and asks for them."""
+    """Sends chunks as a whole, and asks whether they arrived."""
 
     def arrived(self, key: str) -> bool:
-        """Ask for a chunk."""
+        """Ask whether a chunk arrived."""
         arrived: bool = self.wire.call(
             Kind.ASK, ("ask for chunk", key), lambda: key in self.destination.arrived
         )
@@ -429,7 +429,7 @@ class ProbingWitnessSession(KeyedChunkSession):
 
 
 def _accepting(session: WitnessSession, event: Event) -> Callable[[], None]:
-    """The effect of one event in the call that began last."""
+    """Return the effect of one event in the call that began last."""
     began = session.began
     return lambda: session.destination.accept(event, session.target, began)
 

@@ -1,11 +1,10 @@
-"""The explorer: every crash point of a partition and every pair of them, a world for each.
+"""The explorer: runs a world for every crash point of a partition and every pair of them.
 
 Always true:
 - nothing is sampled: the points are counted in a world without faults, then each is tried;
-- the second point is counted in whatever follows the first crash, until there is no such point any
-  more;
-- a zombie is paused instead of crashed, replaced, and woken at every boundary of its replacement,
-  and after it.
+- second points are counted in what follows the first crash, until there are no more;
+- a zombie is paused instead of crashed, replaced, and woken at every call of its replacement, and
+  after it.
 """
 
 from __future__ import annotations
@@ -31,9 +30,7 @@ if TYPE_CHECKING:
 
 EVENTS = 12
 FIRST = 10
-"""So many of the events are in the first minibatch, the one that is explored; the rest follow in
-peace.
-"""
+"""The events of the first minibatch, which is explored; the rest follow without faults."""
 SHAPE = 6
 """The feed in which three entities take turns."""
 TASKS = "attempt"
@@ -54,16 +51,15 @@ Points = tuple[tuple[int, CallFault], ...]
 
 @dataclass(eq=False)
 class FaultScript:
-    """A plan in which the points are chosen: one for each life, the boundary at which, and the
-    fault.
+    """A plan with chosen points: for each life the number of a call, and the fault there.
 
-    A life is a stretch without a crash.
+    A life is a stretch without a crash; each of its calls is a boundary.
 
     Attributes:
-        wakes: the boundary of the second life at which a paused process goes on; None: at the end.
+        wakes: the boundary of the second life at which a paused process continues; None: the end.
         only: whose boundaries count: those of tasks, of drivers, or all.
-        over: nothing happens any more.
-        kinds: what the boundaries of each life were.
+        over: whether faults have ended.
+        kinds: the kinds of the boundaries of each life.
     """
 
     points: Points = ()
@@ -75,7 +71,7 @@ class FaultScript:
     struck: int = 0
 
     def fault(self, wire: FaultyWire, kind: Kind) -> CallFault | None:
-        """Say what goes wrong now; a zombie's calls are not counted."""
+        """Return the fault of the call that begins now; calls of a zombie are not counted."""
         if wire is self.paused or self.over or not wire.title.startswith(self.only):
             return None
         life = len(self.kinds) - 1
@@ -94,26 +90,26 @@ class FaultScript:
         return fault
 
     def _wake(self, hub: Hub, paused: FaultyWire) -> None:
-        """Let the zombie go on, to its end, before the call that begins now."""
+        """Let the zombie run to its end before the call that begins now."""
         for job in hub.jobs:
             if job.actor is paused.actor and job.paused:
                 hub.wake(job)
         hub.turn()
 
     def delay(self, kind: Kind) -> float:
-        """Calls that are on their way land just before their deadline."""
+        """Return a delay just before the deadline of a call."""
         return DEADLINE_S * 0.9 if kind is Kind.SEND else 1.0
 
     def pause(self) -> float | None:
-        """Until somebody wakes it."""
+        """Return None: the process is paused until it is woken."""
         return None
 
     def describe(self) -> str:
-        """Name the world that this script makes."""
+        """Return the script as text."""
         words = [f"{fault.value} (boundary {at})" for at, fault in self.points]
         if any(fault is CallFault.PAUSE for _, fault in self.points):
             words.append("woken at the end" if self.wakes is None else f"woken at {self.wakes}")
-        return ", then ".join(words) or "nothing goes wrong"
+        return ", then ".join(words) or "no fault"
 
 
 @dataclass(eq=False)
@@ -140,16 +136,16 @@ class ScriptedWorld:
         )
 
     def _open_the_gateway(self) -> None:
-        """Towards the end everything is let through."""
+        """Let the gateway accept every call, towards the end."""
         if self.cluster.destination.gateway is not None:
             self.cluster.destination.gateway.quiet = True
 
     def _done(self, batch: int) -> None:
-        """The first minibatch is complete: what follows is only there to show what it left."""
+        """End the faults after the first minibatch: the rest only shows what it left."""
         self.script.over = self.script.over or (self.script.only == TASKS and batch > 0)
 
     def run(self) -> Assessment:
-        """Play it to its end and judge it."""
+        """Run the world to its end and check it."""
         notes = self.runner.play_out()
         return judge(
             Evidence(
@@ -169,12 +165,12 @@ class ScriptedWorld:
 
 @dataclass
 class Explored:
-    """What an exploration found.
+    """The result of an exploration.
 
     Attributes:
-        violations: the scripts of the worlds that were not as they should be, and what was wrong.
-        doubted_most: the most events that were ever in doubt in one world.
-        slipped: events that a policy or a broken deadline let slip, in all worlds.
+        violations: the violations, with the scripts of their worlds.
+        doubted_most: the greatest number of events in doubt in one world.
+        slipped: events that slipped because of a policy or a broken deadline, in all worlds.
     """
 
     worlds: int = 0
@@ -183,7 +179,7 @@ class Explored:
     slipped: int = 0
 
     def describe(self) -> str:
-        """Say it in a few lines."""
+        """Return the result as a few lines of text."""
         numbers = (
             f"{self.worlds} worlds, {len(self.violations)} violations,"
             f" at most {self.doubted_most} events in doubt, {self.slipped} slipped"
@@ -193,7 +189,7 @@ class Explored:
 
 
 class Enough(Exception):
-    """A violation was found, and one was all that was asked for."""
+    """A violation was found, and one is enough."""
 
 
 @dataclass(eq=False)
@@ -207,9 +203,7 @@ class Explorer:
     explored: Explored = field(default_factory=Explored)
 
     def play(self, script: FaultScript) -> FaultScript:
-        """Play one world. Raises `Enough` when it is not as it should be and that is all that was
-        asked.
-        """
+        """Run one world. Raises `Enough` if it has violations and one is enough."""
         assessment = ScriptedWorld(self.case, script, self.refused, self.shut_s).run()
         explored = self.explored
         explored.worlds += 1
@@ -221,7 +215,7 @@ class Explorer:
         return script
 
     def others(self) -> None:
-        """Every fault that is not a plain crash, at every boundary, alone."""
+        """Try every fault other than a plain crash at every boundary, alone."""
         clean = self.play(FaultScript())
         for at, kind in enumerate(clean.kinds[0]):
             for fault in OTHERS:
@@ -229,21 +223,21 @@ class Explorer:
                     self.play(FaultScript(((at, fault),)))
 
     def crashes(self, only: str) -> None:
-        """Every single crash point, and every second one in what follows it."""
+        """Try every crash point, and every second crash point after it."""
         for points, calls in self._firsts(CallFault.CRASH, only):
             for second in range(calls):
                 self.play(FaultScript((*points, (second, CallFault.CRASH)), only=only))
 
     def zombies(self, only: str) -> None:
-        """Every point at which an attempt can be paused, with every point at which it can come
-        back.
+        """Try every point at which an attempt can be paused, with every point at which it can be
+        woken.
         """
         for points, calls in self._firsts(CallFault.PAUSE, only):
             for at in range(calls):
                 self.play(FaultScript(points, wakes=at, only=only))
 
     def zombies_of_the_dead(self, only: str) -> None:
-        """The same, and its replacement crashes: before the zombie wakes, or after."""
+        """Try the same with a replacement that crashes before or after the zombie wakes."""
         for points, calls in self._firsts(CallFault.PAUSE, only):
             for at in range(calls):
                 both = (*points, (at, CallFault.CRASH))
@@ -251,13 +245,11 @@ class Explorer:
                 self.play(FaultScript(both, only=only))
 
     def _claimed(self) -> int:
-        """The boundary at which a replacement has surely claimed: after its third or fourth
-        call.
-        """
+        """Return the boundary by which a replacement has claimed: its third or fourth call."""
         return 4
 
     def _firsts(self, fault: CallFault, only: str) -> Iterator[tuple[Points, int]]:
-        """Give every first point, and how many boundaries follow it in the next life."""
+        """Yield every first point, and the number of boundaries after it in the next life."""
         at = 0
         while True:
             points: Points = ((at, fault),)
@@ -278,7 +270,7 @@ def explore(
     """Try every fault, crash point, pair of crash points and zombie of a case.
 
     `quick` stops at the first violation. `refused` are the numbers of events that the destination
-    rejects; `shut_s` is how long a gateway refuses everything once a reply was lost.
+    rejects; `shut_s` is how long a gateway refuses all calls after a lost reply.
     """
     explorer = Explorer(case, quick, refused, shut_s)
     try:

@@ -1,4 +1,4 @@
-"""The weather of a random world: which faults come, how often, and for how long."""
+"""Random faults of a world: which faults come, how often, and for how long."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ STRIKES = frozenset(CallFault) - {CallFault.AWAY}
 
 @dataclass(eq=False)
 class RandomFaults:
-    """A plan by chance: faults come at a rate until their number is used up, or peace is made.
+    """A random plan: faults come at a rate until their number is used up, or they are stopped.
 
     Attributes:
-        struck: faults that came, outages aside.
-        zombies: whether processes are paused in this world.
-        cuts: whether inputs end early in it.
-        flies: whether calls land after their process has died.
+        struck: faults that came, without outages.
+        zombies: whether processes are paused.
+        cuts: whether inputs end early.
+        flies: whether calls arrive after their process has died.
     """
 
     random: Random
@@ -42,7 +42,7 @@ class RandomFaults:
     _destination_away: float = 0.0
 
     def fault(self, wire: FaultyWire, kind: Kind) -> CallFault | None:
-        """Say what goes wrong with the call that begins now."""
+        """Return the fault of the call that begins now."""
         if self.quiet:
             return None
         away = self._ledger_away if kind in LEDGER else self._destination_away
@@ -68,15 +68,15 @@ class RandomFaults:
         return fault
 
     def delay(self, kind: Kind) -> float:
-        """A call that is on its way lands before its deadline; a commit, some time."""
+        """Return a delay before the deadline for a call, any delay for a commit."""
         if kind is Kind.SEND:
             return self.random.random() * DEADLINE_S * 0.95
         return self.random.choice(PAUSES_S)
 
     def pause(self) -> float | None:
-        """A process freezes for a moment, or for longer than anybody waits for it."""
+        """Return a short pause, or one longer than every timeout."""
         return self.random.choice(PAUSES_S)
 
     def stop_faults(self) -> None:
-        """From now on nothing goes wrong."""
+        """Stop all faults from now on."""
         self.quiet = True

@@ -1,11 +1,9 @@
-"""Faults, and where they enter: on the wire between a process and the world around it.
+"""Faults, and the wire between a process and its surroundings where they enter.
 
 Always true:
-- every call over a wire is one numbered boundary, and a plan says which fault meets it;
-- a crash before the next call is a crash after this one: nothing outside of the process can tell
-  them apart;
-- production code is unchanged and knows nothing of it: the wire stands behind Store, Sink, Session
-  and iterator.
+- every call over a wire is one numbered boundary, and a plan says which fault happens there;
+- a crash before the next call is the same as a crash after this one, seen from outside;
+- production code is unchanged: the wire is behind Store, Sink, Session and iterator.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ T = TypeVar("T")
 
 
 class Kind(StrEnum):
-    """What a call is, as far as faults can tell."""
+    """The kind of a call, which decides the possible faults."""
 
     LOOK = "look"  # a read or a scan of the ledger
     COMMIT = "commit"
@@ -42,14 +40,14 @@ class Kind(StrEnum):
 
 
 class CallFault(StrEnum):
-    """What goes wrong with a call."""
+    """The fault of a call."""
 
     CRASH = "crashed before it"
     CRASH_AFTER = "crashed after it"
-    LATE = "crashed, and it lands later"
+    LATE = "crashed, and it arrives later"
     LOST = "its reply was lost"
-    TWIN = "its reply was lost, and a twin of it lands later"
-    AWAY = "nobody was there"
+    TWIN = "its reply was lost, and a copy of it arrives later"
+    AWAY = "the other side was down"
     PAUSE = "paused before it"
     CUT = "the input ended early"
 
@@ -87,39 +85,39 @@ POSSIBLE: dict[Kind, tuple[CallFault, ...]] = {
 
 
 class Plan(Protocol):
-    """Which fault meets which call."""
+    """Decides the fault of each call."""
 
     def fault(self, wire: FaultyWire, kind: Kind) -> CallFault | None:
-        """Say what goes wrong with the call that begins now."""
+        """Return the fault of the call that begins now."""
 
     def delay(self, kind: Kind) -> float:
-        """Say how much later a call lands that is on its way."""
+        """Return how much later a delayed call arrives."""
 
     def pause(self) -> float | None:
-        """Say for how long a process freezes; None: until it is woken."""
+        """Return how long a process is paused; None: until it is woken."""
 
 
 class NoFaults:
-    """A plan in which nothing goes wrong."""
+    """A plan without faults."""
 
     def fault(self, wire: FaultyWire, kind: Kind) -> CallFault | None:
-        """Nothing."""
+        """Return None."""
         del wire, kind
         return None
 
     def delay(self, kind: Kind) -> float:
-        """At once."""
+        """Return 0."""
         del kind
         return 0.0
 
     def pause(self) -> float | None:
-        """Not at all."""
+        """Return 0."""
         return 0.0
 
 
 @dataclass(eq=False)
 class FaultyWire:
-    """What a process is connected to the world by."""
+    """The connection of a process to its surroundings, with faults."""
 
     hub: Hub
     actor: Actor
@@ -130,7 +128,7 @@ class FaultyWire:
     cut: bool = False
 
     def call(self, kind: Kind, what: tuple[Any, ...], do: Callable[[], T]) -> T:
-        """Make one call, and let happen to it what the plan says."""
+        """Make one call, with the fault that the plan has for it."""
         self._alive()
         self.hub.turn()
         self._alive()
@@ -176,11 +174,11 @@ class FaultyWire:
             case CallFault.PAUSE:
                 self.hub.pause(self.plan.pause())
                 self._alive()
-                self.note(what, "went on with it")
+                self.note(what, "continued with it")
                 return self._do(what, do)
             case CallFault.CUT:
                 self.cut = True
-                return cast("T", fault)  # only of an input, whose answer is thrown away
+                return cast("T", fault)  # only for an input, whose result is ignored
 
     def crash(self) -> Crashed:
         """Let the process die here."""
@@ -188,7 +186,7 @@ class FaultyWire:
         return Crashed(self.title)
 
     def note(self, what: tuple[Any, ...], outcome: str = "") -> None:
-        """Tell a step of this process."""
+        """Add a step of this process to the story."""
         self.story.note(self.hub.now, self.title, what, outcome)
 
     def _alive(self) -> None:
@@ -197,11 +195,11 @@ class FaultyWire:
 
     def _landing(self, what: tuple[Any, ...], do: Callable[[], object]) -> Callable[[], None]:
         def land() -> None:
-            outcome = "landed late"
+            outcome = "arrived late"
             try:
                 do()
-            except Exception as error:  # noqa: BLE001 - nobody is there to hear it
-                outcome = f"came late: {type(error).__name__}"
+            except Exception as error:  # noqa: BLE001 - its caller is gone
+                outcome = f"arrived late: {type(error).__name__}"
             self.story.note(self.hub.now, f"the last call of {self.title}", what, outcome)
 
         return land
@@ -210,36 +208,36 @@ class FaultyWire:
         self, what: tuple[Any, ...], do: Callable[[], object], *, passed: bool
     ) -> Callable[[], None]:
         def land() -> None:
-            outcome = "a twin landed"
+            outcome = "a copy arrived"
             try:
                 do()
             except Conflict:
-                outcome = "a twin changed nothing"
+                outcome = "a copy changed nothing"
             else:
                 if passed:
                     outcome = TWIN_PASSED
-            self.story.note(self.hub.now, f"a twin of a call of {self.title}", what, outcome)
+            self.story.note(self.hub.now, f"a copy of a call of {self.title}", what, outcome)
 
         return land
 
 
-TWIN_PASSED = "a twin of a commit that had passed passed too"
+TWIN_PASSED = "a copy of a successful commit succeeded too"
 
 
 def _lost(kind: Kind, number: int) -> Exception:
-    """The reply of a call that may have been heard."""
+    """Return the error of a call whose reply was lost."""
     if kind in (Kind.LOOK, Kind.COMMIT):
         return LedgerUnavailable("the reply was lost")
     return OutcomeUnknown("the reply was lost") if number % 2 else TimeoutError("no reply")
 
 
 def _away(kind: Kind, number: int) -> Exception:
-    """The error of a call that reached nobody."""
+    """Return the error of a call to a side that is down."""
     if kind in (Kind.LOOK, Kind.COMMIT):
-        return LedgerUnavailable("nobody is there")
+        return LedgerUnavailable("the other side is down")
     if kind is Kind.SEND or number % 2:
-        return NotDelivered("nobody is there")
-    return ConnectionError("nobody is there")
+        return NotDelivered("the other side is down")
+    return ConnectionError("the other side is down")
 
 
 @dataclass(frozen=True)
@@ -257,7 +255,7 @@ class FaultyStore:
     def scan(
         self, table: str, prefix: str, *, after: str = "", limit: int | None = None
     ) -> Iterator[tuple[Key, Payload]]:
-        """Scan over the wire, in one look."""
+        """Scan over the wire, in one call."""
         found = self.wire.call(
             Kind.LOOK,
             ("scan", table, prefix),
@@ -274,11 +272,11 @@ class FaultyStore:
         )
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
 
 def over(wire: FaultyWire, batches: Iterable[T]) -> Iterator[T]:
-    """Give the batches over the wire; they may end early, as if that were their end."""
+    """Yield the batches over the wire; they may end early, like a normal end."""
     for batch in [*batches, None]:
         what = ("the end of its input",) if batch is None else ("the next batch",)
         if wire.call(Kind.INPUT, what, lambda: True) is not True or batch is None:

@@ -1,8 +1,8 @@
 """The input of a simulated world: numbered events of a few entities, cut into minibatches.
 
 Always true:
-- an event's number says who it is in the world, whatever identity semel finds for it;
-- a minibatch read again gives the same rows; every attempt may get them in other Arrow batches.
+- the number of an event identifies it in the world, whatever identity semel uses;
+- a minibatch that is read again has the same rows; each attempt may get other Arrow batches.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 EXTRA = "extra"
-"""A column that a later release of the query has."""
+"""A column that a later release of the query adds."""
 
 
 class Identities(StrEnum):
-    """The ways in which the events of a world are told apart."""
+    """The identities of the events of a world."""
 
     POSITION = "position"
     ORDERED_POSITION = "position with entity"
@@ -41,7 +41,7 @@ class Identities(StrEnum):
 
     @property
     def identity(self) -> Identity:
-        """What the pipeline is told."""
+        """The identity of the pipeline."""
         return _IDENTITIES[self]
 
     @property
@@ -76,7 +76,7 @@ class Fact:
 
 @dataclass(frozen=True, eq=False)
 class Feed:
-    """Every event there will be, by partition, in the partition's order."""
+    """All events of a world, by partition, in the order of the partition."""
 
     identities: Identities
     partitions: tuple[str, ...]
@@ -87,9 +87,9 @@ class Feed:
     def batches(
         self, partition: str, start: int, stop: int, random: Random | None
     ) -> list[pa.RecordBatch]:
-        """Give the rows [start, stop) of a partition, cut into Arrow batches as chance has it.
+        """Return the rows [start, stop) of a partition, cut into Arrow batches at random.
 
-        Without chance, every batch but the last has four rows: never where a chunk ends.
+        Without `random`, every batch but the last has four rows, so that none ends with a chunk.
         """
         rows = self.rows[partition].slice(start, stop - start)
         if not self.identities.by_source:
@@ -101,11 +101,11 @@ class Feed:
         return [rows.slice(low, high - low) for low, high in pairwise(edges)]
 
     def count(self, partition: str) -> int:
-        """How many events a partition has in all."""
+        """Return the number of events of a partition."""
         return int(self.rows[partition].num_rows)
 
     def numbers_in(self, ranges: dict[str, tuple[int, int]]) -> frozenset[int]:
-        """Which events of the world some ranges hold."""
+        """Return the numbers of the events in some ranges."""
         return frozenset(
             number
             for name, (low, high) in ranges.items()
@@ -113,7 +113,7 @@ class Feed:
         )
 
     def released(self) -> Feed:
-        """The same events as a later release of the query gives them: with one column more."""
+        """Return the same events with one more column, as from a later release of the query."""
         rows = {
             name: batch.append_column(EXTRA, pa.array(batch.column(NUMBER)))
             for name, batch in self.rows.items()
@@ -121,8 +121,8 @@ class Feed:
         return replace(self, rows=rows)
 
     def rescaled(self, partitions: int, done: Collection[int]) -> tuple[Feed, dict[str, int]]:
-        """The same events over another number of partitions, those that are `done` first, and
-        where in each the others begin.
+        """Return the same events over another number of partitions, those that are `done` first,
+        and where the others begin in each.
         """
         everything = pa.Table.from_batches(list(self.rows.values()))
         places = bucket(everything.column("e").combine_chunks(), partitions).tolist()
@@ -138,12 +138,12 @@ class Feed:
 
 
 Minibatches = tuple[dict[str, tuple[int, int]], ...]
-"""For each batch: the range of each partition that it holds."""
+"""The range of each partition in each batch."""
 
 
 @lru_cache(maxsize=512)
 def feed(identities: Identities, partitions: int, events: int, shape: int) -> Feed:
-    """Make the events of a world; the same arguments give the same ones."""
+    """Create the events of a world; the same arguments return the same ones."""
     random = Random(shape)
     names = _names(identities, partitions)
     entities = _entities(partitions, random.choice((1, 2, 3)))
@@ -163,7 +163,7 @@ def feed(identities: Identities, partitions: int, events: int, shape: int) -> Fe
 def _identified(
     identities: Identities, fact: Fact, facts: Sequence[Fact], ids: Sequence[int]
 ) -> tuple[str, EventID]:
-    """Say by which scope and id semel is to know an event."""
+    """Return the scope and id by which semel should identify an event."""
     if identities.by_source:
         return fact.partition, fact.place
     if identities is Identities.INCREASING:
@@ -177,7 +177,7 @@ def _identified(
 def cut(
     feed: Feed, batches: int, random: Random, starts: dict[str, int] | None = None
 ) -> Minibatches:
-    """Cut what is left of a feed into minibatches; a partition may be missing from some."""
+    """Cut the rest of a feed into minibatches; some may lack a partition."""
     made: list[dict[str, tuple[int, int]]] = [{} for _ in range(batches)]
     for name in feed.partitions:
         start, count = (starts or {}).get(name, 0), feed.count(name)
@@ -192,8 +192,8 @@ def cut(
 def tail_apart(
     minibatches: Minibatches, feed: Feed, starts: dict[str, int] | None = None
 ) -> Minibatches:
-    """Keep the last event of every partition for a minibatch at the end, in which nothing goes
-    wrong; where a partition has nothing beyond its start, it has none there.
+    """Move the last event of every partition to a final minibatch without faults; a partition
+    without events after its start has none there.
     """
     last = {
         name: (feed.count(name) - 1, feed.count(name))
@@ -223,7 +223,7 @@ def _empty(schema: pa.Schema) -> pa.RecordBatch:
 
 @lru_cache(maxsize=64)
 def _entities(partitions: int, each: int) -> tuple[tuple[str, ...], ...]:
-    """Give names of entities for each bucket."""
+    """Return names of entities for each bucket."""
     found: list[list[str]] = [[] for _ in range(partitions)]
     for number in range(1000):
         name = f"e{number}"

@@ -1,10 +1,10 @@
-"""Playing a pipeline from its first start to its end, through whatever its plan has in store.
+"""Runs a pipeline from its first start to its end, through the faults of its plan.
 
 Always true:
-- Spark's side of the promise is kept: the same batch id brings the same rows, and the next one
-  comes only after the driver has completed the one before;
-- a person decides only when no call can be on its way any more, and looks at the destination first;
-- towards the end nothing goes wrong any more, so that what is missing then is lost.
+- Spark keeps its side of the promise: the same batch id has the same rows, and the next one comes
+  only after the driver has completed the one before;
+- a person decides only when no call can be in flight, and looks at the destination first;
+- towards the end there are no faults, so that an event that is missing then is lost.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ if TYPE_CHECKING:
     from semel.verify.simulator.start import Ranges
 
 STARTS_MAX = 40
-"""A pipeline that has to be started more often than this does not come to its end."""
+"""A pipeline that must be started more often than this never ends."""
 DRAINS = 25
 RESENDS_MOST = 2
-"""A person who has sent an event again so often in vain gives it up."""
+"""After so many failed resends of an event, a person discards it."""
 
 
 @dataclass(eq=False)
 class Runner:
-    """One pipeline, its input cut into minibatches, and how its people behave.
+    """One pipeline, its input cut into minibatches, and the behaviour of its operators.
 
     Attributes:
-        chance: what is left to chance; None in worlds where a script decides.
-        loses: how likely the checkpoint is lost, or an older copy of it restored, when the query
-            has stopped.
-        speculates: how likely a partition gets a second attempt at once.
-        deaf: whether nobody ever answers for what is parked.
-        peace: what makes an end of the faults.
-        changes: what is changed about the pipeline while it is stopped.
-        unmoved: the first batch to which an older copy of the checkpoint may go back.
+        chance: the source of randomness; None in scripted worlds.
+        loses: how likely the checkpoint is lost, or replaced by an older copy, when the query has
+            stopped.
+        speculates: how likely a partition gets two attempts at the same time.
+        deaf: whether parked events are never resolved.
+        quiet: stops the faults.
+        changes: the changes to the pipeline while it is stopped.
+        unmoved: the first batch to which an older copy of the checkpoint may return.
     """
 
     cluster: Cluster
@@ -75,7 +75,7 @@ class Runner:
     floors: dict[str, int] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Play to the end. Raises `Broken` or `Endless` when the pipeline does not come there."""
+        """Run to the end. Raises `PipelineBroken` or `Endless` if the pipeline never ends."""
         while not self.ended:
             self.starts += 1
             if self.starts > STARTS_MAX:
@@ -95,7 +95,7 @@ class Runner:
                 self._between()
 
     def play_out(self) -> tuple[str, ...]:
-        """Play until it comes to its end or never will; say what happened that never may."""
+        """Run until the pipeline ends or never will; return what must never happen."""
         notes = []
         try:
             self.run()
@@ -127,7 +127,7 @@ class Runner:
         self.ended = True
 
     def _on_its_way(self, lead: Lead) -> bool:
-        """Whether anything parked is still to be decided or sent."""
+        """Whether parked events are still to be decided or sent."""
         rows = [row for case in lead.cases for row in self.cluster.parked(case.name)]
         return any(not row.state.final for row in rows)
 
@@ -144,7 +144,7 @@ class Runner:
         self.batch = batch + 1
         self.done(self.batch)
         if self.changes is not None and self.changes.is_time():
-            self._note("the query is stopped")
+            self._note("the query was stopped")
             raise QueryStopped(None)
 
     def _begin(self, lead: Lead, batch: int) -> OpenMinibatch:
@@ -166,7 +166,7 @@ class Runner:
         return opening
 
     def _send_a_task_all_the_same(self, lead: Lead, opening: OpenMinibatch, ranges: Ranges) -> None:
-        """A driver that was replaced and does not know it yet starts a task."""
+        """Start a task from a driver that was replaced and does not know it yet."""
         known = [item for item in ranges.items() if item[0] in self.cluster.feed.partitions]
         for partition, rows in known[:1]:
             attempt = Attempt(lead.driver.run, next(lead.tasks))
@@ -177,8 +177,8 @@ class Runner:
     # -- lost checkpoints
 
     def _between(self) -> None:
-        """The query has stopped: it may be changed, and its checkpoint may get lost, or an older
-        copy of it come back.
+        """Between two starts the pipeline may change, and its checkpoint may be lost or replaced by
+        an older copy.
         """
         if self.changes is not None:
             self._change(self.changes)
@@ -212,10 +212,10 @@ class Runner:
             self.cuts[self.cluster.query] = self.minibatches
             self.unmoved = self.floors[self.cluster.query] = self.batch
         if self.cluster.destination.needs != released:
-            self.loses = 0.0  # what is read again would have other content
+            self.loses = 0.0  # input that is read again would have other content
 
     def _reached(self) -> dict[str, int]:
-        """How far Spark has come with each partition, by the batches it has committed."""
+        """Return how far Spark has read each partition, in the batches that it has committed."""
         reached = dict.fromkeys(self.cluster.feed.partitions, 0)
         if self.minibatches:
             for name in reached:
@@ -227,8 +227,8 @@ class Runner:
         return reached
 
     def _refused_as_it_should(self, broken: PipelineBroken) -> bool:
-        """Counted ids do not outlive a checkpoint: then the old one has to be found again. Some
-        changes are refused too.
+        """Whether a refusal is correct. Counted ids do not survive a lost checkpoint: the old one
+        is then restored. Some changes are refused too.
         """
         if self.changes is not None and self.changes.refused(broken):
             return True
@@ -241,15 +241,13 @@ class Runner:
         self.unmoved = self.floors.get(opened.query, 0)
         self.batch = max(opened.minibatch.batch, self.unmoved)
         self.minibatches, self.loses = self.cuts[opened.query], 0.0
-        self._note("the old checkpoint was found again")
+        self._note("the old checkpoint was restored")
         return True
 
     # -- people
 
     def resolve(self) -> None:
-        """Wait until no call can be on its way, look at the destination, and decide what is
-        parked.
-        """
+        """Wait until no call is in flight, look at the destination, and decide parked events."""
         self.cluster.hub.settle()
         if self.deaf:
             return
@@ -262,11 +260,11 @@ class Runner:
                 try:
                     resolve(person.client, case.name, key, decision, "a person", "looked")
                 except ConfigurationError as error:
-                    self._note(f"it could not be resolved: {error}")
+                    self._note(f"resolving failed: {error}")
 
     def _decision(self, case: Case, row: ParkedRow) -> ParkedState | None:
-        """Decide by what the destination has. A dead letter is sent again without a look: it says
-        that nothing arrived.
+        """Decide by what the destination has. A dead letter is sent again without looking: nothing
+        of it arrived.
         """
         in_vain = row.attempts >= RESENDS_MOST
         if row.state is ParkedState.RESEND and in_vain:

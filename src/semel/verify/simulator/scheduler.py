@@ -1,11 +1,9 @@
-"""The hub: simulated processes take turns, and time passes only when nobody can go on.
+"""The scheduler: simulated processes take turns, and time passes only when none can continue.
 
 Always true:
-- one job runs at a time, in a greenlet of its own, so production code stays synchronous and
-  unchanged;
-- who goes on next is chosen by the world's own chance, so the same seed gives the same turns;
-- a process that died runs no further: whatever its `finally` blocks ask for raises `Crashed` and
-  does nothing.
+- one job runs at a time, in its own greenlet, so production code stays synchronous and unchanged;
+- the next job is chosen by the world's own random numbers, so the same seed gives the same turns;
+- a dead process does nothing more: calls in its `finally` blocks raise `Crashed` without effect.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 TURN_S = 0.01
 """How long a call takes."""
 TURNS_MAX = 50_000
-"""A world that takes more turns than this does not end by itself."""
+"""A world that takes more turns than this never ends."""
 
 
 def require_greenlet() -> None:
@@ -40,11 +38,11 @@ def require_greenlet() -> None:
 
 
 class Crashed(BaseException):
-    """The process is gone. Not an `Exception`: nothing in production may go on after it."""
+    """The process is dead. Not an `Exception`: no production code may continue after it."""
 
 
 class Endless(Exception):
-    """A world that never comes to its end."""
+    """A world that never ends."""
 
 
 @dataclass(eq=False)
@@ -58,7 +56,7 @@ class Actor:
 
 @dataclass(eq=False)
 class Job:
-    """One function, run by an actor until it returns, raises, or dies."""
+    """One function, run by an actor until it returns, raises or dies."""
 
     actor: Actor
     title: str
@@ -73,15 +71,13 @@ class Job:
 
     @property
     def crashed(self) -> bool:
-        """Whether its process died under it."""
+        """Whether its process died."""
         return isinstance(self.error, Crashed)
 
 
 @dataclass(eq=False)
 class Hub:
-    """Gives turns to jobs and lets time pass. `chance` decides who is next; None: the oldest,
-    always.
-    """
+    """Gives turns to jobs and lets time pass. `chance` chooses the next job; None: the oldest."""
 
     chance: Random | None = None
     now: float = 1_000_000.0
@@ -106,13 +102,13 @@ class Hub:
         return Actor(name, Process("simulated", "simulated", pid, f"start-{pid}"))
 
     def start(self, actor: Actor, title: str, call: Callable[[], Any]) -> Job:
-        """Begin a job; it runs when the hub is asked to run."""
+        """Add a job; it runs when the hub runs."""
         job = Job(actor, title, next(self._numbers))
 
         def body() -> None:
             try:
                 job.result = call()
-            except BaseException as error:  # noqa: BLE001 - how it ended is told, not swallowed
+            except BaseException as error:  # noqa: BLE001 - kept as the result of the job
                 job.error = error
             job.done = True
 
@@ -121,31 +117,31 @@ class Hub:
         return job
 
     def kill(self, actor: Actor) -> None:
-        """End a process wherever it stands; called from outside of it."""
+        """End a process wherever it is; called from outside it."""
         actor.dead = True
         for job in self.jobs:
             if job.actor is actor and not job.done and job is not self.current:
                 job.wake_at, job.paused = None, False
                 self._switch(job)
                 if not job.done:
-                    raise AssertionError(f"{job.title} went on after its process died")
+                    raise AssertionError(f"{job.title} continued after its process died")
         self.jobs = [job for job in self.jobs if not job.done]
 
     def end(self) -> None:
-        """End every process that is still there."""
+        """End every remaining process."""
         for job in list(self.jobs):
             self.kill(job.actor)
 
     @property
     def current(self) -> Job | None:
-        """The job that is running now; None outside of all jobs."""
+        """The running job; None outside of jobs."""
         running = getcurrent()
         return next((job for job in self.jobs if job.greenlet is running), None)
 
-    # -- what jobs do
+    # -- called by jobs
 
     def turn(self) -> None:
-        """A call begins: time passes a little, and somebody else may come first."""
+        """Begin a call: a little time passes, and another job may run first."""
         self.turns += 1
         if self.turns > self.turns_max:
             raise Endless(f"more than {self.turns_max} turns")
@@ -154,7 +150,7 @@ class Hub:
             self._main.switch()
 
     def sleep(self, seconds: float) -> None:
-        """Let the time pass for the job that asks; others go on."""
+        """Let time pass for the calling job; others continue."""
         self.turns += 1
         if self.turns > self.turns_max:
             raise Endless(f"more than {self.turns_max} turns")
@@ -166,7 +162,7 @@ class Hub:
         self._main.switch()
 
     def pause(self, seconds: float | None) -> None:
-        """Freeze the job that asks, for so long, or until somebody wakes it."""
+        """Pause the calling job for a time, or until it is woken."""
         job = self.current
         if job is None:
             raise AssertionError("only a job can be paused")
@@ -177,21 +173,21 @@ class Hub:
         job.woken = True
 
     def wake(self, job: Job) -> None:
-        """Let a paused job go on."""
+        """Let a paused job continue."""
         job.paused, job.wake_at, job.woken = False, None, True
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
-        """Do something when so much time has passed."""
+        """Make a call after a time."""
         heapq.heappush(self._timers, (self.now + seconds, next(self._numbers), call))
 
-    # -- the hub's own part
+    # -- scheduling
 
     def run(self, until: Callable[[], bool]) -> None:
-        """Give turns until the condition holds; `Endless` when nobody can go on and it does not."""
+        """Give turns until the condition holds. Raises `Endless` if no job can continue before."""
         while not until():
             job = self._choose()
             if job is None:
-                raise Endless("nobody can go on")
+                raise Endless("no job can continue")
             self._switch(job)
 
     def run_job(self, job: Job) -> Job:
@@ -200,7 +196,7 @@ class Hub:
         return job
 
     def settle(self) -> None:
-        """Let everything come to its end: paused jobs wake, calls that are on their way arrive."""
+        """Let everything end: paused jobs wake, and delayed calls arrive."""
         for job in self.jobs:
             if job.paused:
                 self.wake(job)
@@ -209,7 +205,7 @@ class Hub:
             self.pass_until(self._timers[0][0])
 
     def pass_until(self, moment: float) -> None:
-        """Let the time pass, and what was put off happen in it."""
+        """Let time pass, and make the delayed calls that are due."""
         while self._timers and self._timers[0][0] <= moment:
             at, _, call = heapq.heappop(self._timers)
             self.now = max(self.now, at)
@@ -240,7 +236,7 @@ class Hub:
         return self.chance.choice(ready)
 
     def _wake_next(self) -> Job | None:
-        """Nobody is ready: let the time pass until somebody is."""
+        """Let time pass until a job is ready."""
         waiting = [(job.wake_at, job.number, job) for job in self.jobs if job.wake_at]
         if not waiting:
             return None
@@ -270,18 +266,18 @@ class Hub:
 
 @dataclass(frozen=True)
 class VirtualClock:
-    """The clock of the simulated world; every process reads the same."""
+    """The clock of the simulated world, shared by all processes."""
 
     hub: Hub
 
     def monotonic(self) -> float:
-        """Seconds since the world began, and some."""
+        """Return the simulated time in seconds."""
         return self.hub.now
 
     def wall(self) -> float:
-        """The same."""
+        """Return the same, rounded."""
         return round(self.hub.now, 6)
 
     def sleep(self, seconds: float) -> None:
-        """Let the time pass."""
+        """Let simulated time pass."""
         self.hub.sleep(seconds)

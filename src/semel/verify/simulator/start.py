@@ -1,10 +1,9 @@
-"""A stage: the tasks of one minibatch, tried until each partition has a report or the query fails.
+"""A Spark stage: the tasks of a minibatch, retried until each has a report or the query fails.
 
 Always true:
-- an attempt that is paused is replaced, and is a zombie from then on;
-- of two attempts that came to their end, one report is handed on, and it need not be the later
-  one's;
-- when the input was cut short, no report reaches the driver.
+- a paused attempt is replaced, and is a zombie from then on;
+- of two attempts that end, the driver gets one report, not necessarily that of the later one;
+- if the input was cut short, no report reaches the driver.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ class Stage:
             self._launch(partition)
 
     def _take(self, partition: str, job: Job) -> None:
-        """A task came to its end: hand on its report, unless it was stopped on the way."""
+        """Take the report of a task that ended, unless its input was cut short."""
         machine = next(each for each in self.cluster.machines if each.actor is job.actor)
         if machine.wire.cut:
             raise QueryStopped(None)
@@ -85,7 +84,7 @@ class Stage:
             self.reports[partition] = job.result
 
     def _failed(self, job: Job) -> None:
-        """A task raised: it is tried again, unless that cannot help."""
+        """Count a failed task, which is tried again unless that cannot help."""
         error = job.error
         if not isinstance(error, RETRIED):
             raise self.cluster.judged(job)
@@ -100,7 +99,7 @@ class Stage:
         return any(name == partition for name, _ in self._live)
 
     def _leave(self) -> None:
-        """Whoever still runs is killed, or goes on as a zombie."""
+        """Kill the attempts that still run, or let them continue as zombies."""
         for _, job in self._live:
             if not job.done and not self._happens(0.5):
                 self.cluster.hub.kill(job.actor)

@@ -1,10 +1,10 @@
-"""Witnesses that keep our progress: a database, a log, and places that are overwritten.
+"""Simulated destinations that keep semel's progress: a database, a log, and overwritten places.
 
 Always true:
 - a progress row and its effects change together or not at all; a later attempt or minibatch fences
-  an earlier;
-- a log refuses a writer whose epoch is not the last; a chunk may stand in it in part after a crash;
-- a place holds what was last put there as a whole.
+  an earlier one;
+- a log refuses a writer whose epoch is not the last; after a crash it may hold part of a chunk;
+- a place holds what was last written there, as a whole.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Database(Destination):
 
 @dataclass(frozen=True, kw_only=True)
 class TransactionalSink(WitnessSink):
-    """Commits our progress with the effect. `one_script` applies the good events of a chunk and
-    keeps the bad.
+    """Commits semel's progress with the effect. `one_script` applies the valid events of a chunk
+    and records the refused ones.
     """
 
     one_script: bool = False
@@ -58,7 +58,7 @@ class TransactionalSink(WitnessSink):
     def open(self, target: Target) -> DatabaseSession:
         """Connect."""
         self.connect(target)
-        alone = self.on_reject is OnReject.BLOCK  # a follower may not pass what is refused
+        alone = self.on_reject is OnReject.BLOCK  # a later event must not pass a refused one
         one_script = self.one_script and not alone
         return DatabaseSession(self.destination, self.wire, target, one_script=one_script)
 
@@ -141,13 +141,13 @@ class LogEntry:
 
 @dataclass(eq=False)
 class SimulatedLog:
-    """What one partition appends to, and who may."""
+    """The log of one partition, and the epoch of its writer."""
 
     records: list[LogEntry] = field(default_factory=list)
     epoch: Any = None
 
     def tail(self) -> Tail:
-        """Tell the end of the log."""
+        """Return the end of the log."""
         live = [record for record in self.records if not record.resend]
         last = max(live, key=lambda record: record.effect.osn, default=None)
         stamps = [record.stamp for record in live if record.stamp is not None]
@@ -168,15 +168,13 @@ class Logs(Destination):
     opened: int = 0
 
     def log(self, target: Target) -> SimulatedLog:
-        """Give the log that a session appends to."""
+        """Return the log that a session appends to."""
         return self.logs.setdefault(_place(target), SimulatedLog())
 
 
 @dataclass(frozen=True, kw_only=True)
 class SequencedSink(WitnessSink):
-    """Appends to logs; with `last_opener_wins` the epoch is a number of its own, and chunks are
-    whole.
-    """
+    """Appends to logs; with `last_opener_wins` the epoch is a counter, and chunks are atomic."""
 
     last_opener_wins: bool = False
 
@@ -202,13 +200,13 @@ class SimulatedLogSession(WitnessSession):
     epoch: Any = None
 
     def opened(self) -> None:
-        """Where the last opener wins, the epoch is taken here."""
+        """Take the epoch, if the last opener wins."""
         if self.opener_wins:
             self.destination.opened += 1
             self.epoch = self.destination.log(self.target).epoch = self.destination.opened
 
     def take_over(self) -> Tail:
-        """Take the log's epoch and tell its tail."""
+        """Take the epoch of the log and return its tail."""
         tail: Tail = self.wire.call(
             Kind.ASK, ("take the epoch of log", self.target.partition), self._take
         )
@@ -223,7 +221,7 @@ class SimulatedLogSession(WitnessSession):
         return tail
 
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
-        """Append the chunk, record by record, or as a whole where the log has transactions."""
+        """Append the chunk record by record, or as a whole if the log has transactions."""
         return self._append(chunk, progress, 0)
 
     def deliver_again(self, chunk: Chunk, number: int) -> Receipt:
@@ -231,7 +229,7 @@ class SimulatedLogSession(WitnessSession):
         return self._append(chunk, None, number)
 
     def delivered_ids(self, minibatch: Minibatch) -> EntityIds:
-        """Tell which events of a minibatch stand in the log."""
+        """Return the events of a minibatch that are in the log."""
         return self.wire.call(
             Kind.ASK, ("ask for the events of", str(minibatch)), lambda: self._ids(minibatch)
         )
@@ -284,8 +282,8 @@ class SimulatedLogSession(WitnessSession):
 
 @dataclass(eq=False)
 class Places(Destination):
-    """Part files: what was last put at a place is all that stands there, and is seen by readers
-    once a manifest names it.
+    """Part files: a place holds only what was last written there, and readers see it once a
+    manifest names it.
     """
 
     places: dict[str, list[RecordedEffect]] = field(default_factory=dict)
@@ -293,7 +291,7 @@ class Places(Destination):
     manifests: dict[Minibatch, set[str]] = field(default_factory=dict)
 
     def seen(self) -> list[RecordedEffect]:
-        """Give what stands at the places that a manifest names."""
+        """Return the effects at the places that a manifest names."""
         named = {place for places in self.manifests.values() for place in places}
         return [
             effect
@@ -303,27 +301,27 @@ class Places(Destination):
         ]
 
     def put_manifest(self, minibatch: Minibatch, places: set[str]) -> None:
-        """Name the places of a minibatch; a later one may know of fewer, and takes none away."""
+        """Add places of a minibatch; a later manifest may name fewer, and removes none."""
         self.manifests.setdefault(minibatch, set()).update(places)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlacesSink(WitnessSink):
-    """Writes each partition of each minibatch to a place of its own."""
+    """Writes each partition of each minibatch to its own place."""
 
     whole: bool = True
 
     @property
     def capability(self) -> Capability:
-        """REPEATABLE: it goes to a place of its own."""
+        """REPEATABLE: each partition has its own place."""
         return Capability.REPEATABLE
 
     def locate(self, target: Target) -> str:
-        """Name the place."""
+        """Return the name of the place."""
         return f"{target.minibatch}/{target.partition}"
 
     def conclude(self, ended: Ended) -> None:
-        """Put the manifest of a complete minibatch: before, readers see nothing of it."""
+        """Write the manifest of a complete minibatch; before, readers see nothing of it."""
         places = {f"{ended.minibatch}/{part.partition}" for part in ended.parts}
         self.wire.call(
             Kind.ASK,
@@ -339,13 +337,13 @@ class PlacesSink(WitnessSink):
 
 @dataclass(eq=False)
 class PlaceSession(WitnessSession):
-    """Writes aside, then puts it in its place."""
+    """Writes to a temporary place, then moves it."""
 
     place: str = ""
     aside: list[RecordedEffect] = field(default_factory=list)
 
     def write(self, chunk: Chunk) -> None:
-        """Take the next events aside."""
+        """Write the next events to the temporary place."""
         self.begin(chunk)
         effects = [
             self.destination.effect(event, self.target, self.began) for event in chunk.events()
@@ -353,7 +351,7 @@ class PlaceSession(WitnessSession):
         self.send(("write", len(effects), "events aside"), lambda: self.aside.extend(effects))
 
     def finish(self) -> dict[str, str]:
-        """Put it in its place; where nothing was written, nothing stands there afterwards."""
+        """Move it to its place; if nothing was written, the place is empty afterwards."""
         self.begin()
         began = self.began
 
@@ -361,7 +359,7 @@ class PlaceSession(WitnessSession):
             places, now = self.destination, self.wire.hub.now
             writer = places.writers.get(self.place)
             if writer is not None and writer > self.target.attempt:
-                raise Fenced(f"attempt {writer} has put something here")
+                raise Fenced(f"attempt {writer} has written this place")
             places.writers[self.place] = self.target.attempt
             late = now - began > places.deadline_s
             made = [replace(effect, at=now, late=late) for effect in self.aside]

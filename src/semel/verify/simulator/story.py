@@ -1,7 +1,7 @@
-"""The story of a world, step by step, for a person to read.
+"""The story of a world: its steps as text.
 
-A step is noted as plain values and turned into words only when somebody wants to read it, because
-most worlds are never told. The same seed gives the same story, byte for byte.
+A step is kept as plain values and formatted only when it is read, because most stories are never
+read. The same seed gives the same story, byte for byte.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SHOWN = ("state", "attempt", "run", "batch", "complete", "number", "chunks", "e
 
 @dataclass(slots=True)
 class Story:
-    """What happened in a world, in order."""
+    """The steps of a world, in order."""
 
     steps: list[tuple[float, str, tuple[Any, ...], str]] = field(default_factory=list)
     began: float | None = None
@@ -32,7 +32,7 @@ class Story:
         self.steps.append((now, who, what, outcome))
 
     def lines(self) -> list[str]:
-        """Tell it."""
+        """Return the story as lines."""
         if not self.steps:
             return []
         began = self.steps[0][0]
@@ -57,16 +57,16 @@ def _update(update: Update) -> str:
     match update:
         case Put(key, payload):
             row = payloads.load(payload)
-            told = [f"{name} {_plain(row[name])}" for name in _SHOWN if row.get(name) is not None]
-            return f"{key.table} {_place(key.key)} ({', '.join(told)})"
+            shown = [f"{name} {_plain(row[name])}" for name in _SHOWN if row.get(name) is not None]
+            return f"{key.table} {_place(key.key)} ({', '.join(shown)})"
         case Delete(key):
-            return f"no {key.table} {_place(key.key)}"
+            return f"delete {key.table} {_place(key.key)}"
         case Sweep(table, prefix):
             return f"sweep {table} {_place(prefix)}"
 
 
 def _place(key: str) -> str:
-    """A key without the pipeline's name, which is the same everywhere."""
+    """Return a key without the name of the pipeline, which is the same everywhere."""
     return key.partition("/")[2] or key
 
 

@@ -1,8 +1,8 @@
-"""A world from one seed: a pipeline, a destination, faults, people, and a verdict.
+"""A world from one seed: a pipeline, its destinations, faults, decisions, and a verdict.
 
 Always true:
 - the same seed gives the same world and the same story, byte for byte, in any process;
-- without processes nothing is forked or pickled: production code that a test replaced is what runs.
+- with `processes=0` nothing is forked or pickled: code that a test replaced is what runs.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     from semel.verify.simulator.destinations import Destination
 
 CHUNK = 100
-"""So many worlds go to a process at a time."""
+"""The number of worlds that a process gets at a time."""
 STORIES_MAX = 5
 SHUT_S = (0.0, 0.0, 0.5, 8.0, 60.0, 900.0)
-"""For how long a gateway turns calls away after a reply was lost."""
+"""How long a gateway may refuse calls after a lost reply."""
 
 Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class WorldResult:
-    """What became of a world."""
+    """The result of a world."""
 
     seed: int
     case: Case
@@ -57,7 +57,7 @@ class WorldResult:
 
 @dataclass
 class Tally:
-    """The numbers of many worlds."""
+    """The counts of many worlds."""
 
     worlds: int = 0
     invalid: int = 0
@@ -79,18 +79,18 @@ class Tally:
             self.counts[category] = self.counts.get(category, 0) + times
 
     def merge(self, other: Tally) -> None:
-        """Count the worlds that somebody else has counted."""
+        """Add other counts."""
         for name in ("worlds", "invalid", "unknown", "faults", "doubted", "unreported"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for category, times in other.counts.items():
             self.counts[category] = self.counts.get(category, 0) + times
 
     def of(self, category: Category) -> int:
-        """How many events fell into a category."""
+        """Return how many events are in a category."""
         return self.counts.get(category.value, 0)
 
     def to_json(self) -> dict[str, Any]:
-        """Give it as a JSON object."""
+        """Return it as a JSON object."""
         return {
             "worlds": self.worlds,
             "invalid": self.invalid,
@@ -105,9 +105,7 @@ class Tally:
 
 @dataclass
 class Summary:
-    """The numbers of all worlds, in all and for each capability and policy, and the invalid
-    ones.
-    """
+    """The counts of all worlds, in total and by capability and policy, and the invalid worlds."""
 
     total: Tally = field(default_factory=Tally)
     groups: dict[tuple[str, str], Tally] = field(default_factory=dict)
@@ -123,7 +121,7 @@ class Summary:
             self.invalid.append(outcome)
 
     def merge(self, other: Summary) -> None:
-        """Count the worlds of another process."""
+        """Add the worlds of another process."""
         self.total.merge(other.total)
         for name, tally in other.groups.items():
             self.groups.setdefault(name, Tally()).merge(tally)
@@ -131,14 +129,14 @@ class Summary:
         del self.invalid[STORIES_MAX:]
 
     def capabilities(self) -> dict[str, Tally]:
-        """The numbers for each capability, whatever the policy."""
+        """Return the counts by capability, for all policies."""
         found: dict[str, Tally] = {}
         for (capability, _), tally in sorted(self.groups.items()):
             found.setdefault(capability, Tally()).merge(tally)
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Give it as a JSON object."""
+        """Return it as a JSON object."""
         return {
             **self.total.to_json(),
             "capabilities": {name: tally.to_json() for name, tally in self.capabilities().items()},
@@ -183,7 +181,7 @@ def _second(case: Case, more: Random) -> tuple[Case, ...]:
 
 
 def _isolates(case: Case) -> bool:
-    """Whether an event that never gets an answer is set aside: not where a policy repeats it."""
+    """Whether an event that never gets an answer is parked alone; not if a policy repeats it."""
     if case.variant is Variant.PLACES or case.on_doubt in (OnDoubt.RESEND, OnDoubt.PROBE):
         return False
     return case.capability in (Capability.REPEATABLE, Capability.OPAQUE)
@@ -191,7 +189,7 @@ def _isolates(case: Case) -> bool:
 
 @dataclass(eq=False)
 class World:
-    """A world as its seed has it."""
+    """The world of a seed."""
 
     seed: int
 
@@ -240,7 +238,7 @@ class World:
                 self._trouble(case, self.cluster.destinations[case.name])
 
     def _changes(self) -> Changes:
-        """Choose what is changed about the pipeline while it is stopped."""
+        """Choose the changes to the pipeline while it is stopped."""
         more, case = self.more, self.case
         second = self.cases[1].name if len(self.cases) > 1 else None
         joins, leaves = more.choice(((None, None), (second, None), (None, second)))
@@ -262,14 +260,14 @@ class World:
             destination.broken.add(more.choice(numbers))
 
     def stop_faults(self) -> None:
-        """From now on nothing goes wrong; what an event itself is like stays."""
+        """Stop all faults from now on; refused, broken and poison events stay so."""
         self.fault_plan.stop_faults()
         for destination in self.cluster.destinations.values():
             if destination.gateway is not None:
                 destination.gateway.quiet = True
 
     def run(self) -> Assessment:
-        """Play it to its end and judge it, sink by sink."""
+        """Run the world to its end and check it, sink by sink."""
         notes = self.runner.play_out()
         assessment = judge(self._evidence(self.case, notes))
         for case in self.cases[1:]:
@@ -298,7 +296,7 @@ class World:
 
 
 def run_world(seed: int, *, with_story: bool = False) -> WorldResult:
-    """Play one world; its story is told when it is invalid, or when it is asked for."""
+    """Run one world; the result has a story if the world is invalid or `with_story` is set."""
     world = World(seed)
     with _logging_off():
         assessment = world.run()
@@ -320,7 +318,7 @@ def run_world(seed: int, *, with_story: bool = False) -> WorldResult:
 
 @contextmanager
 def _logging_off() -> Iterator[None]:
-    """What the product logs in a world is part of no story: its faults are planned."""
+    """Turn off semel's log: the faults of a world are planned."""
     log = logging.getLogger("semel")
     before, log.disabled = log.disabled, True
     try:
@@ -332,9 +330,10 @@ def _logging_off() -> Iterator[None]:
 def run_worlds(
     count: int, seed: int, processes: int = 0, progress: Progress = lambda _: None
 ) -> Summary:
-    """Play many worlds, and sum them up; `progress` is called with how many more are done.
+    """Run many worlds and add them up; `progress` is called with the number of worlds just done.
 
-    Without `processes` they are played here; processes of their own end at once on Ctrl-C.
+    With `processes=0` they run in this process; other processes end at once on Ctrl-C. Raises
+    `MissingExtra` without greenlet.
     """
     require_greenlet()
     seeds = [world_seed(seed, at) for at in range(count)]
@@ -353,12 +352,12 @@ def run_worlds(
 
 
 def _leave_interrupts_to_the_parent() -> None:
-    """A Ctrl-C is no fault of a world: the parent ends its processes."""
+    """Ignore Ctrl-C: the parent ends its processes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def world_seed(seed: int, at: int) -> int:
-    """Give the seed of the world number `at` among those of `seed`."""
+    """Return the seed of world number `at` of `seed`."""
     return seed * 1_000_000 + at
 
 
