@@ -22,7 +22,7 @@ from semel.operate.ledger_checks import check_ledger_url
 from semel.sinks import Files, Http, Kafka, Postgres, Redis, Target
 from semel.sinks.http.templates import UrlTemplate
 from semel.sinks.postgres.manifest_loader import PostgresLoad
-from semel.sinks.redis.connection import Line
+from semel.sinks.redis.connection import RedisConnection
 from semel.urls import conceal, place, redact
 
 MARKS = ("hush", "sesame", "quiet")
@@ -56,7 +56,7 @@ def load(url: str) -> Iterator[str]:
 def redis(url: str) -> Iterator[str]:
     sink = Redis(name="out", url=url, key="k", command="SADD", arguments=("{id}",))
     yield from (repr(sink), str(sink.describe()), *sink.notes())
-    line = Line(url, 0.5)
+    line = RedisConnection(url, 0.5)
     yield from (repr(line), line.shown)
 
 
@@ -198,7 +198,7 @@ REACHED: dict[str, Callable[[str], Iterator[str]]] = {
     "postgresql://{}127.0.0.1:1/e{}": lambda url: (
         f"{each.found} {each.do}" for each in check_ledger_url(url)
     ),
-    "redis://{}127.0.0.1:1/0{}": lambda url: _asked(lambda: Line(url, 0.5).ask(b"PING")),
+    "redis://{}127.0.0.1:1/0{}": lambda url: _asked(lambda: RedisConnection(url, 0.5).ask(b"PING")),
 }
 
 

@@ -22,7 +22,7 @@ from semel.errors import (
 )
 from semel.events import EntityIds, IdSet
 from semel.sinks import Progress, Retry
-from semel.sinks.kafka.connection import Outlet
+from semel.sinks.kafka.connection import KafkaConnection
 from semel.sinks.kafka.producer import (
     AT_FAULT,
     FENCED,
@@ -282,7 +282,7 @@ def test_a_time_that_the_broker_refuses_is_no_fault_of_an_event(
 def test_a_partition_that_is_not_there_is_an_events_fault_only_where_the_event_chose_it(
     kafka: KafkaBroker, topic: str, place: str
 ) -> None:
-    writer = Outlet(sink_to(kafka, topic), target(pipeline=place))
+    writer = KafkaConnection(sink_to(kafka, topic), target(pipeline=place))
     writer.look()
     made = writer.writer()
     with pytest.raises(ConfigurationError, match="_UNKNOWN_PARTITION"):
@@ -321,7 +321,7 @@ def test_no_error_about_topic_cluster_or_rights_makes_a_dead_letter(
 ) -> None:
     from confluent_kafka import KafkaError
 
-    outlet = Outlet(sink_to(kafka, topic), target(pipeline=place))
+    outlet = KafkaConnection(sink_to(kafka, topic), target(pipeline=place))
     outlet.look()
     writer = outlet.writer()
     codes: Mapping[str, Any] = vars(KafkaError)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from semel.sinks.retry import Retry
     from semel.sinks.validation import Doubt
 
-    Effect = Callable[[Event], object] | Callable[[Manifest], object]
+    EventFunction = Callable[[Event], object] | Callable[[Manifest], object]
 
 _P = ParamSpec("_P")
 
@@ -204,7 +204,7 @@ def _decorator(make: Callable[_P, Function]) -> Callable[_P, Any]:
 
 
 @overload
-def sink(function: Effect, /) -> Function: ...
+def sink(function: EventFunction, /) -> Function: ...
 
 
 @overload
@@ -220,7 +220,7 @@ def sink(
     retry: Retry | None = None,
     park_limit: int | None = None,
     probe: Callable[[Event], bool | None] | None = None,
-) -> Callable[[Effect], Function]: ...
+) -> Callable[[EventFunction], Function]: ...
 
 
 @overload

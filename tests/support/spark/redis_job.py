@@ -11,7 +11,7 @@ from typing import Any
 from semel.events import Chunk
 from semel.sinks import Progress, Receipt, Retry, Target
 from semel.sinks.redis import Redis
-from semel.sinks.redis.connection import Line
+from semel.sinks.redis.connection import RedisConnection
 from semel.sinks.redis.session import RedisSession
 from support.spark import faults
 from support.spark.query_job import into
@@ -41,7 +41,7 @@ class Mortal(Redis):
     def open(self, target: Target) -> RedisSession:
         super().open(target).close()
         self.reach("session.open")
-        return MortalSession(self, Line(self.url, self.deadline_s), target)
+        return MortalSession(self, RedisConnection(self.url, self.deadline_s), target)
 
     def reach(self, step: str) -> None:
         if step in self.steps:
@@ -55,7 +55,7 @@ class Mortal(Redis):
 class MortalSession(RedisSession):
     """A session that passes its steps aloud."""
 
-    def __init__(self, sink: Mortal, line: Line, target: Target) -> None:
+    def __init__(self, sink: Mortal, line: RedisConnection, target: Target) -> None:
         super().__init__(sink, line, target)
         self._reach = sink.reach
 

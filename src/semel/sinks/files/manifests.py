@@ -175,9 +175,9 @@ class Manifest:
         try:
             value = json.loads(content)
             if isinstance(value, dict) and value.get("version", VERSION) != VERSION:
-                told = plain_text(value["version"], 40)
+                version = plain_text(value["version"], 40)
                 raise ConfigurationError(
-                    f"{folder.where}: the manifest has version {told!r}, but this semel reads "
+                    f"{folder.where}: the manifest has version {version!r}, but this semel reads "
                     f"version {VERSION}: read it with the version of semel that wrote it"
                 )
             return cls._read(value, folder, minibatch)

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
     from semel.events import Chunk
     from semel.sinks.files.storage import Writing
-    from semel.sinks.files.writers import Writer
+    from semel.sinks.files.writers import RowWriter
 
 ASIDE = "_aside"
 _CLAIM = re.compile(r"(\d+)\.(-?\d+)\.claim")
@@ -307,7 +307,7 @@ class PartSession:
         self._place = sink.part_name(target, "*")
         self._records: tuple[int, int] | None = None
         self._file: Writing | None = None
-        self._writer: Writer | None = None
+        self._writer: RowWriter | None = None
         self._schema = ""
         self._rows = 0
         self._closed = False
@@ -320,7 +320,7 @@ class PartSession:
         """Put the claim first, then look at others', then remove what earlier attempts hold."""
         if self._folder.stands(manifest_name(self._target.minibatch)):
             raise Fenced(
-                f"{self._told()}: the minibatch is complete and has its manifest. If this ledger "
+                f"{self._who()}: the minibatch is complete and has its manifest. If this ledger "
                 "is new, the folder has the files of another ledger under this name: give the "
                 "pipeline another name, or another folder"
             )
@@ -373,11 +373,11 @@ class PartSession:
         except Exception as error:
             if not self._folder.stands(self._held):
                 raise Fenced(
-                    f"{self._told()}: its temporary file was removed, by a later attempt or with "
+                    f"{self._who()}: its temporary file was removed, by a later attempt or with "
                     "the folder"
                 ) from error
             raise NotDelivered(
-                f"{self._told()}: the file could not be moved to its place ({plain_text(error)}). "
+                f"{self._who()}: the file could not be moved to its place ({plain_text(error)}). "
                 "It does not count and will be written again; check that the folder is writable"
             ) from error
         placed = {
@@ -404,7 +404,7 @@ class PartSession:
         """A discarded or finished file is neither written nor emptied."""
         if self._closed:
             raise NotDelivered(
-                f"{self._told()}: the session is closed; a new session writes the file again"
+                f"{self._who()}: the session is closed; a new session writes the file again"
             )
 
     def _check(self, names: list[str]) -> None:
@@ -412,13 +412,13 @@ class PartSession:
         claims = {_attempt(found) for found in map(_CLAIM.fullmatch, names) if found is not None}
         later = max(claims, default=self._target.attempt)
         if later > self._target.attempt:
-            raise Fenced(f"{self._told()}: attempt {later} has claimed it")
+            raise Fenced(f"{self._who()}: attempt {later} has claimed it")
         if self._target.attempt not in claims:
             raise Fenced(
-                f"{self._told()}: its claim was removed because the minibatch was concluded"
+                f"{self._who()}: its claim was removed because the minibatch was concluded"
             )
 
-    def _told(self) -> str:
+    def _who(self) -> str:
         return (
             f"pipeline {self._target.pipeline!r}, {self._folder.where}/{self._place}, attempt "
             f"{self._target.attempt}"

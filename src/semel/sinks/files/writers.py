@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LINES_AT_ONCE = 16_384
 
 
-class Writer(Protocol):
+class RowWriter(Protocol):
     """Writes batches of one schema to one file."""
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -125,7 +125,7 @@ def _csv_column(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return pc.cast(made, kind)
 
 
-FORMATS: dict[str, tuple[str, Callable[[Writing, pa.Schema, int, str], Writer]]] = {
+FORMATS: dict[str, tuple[str, Callable[[Writing, pa.Schema, int, str], RowWriter]]] = {
     "parquet": (".parquet", ParquetRows),
     "json": (".jsonl", JsonRows),
     "csv": (".csv", CsvRows),

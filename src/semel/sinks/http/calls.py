@@ -71,7 +71,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
+class CallSettings:
     """The settings that all calls of a session share.
 
     Attributes:
@@ -94,22 +94,22 @@ class Door:
 class Calls:
     """The calls of one session. Used by one thread; the loop runs while a chunk is delivered."""
 
-    def __init__(self, door: Door, limits: Limits, clock: Clock | None = None) -> None:
-        self._door, self._limits = door, limits
+    def __init__(self, settings: CallSettings, limits: Limits, clock: Clock | None = None) -> None:
+        self._settings, self._limits = settings, limits
         self._clock: Clock = clock or SystemClock()
         self._random = Random(uuid4().int)
         self._loop, reader = _library()
         self._connections = Connections(
             self._loop,
-            door.origin,
-            door.tls,
+            settings.origin,
+            settings.tls,
             reader=reader,
             connect_s=limits.connect_s,
             timeout_s=limits.timeout_s,
             now=self._clock.monotonic,
-            proxy=door.proxy,
+            proxy=settings.proxy,
         )
-        self._head = _head(door)
+        self._head = _head(settings)
         self._interval = 1.0 / limits.rate_limit if limits.rate_limit else 0.0
         self._next_at = 0.0
         self._not_before = 0.0
@@ -222,7 +222,7 @@ class Calls:
             if last is None or isinstance(last, Rejected):
                 return last
             if isinstance(last, OutcomeUnknown):
-                if not self._door.keyed:
+                if not self._settings.keyed:
                     return last
                 doubt = last
             pause = next(pauses, None)
@@ -250,10 +250,10 @@ class Calls:
 
     async def _call(self, request: Request) -> DeliveryError | None:
         """Make one call and return its outcome; an unclassified error means unknown."""
-        where = self._door.where
+        where = self._settings.where
         try:
-            answer = await self._answer(self._door.method, request, self._latest)
-            outcome = judged(answer, where, self._clock, keyed=self._door.keyed)
+            answer = await self._answer(self._settings.method, request, self._latest)
+            outcome = judged(answer, where, self._clock, keyed=self._settings.keyed)
         except NeverSent as error:
             self._note_failure(failed=True)
             return NotDelivered(
@@ -261,8 +261,8 @@ class Calls:
             )
         except Exception as error:  # noqa: BLE001 - an error nobody classified is unknown
             self._note_failure(failed=True)
-            told = self._shown(f"{type(error).__name__}: {error}")
-            return OutcomeUnknown(f"{where} did not answer, it may have arrived ({told})")
+            cause = self._shown(f"{type(error).__name__}: {error}")
+            return OutcomeUnknown(f"{where} did not answer, it may have arrived ({cause})")
         self._note_failure(failed=answer.status >= 500)
         if isinstance(outcome, NotDelivered) and outcome.retry_after_s is not None:
             wait_s = min(outcome.retry_after_s, self._limits.retry.for_s)
@@ -272,7 +272,7 @@ class Calls:
 
     def _shown(self, foreign: object) -> str:
         """Return text from outside as it may be in a message: without secrets, on one line."""
-        return plain_text(self._door.masks(str(foreign)), SHOWN_BYTES)
+        return plain_text(self._settings.masks(str(foreign)), SHOWN_BYTES)
 
     async def _answer(self, method: str, request: Request, latest: float) -> Answer:
         body = request.body or b""
@@ -338,10 +338,10 @@ def _wake(sleeper: asyncio.Future[None]) -> None:
         sleeper.set_result(None)
 
 
-def _head(door: Door) -> str:
+def _head(settings: CallSettings) -> str:
     """Write the header lines that every request has; nothing in them ends a line."""
-    host = door.origin.partition("://")[2]
-    lines = {"Host": host, **door.headers}
+    host = settings.origin.partition("://")[2]
+    lines = {"Host": host, **settings.headers}
     assert all(value.isascii() and value.isprintable() for value in lines.values())
     return "".join(f"{name}: {value}\r\n" for name, value in lines.items())
 

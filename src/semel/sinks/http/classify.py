@@ -79,27 +79,27 @@ def judged(answer: Answer, where: str, clock: Clock, *, keyed: bool) -> Delivery
     status = answer.status
     if 200 <= status < 300:
         return None
-    told = f"{where} answered {status} {_phrase(status)}".rstrip()
+    answered = f"{where} answered {status} {_phrase(status)}".rstrip()
     shown = f" Response: {answer.text}" if answer.text else ""
     if not answer.whole:
         return OutcomeUnknown(
-            f"{told}, but the response is incomplete: the event may have arrived.{shown}"
+            f"{answered}, but the response is incomplete: the event may have arrived.{shown}"
         )
     wait_s = seconds_until(answer.retry_after, clock)
     found: DeliveryError
     if status == UNAVAILABLE and wait_s is not None:
         found = NotDelivered(
-            f"{told}: the service is not available and states when to retry.{shown}", wait_s
+            f"{answered}: the service is not available and states when to retry.{shown}", wait_s
         )
     elif status in NOT_DELIVERED:
-        found = NotDelivered(f"{told}: {NOT_DELIVERED[status]}.{shown}", wait_s)
+        found = NotDelivered(f"{answered}: {NOT_DELIVERED[status]}.{shown}", wait_s)
     elif status == IN_FLIGHT and keyed:
-        found = OutcomeUnknown(f"{told}: an earlier request with this key is in flight.{shown}")
+        found = OutcomeUnknown(f"{answered}: an earlier request with this key is in flight.{shown}")
     elif status in NEVER or 400 <= status < 500:
-        found = Rejected(f"{told}{': ' + NEVER[status] if status in NEVER else ''}.{shown}")
+        found = Rejected(f"{answered}{': ' + NEVER[status] if status in NEVER else ''}.{shown}")
     else:
         elsewhere = ", and redirects are not followed: correct url=" if 300 <= status < 400 else ""
-        found = OutcomeUnknown(f"{told}: the event may have arrived{elsewhere}.{shown}")
+        found = OutcomeUnknown(f"{answered}: the event may have arrived{elsewhere}.{shown}")
     return found
 
 

@@ -19,7 +19,7 @@ from semel.sinks.http.auth import (
     revealed_alone,
     tls,
 )
-from semel.sinks.http.calls import Calls, Door, Limits
+from semel.sinks.http.calls import Calls, CallSettings, Limits
 from semel.sinks.http.templates import Template, UrlTemplate
 from semel.sinks.http.tunnels import proxy_for
 
@@ -49,7 +49,7 @@ class Service:
         secrets and files that it does not have.
         """
         what = f"sink {self.name!r}"
-        told, secrets = authorization(self.auth, what)
+        credentials, secrets = authorization(self.auth, what)
         named = {name.lower() for name in self.headers}
         headers = {name: value for name, value in USUAL.items() if name.lower() not in named}
         for name, value in self.headers.items():
@@ -60,15 +60,15 @@ class Service:
             else:
                 continue
             secrets += [headers[name], *revealed_alone(value)]
-        if told is not None:
-            headers["Authorization"] = told
+        if credentials is not None:
+            headers["Authorization"] = credentials
         template = UrlTemplate.of(url, what)
         secure = template.origin.startswith("https:")
         proxy = proxy_for(self.proxy, template.origin, what)
         secrets += () if proxy is None else proxy.secrets
         _allow_files(self.limits.concurrency + _FILES_BESIDE)
         return Calls(
-            Door(
+            CallSettings(
                 where=f"{self.method} {template.shown}",
                 origin=template.origin,
                 method=self.method,

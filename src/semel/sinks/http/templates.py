@@ -148,7 +148,7 @@ class UrlTemplate:
         if parts.fragment or text.endswith("#"):
             raise ConfigurationError(f"{what} has a fragment (#), which is never sent")
         try:
-            parts.port  # noqa: B018 - a port that is no number is told here
+            parts.port  # noqa: B018 - a port that is not a number is found here
         except ValueError:  # its text may have a part of a password
             raise ConfigurationError(f"{what}: the port is not a number, or is too large") from None
         path = parts.path or "/"

@@ -35,7 +35,7 @@ REACHED_S = 3.0
 """How long a broker is looked for at least, however short the retry: it may be busy."""
 
 
-class Outlet:
+class KafkaConnection:
     """Opens writers and readers for one partition, and makes its records."""
 
     def __init__(self, sink: Kafka, target: Target) -> None:
@@ -153,11 +153,11 @@ class Outlet:
 
     def bytes_max(self) -> int:
         """How large a record may be: by the config, otherwise by the topic and the client."""
-        said = self.sink.config.get("message.max.bytes")
-        if said is not None:
-            return int(said)
-        told = None if self.sink.topic is None else self.topic(self.sink.topic).bytes_max
-        return BYTES_MAX if told is None else told
+        configured = self.sink.config.get("message.max.bytes")
+        if configured is not None:
+            return int(configured)
+        of_topic = None if self.sink.topic is None else self.topic(self.sink.topic).bytes_max
+        return BYTES_MAX if of_topic is None else of_topic
 
 
 def place_of(target: Target) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.errors import NotDelivered
 from semel.runtime import SystemClock
-from semel.sinks.kafka.producer import Told, Words, client_library
+from semel.sinks.kafka.producer import ClientLog, ErrorText, client_library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ class Ending:
     ) -> None:
         self._kafka = client_library()
         self._place = (topic, partition)
-        self._words = Words(config)
+        self._shown = ErrorText(config)
         self._patience_s, self._expires_s = patience_s, expires_s
         own = {
             **config,
@@ -48,7 +48,7 @@ class Ending:
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
             "fetch.wait.max.ms": 10,
-            "logger": Told(),
+            "logger": ClientLog(),
         }
         # Asked as `read_uncommitted`: the end behind every open transaction.
         asker = self._kafka.Consumer({**own, "isolation.level": "read_uncommitted"})
@@ -92,7 +92,7 @@ class Ending:
             elif refused is not None and refused.name() == "_PARTITION_EOF":
                 at = message.offset()
             elif refused is not None and not (refused.retriable() or refused.name() in OF_GROUPS):
-                raise self._unread(self._words(refused))
+                raise self._unread(self._shown(refused))
             elif CLOCK.monotonic() > moved + self._expires_s:
                 raise self._unread(f"another transaction is open at offset {at} of {self.end}")
             elif CLOCK.monotonic() > heard + self._patience_s / 2:
@@ -106,7 +106,7 @@ class Ending:
         try:
             low, end = asker.get_watermark_offsets(place, timeout=patience_s)
         except self._kafka.KafkaException as error:
-            raise self._unread(self._words(error.args[0])) from error
+            raise self._unread(self._shown(error.args[0])) from error
         return int(low), int(end)
 
     def _unread(self, why: str) -> NotDelivered:

@@ -94,7 +94,7 @@ MOMENT_S = 0.2
 """How long an abort is tried if the time of its call is over: the next fence aborts it too."""
 
 
-class Told:
+class ClientLog:
     """The destination of librdkafka's own log: it has nothing new, because errors are raised."""
 
     def log(self, level: int, text: str, *arguments: object) -> None:
@@ -103,7 +103,7 @@ class Told:
         _LOG.debug(text, *arguments)
 
 
-class Words:
+class ErrorText:
     """The client's text as it may be in a message: one line, without secrets of its config."""
 
     def __init__(self, config: Mapping[str, object]) -> None:
@@ -134,19 +134,19 @@ class Writer:
     def __init__(self, config: Mapping[str, object], where: str, *, patience_s: float) -> None:
         self._kafka = client_library()
         self._where = where
-        self._words = Words(config)
+        self._shown = ErrorText(config)
         self._patience_s = patience_s
         self._ends = 0.0
         self._refused: Any = None
-        self._told: Any = None
+        self._reason: Any = None
         self.usable = False
         try:
             self._producer = self._kafka.Producer(
                 {
                     **config,
                     "on_delivery": self._report,
-                    "error_cb": self._hear,
-                    "logger": Told(),
+                    "error_cb": self._on_error,
+                    "logger": ClientLog(),
                     "delivery.report.only.error": True,
                 }
             )
@@ -165,7 +165,9 @@ class Writer:
             except self._kafka.KafkaException as error:
                 self._listen()
                 if not error.args[0].retriable() or left <= 0 or self._hopeless():
-                    raise self._before_commit(self._told_or(error.args[0]), frozenset()) from error
+                    raise self._before_commit(
+                        self._reason_or(error.args[0]), frozenset()
+                    ) from error
             else:
                 self.usable = True
                 return
@@ -259,8 +261,8 @@ class Writer:
         if self._left() < 0:
             raise NotDelivered(
                 f"{self._where}: the brokers did not accept a chunk within {self._patience_s:g} s "
-                f"({self._words(self._told) if self._told else 'no error was reported'}). Nothing "
-                "of it is visible"
+                f"({self._shown(self._reason) if self._reason else 'no error was reported'}). "
+                "Nothing of it is visible"
             )
 
     def _commit(self) -> None:
@@ -276,7 +278,7 @@ class Writer:
                 if not refused.retriable() or left <= 0:
                     raise OutcomeUnknown(
                         f"{self._where}: the commit of a chunk was not answered "
-                        f"({self._words(refused)})"
+                        f"({self._shown(refused)})"
                     ) from error
             else:
                 return
@@ -312,7 +314,7 @@ class Writer:
 
     def _before_commit(self, refused: Any, chosen: frozenset[str]) -> SemelError:
         """Return what an error means before a commit was requested: nothing arrived."""
-        name, text = refused.name(), self._words(refused)
+        name, text = refused.name(), self._shown(refused)
         if name in FENCED:
             return self._fenced()
         if name in AT_FAULT:
@@ -333,10 +335,10 @@ class Writer:
         return Fenced(f"{self._where}: a later session has the transactional.id")
 
     def _hopeless(self) -> bool:
-        return self._told is not None and self._told.name() in WRONG
+        return self._reason is not None and self._reason.name() in WRONG
 
-    def _told_or(self, refused: Any) -> Any:
-        return self._told if self._told is not None and self._hopeless() else refused
+    def _reason_or(self, refused: Any) -> Any:
+        return self._reason if self._reason is not None and self._hopeless() else refused
 
     def _report(self, refused: Any, message: Any) -> None:
         """Callback for a record that was not accepted; only the first error is kept."""
@@ -344,10 +346,10 @@ class Writer:
         if refused is not None and self._refused is None:
             self._refused = refused
 
-    def _hear(self, told: Any) -> None:
+    def _on_error(self, error: Any) -> None:
         """Callback for connection errors; kept for the text of a later error."""
         if not self._hopeless():
-            self._told = told
+            self._reason = error
 
 
 def no_such_config(where: str, error: Exception) -> ConfigurationError:

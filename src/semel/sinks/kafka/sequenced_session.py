@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events import EntityIds, IdSet
 from semel.events.event import Minibatch
-from semel.sinks.kafka.connection import Outlet, need_number, place_of
+from semel.sinks.kafka.connection import KafkaConnection, need_number, place_of
 from semel.sinks.progress import UNREADABLE, Progress, Tail, unreadable
 from semel.sinks.sink import DELIVERED, Receipt
 
@@ -32,7 +32,7 @@ TAIL, LOG, RESENT = "semel-tail", "semel-log", "semel-resent"
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class TailHeader:
     """What the header of the tail has besides the tail itself.
 
     Attributes:
@@ -50,7 +50,7 @@ class Mark:
 
 
 @dataclass(slots=True)
-class Held:
+class HeldLog:
     """A fence that is held, and the log behind it.
 
     Attributes:
@@ -73,7 +73,7 @@ class LogSession:
     def __init__(self, sink: Kafka, target: Target) -> None:
         self._sink, self._target = sink, target
         self._place = place_of(target).encode()
-        self._outlet = Outlet(sink, target)
+        self._outlet = KafkaConnection(sink, target)
         self._outlet.look()
         self._topic = str(sink.topic)
         self._partition = need_number(target.partition, self._outlet.where)
@@ -85,7 +85,7 @@ class LogSession:
                 "partition of the delivery needs a log of its own. Give the topic at least "
                 f"{self._partition + 1}, or deliver with fewer partitions"
             )
-        self._held: Held | None = None
+        self._held: HeldLog | None = None
 
     def take_over(self) -> Tail:
         """Fence the writer before this one, then read the tail."""
@@ -128,13 +128,13 @@ class LogSession:
         Raises `Diverged` where the topic has let some of its records go.
         """
         held = self._claim()
-        told = held.tail.minibatch
-        if told is not None and told < minibatch:
+        last_seen = held.tail.minibatch
+        if last_seen is not None and last_seen < minibatch:
             return EntityIds.EMPTY
         ending = self._outlet.ending(self._topic, self._partition)
 
         def enough(seen: list[Any]) -> bool:
-            return told == minibatch and len(self._events(seen, minibatch)) >= held.events
+            return last_seen == minibatch and len(self._events(seen, minibatch)) >= held.events
 
         try:
             found = self._events(ending.back_until(enough), minibatch)
@@ -144,7 +144,7 @@ class LogSession:
             ending.close()
         if held.tail == Tail() and ending.low > 0:
             raise self._gone(minibatch, "no record of this partition is left in it")
-        if told == minibatch and len(found) != held.events:
+        if last_seen == minibatch and len(found) != held.events:
             raise self._gone(minibatch, f"{held.events} were delivered, {len(found)} are there")
         ids: dict[str, list[Any]] = {}
         for scope, event in found.values():
@@ -157,7 +157,7 @@ class LogSession:
         if held is not None:
             held.writer.close()
 
-    def _claim(self) -> Held:
+    def _claim(self) -> HeldLog:
         """Return the fence. Raises `Fenced` if it is not held after a clean commit: only a caller
         that may write takes it again.
         """
@@ -165,7 +165,7 @@ class LogSession:
             raise Fenced(f"{self._outlet.where}: take_over() must be called first")
         return self._held
 
-    def _fenced(self) -> Held:
+    def _fenced(self) -> HeldLog:
         """Take the fence, and then ask, where it is not held in good order."""
         if self._held is not None and self._held.writer.usable:
             return self._held
@@ -179,7 +179,7 @@ class LogSession:
         return self._held
 
     def _append(
-        self, held: Held, chunk: Chunk, tail: Tail, events: int, minibatch: Minibatch | None
+        self, held: HeldLog, chunk: Chunk, tail: Tail, events: int, minibatch: Minibatch | None
     ) -> Receipt:
         """Append records in one transaction. A resend has no minibatch of its own."""
         self._outlet.require_same(self._topic, held.topic)
@@ -192,8 +192,8 @@ class LogSession:
             records.last.append((RESENT, str(tail.resent).encode()))
         end, held.end = held.end, None  # where it ends is not known after a transaction that failed
         topic = self._outlet.topic(self._topic).identity
-        told = Mark(events, held.after, None if end is None else end + count - 1, topic)
-        records.last.append((TAIL, json.dumps(_written(tail, told)).encode()))
+        header = TailHeader(events, held.after, None if end is None else end + count - 1, topic)
+        records.last.append((TAIL, json.dumps(_written(tail, header)).encode()))
         try:
             held.writer.transact(lambda writer: writer.send(records, self._topic))
         except ConfigurationError:
@@ -203,20 +203,20 @@ class LogSession:
         held.tail, held.events, held.topic = tail, events, topic
         return DELIVERED
 
-    def _read(self, writer: Writer) -> Held:
+    def _read(self, writer: Writer) -> HeldLog:
         """Find the highest tail of this place. It is the last one, unless a record was copied."""
         ending = self._outlet.ending(self._topic, self._partition)
         try:
             found = ending.back_until(lambda seen: any(map(self._tail, seen)))
             last = next((each for each in reversed(found) if self._tail(each)), None)
             if last is None:
-                return Held(writer, after=ending.end, end=ending.end)
+                return HeldLog(writer, after=ending.end, end=ending.end)
             tail, mark = _read_tail(self._tail(last))
             if last.offset() != mark.at:  # what it was copied from, and all behind it, is after it
                 found = ending.read(max(ending.low, min(mark.after, last.offset())))
-                tails = [_read_tail(told) for told in map(self._tail, found) if told]
+                tails = [_read_tail(text) for text in map(self._tail, found) if text]
                 tail, mark = max(tails, key=lambda each: (each[0].osn, each[0].resent))
-            return Held(writer, tail, mark.events, ending.end, ending.end, mark.topic)
+            return HeldLog(writer, tail, mark.events, ending.end, ending.end, mark.topic)
         except UNREADABLE as error:
             raise self._unreadable(error) from error
         finally:
@@ -276,7 +276,7 @@ def _numbers(minibatch: Minibatch) -> list[int]:
     return [minibatch.generation, minibatch.batch]
 
 
-def _written(tail: Tail, mark: Mark) -> dict[str, Any]:
+def _written(tail: Tail, mark: TailHeader) -> dict[str, Any]:
     """The tail as JSON, and what the header has besides it."""
     return {
         "osn": tail.osn,
@@ -291,7 +291,7 @@ def _written(tail: Tail, mark: Mark) -> dict[str, Any]:
     }
 
 
-def _read_tail(text: bytes | None) -> tuple[Tail, Mark]:
+def _read_tail(text: bytes | None) -> tuple[Tail, TailHeader]:
     value = json.loads(text or b"")
     tail = Tail(
         osn=value["osn"],
@@ -300,4 +300,4 @@ def _read_tail(text: bytes | None) -> tuple[Tail, Mark]:
         stamp=None if value["stamp"] is None else Progress.from_json(value["stamp"]),
         resent=value["resent"],
     )
-    return tail, Mark(value["events"], value["after"], value["at"], value.get("topic"))
+    return tail, TailHeader(value["events"], value["after"], value["at"], value.get("topic"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError, NotDelivered
 from semel.runtime import SystemClock
-from semel.sinks.kafka.producer import WRONG, Told, Words, client_library, no_such_config
+from semel.sinks.kafka.producer import WRONG, ClientLog, ErrorText, client_library, no_such_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,10 +80,10 @@ class Topics:
         from confluent_kafka.admin import AdminClient
 
         self._where = where
-        self._words = Words(config)
-        self._told: Any = None
+        self._shown = ErrorText(config)
+        self._reason: Any = None
         self._cluster: tuple[str | None] | None = None
-        own: dict[str, Any] = {**config, "logger": Told(), "error_cb": self._hear}
+        own: dict[str, Any] = {**config, "logger": ClientLog(), "error_cb": self._on_error}
         try:
             self._admin = AdminClient(own)
         except (self._kafka.KafkaException, TypeError, ValueError) as error:
@@ -105,7 +105,7 @@ class Topics:
             self._kafka.TopicCollection([name]), request_timeout=self._left()
         )
         try:
-            told = self._answer(asked[name])
+            answer = self._answer(asked[name])
         except self._kafka.KafkaException as error:
             refused = error.args[0]
             gone = ("UNKNOWN_TOPIC_OR_PART", "TOPIC_AUTHORIZATION_FAILED", "TOPIC_EXCEPTION")
@@ -116,8 +116,8 @@ class Topics:
         limit = settings.get("max.message.bytes")
         return Topic(
             name,
-            len(told.partitions),
-            str(told.topic_id),
+            len(answer.partitions),
+            str(answer.topic_id),
             None if limit is None else int(limit),
             settings.get("cleanup.policy"),
             self._cluster_id(),
@@ -130,7 +130,7 @@ class Topics:
             try:
                 self._cluster = (self._answer(asked).cluster_id,)
             except self._kafka.KafkaException as error:
-                if _nobody_answered(error.args[0]):
+                if _no_answer(error.args[0]):
                     raise self._failed(error.args[0]) from error
                 self._cluster = (None,)
         return self._cluster[0]
@@ -177,11 +177,11 @@ class Topics:
             refused = error.args[0]
             if refused.name() == "TOPIC_ALREADY_EXISTS":
                 return
-            if _nobody_answered(refused):
+            if _no_answer(refused):
                 raise self._failed(refused) from error
             raise ConfigurationError(
                 f"{self._where}: the progress topic {name!r} does not exist and could not be "
-                f"created ({self._words(refused)}). Create it with {partitions} partitions and "
+                f"created ({self._shown(refused)}). Create it with {partitions} partitions and "
                 "cleanup.policy=compact"
             ) from error
 
@@ -193,20 +193,20 @@ class Topics:
         resource = ConfigResource(RESOURCE_TOPIC, name)
         asked = self._admin.describe_configs([resource], request_timeout=self._left())
         try:
-            told = self._answer(asked[resource])
+            answer = self._answer(asked[resource])
         except self._kafka.KafkaException as error:
-            if _nobody_answered(error.args[0]):
+            if _no_answer(error.args[0]):
                 raise self._failed(error.args[0]) from error
             return {}
-        return {entry.name: entry.value for entry in told.values() if entry.value is not None}
+        return {entry.name: entry.value for entry in answer.values() if entry.value is not None}
 
     def _answer(self, future: Any) -> Any:
         """Wait for an answer, and not longer than it makes sense."""
         ends = CLOCK.monotonic() + self._left() + 1.0
         while not future.done() and CLOCK.monotonic() < ends:
             self._admin.poll(0)
-            if self._told is not None and self._told.name() in WRONG:
-                raise self._failed(self._told)
+            if self._reason is not None and self._reason.name() in WRONG:
+                raise self._failed(self._reason)
             CLOCK.sleep(0.001)
         try:
             return future.result(0)
@@ -218,18 +218,18 @@ class Topics:
         return min(max(self._ends - CLOCK.monotonic(), 0.1), PATIENCE_S)
 
     def _failed(self, refused: Any) -> Exception:
-        if refused.name() in WRONG or (self._told is not None and self._told.name() in WRONG):
-            told = self._told or refused
+        if refused.name() in WRONG or (self._reason is not None and self._reason.name() in WRONG):
+            error = self._reason or refused
             return ConfigurationError(
-                f"{self._where}: {self._words(told)} ({told.name()}). Check the sink's config; "
+                f"{self._where}: {self._shown(error)} ({error.name()}). Check the sink's config; "
                 "nothing was sent"
             )
-        return NotDelivered(f"{self._where}: {self._words(refused)} ({refused.name()})")
+        return NotDelivered(f"{self._where}: {self._shown(refused)} ({refused.name()})")
 
-    def _hear(self, told: Any) -> None:
-        if self._told is None or self._told.name() not in WRONG:
-            self._told = told
+    def _on_error(self, error: Any) -> None:
+        if self._reason is None or self._reason.name() not in WRONG:
+            self._reason = error
 
 
-def _nobody_answered(refused: Any) -> bool:
+def _no_answer(refused: Any) -> bool:
     return bool(refused.retriable()) or refused.name() in SILENT

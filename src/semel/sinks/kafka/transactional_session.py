@@ -21,7 +21,7 @@ from zlib import crc32
 
 from semel.errors import ConfigurationError, Fenced, Rejected, SemelError
 from semel.events import EntityIds
-from semel.sinks.kafka.connection import Outlet, number_of, place_of
+from semel.sinks.kafka.connection import KafkaConnection, number_of, place_of
 from semel.sinks.kafka.producer import PARTITION_AT_FAULT, TOPIC_AT_FAULT
 from semel.sinks.kafka.records import BYTES_MAX, OVERHEAD_MAX
 from semel.sinks.progress import UNREADABLE, Progress, unreadable
@@ -42,7 +42,7 @@ KEPT_MAX = 16
 
 
 @dataclass(slots=True)
-class Held:
+class HeldRow:
     """A fence that is held, and the row behind it.
 
     Attributes:
@@ -57,7 +57,7 @@ class Held:
     kept_in: list[str] | None = None
 
 
-_kept: OrderedDict[tuple[object, ...], Held] = OrderedDict()
+_kept: OrderedDict[tuple[object, ...], HeldRow] = OrderedDict()
 """Fences that sessions of this process closed cleanly: the next minibatch continues with them."""
 
 
@@ -68,20 +68,20 @@ class ProgressSession:
         self._sink, self._target = sink, target
         self._place = place_of(target)
         self._partition = progress_partition(target, sink.progress_partitions)
-        self._outlet = Outlet(sink, target)
+        self._outlet = KafkaConnection(sink, target)
         self._outlet.look()
         client = (os.getpid(), sink.servers, sink.secret_key, self._outlet.bytes_max())
         self._key = (*client, sink.progress_topic, sink.transaction_timeout_s, self._place)
-        self._held: Held | None = None
+        self._held: HeldRow | None = None
 
     def take_over(self) -> Progress | None:
         """Fence the writer before this one, read the row, write this attempt into it."""
         if self._held is None:
             kept = _kept.pop(self._key, None)
             if kept is not None:
-                told = self._go_on(kept)
-                if told is not None:
-                    return told
+                row = self._go_on(kept)
+                if row is not None:
+                    return row
         held = self._claim()
         stood = held.row
         self._take(held)
@@ -121,7 +121,7 @@ class ProgressSession:
 
     # -- the fence
 
-    def _go_on(self, kept: Held) -> Progress | None:
+    def _go_on(self, kept: HeldRow) -> Progress | None:
         """Go on with a fence of this process: writing the row shows whether it is still held. None
         where it is not, or where more than the row is asked for.
         """
@@ -139,7 +139,7 @@ class ProgressSession:
         self._held = kept
         return stood
 
-    def _claim(self) -> Held:
+    def _claim(self) -> HeldRow:
         """Return the fence; take it, and then ask, where it is not held in good order."""
         if self._held is not None and self._held.writer.usable:
             return self._held
@@ -154,7 +154,7 @@ class ProgressSession:
             raise
         return self._held
 
-    def _take(self, held: Held) -> None:
+    def _take(self, held: HeldRow) -> None:
         """Write this attempt into the row. Raises `Fenced` if the row has a later one."""
         minibatch, attempt = self._target.minibatch, self._target.attempt
         taken = (held.row or Progress(minibatch, attempt)).taken_by(minibatch, attempt)
@@ -162,7 +162,7 @@ class ProgressSession:
         if held.row is None or (held.row.attempt, held.row.minibatch) != (attempt, minibatch):
             self._write(held, replace(taken, ids=EntityIds.EMPTY))
 
-    def _refuse(self, held: Held, progress: Progress) -> None:
+    def _refuse(self, held: HeldRow, progress: Progress) -> None:
         """Refuse a chunk that is not beyond the row, because an earlier call of this attempt has
         arrived after all; and a row that is not what was acknowledged.
         """
@@ -177,7 +177,7 @@ class ProgressSession:
             )
         progress.require_kept(row, self._outlet.where)
 
-    def _refuse_later(self, held: Held, progress: Progress) -> None:
+    def _refuse_later(self, held: HeldRow, progress: Progress) -> None:
         row = held.row
         if row is None:
             return
@@ -189,7 +189,7 @@ class ProgressSession:
 
     # -- the row
 
-    def _write(self, held: Held, row: Progress, fill: Any = None) -> None:
+    def _write(self, held: HeldRow, row: Progress, fill: Any = None) -> None:
         """Commit the row, with what `fill` produces and with the ids of the chunk. The row has the
         id of the topic that `fill` writes to, otherwise the one that it had.
         """
@@ -247,7 +247,7 @@ class ProgressSession:
     def _part_key(self, part: int) -> bytes:
         return f"{self._place}\x1f{part}".encode()
 
-    def _read(self, writer: Writer) -> Held:
+    def _read(self, writer: Writer) -> HeldRow:
         """Find the committed row behind the fence, and how many parts of ids it has."""
         place = self._place.encode()
         ending = self._outlet.ending(self._sink.progress_topic, self._partition)
@@ -258,11 +258,11 @@ class ProgressSession:
         rows = [each.value() for each in found if each.key() == place]
         kept_in = self._outlet.topic(self._sink.progress_topic).identity
         if not rows or rows[-1] is None:
-            return Held(writer, None, 0, kept_in=kept_in)
+            return HeldRow(writer, None, 0, kept_in=kept_in)
         try:
             value = json.loads(rows[-1])
             row = Progress.from_json(value)
-            return Held(writer, row, int(value["parts"]), value.get("topic"), kept_in)
+            return HeldRow(writer, row, int(value["parts"]), value.get("topic"), kept_in)
         except UNREADABLE as error:
             raise self._unreadable(error) from error
 
@@ -288,14 +288,14 @@ class ProgressSession:
         text = b""
         for part in range(parts):
             head, _, piece = last.get(self._part_key(part), b"{}").partition(b"\n")
-            told = json.loads(head)
-            if told.get("minibatch") != [minibatch.generation, minibatch.batch]:
+            header = json.loads(head)
+            if header.get("minibatch") != [minibatch.generation, minibatch.batch]:
                 raise ConfigurationError(
                     f"{self._outlet.where}: the progress topic {self._sink.progress_topic!r} has "
                     f"lost ids of minibatch {minibatch}. It must be compacted, never deleted"
                 )
             text += piece
-            if told["last"]:
+            if header["last"]:
                 whole.append(EntityIds.from_json(json.loads(text)))
                 text = b""
         return EntityIds.union(whole)

@@ -38,7 +38,7 @@ where c.oid = to_regclass('semel_batch')"""
 """Whether a statement's `semel_batch` is another one than the chunk, and in which schema it is."""
 
 
-class Effect(Protocol):
+class ChunkEffect(Protocol):
     """The effect of a chunk, inside a transaction that the session owns."""
 
     def connected(self, connection: Connection) -> None:
@@ -54,7 +54,7 @@ class Effect(Protocol):
         """The last effect was not committed."""
 
 
-def effect_of(sink: Postgres, where: str) -> Effect:
+def effect_of(sink: Postgres, where: str) -> ChunkEffect:
     """Return the effect that the sink describes."""
     if sink.table is not None:
         return Append(sink.table, sink.columns, where)

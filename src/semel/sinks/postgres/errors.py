@@ -51,7 +51,7 @@ AWAY = {
 }
 
 
-def told(error: psycopg.Error, phase: Phase, where: str) -> SemelError:
+def classify(error: psycopg.Error, phase: Phase, where: str) -> SemelError:
     """Return the outcome of a chunk in whose transaction this error was raised."""
     state = error.sqlstate or ""
     severity = error.diag.severity_nonlocalized
@@ -98,7 +98,7 @@ def reason(error: psycopg.Error) -> str:
     """The server's message, on one line, with its code."""
     if error.sqlstate is None:
         return line(error)
-    said = error.diag.message_primary or line(error)
+    message = error.diag.message_primary or line(error)
     detail = error.diag.message_detail
     more = f" - {detail}" if detail else ""
-    return " ".join(f"{said}{more} ({error.sqlstate})".replace("\0", "").split())
+    return " ".join(f"{message}{more} ({error.sqlstate})".replace("\0", "").split())

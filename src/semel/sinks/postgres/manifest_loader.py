@@ -123,11 +123,11 @@ class _Loading:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         import psycopg
 
-        from semel.sinks.postgres.errors import told
+        from semel.sinks.postgres.errors import classify
 
         self._connection.close()
         if isinstance(error, psycopg.Error):
-            raise told(error, self._phase, self._described.where) from error
+            raise classify(error, self._phase, self._described.where) from error
 
     def known(self, manifest: Manifest) -> bool:
         """Return whether its key is there, also on standbys that a commit waits for, because the

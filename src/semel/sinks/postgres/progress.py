@@ -152,7 +152,7 @@ class ProgressTable:
                 cursor.nextset()
             lock = cursor.fetchone()
             cursor.nextset()
-            stood = self._told(cursor.fetchone())
+            stood = self._progress(cursor.fetchone())
             if lock == (True,):
                 return stood
             words = _LOOK
@@ -234,7 +234,7 @@ class ProgressTable:
             ),
         )
 
-    def _told(self, row: tuple[Any, ...] | None) -> Progress | None:
+    def _progress(self, row: tuple[Any, ...] | None) -> Progress | None:
         self._is_new = row is None
         if row is None:
             self.id_rows = 0

@@ -25,7 +25,7 @@ from semel.errors import ConfigurationError, Fenced, MissingExtra, NotDelivered,
 from semel.ledger.store.libpq import DEFAULTS, read_url
 from semel.runtime import SystemClock
 from semel.sinks.postgres.effects import effect_of
-from semel.sinks.postgres.errors import Phase, refused, told
+from semel.sinks.postgres.errors import Phase, classify, refused
 from semel.sinks.postgres.progress import ProgressTable, holder_name
 from semel.sinks.progress import Progress
 from semel.sinks.sink import DELIVERED, Receipt
@@ -138,7 +138,7 @@ class PostgresSession:
                 raise NotDelivered(f"{self._where}: the server rolled the transaction back")
         except psycopg.Error as error:
             self._undo(connection)
-            raise told(error, at.phase, self._where) from error
+            raise classify(error, at.phase, self._where) from error
         except BaseException:
             self._undo(connection)
             raise
@@ -173,7 +173,7 @@ class PostgresSession:
             self._prepare(connection)
         except psycopg.Error as error:
             connection.close()
-            raise told(error, Phase.ROW, self._where) from error
+            raise classify(error, Phase.ROW, self._where) from error
         except BaseException:
             connection.close()
             raise

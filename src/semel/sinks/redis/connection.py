@@ -45,7 +45,7 @@ NOT_ALLOWED = frozenset({"NOAUTH", "WRONGPASS", "NOPERM"})
 _REDIRECTS_MAX = 5
 
 
-class Line:
+class RedisConnection:
     """A connection of one session; it is made at the first use, and replaced if it is lost."""
 
     def __init__(self, url: str, deadline_s: float) -> None:
@@ -120,7 +120,7 @@ class Line:
         except (errors.NoScriptError, errors.MovedError):
             raise
         except errors.ResponseError as error:
-            raise self._told(error) from None
+            raise self._classify(error) from None
         except (errors.AuthenticationError, errors.AuthorizationError) as error:
             self.close()
             raise self.forbidden(str(error)) from None
@@ -146,7 +146,7 @@ class Line:
         except (errors.AuthenticationError, errors.AuthorizationError) as error:
             raise self.forbidden(str(error)) from None
         except errors.ResponseError as error:
-            raise self._told(error) from None
+            raise self._classify(error) from None
         except Exception as error:
             raise NotDelivered(
                 f"{self.shown} does not answer ({type(error).__name__}: {error}). Check that Redis "
@@ -160,7 +160,7 @@ class Line:
         self.close()
         self._settings = {**self._settings, "host": host or self._settings["host"], "port": port}
 
-    def _told(self, error: Exception) -> SemelError:
+    def _classify(self, error: Exception) -> SemelError:
         """Classify an error reply."""
         code = _code(self._errors, error)
         if code in NOT_ALLOWED:

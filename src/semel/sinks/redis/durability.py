@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from semel.errors import ConfigurationError, SemelError
 
 if TYPE_CHECKING:
-    from semel.sinks.redis.connection import Line
+    from semel.sinks.redis.connection import RedisConnection
 
 OLDEST = (5, 0)
 """Since 5.0 Redis writes what a script did into log and replicas, all of it or nothing."""
@@ -33,23 +33,23 @@ _FSYNC = {
 }
 
 
-def read_info(line: Line) -> dict[str, str]:
+def read_info(line: RedisConnection) -> dict[str, str]:
     """Ask the server for its own settings."""
     text = line.ask(b"INFO").decode(errors="replace")
     pairs = (each.partition(":") for each in text.splitlines() if not each.startswith("#"))
     return {name: value.strip() for name, colon, value in pairs if colon}
 
 
-def require_lasting(told: dict[str, str], shown: str) -> None:
+def require_lasting(reported: dict[str, str], shown: str) -> None:
     """Refuse a server that may drop the progress row while it runs, or splits what a script did."""
-    version = told.get("redis_version", "")
+    version = reported.get("redis_version", "")
     numbers = version.split(".")[:2]
     if not all(each.isdecimal() for each in numbers) or tuple(map(int, numbers)) < OLDEST:
         raise ConfigurationError(
             f"{shown} is Redis {version or 'of unknown version'}; semel needs 5.0 or later, which "
             "keeps all writes of a script together"
         )
-    limit, policy = told.get("maxmemory"), told.get("maxmemory_policy")
+    limit, policy = reported.get("maxmemory"), reported.get("maxmemory_policy")
     if limit is None or policy is None:
         raise ConfigurationError(
             f"{shown} does not report what it evicts (INFO memory): allow the user INFO. If a "
@@ -63,11 +63,11 @@ def require_lasting(told: dict[str, str], shown: str) -> None:
         )
 
 
-def durability(line: Line) -> str:
+def durability(line: RedisConnection) -> str:
     """Describe what the server keeps through a crash."""
-    told = read_info(line)
-    parts = [_on_disk(line, told), _TOGETHER]
-    replicas = told.get("connected_slaves", "0")
+    reported = read_info(line)
+    parts = [_on_disk(line, reported), _TOGETHER]
+    replicas = reported.get("connected_slaves", "0")
     if replicas not in ("", "0"):
         parts.append(
             f"{replicas} replicas follow asynchronously: one that takes over may lack the last "
@@ -76,8 +76,8 @@ def durability(line: Line) -> str:
     return ". ".join(parts)
 
 
-def _on_disk(line: Line, told: dict[str, str]) -> str:
-    match told.get("aof_enabled"):
+def _on_disk(line: RedisConnection, reported: dict[str, str]) -> str:
+    match reported.get("aof_enabled"):
         case "1":
             fsync = _setting(line, b"appendfsync")
             if fsync is None:
@@ -100,7 +100,7 @@ def _on_disk(line: Line, told: dict[str, str]) -> str:
             return "unknown: the server does not report whether it has an append-only file"
 
 
-def _setting(line: Line, name: bytes) -> str | None:
+def _setting(line: RedisConnection, name: bytes) -> str | None:
     """Read one setting; None where that is not allowed."""
     try:
         found = line.ask(b"CONFIG", b"GET", name)

@@ -126,11 +126,11 @@ def events_bytes(rows: Rows) -> bytes:
     return bytes(out.getvalue().to_pybytes())
 
 
-def outcomes(told: bytes) -> list[tuple[int, str]]:
+def outcomes(text: bytes) -> list[tuple[int, str]]:
     """Read the script's result for the events it was sent: place among them, and reason."""
-    if not told:
+    if not text:
         return []
-    return [(int(at), cleaned(why)) for at, why in json.loads(told.decode(errors="replace"))]
+    return [(int(at), cleaned(why)) for at, why in json.loads(text.decode(errors="replace"))]
 
 
 def refusals(unfit: bytes, refused: bytes, events: bytes) -> list[tuple[Named, str]]:
@@ -138,10 +138,10 @@ def refusals(unfit: bytes, refused: bytes, events: bytes) -> list[tuple[Named, s
     found: list[tuple[Named, str]] = []
     for position, scope, event, why in json.loads(unfit) if unfit else []:
         found.append(((position, scope, _id(event)), why))
-    told = outcomes(refused)
-    if told:
+    rejected = outcomes(refused)
+    if rejected:
         columns = [array.to_pylist() for array in pa.ipc.open_stream(events).read_all().columns]
-        for at, why in told:
+        for at, why in rejected:
             position, scope, *ids = (column[at] for column in columns)
             found.append(((position, scope, _id(ids if len(ids) > 1 else ids[0])), why))
     return found

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from semel.errors import DeliveryError
     from semel.events import Chunk
     from semel.sinks.progress import Progress
-    from semel.sinks.redis.connection import Line
+    from semel.sinks.redis.connection import RedisConnection
     from semel.sinks.redis.sink import Redis
     from semel.sinks.sink import Target
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class RedisSession:
     """One connection of one attempt at one partition."""
 
-    def __init__(self, sink: Redis, line: Line, target: Target) -> None:
+    def __init__(self, sink: Redis, line: RedisConnection, target: Target) -> None:
         self._sink = sink
         self._line = line
         self._target = target
@@ -78,11 +78,13 @@ class RedisSession:
             raise self._refusal(reply, progress)
         self._wait_for_replicas()
         places = filled.fit.nonzero()[0]
-        why: dict[int, DeliveryError] = {at: Rejected(said) for at, said in filled.unfit.items()}
+        why: dict[int, DeliveryError] = {
+            at: Rejected(reason) for at, reason in filled.unfit.items()
+        }
         stop = int(reply[2]) - 1  # from there on nothing was tried, because of what may pass
-        for at, said in progress_row.outcomes(reply[1]):
+        for at, reason in progress_row.outcomes(reply[1]):
             passes = 0 <= stop <= at
-            why[int(places[at])] = NotDelivered(said) if passes else Rejected(said)
+            why[int(places[at])] = NotDelivered(reason) if passes else Rejected(reason)
         return Receipt({at: why[at] for at in sorted(why)}) if why else DELIVERED
 
     def close(self) -> None:

@@ -20,10 +20,10 @@ import pyarrow as pa
 from semel.errors import ConfigurationError, MissingExtra, SemelError
 from semel.protocol import Capability, OnReject
 from semel.sinks.redis import durability
-from semel.sinks.redis.connection import Line
+from semel.sinks.redis.connection import RedisConnection
 from semel.sinks.redis.scripts import COMMAND, Script, applying
 from semel.sinks.redis.session import RedisSession
-from semel.sinks.redis.templates import OWN, Template, fill
+from semel.sinks.redis.templates import OWN, TextTemplate, fill
 from semel.sinks.redis.urls import settings_of
 from semel.sinks.sink import Sink, Target
 from semel.sinks.validation import no_column
@@ -100,70 +100,70 @@ class Redis(Sink):
         self._require_keys()
 
     def _require_settings(self) -> None:
-        said = f"sink {self.name!r}"
-        require_one_line(self.url, f"{said}: the url", "redis://[user]:password@host:port/0")
+        who = f"sink {self.name!r}"
+        require_one_line(self.url, f"{who}: the url", "redis://[user]:password@host:port/0")
         if self.url.partition("://")[0] not in ("redis", "rediss", "unix") or "://" not in self.url:
             raise ConfigurationError(
-                f"{said}: {redact(self.url)!r} is not the URL of a Redis: write "
+                f"{who}: {redact(self.url)!r} is not the URL of a Redis: write "
                 "redis://[user]:password@host:port/0 (rediss:// for TLS, unix:///path for a socket)"
             )
-        require_authority(self.url, f"{said}: the url", "redis://[user]:password@host:port/0")
+        require_authority(self.url, f"{who}: the url", "redis://[user]:password@host:port/0")
         try:
             settings_of(self.url, self.deadline_s)
         except MissingExtra:
             pass  # opening a session needs it, and raises if it is missing
         except ConfigurationError as error:
-            raise ConfigurationError(f"{said}: {error}") from None
+            raise ConfigurationError(f"{who}: {error}") from None
         if type(self.chunk_rows) is not int or not 1 <= self.chunk_rows <= CHUNK_ROWS_MAX:
             raise ConfigurationError(
-                f"{said}: chunk_rows must be between 1 and {CHUNK_ROWS_MAX}, got "
+                f"{who}: chunk_rows must be between 1 and {CHUNK_ROWS_MAX}, got "
                 f"{self.chunk_rows!r}, because Redis does nothing else while a script runs"
             )
         if type(self.chunk_bytes) is not int or not 1 <= self.chunk_bytes <= 512 * 1024 * 1024:
             raise ConfigurationError(
-                f"{said}: chunk_bytes must be between 1 and 512 MiB, got {self.chunk_bytes!r}"
+                f"{who}: chunk_bytes must be between 1 and 512 MiB, got {self.chunk_bytes!r}"
             )
         if type(self.replicas) is not int or self.replicas < 0:
-            raise ConfigurationError(f"{said}: replicas must be 0 or more, got {self.replicas!r}")
+            raise ConfigurationError(f"{who}: replicas must be 0 or more, got {self.replicas!r}")
         if not 0 < self.replicas_within_s < self.deadline_s:
             raise ConfigurationError(
-                f"{said}: replicas_within_s must be more than 0 and less than deadline_s "
+                f"{who}: replicas_within_s must be more than 0 and less than deadline_s "
                 f"({self.deadline_s:g}), got {self.replicas_within_s!r}"
             )
 
     def _require_command(self) -> None:
-        said = f"sink {self.name!r}"
+        who = f"sink {self.name!r}"
         if bool(self.command) == bool(self.script):
-            raise ConfigurationError(f"{said}: pass either a command or a script")
+            raise ConfigurationError(f"{who}: pass either a command or a script")
         if self.script:
             return
         if self.command not in ARGUMENTS:
             raise ConfigurationError(
-                f"{said}: unknown command {self.command!r}; use {', '.join(ARGUMENTS)}, or write a "
+                f"{who}: unknown command {self.command!r}; use {', '.join(ARGUMENTS)}, or write a "
                 "script: redis.call('...', KEYS[1], ARGV[1])"
             )
         fewest, most = ARGUMENTS[self.command]
         if not fewest <= len(self.arguments) <= most:
             takes = str(fewest) if fewest == most else f"{fewest} to {most}"
             raise ConfigurationError(
-                f"{said}: {self.command} takes {takes} arguments after its key, but "
+                f"{who}: {self.command} takes {takes} arguments after its key, but "
                 f"{len(self.arguments)} are given"
             )
 
     def _require_keys(self) -> None:
-        said = f"sink {self.name!r}"
+        who = f"sink {self.name!r}"
         if not self.key or (not self.script and not isinstance(self.key, str)):
-            raise ConfigurationError(f"{said}: pass one key; only a script has several")
+            raise ConfigurationError(f"{who}: pass one key; only a script has several")
         keys, _ = self.key_templates, self.argument_templates  # to read them is to check them
         for template in keys:
             first = template.parts[0] if template.parts else b""
             if isinstance(first, bytes) and first.startswith(OWN):
                 raise ConfigurationError(
-                    f"{said}: keys that begin with 'semel:' are reserved for semel; choose another"
+                    f"{who}: keys that begin with 'semel:' are reserved for semel; choose another"
                 )
         if len({template.tag for template in keys}) > 1:
             raise ConfigurationError(
-                f"{said}: its keys have different hash tags, so they may be on different nodes of "
+                f"{who}: its keys have different hash tags, so they may be on different nodes of "
                 "a cluster; use the same tag in all of them, or none"
             )
 
@@ -206,11 +206,11 @@ class Redis(Sink):
 
     def open(self, target: Target) -> RedisSession:
         """Connect, and see that this Redis can keep the promise."""
-        line = Line(self.url, self.deadline_s)
+        line = RedisConnection(self.url, self.deadline_s)
         try:
-            told = durability.read_info(line)
-            durability.require_lasting(told, line.shown)
-            if told.get("cluster_enabled") == "1" and self.tag is None:
+            reported = durability.read_info(line)
+            durability.require_lasting(reported, line.shown)
+            if reported.get("cluster_enabled") == "1" and self.tag is None:
                 raise ConfigurationError(
                     f"sink {self.name!r}: {line.shown} is a cluster, where one script reaches the "
                     "keys of one hash slot. Begin every key with one constant hash tag, such as "
@@ -226,7 +226,7 @@ class Redis(Sink):
         report it.
         """
         try:
-            line = Line(self.url, self.deadline_s)
+            line = RedisConnection(self.url, self.deadline_s)
             try:
                 return durability.durability(line)
             finally:
@@ -237,16 +237,16 @@ class Redis(Sink):
     # -- what the settings come to
 
     @cached_property
-    def key_templates(self) -> tuple[Template, ...]:
+    def key_templates(self) -> tuple[TextTemplate, ...]:
         """The keys of an event."""
         keys = (self.key,) if isinstance(self.key, str) else self.key
-        return tuple(Template.of(each, f"sink {self.name!r}: the key") for each in keys)
+        return tuple(TextTemplate.of(each, f"sink {self.name!r}: the key") for each in keys)
 
     @cached_property
-    def argument_templates(self) -> tuple[Template, ...]:
+    def argument_templates(self) -> tuple[TextTemplate, ...]:
         """The arguments of an event."""
         what = f"sink {self.name!r}: the argument"
-        return tuple(Template.of(each, what) for each in self.arguments)
+        return tuple(TextTemplate.of(each, what) for each in self.arguments)
 
     @property
     def tag(self) -> bytes | None:

@@ -32,13 +32,13 @@ _BYTES = pa.large_binary()
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
+class TextTemplate:
     """A text with columns in it, such as `balance:{customer}`; `{{` and `}}` are literal braces."""
 
     parts: tuple[bytes | str, ...]
 
     @classmethod
-    def of(cls, text: str, what: str) -> Template:
+    def of(cls, text: str, what: str) -> TextTemplate:
         """Read a template. Raises `ConfigurationError`, which calls it `what`."""
         parts: list[bytes | str] = []
         try:
@@ -144,7 +144,9 @@ class Filled:
         return _on_the_wire(self.keys, chosen), _on_the_wire(self.arguments, chosen)
 
 
-def fill(batch: pa.RecordBatch, keys: Sequence[Template], arguments: Sequence[Template]) -> Filled:
+def fill(
+    batch: pa.RecordBatch, keys: Sequence[TextTemplate], arguments: Sequence[TextTemplate]
+) -> Filled:
     """Make keys and arguments of every row, and return which rows are rejected, and why."""
     made_keys = tuple(each.values(batch) for each in keys)
     made = tuple(each.values(batch) for each in arguments)

@@ -30,14 +30,14 @@ def settings_of(url: str, deadline_s: float) -> tuple[Any, dict[str, Any]]:
         raise MissingExtra("redis-py is not installed: pip install 'semel[redis]'") from None
     shown = redact(url)
     try:
-        told: dict[str, Any] = dict(connections.parse_url(url))  # type: ignore[no-untyped-call]
+        parsed: dict[str, Any] = dict(connections.parse_url(url))  # type: ignore[no-untyped-call]
         parts = urlsplit(url)
     except ValueError:
         raise ConfigurationError(
             f"{shown} is not the URL of a Redis: write redis://[user]:password@host:port/0 "
             "(rediss:// for TLS, unix:///path for a socket), special characters as %XX"
         ) from None
-    kind: Any = told.pop("connection_class", connections.Connection)
+    kind: Any = parsed.pop("connection_class", connections.Connection)
     _require_options(kind, list(parse_qs(parts.query)), shown)
     database = unquote(parts.path).strip("/")
     if parts.scheme != "unix" and database and not (database.isascii() and database.isdecimal()):
@@ -45,7 +45,7 @@ def settings_of(url: str, deadline_s: float) -> tuple[Any, dict[str, Any]]:
             f"{shown}: {database!r} is not the number of a database; write .../0 for the first one"
         )
     settings = {
-        **told,
+        **parsed,
         "socket_timeout": deadline_s,
         "socket_connect_timeout": min(deadline_s, 5.0),
         "protocol": 2,
