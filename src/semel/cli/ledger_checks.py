@@ -15,7 +15,8 @@ from typing import Any
 from semel.cli.checks import Check, Health, check_disk, check_file_system, compare_clocks
 from semel.errors import ConfigurationError, LedgerUnavailable
 from semel.ledger.store.libpq import Refused, read_url
-from semel.ledger.store.opening import SCHEMA_KEY, open_store
+from semel.ledger.store.opening import open_store
+from semel.ledger.store.schema import SCHEMA_KEY
 from semel.runtime import SystemClock
 from semel.urls import redact
 
@@ -46,7 +47,20 @@ def check_ledger(url: str | None) -> Iterator[Check]:
     except (ConfigurationError, LedgerUnavailable) as error:
         yield Check("ledger", str(error), Health.MISSING, "see that the URL is right")
         return
-    yield from _sqlite(Path(rest[1:]))
+    if scheme == "sqlite":
+        yield from _sqlite(Path(rest[1:]))
+    else:
+        yield _registered(url)
+
+
+def _registered(url: str) -> Check:
+    """Look at a ledger whose store another package registers: only its interface is known."""
+    try:
+        with closing(open_store(url)) as store:
+            store.read([SCHEMA_KEY])
+    except (ConfigurationError, LedgerUnavailable) as error:
+        return Check("ledger", str(error), Health.MISSING, "see that the URL is right")
+    return Check("ledger", f"{redact(url)}, can be read")
 
 
 # -- SQLite

@@ -28,6 +28,7 @@ from semel.cli import (
     simulate,
     status,
     verify_sink,
+    verify_store,
 )
 from semel.cli.output import plain
 from semel.errors import LedgerUnavailable, SemelError
@@ -48,6 +49,7 @@ HELP = {
     "doctor": "What is missing on this machine, and what to type.",
     "simulate": "The real protocol in thousands of simulated worlds.",
     "verify-sink": "Crash a sink at every step; does it earn its capability?",
+    "verify-store": "Does a store do what every store of a ledger must do?",
 }
 """What the list of commands says of each; `semel COMMAND --help` says more."""
 
@@ -72,6 +74,9 @@ app.add_typer(bench.app, name="bench")
 app.command("simulate", short_help=HELP["simulate"], epilog=simulate.EPILOG)(simulate.simulate)
 app.command("verify-sink", short_help=HELP["verify-sink"], epilog=verify_sink.EPILOG)(
     verify_sink.verify_sink
+)
+app.command("verify-store", short_help=HELP["verify-store"], epilog=verify_store.EPILOG)(
+    verify_store.verify_store
 )
 
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, cast
 from semel.errors import ConfigurationError, LedgerUnavailable, MissingExtra
 from semel.ledger.store.commit import Conflict, Key
 from semel.ledger.store.libpq import DEFAULTS, FORM, Refused, line, read_url
-from semel.ledger.store.opening import arrange, beyond, paged
+from semel.ledger.store.opening import ACCEPTED, arrange, beyond, paged
 from semel.runtime import SystemClock
 from semel.urls import redact
 
@@ -55,6 +55,15 @@ GRACE_S = 3.0
 
 _inherited: list[object] = []
 """Connections of a parent process. Not closed here: that would end the parent's session."""
+
+
+def open_postgres(url: str, *, create: bool = True) -> PostgresStore:
+    """Return the store in the database that a URL names; its first commit creates the table.
+
+    Raises `ConfigurationError` if the URL cannot be read.
+    """
+    del create  # only a file can be missing: a database exists before semel does
+    return PostgresStore(url, form=ACCEPTED)
 
 
 class PostgresStore:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from semel.errors import ConfigurationError, LedgerUnavailable
 from semel.ledger.store.commit import Conflict, Key
-from semel.ledger.store.opening import arrange, beyond, paged
+from semel.ledger.store.opening import arrange, beyond, not_a_ledger, paged
 from semel.ledger.store.sqlite_file import (
     READ,
     Still,
@@ -53,6 +53,19 @@ T = TypeVar("T")
 
 _inherited: list[sqlite3.Connection] = []
 """Connections of a parent process. SQLite forbids to use or close them after a fork."""
+
+
+def open_sqlite(url: str, *, create: bool = True) -> SqliteStore:
+    """Return the store in the file at `url`. Raises `ConfigurationError` if it names no file."""
+    scheme, _, rest = url.partition("://")
+    if (
+        scheme != "sqlite"
+        or "\0" in rest
+        or not rest.startswith("/")
+        or rest.endswith(("/", "/:memory:"))
+    ):
+        raise not_a_ledger(url)
+    return SqliteStore(rest[1:], create=create)
 
 
 class SqliteStore:

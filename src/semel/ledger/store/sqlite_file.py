@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from semel.errors import ConfigurationError
-from semel.ledger.store.opening import SCHEMA, SCHEMA_KEY, check_schema
+from semel.ledger.store.schema import SCHEMA, SCHEMA_KEY, check_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable
