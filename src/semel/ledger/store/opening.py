@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError
 from semel.ledger.store.commit import Absent, Delete, Equals, Key, Put, Sweep
-from semel.urls import redact, require_one_line
+from semel.urls import redact, require_one_line, scheme_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -58,8 +58,8 @@ def open_store(url: str, *, create: bool = True) -> Store:
     """
     if not str(url).startswith("sqlite:"):
         require_one_line(url, "the ledger", f"a URL: {ACCEPTED}")
-    scheme, separator, _ = url.partition("://")
-    if not separator:
+    scheme = scheme_of(url).removesuffix("://")  # no part of a password, whatever the URL is
+    if not scheme:
         raise not_a_ledger(url)
     return _opener(scheme, url)(url, create=create)
 
@@ -100,24 +100,24 @@ def _opener(scheme: str, url: str) -> OpenStore:
 
 @dataclass(frozen=True, slots=True)
 class Arranged:
-    """A commit as every store does it: check all, then sweep, then write each key at most once."""
+    """A commit in the order of every store: check all, sweep, then write each key at most once."""
 
     absent: frozenset[Key]
     equals: tuple[Equals, ...]
     sweeps: tuple[Sweep, ...]
     writes: dict[Key, Payload | None]
-    """The payload to put at a key, or None to delete it. They win over the sweeps."""
+    """The payload to put at a key, or None to delete it. Applied after the sweeps."""
 
     def sweeps_over(self, key: Key) -> bool:
-        """Tell whether a sweep removes what is at `key`, unless it is put again."""
+        """Whether a sweep removes the row at `key`, unless it is put again."""
         return any(_covers(sweep, key) for sweep in self.sweeps)
 
 
 def arrange(requirements: Sequence[Requirement], updates: Sequence[Update]) -> Arranged:
-    """Settle what a commit comes to: updates apply in their order, the last one to a key wins.
+    """Return the net effect of a commit: updates apply in their order, the last one to a key wins.
 
-    Raises ValueError for a commit that no store could keep: `Absent` of a key that it does not put,
-    or text that a store cannot hold.
+    Raises ValueError for a commit that no store can do: `Absent` of a key that it does not put, or
+    text that a store cannot hold.
     """
     writes: dict[Key, Payload | None] = {}
     sweeps: list[Sweep] = []
@@ -146,7 +146,7 @@ def _covers(sweep: Sweep, key: Key) -> bool:
 def paged(
     fetch: Callable[[str, int], list[tuple[Any, ...]]], table: str, after: str, limit: int | None
 ) -> Iterator[tuple[Key, Payload]]:
-    """Give what `fetch(after, limit)` gives, a page at a time, so that no connection is held."""
+    """Return the rows of `fetch(after, limit)` page by page, so that no connection is held."""
     while limit is None or limit > 0:
         wanted = PAGE_ROWS if limit is None else min(limit, PAGE_ROWS)
         page = fetch(after, wanted)
@@ -159,7 +159,9 @@ def paged(
 
 
 def beyond(prefix: str) -> str | None:
-    """Give the smallest text, by bytes, above all texts with this prefix; None if there is none."""
+    """Return the smallest text, by bytes, above all texts with this prefix; None if there is
+    none.
+    """
     while prefix:
         last = ord(prefix[-1])
         if last < 0x10FFFF:

@@ -18,14 +18,13 @@ SCHEMA = dump({"version": SCHEMA_VERSION})
 
 
 def check_schema(payload: Payload | None, ledger: str) -> None:
-    """Raise `ConfigurationError` if the row at `SCHEMA_KEY` is of a version that we do not know,
+    """Raise `ConfigurationError` if the row at `SCHEMA_KEY` is missing or of an unknown version,
     `DamagedRow` if it cannot be read.
     """
     if payload is None:
         raise ConfigurationError(
-            f"the ledger {ledger} has lost the row of its schema version, and so its rows were "
-            "removed by something else than semel. Restore it; or drop the empty table, which "
-            "forgets what was delivered"
+            f"the ledger {ledger} has lost the row of its schema version: its rows were removed by "
+            "another program. Restore it; or drop the empty table, which forgets what was delivered"
         )
     version = decoded(
         SCHEMA_KEY.table, SCHEMA_KEY, payload, lambda row: Fields(row).integer("version")

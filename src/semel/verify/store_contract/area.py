@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PATIENCE_S = 120.0
+PATIENCE_S = 600.0
 """How long the threads of one case may take together."""
 
 ONE, TWO = payloads.dump({"n": 1}), payloads.dump({"n": 2})

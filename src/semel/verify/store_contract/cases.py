@@ -144,8 +144,9 @@ def updates_apply_in_order(area: Area) -> None:
     """Put, delete and sweep the same rows in one commit."""
     a, b, c = area.key("a"), area.key("b"), area.key("c")
     area.store.commit([], [Put(a, ONE), Put(b, ONE)])
-    updates = [Put(a, TWO), Delete(a), Put(c, ONE), Put(c, TWO), Delete(b), Put(b, TWO)]
-    area.store.commit([], updates)
+    area.store.commit(
+        [], [Put(a, TWO), Delete(a), Put(c, ONE), Put(c, TWO), Delete(b), Put(b, TWO)]
+    )
     require_equal(area.rows(), {"b": TWO, "c": TWO}, "rows after puts and deletes")
     area.store.commit([], [Put(a, ONE), Sweep(area.table(), ""), Put(c, ONE)])
     require_equal(area.rows(), {"c": ONE}, "rows after a sweep between two puts")
