@@ -190,7 +190,7 @@ def test_a_ledger_that_another_one_comes_to_hide_is_noticed(
         postgres.execute(f"create table {name} (like semel_ledger including all)", database)
         postgres.execute(f"insert into {name} select * from public.semel_ledger", database)
         store.close()
-        with pytest.raises(ConfigurationError, match=r"public\.semel_ledger .* found before it"):
+        with pytest.raises(ConfigurationError, match=r"public\.semel_ledger .* precedes it"):
             store.commit([], [Put(A, TWO)])
 
 

@@ -72,7 +72,7 @@ def test_a_re_run_with_the_same_content_does_nothing(kind: str, identity: str) -
 def test_a_re_run_with_other_content_is_refused(identity: str, text: str) -> None:
     world = world_like("opaque", IDENTITIES[identity])
     run(world)
-    with pytest.raises(Diverged, match=r"is finished with 4 events and digest .* this run gives"):
+    with pytest.raises(Diverged, match=r"is finished with 4 events and digest .* this run has"):
         run(world, text)
     assert once(world.out.seen) == once(TEXT)
 
@@ -125,7 +125,7 @@ def test_a_run_from_before_cannot_open_finished_work_again() -> None:
     world = world_like("opaque", POSITION)
     old = world.start()
     run(world)
-    with pytest.raises(ConfigurationError, match="is a batch that is finished"):
+    with pytest.raises(ConfigurationError, match="is a finished batch"):
         old.begin("batch", 0)
     assert once(world.out.seen) == once(TEXT)
 

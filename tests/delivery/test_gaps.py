@@ -31,7 +31,7 @@ def test_a_gap_stops_the_driver_before_anything_is_written() -> None:
     with pytest.raises(Diverged) as caught:
         world.driver.begin("q2", 0, {"t/0": 8, "t/1": 3})
     text = str(caught.value)
-    assert "t/0 begins at offset 8 and the ledger goes on at 5 (3 offsets are left out)" in text
+    assert "t/0 begins at offset 8 and the ledger continues at 5 (3 offsets are skipped)" in text
     assert "accept_gap=True" in text
     [found] = re.findall(r"'startingOffsets', '(.*?)'\)", text)
     assert json.loads(found) == {"t": {"0": 5, "1": -2}}

@@ -188,7 +188,7 @@ def test_spark_does_not_go_on_past_what_it_has_only_a_part_of(identity: str) -> 
     every = list(world.sinks)
     world.sinks = every[:1]
     world.start()
-    with pytest.raises(ConfigurationError, match="sink 'new' is left out, but its partition"):
+    with pytest.raises(ConfigurationError, match="sink 'new' was removed, but its partition"):
         world.open(1)
     world.sinks = every
     world.start()

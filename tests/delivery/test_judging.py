@@ -138,7 +138,7 @@ def test_a_partition_that_the_replay_does_not_have_is_closed(
     world = half_done("transactional", IDENTITIES[identity])
     world.start()
     opening = world.open(1)
-    with pytest.raises(Diverged, match="no task came for it"):
+    with pytest.raises(Diverged, match="no task reports it"):
         world.driver.end(opening, [])
     say(world, decision)
     world.start()
@@ -392,7 +392,7 @@ def test_as_recorded_what_was_parked_of_it_stays_parked() -> None:
 
 def test_ids_that_were_counted_cannot_be_kept_half_way() -> None:
     world = half_done("transactional", COUNTER)
-    with pytest.raises(ConfigurationError, match="Say as-replayed, which delivers all of it anew"):
+    with pytest.raises(ConfigurationError, match="Use as-replayed, which delivers all of it again"):
         say(world, Judgement.AS_RECORDED)
 
 

@@ -20,7 +20,7 @@ from support.destinations import Crash, Database, Post, crash_after
 from support.pipeline import COUNTER, GIVEN, POSITION, World, crash_everywhere, once
 
 IDENTITIES: dict[str, Identity] = {"given": GIVEN, "position": POSITION, "counter": COUNTER}
-REFUSED = r"sink 'files' is left out.*may not have been concluded.*Start once with it"
+REFUSED = r"sink 'files' was removed.*may not have been concluded.*Start once with it"
 
 
 def unconcluded(identity: Identity = GIVEN) -> World:
@@ -178,7 +178,7 @@ def test_a_zombie_that_begins_a_partition_while_its_sink_is_left_out_is_not_forg
 
     world.store.script.append(begins)  # just before the commit that fences it
     for _ in range(2):
-        with pytest.raises(ConfigurationError, match="is left out, but its partition 0 is half"):
+        with pytest.raises(ConfigurationError, match="was removed, but its partition 0 is half"):
             world.open(0)
         world.start()
     world.sinks = every

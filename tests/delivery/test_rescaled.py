@@ -46,7 +46,7 @@ def test_rescaling_a_finished_batch_says_what_it_is() -> None:
     opening = world.open(0, "batch")
     world.driver.end(opening, world.task(opening, "a1"))
     world.driver.finish(opening)
-    with pytest.raises(ConfigurationError, match="a batch that is finished"):
+    with pytest.raises(ConfigurationError, match="a finished batch"):
         rescale(world.client, 2)
 
 
@@ -230,7 +230,7 @@ def test_two_rescalings_at_once_do_not_mix() -> None:
         return act()
 
     world.store.script.append(other)
-    with pytest.raises(Fenced, match="went on while it was rescaled"):
+    with pytest.raises(Fenced, match="ran while it was rescaled"):
         rescale(world.client, 2)
     world.partitions = 3
     world.start()

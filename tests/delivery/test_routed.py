@@ -52,11 +52,11 @@ def deliver(world: World, batch: int, text: str, routing: Routing | None, query:
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
-        (None, RANGE, "spreads entities by hash, and by range, at 'c', 'e' is asked for"),
-        (RANGE, None, "spreads entities by range, at 'c', 'e', and by hash is asked for"),
-        (RANGE, semel.by_range(["c", "d"]), "by range, at 'c', 'd' is asked for"),
-        (RANGE, semel.by_directory({"a": 2}), "by directory, a table is asked for"),
-        (TABLE, semel.by_directory({"a": 1}), "by directory, a table is asked for"),
+        (None, RANGE, "spreads entities by hash, and range, at 'c', 'e' was requested"),
+        (RANGE, None, "spreads entities by range, at 'c', 'e', and hash was requested"),
+        (RANGE, semel.by_range(["c", "d"]), "and range, at 'c', 'd' was requested"),
+        (RANGE, semel.by_directory({"a": 2}), "and directory, a table was requested"),
+        (TABLE, semel.by_directory({"a": 1}), "and directory, a table was requested"),
         (semel.by_directory(len, partitions=3), semel.by_directory(ord, partitions=3), "ord"),
     ],
 )

@@ -29,7 +29,7 @@ def world(request: pytest.FixtureRequest, tmp_path: object) -> Iterator[World]:
 def test_a_refused_start_is_not_listed_as_a_pipeline(world: World) -> None:
     world.start()
     world.driver.beat()  # as its heartbeat does meanwhile
-    with pytest.raises(ConfigurationError, match="the ledger knows nothing of this pipeline"):
+    with pytest.raises(ConfigurationError, match="the ledger does not know this pipeline"):
         world.driver.begin("q", 7)
     world.driver.withdraw()
     assert Ledger(world.store).pipelines() == []

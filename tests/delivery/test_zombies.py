@@ -142,7 +142,7 @@ def test_the_tasks_of_an_older_run_are_fenced_by_the_first_open_of_the_next(kind
     old, opening = world.driver, world.open(0)
     world.start()
     fresh = world.open(0)
-    with pytest.raises(Fenced, match="the driver has gone on"):
+    with pytest.raises(Fenced, match="the driver opened another minibatch"):
         world.task(opening, INPUT, number=99)
     assert world.out.seen == ""
     with pytest.raises(Fenced, match=r"was replaced by\s+run 2"):

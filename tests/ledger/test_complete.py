@@ -75,7 +75,7 @@ def test_a_complete_that_does_not_pass_leaves_nothing_of_its_set(
     entry = Journal(world.client).entry(COUNTERS, "0", opening.row.serial, State(), {"a": 3})
     other = world.another()
     world.store.let_in(lambda: claim_of(other, opening, 2).claim(None))
-    with pytest.raises(Fenced, match="changed hands"):
+    with pytest.raises(Fenced, match="was taken over"):
         minibatches.complete(opening, [report(entries=(entry,))], [SINK])
     tables = world.tables()
     assert (tables["journal"], tables["sequences"]) == (0, 0)
@@ -166,7 +166,7 @@ def test_a_replay_with_the_same_content_completes_again_and_moves_nothing(
 def test_a_report_whose_row_is_gone_is_fenced(
     world: World, minibatches: Minibatches, opening: OpenMinibatch
 ) -> None:
-    with pytest.raises(Fenced, match="no row is left of partition 9"):
+    with pytest.raises(Fenced, match="partition 9 has no row any more"):
         minibatches.complete(opening, [report(), report(partition="9")], [SINK])
 
 

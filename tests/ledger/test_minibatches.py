@@ -141,11 +141,11 @@ def test_the_first_open_of_a_run_fences_every_task_of_the_run_before(world: Worl
     hand.claim(span(0, 0, 3))
     world.begin("n2").open(request(0))
     before = world.store.contents()
-    with pytest.raises(Fenced, match="the driver has gone on"):
+    with pytest.raises(Fenced, match="the driver opened another minibatch"):
         hand.write(settled=settled(span(0, 0, 3)))
-    with pytest.raises(Fenced, match="the driver has gone on"):
+    with pytest.raises(Fenced, match="the driver opened another minibatch"):
         hand.check()
-    with pytest.raises(Fenced, match="the driver has gone on"):
+    with pytest.raises(Fenced, match="the driver opened another minibatch"):
         claim_of(world, opening, 9).claim(None)
     assert world.store.contents() == before
 

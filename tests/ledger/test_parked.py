@@ -272,7 +272,7 @@ def test_only_what_is_held_or_rejected_waits_for_a_decision(
 ) -> None:
     park(hand, parked(1, state=state))
     at = parked_key("pay", SINK, parked(1))
-    with pytest.raises(ConfigurationError, match="only what is held or rejected"):
+    with pytest.raises(ConfigurationError, match="only held or rejected events wait"):
         resolve(world.client, SINK, at, ParkedState.DELIVERED, "ann", "x")
 
 

@@ -80,7 +80,7 @@ def test_a_finished_batch_delivers_nothing_again_and_leaves_one_row(
         assert ledger.count("pipelines") == 1
     desk.payments(files=1, rows=10)
     with pytest.raises(
-        Diverged, match=r"finished with 20 events and digest \w+, and this run gives 30"
+        Diverged, match=r"finished with 20 events and digest \w+, and this run has 30"
     ):
         run_batch(desk.spark, settings, "2026-11-14")
     assert desk.charges() == before

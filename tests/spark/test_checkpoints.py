@@ -91,7 +91,7 @@ def test_a_start_that_is_refused_leaves_no_pipeline_in_the_ledger(desk: Desk) ->
     desk.payments(files=1, rows=4)
     other = f"sqlite:///{desk.folder / 'other.db'}"
     told = desk.refused(desk.settings(ledger=other))
-    assert "the ledger knows nothing of this pipeline" in told
+    assert "the ledger does not know this pipeline" in told
     with Ledger(other) as ledger:
         assert ledger.pipelines() == []
     desk.deliver(desk.settings())
@@ -186,7 +186,7 @@ def test_the_checkpoint_of_another_query_is_not_taken_for_ones_own(desk: Desk) -
     desk.positions({0: list(range(24))})
     told = desk.refused(settings_of(desk, "position", checkpoint=other))
     assert told.startswith(f"Diverged: pipeline {desk.name!r}: the checkpoint was lost")
-    assert "t/0 begins at offset 20 and the ledger goes on at 8 (12 offsets are left out)" in told
+    assert "t/0 begins at offset 20 and the ledger continues at 8 (12 offsets are skipped)" in told
     assert """'startingOffsets', '{"t": {"0": 8}}'""" in told
     after = [charge for charge in desk.charges() if (charge.key or "").startswith(f"{desk.name}/")]
     assert after == ours

@@ -115,7 +115,7 @@ def test_code_that_was_changed_under_a_finished_minibatch_is_found_out(desk: Des
     place = f"Diverged: pipeline {desk.name!r}, sink 'charge', minibatch 1.0, partition 0of1: "
     assert told.startswith(place)
     digests = (
-        r"complete with 20 events and digest (\w+), but a replay gave 19 events and digest (\w+)"
+        r"complete with 20 events and digest (\w+), but a replay has 19 events and digest (\w+)"
     )
     found = re.search(digests, told)
     assert found, told

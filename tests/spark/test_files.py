@@ -225,7 +225,7 @@ def test_a_batch_job_is_not_finished_without_a_sink_whose_files_are_not_named_ye
     frame = spark.range(30).selectExpr("concat('c', id % 4) as customer", "id")
     with pytest.raises(Rejected, match="the warehouse is closed"):
         deliver_batch(frame, to=sinks[0], **words)
-    with pytest.raises(ConfigurationError, match=r"sink 'old' is left out.*Start once with it"):
+    with pytest.raises(ConfigurationError, match=r"sink 'old' was removed.*Start once with it"):
         deliver_batch(frame, to=sinks[1], **words)
     done = deliver_batch(frame, to=sinks, **words)  # it joins at a batch that is complete
     assert (done.delivered, done.again) == ({"old": 0, "further": 30}, False)

@@ -164,7 +164,7 @@ def test_a_topic_deleted_and_made_anew_under_its_name_stops_the_pipeline_and_los
     shutil.rmtree(settings.checkpoint)
     run = bed.start(settings, script="support.spark.kafka_job")
     assert run.wait(200) != 0
-    assert f"topic {given!r} was made anew" in run.said()
+    assert f"topic {given!r} was recreated" in run.said()
     assert len(consumed(kafka, taken)) == 20
     afresh = replace(settings, name=f"{settings.name}-2", checkpoint=f"{settings.checkpoint}-2")
     bed.start(afresh, script="support.spark.kafka_job").finished(200)
@@ -192,7 +192,7 @@ def test_what_the_source_spreads_is_refused_and_a_topic_of_the_last_micro_batch_
     assert all(text.startswith("pipeline 'sources") for text in refused.values())
     assert "given ids may be spread" in run.said()
     assert re.findall(r"^delivered (\d+)$", run.said(), re.MULTILINE) == ["3", "8"]
-    assert f"topic '{settings.input}-second' was made anew" in run.said()
+    assert f"topic '{settings.input}-second' was recreated" in run.said()
     assert len((bed.folder / "notes").read_text().splitlines()) == 8
 
 

@@ -26,6 +26,7 @@ from semel.cli import (
     simulate,
     status,
     verify_sink,
+    verify_store,
 )
 from semel.cli.options import JsonOption, LedgerOption
 from semel.cli.output import plain, show_json, show_table
@@ -56,6 +57,7 @@ HELP = {
     "doctor": "Check this machine; what is missing, and what to install.",
     "simulate": "The real protocol in thousands of simulated worlds.",
     "verify-sink": "Crash a sink at every step to prove its capability.",
+    "verify-store": "Check that a store does what every store must do.",
 }
 """One line for each command in the list of commands."""
 
@@ -118,6 +120,9 @@ app.command("doctor", short_help=HELP["doctor"], epilog=DOCTOR_EPILOG)(doctor)
 app.command("simulate", short_help=HELP["simulate"], epilog=simulate.EPILOG)(simulate.simulate)
 app.command("verify-sink", short_help=HELP["verify-sink"], epilog=verify_sink.EPILOG)(
     verify_sink.verify_sink
+)
+app.command("verify-store", short_help=HELP["verify-store"], epilog=verify_store.EPILOG)(
+    verify_store.verify_store
 )
 
 

@@ -1,7 +1,7 @@
-"""The ledger's client: commits with patience, and finds its own earlier success.
+"""The ledger's client: repeats calls while the store is away, and recognises its own success.
 
 Every commit of the ledger makes its own requirements false. So a commit whose reply was lost can be
-issued again, and a twin of it that arrives late changes nothing: it meets a `Conflict`.
+issued again, and a late copy of it changes nothing: it meets a `Conflict`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TELL_EVERY_S = 5.0
-"""How often the log says that the store is still waited for."""
+LOG_EVERY_S = 5.0
+"""How often the log reports that the store is still away."""
 
 log = logging.getLogger("semel")
 
 
 @dataclass(frozen=True)
 class LedgerClient:
-    """Reads and commits for one pipeline; begins no further try after `patience_s` of waiting for a
-    store that is away, tries and pauses together. There are always two tries.
+    """Reads and commits for one pipeline. A store that is away is tried again for `patience_s`,
+    tries and pauses together, and at least twice.
     """
 
     store: Store
@@ -38,20 +38,20 @@ class LedgerClient:
     clock: Clock = field(default_factory=SystemClock)
     patience_s: float = 30.0
     logged: set[tuple[str, ...]] = field(default_factory=set, compare=False, repr=False)
-    """What was logged once through this one, and is not logged again."""
+    """Messages that were logged through this client, and are not logged again."""
 
     def read(self, *keys: Key) -> Mapping[Key, Payload]:
-        """Give the rows that exist among `keys`."""
+        """Return the rows that exist among `keys`."""
         return self._patiently(lambda: self.store.read(keys))
 
     def read_one(self, key: Key) -> Payload | None:
-        """Give the row at `key`, or None."""
+        """Return the row at `key`, or None."""
         return self.read(key).get(key)
 
     def scan(
         self, table: str, prefix: str, *, after: str = "", limit: int | None = None
     ) -> list[tuple[Key, Payload]]:
-        """Give the rows under `prefix`, in key order."""
+        """Return the rows under `prefix`, in key order."""
         return self._patiently(
             lambda: list(self.store.scan(table, prefix, after=after, limit=limit))
         )
@@ -62,10 +62,10 @@ class LedgerClient:
         updates: Sequence[Update],
         landed: Callable[[], bool] | None = None,
     ) -> None:
-        """Commit; after a lost reply, `landed` says whether an earlier issue of this commit got
-        through.
+        """Commit; after a lost reply, `landed` returns whether an earlier try of this commit
+        passed.
 
-        Raises `Conflict` when it surely did not, `LedgerUnavailable` when patience is at its end.
+        Raises `Conflict` if it surely did not, `LedgerUnavailable` if the store stays away.
         """
         unknown = False
 
@@ -86,7 +86,7 @@ class LedgerClient:
         raise conflict
 
     def stands(self, updates: Sequence[Update]) -> bool:
-        """Say whether every row stands just as `updates` put it, and none that they deleted."""
+        """Whether every row is as `updates` put it, and none is there that they deleted."""
         wanted = {
             update.key: update.payload if isinstance(update, Put) else None
             for update in updates
@@ -97,7 +97,7 @@ class LedgerClient:
 
     def _patiently(self, call: Callable[[], T], until: str = "") -> T:
         """Repeat a call to the store until it answers, with growing pauses."""
-        began = told = self.clock.monotonic()
+        began = logged = self.clock.monotonic()
         pause, tries = 0.05, 0
         while True:
             try:
@@ -111,13 +111,13 @@ class LedgerClient:
                         f"{now - began:.0f} s, in {tries} tries; {until}The last error: {error}. "
                         "Remove its cause, then restart the query"
                     ) from error
-                if now - told >= TELL_EVERY_S:
+                if now - logged >= LOG_EVERY_S:
                     log.warning(
                         "pipeline %r: the ledger could not be used for %.0f s, trying again: %s",
                         self.pipeline,
                         now - began,
                         error,
                     )
-                    told = now
+                    logged = now
             self.clock.sleep(pause)
             pause = min(pause * 2, 2.0)

@@ -1,4 +1,4 @@
-"""Log-based state: operators keep deltas per partition, and now and then a full snapshot.
+"""Log-based state: operators keep deltas per partition, and from time to time a full snapshot.
 
 Always true:
 - a row's number is the serial of the minibatch it was written with, so it is written once, with
@@ -7,8 +7,8 @@ Always true:
   top;
 - compaction keeps every number from the newest full snapshot that is two minibatches old, so that
   at least two points can be restored, and every minibatch that is not swept can be replayed;
-- a cache holds only what was read from the store, and rows that came since are read on top of it: a
-  stale one costs a longer look, never a wrong state.
+- a cache holds only rows that were read from the store, and newer rows are read on top of it: a
+  stale one costs a longer read, never a wrong state.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from semel.ledger.store.commit import Key, Update
 
     Check = Callable[[Mapping[str, Any], str], None]
-    """Looks at the state in a row, given its key. Raises `DamagedRow`."""
+    """Checks the state in a row, given its key. Raises `DamagedRow`."""
 
 TABLE = "journal"
 FORGOTTEN = 0
-"""The number of the row that says that older ones were pruned: below every minibatch."""
+"""The number of the row that records that older ones were pruned: below every minibatch."""
 FORGOT = "forgot"
-"""Says of which generation, or an older one, a set was forgotten; version 0.1 has written true."""
+"""The field with the oldest generation of which a set was forgotten; version 0.1 wrote true."""
 MET = "met"
-"""Says in which generation a remembered id was last met. Version 0.1 has written it, and went on
-after it although something was forgotten; a person's word stands in `open` instead.
+"""The field with the generation in which a remembered id was last met. Version 0.1 wrote it, and
+continued although something was forgotten; now a person's acceptance is in `open` instead.
 """
 SMALLEST_FULL = 4_096
 """Deltas of fewer bytes than this are never folded into a full snapshot."""
@@ -51,11 +51,10 @@ SMALLEST_FULL = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A named part of the state. Journaled: deltas and now and then a full snapshot; else always
-    full.
+    """A named part of the state. Journaled: deltas and from time to time a full snapshot; otherwise
+    always full.
 
-    Deltas that are not to be folded (`folds=False`) stay as they are until they are pruned by their
-    age.
+    Deltas that are not folded (`folds=False`) stay as they are until they are pruned by age.
     """
 
     name: str
@@ -69,19 +68,19 @@ _UNSURE = "unsure:"
 
 
 def watermark_of(sink: str) -> Operator:
-    """Give the operator that keeps the watermarks of given ids of one sink."""
+    """Return the operator that keeps the watermarks of given ids of one sink."""
     return Operator(f"{_WATERMARK}{sink}")
 
 
 def unsure_of(sink: str) -> Operator:
-    """Give the operator that keeps which events of one sink may have been sent when a generation
-    ended, and are sent again under their own keys: a refusal of one is a doubt.
+    """Return the operator for events of one sink that may have been sent when a generation ended,
+    and are sent again under their own keys: if one is refused, its outcome is in doubt.
     """
     return Operator(f"{_UNSURE}{sink}", folds=False)
 
 
 def read_unsure(client: LedgerClient, sink: str) -> EntityIds:
-    """Give those events, whatever partition they were in."""
+    """Return those events, of all partitions."""
     rows = client.scan(TABLE, keys.prefix(client.pipeline, unsure_of(sink).name))
     return EntityIds.union([sets_in(state, place) for place, state in states_of(rows).items()])
 
@@ -99,7 +98,7 @@ class Entry:
     drop: tuple[int, ...] = ()
 
     def dump(self) -> str:
-        """Give the payload."""
+        """Return the payload."""
         return payloads.dump(
             {"number": self.number, "full": self.full, "state": self.state, "at": self.at}
         )
@@ -110,8 +109,8 @@ class State:
     """The state of an operator in a partition as of a number.
 
     Attributes:
-        number: of the newest row it was made from, 0 when there is none.
-        numbers: of every row that stands, with whether it is full and how long it is.
+        number: of the newest row it was made from, 0 if there is none.
+        numbers: of every row, with whether it is full and its length.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
@@ -119,11 +118,11 @@ class State:
     numbers: tuple[tuple[int, bool, int], ...] = ()
 
     def bytes_of_full(self) -> int:
-        """How long the newest full snapshot is, 0 when there is none."""
+        """Return the length of the newest full snapshot, 0 if there is none."""
         return next((size for _, full, size in reversed(self.numbers) if full), 0)
 
     def bytes_since_full(self) -> int:
-        """How long the deltas since the newest full snapshot are together."""
+        """Return the total length of the deltas since the newest full snapshot."""
         total = 0
         for _, full, size in reversed(self.numbers):
             if full:
@@ -134,7 +133,7 @@ class State:
 
 @dataclass(slots=True)
 class Figures:
-    """How many snapshots were created and loaded, full and journaled, how long and how large."""
+    """Counts, bytes and seconds of snapshots created and loaded, full and journaled."""
 
     full_created: int = 0
     journal_created: int = 0
@@ -156,8 +155,8 @@ class Journal:
     def restore(
         self, operator: Operator, partition: str, *, before: int, check: Check | None = None
     ) -> State:
-        """Give the state as of the newest number below `before`: what the minibatch `before` starts
-        from. Each row that is read is looked at by `check`, what is cached was.
+        """Return the state as of the newest number below `before`, from which the minibatch
+        `before` starts. `check` checks each row that is read; cached rows were checked.
         """
         began = self._client.clock.monotonic()
         cached = self._cache.get((operator.name, partition), State())
@@ -177,11 +176,11 @@ class Journal:
         base: State,
         delta: dict[str, Any] | PreEncoded,
     ) -> Entry:
-        """Make the next row after `base`: a delta, or a full snapshot when the deltas have outgrown
+        """Return the next row after `base`: a delta, or a full snapshot if the deltas have outgrown
         it.
 
-        A value of None in `delta` removes the name; it may be the JSON of one. Nothing is written
-        here: the row goes with `complete`.
+        A value of None in `delta` removes the name; `delta` may be encoded JSON. Nothing is written
+        here: the row is written with `complete`.
         """
         at = self._client.clock.wall()
         full = not operator.journaled
@@ -200,20 +199,20 @@ class Journal:
     def append(
         self, operator: Operator, partition: str, number: int, delta: dict[str, Any]
     ) -> Entry:
-        """Make a row of an operator that is never folded, without reading what stands there."""
+        """Return a row of an operator that is never folded, without reading its other rows."""
         entry = Entry(operator.name, partition, number, False, delta, self._client.clock.wall())
         self.figures.journal_created += 1
         self.figures.bytes_created += len(entry.dump())
         return entry
 
     def forget_cache(self) -> None:
-        """Drop what is cached, as a process that was just started would have it."""
+        """Drop the cache, as in a new process."""
         self._cache.clear()
 
     def _rows(
         self, operator: str, partition: str, after: int, check: Check | None
     ) -> Iterator[tuple[dict[str, Any], int]]:
-        """Give the rows after a number, and how long each is."""
+        """Return the rows after a number, and the length of each."""
         start = prefix(self._client.pipeline, operator, partition)
         since = key(TABLE, self._client.pipeline, operator, partition, after).key if after else ""
         for at, text in self._client.scan(TABLE, start, after=since):
@@ -223,7 +222,7 @@ class Journal:
             yield row, len(text)
 
     def place(self, operator: Operator, partition: str) -> str:
-        """Give what the keys of an operator's rows in a partition begin with."""
+        """Return the prefix of the keys of an operator's rows in a partition."""
         return prefix(self._client.pipeline, operator.name, partition)
 
     def _fold(self, base: State, rows: Iterable[tuple[dict[str, Any], int]]) -> State:
@@ -247,14 +246,14 @@ def loaded(text: str, at: Key) -> dict[str, Any]:
 
 
 def _checked(payload: dict[str, Any], at: Key) -> dict[str, Any]:
-    """See that a row has what every row has, whatever its operator keeps."""
+    """Check the fields that every row has, whatever its operator keeps."""
     row = Fields(payload)
     number = row.integer("number")
     row.flag("full")
     row.number("at")
     row.object("state")
     if keys.number_of(keys.split(at.key)[-1]) != number:
-        raise Unfit("the field 'number' is not the number in its key")
+        raise Unfit("the field 'number' differs from the number in its key")
     return payload
 
 
@@ -264,10 +263,10 @@ def number_in(at: Key) -> int:
 
 
 def require_counts(values: Mapping[str, Any], at: str) -> None:
-    """See that a state, or the change of one, has a count for each entity.
+    """Check that a state, or the change of one, has a count for each entity.
 
-    Raises `DamagedRow` with the key, or what the keys of its rows begin with. Here and below values
-    are looked at as columns: there may be a million of them.
+    Raises `DamagedRow` with the key, or the prefix of the keys of its rows. Here and below values
+    are checked as columns: there may be a million of them.
     """
     counts = _there(values)
     if set(map(type, counts)) - {int} or min(counts, default=0) < 0:
@@ -275,7 +274,7 @@ def require_counts(values: Mapping[str, Any], at: str) -> None:
 
 
 def require_reached(values: Mapping[str, Any], at: str) -> None:
-    """See that a state, or the change of one, has the last id of each entity and its generation,
+    """Check that a state, or the change of one, has the last id of each entity and its generation,
     and perhaps ids above. Raises `DamagedRow`, as above.
     """
     reached = _there(values)
@@ -296,13 +295,13 @@ def require_reached(values: Mapping[str, Any], at: str) -> None:
 
 
 def _there(values: Mapping[str, Any]) -> Collection[Any]:
-    """Leave out names that were removed, where there are any."""
+    """Return the values without those of removed names."""
     found = values.values()
     return [each for each in found if each is not None] if None in found else found
 
 
 def states_of(rows: Iterable[tuple[Key, str]]) -> dict[str, State]:
-    """Give what stands now, of rows in the order of their keys, by the beginning of their keys."""
+    """Return the current states from rows in key order, by the prefix of their keys."""
     found: dict[str, State] = {}
     for at, text in rows:
         entry = loaded(text, at)
@@ -314,7 +313,7 @@ def states_of(rows: Iterable[tuple[Key, str]]) -> dict[str, State]:
 
 
 def sets_in(state: State, place: str) -> EntityIds:
-    """Give the ids of every set in a state whose rows are under `place`. Raises `DamagedRow`."""
+    """Return the ids of every set in a state whose rows are under `place`. Raises `DamagedRow`."""
     sets = [
         readable(TABLE, place + keys.part(int(name)), partial(EntityIds.from_json, value))
         for name, value in state.values.items()
@@ -324,7 +323,7 @@ def sets_in(state: State, place: str) -> EntityIds:
 
 
 def updates(pipeline: str, entries: Iterable[Entry]) -> list[Update]:
-    """Give the updates that write entries and drop what they replace, for `complete`."""
+    """Return the updates that write entries and drop the rows they replace, for `complete`."""
     made: list[Update] = []
     for entry in entries:
         made.append(Put(_key(pipeline, entry, entry.number), entry.dump()))
@@ -339,7 +338,7 @@ def _key(pipeline: str, entry: Entry, number: int) -> Key:
 def _whole(
     values: dict[str, Any], delta: dict[str, Any] | PreEncoded
 ) -> dict[str, Any] | PreEncoded:
-    """Give what stands once a delta is applied; its JSON as it is where it names everything."""
+    """Return the state after a delta; the delta's own JSON if it names everything."""
     if not isinstance(delta, PreEncoded):
         return _standing(_applied(values, delta))
     changes = json.loads(delta.content)
@@ -352,21 +351,21 @@ def _applied(values: dict[str, Any], delta: dict[str, Any]) -> dict[str, Any]:
 
 
 def _standing(values: dict[str, Any]) -> dict[str, Any]:
-    """Leave out the names that were removed."""
+    """Return the values without removed names."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def _recent(numbers: list[tuple[int, bool, int]]) -> tuple[tuple[int, bool, int], ...]:
-    """Leave out what compaction has dropped long ago, so that a process that runs for ever stays
-    small.
+    """Return the numbers without those that compaction dropped long ago, so that the memory of a
+    long-running process does not grow.
     """
     fulls = [at for at, (_, full, _) in enumerate(numbers) if full]
     return tuple(numbers[fulls[-4] :] if len(fulls) >= 4 else numbers)
 
 
 def _droppable(numbers: tuple[tuple[int, bool, int], ...], number: int) -> tuple[int, ...]:
-    """Name the rows older than the newest full snapshot that is at least two minibatches older than
-    `number`.
+    """Return the numbers of the rows that are older than the newest full snapshot which is at least
+    two minibatches older than `number`.
     """
     anchors = [row for row, full, _ in numbers if full and row <= number - 2]
     if not anchors:

@@ -5,7 +5,7 @@ Always true of a key:
   missing one;
 - integers sort as integers: 9 before 10, negatives before both, of any size;
 - no control character, no lone surrogate and no NUL is in it, so that every store can hold it;
-- a text and a number may look alike (`a7` and 7), because a place in a key is always one of them.
+- a text and a number may look alike (`a7` and 7), because each part of a key is always one of them.
   Event ids, which may be either, go through `event`.
 
 A text of more than `TEXT_BYTES_MAX` bytes keeps its beginning and ends in a digest, because indexes
@@ -45,14 +45,16 @@ _NINES = str.maketrans("0123456789", "9876543210")
 
 
 def key(table: str, *parts: str | int) -> Key:
-    """Give the key of one row of `table`."""
+    """Return the key of one row of `table`."""
     if not parts:
         raise ValueError(f"a key in {table} has at least one part")
     return Key(table, "/".join(map(part, parts)))
 
 
 def prefix(*parts: str | int) -> str:
-    """Give what all keys below these parts start with, and no other key; below none, all keys."""
+    """Return the prefix of all keys below these parts, and of no other key; of all keys for
+    none.
+    """
     return "".join(part(each) + "/" for each in parts)
 
 
@@ -62,12 +64,12 @@ def part(value: str | int) -> str:
 
 
 def split(text: str) -> tuple[str, ...]:
-    """Take a key apart; `text_of`, `number_of` and `event_of` read the parts."""
+    """Split a key into its parts; `text_of`, `number_of` and `event_of` read them."""
     return tuple(text.split("/"))
 
 
 def text_of(written: str) -> str:
-    """Read a part that was a text. A shortened one cannot be read: ValueError."""
+    """Read a part that was a text. Raises ValueError for a shortened one."""
     if _SHORTENED in written:
         raise ValueError(f"the text {written!r} was too long for a key; see the row's payload")
     if written == _EMPTY:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError, LedgerUnavailable
 from semel.ledger.store.libpq import Refused, read_url
-from semel.ledger.store.opening import SCHEMA_KEY, open_store
+from semel.ledger.store.opening import open_store
+from semel.ledger.store.schema import SCHEMA_KEY
 from semel.operate.checks import Check, Health, check_disk, check_file_system, compare_clocks
 from semel.runtime import SystemClock
 from semel.urls import redact
@@ -48,7 +49,20 @@ def check_ledger_url(url: str | None) -> Iterator[Check]:
     except (ConfigurationError, LedgerUnavailable) as error:
         yield Check("ledger", str(error), Health.MISSING, "check the URL")
         return
-    yield from _sqlite(Path(rest[1:]))
+    if scheme == "sqlite":
+        yield from _sqlite(Path(rest[1:]))
+    else:
+        yield _registered(url)
+
+
+def _registered(url: str) -> Check:
+    """Look at a ledger whose store another package registers: only its interface is known."""
+    try:
+        with closing(open_store(url)) as store:
+            store.read([SCHEMA_KEY])
+    except (ConfigurationError, LedgerUnavailable) as error:
+        return Check("ledger", str(error), Health.MISSING, "check the URL")
+    return Check("ledger", f"{redact(url)}, can be read")
 
 
 # -- SQLite

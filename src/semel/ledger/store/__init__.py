@@ -1,4 +1,7 @@
-"""Where the ledger keeps its rows: the interface, commits as data, and the stores."""
+"""Where the ledger keeps its rows: the interface, commits as data, and what stores share.
+
+A store in another package needs these names, and `LedgerUnavailable` of `semel.errors`.
+"""
 
 from semel.ledger.store.commit import (
     Absent,
@@ -13,9 +16,11 @@ from semel.ledger.store.commit import (
     Sweep,
     Update,
 )
+from semel.ledger.store.opening import Arranged, arrange, beyond, open_store, paged
 
 __all__ = [
     "Absent",
+    "Arranged",
     "Conflict",
     "Delete",
     "Equals",
@@ -26,4 +31,8 @@ __all__ = [
     "Store",
     "Sweep",
     "Update",
+    "arrange",
+    "beyond",
+    "open_store",
+    "paged",
 ]

@@ -4,8 +4,8 @@ Always true of a store:
 - keys are text and ordered by their bytes; payloads are canonical JSON text, compared as text;
 - a commit happens as a whole or not at all, together with its requirements;
 - two commits that each require what the other writes cannot both pass;
-- `LedgerUnavailable` means nobody knows whether the commit happened; every verb above can bear
-  that.
+- `LedgerUnavailable` means that it is not known whether the commit happened; every verb of the
+  ledger can be repeated after it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Payload = str
 
 
 class Key(NamedTuple):
-    """Where a row stands: its table and its ordered, readable key (`semel.ledger.keys`)."""
+    """The address of a row: its table and its ordered, readable key (`semel.ledger.keys`)."""
 
     table: str
     key: str
@@ -34,7 +34,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """The commit passes only if there is no row at `key`; only of a key that this commit puts."""
+    """The commit passes only if there is no row at `key`; the same commit must put one there."""
 
     key: Key
 
@@ -75,7 +75,7 @@ Update = Put | Delete | Sweep
 
 
 class Conflict(LedgerError):
-    """A requirement does not hold; nothing was written. Never leaves the ledger's room."""
+    """A requirement does not hold; nothing was written. Never leaves the room `ledger`."""
 
     def __init__(self, key: Key) -> None:
         super().__init__(key)
@@ -89,12 +89,12 @@ class Store(Protocol):
     """A key-value store of three columns. Used by one process, by any number of its threads."""
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Payload]:
-        """Give the rows that exist among `keys`, in one consistent look."""
+        """Return the rows that exist among `keys`, as of one moment."""
 
     def scan(
         self, table: str, prefix: str, *, after: str = "", limit: int | None = None
     ) -> Iterator[tuple[Key, Payload]]:
-        """Give the rows of `table` whose key starts with `prefix` and is greater than `after`, in
+        """Return the rows of `table` whose key starts with `prefix` and is greater than `after`, in
         key order.
         """
 
@@ -102,4 +102,4 @@ class Store(Protocol):
         """Do all updates if all requirements hold. Raises `Conflict` or `LedgerUnavailable`."""
 
     def close(self) -> None:
-        """Give back the connection; a later call opens it again."""
+        """Close the connections; a later call opens them again."""

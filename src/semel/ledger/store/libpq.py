@@ -1,7 +1,7 @@
-"""Connecting to PostgreSQL: how long that may take, and what is said where it lets nobody in.
+"""Connecting to PostgreSQL: timeouts, and the errors of a refused connection.
 
-A refused connection has words, and no code. The ledger and the sink read them alike, and show no
-secret.
+A refused connection has a text, and no error code. The ledger and the sink read it alike, and show
+no secret.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DEFAULTS = {
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
 }
-"""How a connection is made, and how soon a dead one is noticed, unless the URL says otherwise."""
+"""Timeouts of connecting and of noticing a dead connection, unless the URL sets them."""
 
 _MISCONFIGURED = (
     "authentication failed",
@@ -35,14 +35,16 @@ _MISCONFIGURED = (
 
 
 class Refused(NamedTuple):
-    """Why there is no connection, and whether a person must change something or it may pass."""
+    """Why a connection was refused, and whether the configuration must change or waiting may
+    help.
+    """
 
     text: str
     misconfigured: bool
 
     @classmethod
     def of(cls, error: BaseException, settings: Mapping[str, str]) -> Refused:
-        """Read what libpq said to a client with these settings."""
+        """Read an error of libpq, for a client with these settings."""
         text = conceal(line(error), secrets_of(settings))
         unreachable = "server on socket" in text and "No such file" in text
         return cls(text, not unreachable and any(words in text for words in _MISCONFIGURED))
@@ -62,14 +64,14 @@ _SECRETS = (
 
 
 def secrets_of(settings: Mapping[str, object]) -> list[str]:
-    """Give what nobody may read of the settings of a connection."""
+    """Return the secrets in the settings of a connection."""
     return [str(settings[name]) for name in _SECRETS if settings.get(name)]
 
 
 def read_url(url: str, what: str, form: str = FORM) -> dict[str, str]:
-    """Give the settings that a URL says, as PostgreSQL's own client reads them.
+    """Return the settings in a URL, as PostgreSQL's own client reads them.
 
-    Raises `ConfigurationError`, which shows nothing of it, where that cannot be what was meant.
+    Raises `ConfigurationError`, which shows nothing of it, if the URL cannot be read reliably.
     """
     import psycopg
     from psycopg import conninfo
@@ -92,5 +94,5 @@ def read_url(url: str, what: str, form: str = FORM) -> dict[str, str]:
 
 
 def line(error: BaseException) -> str:
-    """Give an error's text in one line."""
+    """Return an error's text in one line."""
     return " ".join(str(error).split())

@@ -1,21 +1,23 @@
-"""Which store a URL means, and what all stores have in common.
+"""Opening the store that a URL names, and the parts that all stores share.
+
+A store is found by the scheme of its URL: the built-in ones in `BUILT_IN`, all others by an entry
+point of the group `semel.stores`, whose value is a function `(url: str, *, create: bool) -> Store`.
 
 Always true here:
-- nothing is opened yet: a store connects when it is first asked, in the process that asks;
-- a password is never shown;
-- what a commit means does not depend on the store: `arrange` settles it before any store acts.
+- opening connects to nothing: a store connects at its first call, in the process that calls;
+- no message shows a password;
+- the meaning of a commit does not depend on the store: `arrange` settles it before a store acts.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError
-from semel.ledger.damage import Fields, decoded
-from semel.ledger.payloads import dump
 from semel.ledger.store.commit import Absent, Delete, Equals, Key, Put, Sweep
-from semel.urls import redact, require_one_line
+from semel.urls import redact, require_one_line, scheme_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -23,68 +25,99 @@ if TYPE_CHECKING:
 
     from semel.ledger.store.commit import Payload, Requirement, Store, Update
 
-SCHEMA_VERSION = 1
-SCHEMA_KEY = Key("semel", "schema")
-SCHEMA = dump({"version": SCHEMA_VERSION})
+    OpenStore = Callable[..., Store]
+    """A function `(url: str, *, create: bool) -> Store`."""
 
 PAGE_ROWS = 500
 
 KEY_BYTES_MAX = 2600
-"""What the index of every store can hold."""
+"""The longest key that the index of every store can hold."""
 
-_ACCEPTED = (
+GROUP = "semel.stores"
+"""The entry point group in which a package registers a store, by the scheme of its URLs."""
+
+BUILT_IN = {
+    "postgresql": "semel.ledger.store.postgres:open_postgres",
+    "sqlite": "semel.ledger.store.sqlite:open_sqlite",
+}
+"""The built-in stores. `pyproject.toml` registers the same ones. This table is read first, so that
+a checkout without installed metadata works and no package can replace a built-in store.
+"""
+
+ACCEPTED = (
     "sqlite:///relative/path.db, sqlite:////absolute/path.db"
     " or postgresql://user:password@host:port/database"
 )
 
 
 def open_store(url: str, *, create: bool = True) -> Store:
-    """Give the store at `url`. With `create=False` a SQLite file has to be there when it is used.
+    """Return the store at `url`. With `create=False`, a SQLite file must exist when it is used.
 
-    Raises `ConfigurationError` for what is no such URL, `MissingExtra` if its driver is missing.
+    Raises `ConfigurationError` if the URL names no store, `MissingExtra` if the store's client
+    library is not installed.
     """
     if not str(url).startswith("sqlite:"):
-        require_one_line(url, "the ledger", f"a URL: {_ACCEPTED}")
-    scheme, separator, rest = url.partition("://")
-    if (
-        scheme == "sqlite"
-        and "\0" not in rest
-        and rest.startswith("/")
-        and not rest.endswith(("/", "/:memory:"))
-    ):
-        from semel.ledger.store.sqlite import SqliteStore
+        require_one_line(url, "the ledger", f"a URL: {ACCEPTED}")
+    scheme = scheme_of(url).removesuffix("://")  # no part of a password, whatever the URL is
+    if not scheme:
+        raise not_a_ledger(url)
+    return _opener(scheme, url)(url, create=create)
 
-        return SqliteStore(rest[1:], create=create)
-    if scheme == "postgresql" and separator:
-        from semel.ledger.store.postgres import PostgresStore
 
-        return PostgresStore(url, form=_ACCEPTED)
-    hint = "write postgresql:// instead of postgres://; " if scheme == "postgres" else ""
-    raise ConfigurationError(
-        f"{redact(url)!r} is not the URL of a ledger; {hint}it can be {_ACCEPTED}"
-    )
+def not_a_ledger(url: str, hint: str = "") -> ConfigurationError:
+    """Return the error for a URL that no store can open."""
+    return ConfigurationError(f"{redact(url)!r} is not the URL of a ledger; {hint}use {ACCEPTED}")
+
+
+def _opener(scheme: str, url: str) -> OpenStore:
+    """Find the function that opens stores of this scheme."""
+    if scheme in BUILT_IN:
+        module, _, name = BUILT_IN[scheme].partition(":")
+        found: OpenStore = getattr(import_module(module), name)
+        return found
+    from importlib.metadata import entry_points  # only for other schemes: it reads the disk
+
+    registered = {each.name: each for each in entry_points(group=GROUP)}
+    if scheme == "postgres" and scheme not in registered:
+        raise not_a_ledger(url, "write postgresql:// instead of postgres://; ")
+    if scheme not in registered:
+        known = ", ".join(sorted({*BUILT_IN, *registered}))
+        raise not_a_ledger(
+            url,
+            f"unknown scheme {scheme!r}, known: {known}. Install the package that registers it "
+            f"under the entry point group {GROUP!r} (docs/own-store.md), or ",
+        )
+    try:
+        opener: OpenStore = registered[scheme].load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(
+            f"the store of {scheme}:// cannot be loaded: the entry point "
+            f"{registered[scheme].value!r} of the group {GROUP!r} failed with {error!r}; reinstall "
+            "or remove the package that registers it"
+        ) from error
+    return opener
 
 
 @dataclass(frozen=True, slots=True)
 class Arranged:
-    """A commit as every store does it: check all, then sweep, then write each key at most once."""
+    """A commit in the order of every store: check all, sweep, then write each key at most once."""
 
     absent: frozenset[Key]
     equals: tuple[Equals, ...]
     sweeps: tuple[Sweep, ...]
     writes: dict[Key, Payload | None]
-    """The payload to put at a key, or None to delete it. They win over the sweeps."""
+    """The payload to put at a key, or None to delete it. Applied after the sweeps."""
 
     def sweeps_over(self, key: Key) -> bool:
-        """Tell whether a sweep removes what is at `key`, unless it is put again."""
+        """Whether a sweep removes the row at `key`, unless it is put again."""
         return any(_covers(sweep, key) for sweep in self.sweeps)
 
 
 def arrange(requirements: Sequence[Requirement], updates: Sequence[Update]) -> Arranged:
-    """Settle what a commit comes to: updates apply in their order, the last one to a key wins.
+    """Return the net effect of a commit: updates apply in their order, the last one to a key wins.
 
-    Raises ValueError for a commit that no store could keep: `Absent` of a key that it does not put,
-    or text that a store cannot hold.
+    Raises ValueError for a commit that no store can do: `Absent` of a key that it does not put, or
+    text that a store cannot hold.
     """
     writes: dict[Key, Payload | None] = {}
     sweeps: list[Sweep] = []
@@ -113,7 +146,7 @@ def _covers(sweep: Sweep, key: Key) -> bool:
 def paged(
     fetch: Callable[[str, int], list[tuple[Any, ...]]], table: str, after: str, limit: int | None
 ) -> Iterator[tuple[Key, Payload]]:
-    """Give what `fetch(after, limit)` gives, a page at a time, so that no connection is held."""
+    """Return the rows of `fetch(after, limit)` page by page, so that no connection is held."""
     while limit is None or limit > 0:
         wanted = PAGE_ROWS if limit is None else min(limit, PAGE_ROWS)
         page = fetch(after, wanted)
@@ -125,28 +158,10 @@ def paged(
         limit = None if limit is None else limit - len(page)
 
 
-def check_schema(payload: Payload | None, ledger: str) -> None:
-    """Raise `ConfigurationError` if the row at `SCHEMA_KEY` is of a version that we do not know,
-    `DamagedRow` if it cannot be read.
-    """
-    if payload is None:
-        raise ConfigurationError(
-            f"the ledger {ledger} has lost the row of its schema version, and so its rows were "
-            "removed by something else than semel. Restore it; or drop the empty table, which "
-            "forgets what was delivered"
-        )
-    version = decoded(
-        SCHEMA_KEY.table, SCHEMA_KEY, payload, lambda row: Fields(row).integer("version")
-    )
-    if version != SCHEMA_VERSION:
-        raise ConfigurationError(
-            f"the ledger {ledger} has schema version {version}, this semel knows {SCHEMA_VERSION}:"
-            " upgrade semel"
-        )
-
-
 def beyond(prefix: str) -> str | None:
-    """Give the smallest text, by bytes, above all texts with this prefix; None if there is none."""
+    """Return the smallest text, by bytes, above all texts with this prefix; None if there is
+    none.
+    """
     while prefix:
         last = ord(prefix[-1])
         if last < 0x10FFFF:

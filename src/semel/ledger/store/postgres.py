@@ -2,15 +2,15 @@
 
 Always true of it:
 - a commit is one call of a function in one implicit transaction under READ COMMITTED. It locks
-  the rows that it touches in the order of their keys, so requirements hold until it is over and
-  nobody waits in a circle;
-- a commit whose connection dies on the way is `LedgerUnavailable`, and is never repeated here:
-  nobody knows whether it happened. A connection that was dead before is noticed and replaced;
-- nobody waits for an answer longer than `answer_s`; then it is `LedgerUnavailable` as well;
-- a look creates nothing. The first commit creates the table, unless one is found in the search
+  the rows that it touches in the order of their keys, so requirements hold until it ends and
+  commits cannot deadlock;
+- a commit whose connection dies meanwhile is `LedgerUnavailable`, and is never repeated here: it is
+  not known whether it happened. A connection that was dead before is noticed and replaced;
+- no call waits for an answer longer than `answer_s`; then it is `LedgerUnavailable` as well;
+- reading creates nothing. The first commit creates the table, unless one is found in the search
   path, and the function beside the table, in the same schema;
 - a connection is used by one thread at a time, and never by a child process;
-- no named statement is prepared, so that a pool of connections may stand in between;
+- no named statement is prepared, so that it works through a connection pool;
 - no message holds a password.
 """
 
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, cast
 from semel.errors import ConfigurationError, LedgerUnavailable, MissingExtra
 from semel.ledger.store.commit import Conflict, Key
 from semel.ledger.store.libpq import DEFAULTS, FORM, Refused, line, read_url
-from semel.ledger.store.opening import arrange, beyond, paged
+from semel.ledger.store.opening import ACCEPTED, arrange, beyond, paged
 from semel.runtime import SystemClock
 from semel.urls import redact
 
@@ -49,12 +49,21 @@ if TYPE_CHECKING:
 _TRIES = 8
 
 ANSWER_S = 23.0
-"""How long an answer may take. Two such waits are what the client's patience comes to at most."""
+"""How long an answer may take. Two such waits are within the patience of the client."""
 GRACE_S = 3.0
-"""So much earlier the server's own timeout ends a statement, and says what it waited for."""
+"""The server's own timeout is this much shorter: its error says what it waited for."""
 
 _inherited: list[object] = []
 """Connections of a parent process. Not closed here: that would end the parent's session."""
+
+
+def open_postgres(url: str, *, create: bool = True) -> PostgresStore:
+    """Return the store in the database that a URL names; its first commit creates the table.
+
+    Raises `ConfigurationError` if the URL cannot be read.
+    """
+    del create  # only a file can be missing: a database exists before semel does
+    return PostgresStore(url, form=ACCEPTED)
 
 
 class PostgresStore:
@@ -82,7 +91,7 @@ class PostgresStore:
         return f"PostgresStore({self._where!r})"
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Payload]:
-        """Give the rows that exist among `keys`, in one consistent look."""
+        """Return the rows that exist among `keys`, as of one moment."""
         wanted = [key.table for key in keys], [key.key for key in keys]
         found = self._query(lambda place: place.read, wanted)
         return {Key(table, key): payload for table, key, payload in found}
@@ -90,7 +99,9 @@ class PostgresStore:
     def scan(
         self, table: str, prefix: str, *, after: str = "", limit: int | None = None
     ) -> Iterator[tuple[Key, Payload]]:
-        """Give the rows with `prefix` whose key is greater than `after`, in key order, by pages."""
+        """Return the rows with `prefix` whose key is greater than `after`, in key order, by
+        pages.
+        """
         last = beyond(prefix)
         bounds = (prefix, last) if last else (prefix,)
 
@@ -111,14 +122,14 @@ class PostgresStore:
                     connection.execute(self._installed(connection).commit, arguments)
                 return
             except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure) as error:
-                # The server undid it as a whole and says so: this, and only this, may be repeated.
+                # The server reports that it undid the commit: this, and only this, may be repeated.
                 if tries == _TRIES - 1:
-                    raise _told(error, self._where) from error
+                    raise _classified(error, self._where) from error
             except psycopg.Error as error:
                 if error.diag.sqlstate == CONFLICT:
                     table, key = error.diag.message_primary, error.diag.message_detail
                     raise Conflict(Key(str(table), str(key))) from None
-                raise _told(error, self._where) from error
+                raise _classified(error, self._where) from error
             self._clock.sleep(self._jitter.random() * 0.005 * 2**tries)
 
     def close(self) -> None:
@@ -128,7 +139,7 @@ class PostgresStore:
     def _query(
         self, statement: Callable[[Place], bytes], arguments: Sequence[Any]
     ) -> list[tuple[Any, ...]]:
-        """Look; a ledger that does not exist yet has no rows."""
+        """Read; a ledger that does not exist yet has no rows."""
         for last_try in (False, True):
             try:
                 with self._connection() as connection:
@@ -139,7 +150,7 @@ class PostgresStore:
             except psycopg.Error as error:
                 gone = isinstance(error, psycopg.OperationalError) and error.sqlstate != "57014"
                 if last_try or not gone or isinstance(error, Unanswered):
-                    raise _told(error, self._where) from error
+                    raise _classified(error, self._where) from error
         raise AssertionError
 
     @contextmanager
@@ -152,7 +163,7 @@ class PostgresStore:
 
     def _connect(self) -> Wire:
         try:
-            # A pool that hands its connections on after each transaction keeps no statement.
+            # A pool that reuses its connections after each transaction keeps no prepared statement.
             connection = Wire.connect(
                 **cast("dict[str, Any]", self._settings), autocommit=True, prepare_threshold=None
             )
@@ -160,7 +171,7 @@ class PostgresStore:
             raise _refused(error, self._settings) from None
         try:
             connection.bound(self._where, self._answer_s, self._clock)
-            if not connection.is_pooled():  # it would give these settings to other clients too
+            if not connection.is_pooled():  # a pool would apply these settings to other clients too
                 limit_ms = int(1000 * max(self._answer_s - GRACE_S, self._answer_s * 0.8))
                 connection.execute(
                     f"set statement_timeout = {limit_ms};"
@@ -172,23 +183,23 @@ class PostgresStore:
         return connection
 
     def _found(self, connection: Wire) -> Place | None:
-        """Look where the ledger is, once for each connection. It does not move while in use."""
+        """Find the ledger's table, once for each connection. It does not move while in use."""
         if connection.place is None:
-            known = self._schema  # before the look: another thread may create it meanwhile
+            known = self._schema  # read first: another thread may create it meanwhile
             connection.place = find(connection, self._where)
             schema = connection.place.schema if connection.place else None
             if known not in (None, schema):
                 connection.place = None
                 raise ConfigurationError(
                     f"the ledger {self._where} has lost its table: {known}.semel_ledger was "
-                    "dropped, or another one is found before it in the search path. Put it back, or"
-                    " stop everything that uses it first"
+                    "dropped, or another one precedes it in the search path. Restore it, or stop "
+                    "every query that uses it first"
                 )
             self._schema = schema or self._schema
         return connection.place
 
     def _installed(self, connection: Wire) -> Place:
-        """Give where the ledger is; where there is none, create it."""
+        """Return the place of the ledger's table; create the table if there is none."""
         place = self._found(connection)
         if place is None or not place.complete:
             place = connection.place = install(connection, self._where)
@@ -236,7 +247,7 @@ class _Idle:
 
 
 def _is_alive(connection: Wire) -> bool:
-    """Look without asking the server: an idle connection has nothing to read until it ends."""
+    """Whether it is alive, without asking the server: a dead idle connection becomes readable."""
     if connection.closed:
         return False
     poll = select.poll()
@@ -245,7 +256,7 @@ def _is_alive(connection: Wire) -> bool:
 
 
 def _arguments(arranged: Arranged) -> tuple[list[Any], ...]:
-    """Lay a commit out as parallel arrays with one entry per key, in key order."""
+    """Return a commit as parallel arrays with one entry per key, in key order."""
     olds: dict[Key, Payload] = {}
     for equals in arranged.equals:
         if olds.setdefault(equals.key, equals.payload) != equals.payload:
@@ -288,13 +299,13 @@ _UNAVAILABLE = {
 }
 
 
-def _told(error: psycopg.Error, where: str) -> SemelError:
-    """Say in the ledger's words what PostgreSQL said. What nobody classified is unknown."""
+def _classified(error: psycopg.Error, where: str) -> SemelError:
+    """Return the ledger's error for one of PostgreSQL. An unclassified error means unknown."""
     state = error.sqlstate or ""
     if isinstance(error, Unanswered):
         return LedgerUnavailable(
             f"the ledger {where} gave {line(error)}, and the commit may have happened. Does it wait"
-            " for a standby that is away (synchronous_standby_names), or is the server stopped?"
+            " for a missing standby (synchronous_standby_names), or is the server stopped?"
         )
     if state in _CANNOT_BE:
         return ConfigurationError(f"the ledger {where} {_CANNOT_BE[state]} ({line(error)})")
@@ -306,7 +317,7 @@ def _told(error: psycopg.Error, where: str) -> SemelError:
 
 
 def _refused(error: psycopg.Error, settings: dict[str, str]) -> SemelError:
-    """Say why there is no connection: what a person must change, or what may pass."""
+    """Return the error of a refused connection: wrong configuration, or unavailable."""
     refused = Refused.of(error, settings)
     place = f"{settings.get('host', 'localhost')}:{settings.get('port', '5432')}"
     ledger = f"the ledger's database {settings.get('dbname', '(default)')!r} at {place}"

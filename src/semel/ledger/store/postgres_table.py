@@ -3,7 +3,7 @@
 Always true:
 - the ledger is the first table `semel_ledger` in the search path of the user, and its function is
   in the same schema; every statement names that schema, so nothing depends on the path any more;
-- looking creates nothing;
+- reading creates nothing;
 - a table of that name with other columns is refused, and left alone.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError
-from semel.ledger.store.opening import SCHEMA, SCHEMA_KEY, check_schema
+from semel.ledger.store.schema import SCHEMA, SCHEMA_KEY, check_schema
 
 if TYPE_CHECKING:
     import psycopg
@@ -164,7 +164,7 @@ class Place:
 
 
 def find(connection: Connection, ledger: str) -> Place | None:
-    """Look where the ledger is; None where there is none yet.
+    """Find the ledger's table; None if there is none yet.
 
     Raises `ConfigurationError` for a table of that name that is not a ledger, or is a newer one.
     """
@@ -176,7 +176,7 @@ def find(connection: Connection, ledger: str) -> Place | None:
         raise ConfigurationError(
             f"the ledger {ledger}: {schema}.semel_ledger exists, but does not have the columns of a"
             f" ledger (tbl, key and payload, all text). It is left as it is: name another database,"
-            " or let the user's search_path begin with another schema"
+            " or put another schema first in the user's search_path"
         )
     place = Place.of(schema, complete=complete)
     rows = connection.execute(place.read, ([SCHEMA_KEY.table], [SCHEMA_KEY.key])).fetchall()
@@ -185,8 +185,8 @@ def find(connection: Connection, ledger: str) -> Place | None:
 
 
 def install(connection: Connection, ledger: str) -> Place:
-    """Create what is missing: the table in the first schema of the search path where none is found,
-    the function beside the table. Raises `ConfigurationError`.
+    """Create the table, if there is none, in the first schema of the search path, and the function
+    beside it. Raises `ConfigurationError`.
     """
     with connection.transaction():
         connection.execute(_ALONE)
@@ -208,7 +208,7 @@ def _schema_to_create_in(connection: Connection, ledger: str) -> str:
         raise ConfigurationError(
             f"the ledger {ledger}: the schema {schema} is in the search path and holds a ledger, "
             "but this user may not use it. Nothing was created beside it: grant usage of the schema"
-            " and its table, or take the schema out of the user's search_path"
+            " and its table, or remove the schema from the user's search_path"
         )
     [(schema,)] = connection.execute(_FIRST).fetchall()
     if schema is None:

@@ -1,8 +1,8 @@
-"""A connection to PostgreSQL whose every answer has an end on the client's side.
+"""A connection to PostgreSQL with a timeout of the client for every answer.
 
 No timeout of the server ends a COMMIT that waits for a synchronous standby, nor a backend that is
-stopped. Nothing is cancelled when time is up, because a cancelled COMMIT is committed all the same:
-nobody knows whether it happened, and the connection is not used again.
+stopped. Nothing is cancelled after the timeout, because a cancelled COMMIT is committed all the
+same: it is not known whether it happened, and the connection is not used again.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 POLL_S = 0.1
-TELL_EVERY_S = 5.0
-"""How often the log says that an answer is still waited for."""
+LOG_EVERY_S = 5.0
+"""How often the log reports that an answer is still missing."""
 
 log = logging.getLogger("semel")
 
@@ -45,11 +45,13 @@ class Wire(psycopg.Connection[tuple[Any, ...]]):
     _clock: Clock = SystemClock()
 
     def bound(self, name: str, answer_s: float, clock: Clock) -> None:
-        """Say how long an answer may take, and what the ledger is called in the log."""
+        """Set how long an answer may take, and the name of the ledger in the log."""
         self._name, self._answer_s, self._clock = name, answer_s, clock
 
     def is_pooled(self) -> bool:
-        """Whether a pool of connections stands in between: it answers under a number of its own."""
+        """Whether it goes through a connection pool, which has another process id than the
+        backend.
+        """
         [(backend,)] = self.execute("select pg_backend_pid()").fetchall()
         return bool(backend != self.info.backend_pid)
 
@@ -58,9 +60,9 @@ class Wire(psycopg.Connection[tuple[Any, ...]]):
         return super().wait(self._watched(gen), interval=POLL_S)
 
     def _watched(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
-        """Pass on what is waited for, and look at the clock while nothing is ready."""
+        """Pass on what psycopg waits for, and check the clock while nothing is ready."""
         began = self._clock.monotonic() if self._answer_s else 0.0
-        tell_at = TELL_EVERY_S
+        log_at = LOG_EVERY_S
         try:
             wants = next(gen)
             while True:
@@ -70,14 +72,14 @@ class Wire(psycopg.Connection[tuple[Any, ...]]):
                     if waited > self._answer_s:
                         self.pgconn.finish()
                         raise Unanswered(f"no answer within {self._answer_s:g} s")
-                    if waited > tell_at:
+                    if waited > log_at:
                         log.warning(
                             "the ledger %s has not answered for %.0f s; waiting for up to %g s",
                             self._name,
                             waited,
                             self._answer_s,
                         )
-                        tell_at += TELL_EVERY_S
+                        log_at += LOG_EVERY_S
                 wants = gen.send(ready)
         except StopIteration as end:
             value: T = end.value

@@ -2,10 +2,10 @@
 
 Always true of it:
 - a commit is on the disk when it returns (write-ahead log, `synchronous=FULL`), and commits happen
-  one by one (`BEGIN IMMEDIATE`), so requirements and updates are seen by nobody half-way;
-- a connection is never carried across a fork: the child opens its own;
-- looking creates nothing, and needs no right to write;
-- whoever waits for another process waits `patience_s` at most, then it is `LedgerUnavailable`.
+  one by one (`BEGIN IMMEDIATE`), so no reader sees half of one;
+- a connection is never used after a fork: the child opens its own;
+- reading creates nothing, and needs no right to write;
+- a call waits at most `patience_s` for other processes, then it is `LedgerUnavailable`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from semel.errors import ConfigurationError, LedgerUnavailable
 from semel.ledger.store.commit import Conflict, Key
-from semel.ledger.store.opening import arrange, beyond, paged
+from semel.ledger.store.opening import arrange, beyond, not_a_ledger, paged
 from semel.ledger.store.sqlite_file import (
     READ,
     Still,
@@ -47,12 +47,25 @@ _BELOW = " AND key < ?"
 
 _POLL_S = 0.002
 _LOOKS = 10
-"""How often a look is repeated because a writer came meanwhile, to one who may only read."""
+"""How often a read is repeated because the file changed, for a user who may only read."""
 
 T = TypeVar("T")
 
 _inherited: list[sqlite3.Connection] = []
 """Connections of a parent process. SQLite forbids to use or close them after a fork."""
+
+
+def open_sqlite(url: str, *, create: bool = True) -> SqliteStore:
+    """Return the store in the file at `url`. Raises `ConfigurationError` if it names no file."""
+    scheme, _, rest = url.partition("://")
+    if (
+        scheme != "sqlite"
+        or "\0" in rest
+        or not rest.startswith("/")
+        or rest.endswith(("/", "/:memory:"))
+    ):
+        raise not_a_ledger(url)
+    return SqliteStore(rest[1:], create=create)
 
 
 class SqliteStore:
@@ -76,7 +89,7 @@ class SqliteStore:
         return f"SqliteStore({str(self._path)!r})"
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Payload]:
-        """Give the rows that exist among `keys`, in one consistent look."""
+        """Return the rows that exist among `keys`, as of one moment."""
 
         def look(connection: sqlite3.Connection) -> dict[Key, Payload]:
             found: dict[Key, Payload] = {}
@@ -93,7 +106,9 @@ class SqliteStore:
     def scan(
         self, table: str, prefix: str, *, after: str = "", limit: int | None = None
     ) -> Iterator[tuple[Key, Payload]]:
-        """Give the rows with `prefix` whose key is greater than `after`, in key order, by pages."""
+        """Return the rows with `prefix` whose key is greater than `after`, in key order, by
+        pages.
+        """
         last = beyond(prefix)
         statement = _SCAN + (_BELOW if last else "") + " ORDER BY key LIMIT ?"
         bounds = (prefix, last) if last else (prefix,)
@@ -127,7 +142,7 @@ class SqliteStore:
         self._pid = os.getpid()
 
     def _look(self, act: Callable[[sqlite3.Connection], T]) -> T | None:
-        """Give what is found; None where there is no ledger yet."""
+        """Return the result of a read; None if there is no ledger yet."""
         for _ in range(_LOOKS):
             with self._connection(self._reader) as connection:
                 if connection is None:
@@ -142,8 +157,8 @@ class SqliteStore:
 
     @contextmanager
     def _connection(self, lent: _Connection) -> Iterator[sqlite3.Connection | None]:
-        """Lend a connection to this thread; the writer's inside a transaction. None where there is
-        nothing to look at.
+        """Lend a connection to this thread, the writer's inside a transaction; None if there is no
+        ledger to read.
         """
         writes = lent is self._writer
         if self._pid != os.getpid():
@@ -162,11 +177,11 @@ class SqliteStore:
                 waiting.execute(connection, "BEGIN IMMEDIATE")
                 yield connection
                 connection.execute("COMMIT")
-                self._file.require_the_same()  # else it went into a file that nobody finds again
+                self._file.require_the_same()  # otherwise it went into a deleted file
         except sqlite3.Error as error:
-            # Nobody uses this connection again: closing it rolls back what is not committed.
+            # The connection is not used again: closing it rolls back what is not committed.
             lent.close()
-            raise _told(error, self._path, self._patience_s) from error
+            raise _classified(error, self._path, self._patience_s) from error
         except BaseException:
             lent.roll_back()
             raise
@@ -206,7 +221,7 @@ class _Connection:
         return self._connection
 
     def stood_still(self) -> bool:
-        """Whether what was read is true: nobody wrote, or SQLite itself took care of that."""
+        """Whether a read is valid: the file did not change, or SQLite itself ensures it."""
         return self._still is None or Still.of(self._file.path) == self._still
 
     def roll_back(self) -> None:
@@ -227,7 +242,7 @@ class _Connection:
 
 
 class _File:
-    """The file, by its path and by what it was when it was opened: it stays the same in use."""
+    """The file, by its path and its inode when it was opened: it must stay the same in use."""
 
     def __init__(self, path: Path, *, create: bool) -> None:
         self.path = path
@@ -241,16 +256,16 @@ class _File:
         if self.identity is not None and self._now() != self.identity:
             raise ConfigurationError(
                 f"the ledger {self.path} was removed or replaced while in use, and nothing more is "
-                "recorded: stop everything that uses it and put the file back, with its -wal. "
-                "Without it nobody can tell what was delivered"
+                "recorded: stop every query that uses it and put the file back, with its -wal. "
+                "Without it, what was delivered is not known"
             )
 
     def require_there(self) -> None:
         if not self.create and not is_there(self.path):
             raise ConfigurationError(
                 f"the ledger {self.path} was removed while a pipeline used it, and nothing more is "
-                "recorded: stop the query and put the file back, with its -wal. Without it nobody "
-                "can tell what was delivered"
+                "recorded: stop the query and put the file back, with its -wal. Without it, what "
+                "was delivered is not known"
             )
 
     def _now(self) -> tuple[int, int]:
@@ -262,7 +277,7 @@ class _File:
 
 
 class _Waiting:
-    """What is left of the patience of one call."""
+    """The deadline of one call."""
 
     def __init__(self, patience_s: float, clock: Clock, jitter: Random) -> None:
         self._deadline = clock.monotonic() + patience_s
@@ -270,7 +285,7 @@ class _Waiting:
         self._jitter = jitter
 
     def execute(self, connection: sqlite3.Connection, statement: str) -> None:
-        """Try until nobody is in the way; SQLite's own waiting sleeps up to 100 ms at a time."""
+        """Try until the lock is free; SQLite's own waiting sleeps up to 100 ms at a time."""
         while True:
             try:
                 connection.execute(statement)
@@ -321,8 +336,8 @@ def _primary(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
-def _told(error: sqlite3.Error, path: Path, patience_s: float) -> SemelError:
-    """Say in the ledger's words what SQLite said. What nobody classified is unknown."""
+def _classified(error: sqlite3.Error, path: Path, patience_s: float) -> SemelError:
+    """Return the ledger's error for one of SQLite. An unclassified error means unknown."""
     code = _primary(error)
     if code in _BUSY:
         return LedgerUnavailable(

@@ -1,10 +1,10 @@
-"""The file of the embedded store: how it is created, opened to write, and opened to look.
+"""The file of the embedded store: creating it, opening it to write, and opening it to read.
 
 Always true:
 - the file holds payloads, so only its owner may read it when it is created. SQLite gives its log
-  and its index beside it (`-wal`, `-shm`) the same mode. A file that is there keeps its mode;
-- a look creates nothing. Who may read the file but not write it leaves no log and no index beside
-  it, which the owner could not write then.
+  and its index beside it (`-wal`, `-shm`) the same mode. An existing file keeps its mode;
+- reading creates nothing. A user who may read the file but not write it leaves no log and no index
+  beside it, which the owner could not write then.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from semel.errors import ConfigurationError
-from semel.ledger.store.opening import SCHEMA, SCHEMA_KEY, check_schema
+from semel.ledger.store.schema import SCHEMA, SCHEMA_KEY, check_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,7 @@ _IS_THERE = "SELECT 1 FROM sqlite_schema WHERE name = 'semel'"
 
 
 class Still(NamedTuple):
-    """A file that nobody has open to write: as long as it stays so, nothing in it changes."""
+    """The state of a file that no process has open to write: while it stays so, nothing changes."""
 
     inode: int
     bytes: int
@@ -44,8 +44,8 @@ class Still(NamedTuple):
 
     @classmethod
     def of(cls, path: Path) -> Still | None:
-        """Look at the file; None while there is something beside it that belongs to it, or it is
-        not there.
+        """Return the state of the file; None if it has a log or a journal beside it, or does not
+        exist.
         """
         beside = (path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-journal"))
         try:
@@ -58,7 +58,7 @@ class Still(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """A connection to look with. Where `still` is set, what it reads is true only while the file
+    """A connection to read with. If `still` is set, what it reads is valid only while the file
     stays so.
     """
 
@@ -67,7 +67,7 @@ class Looked(NamedTuple):
 
 
 def open_to_write(path: Path, execute: Execute) -> sqlite3.Connection:
-    """Open the ledger, and create it where there is none; `execute` waits for other processes."""
+    """Open the ledger, and create it if there is none; `execute` waits for other processes."""
     require_directory(path)
     if is_there(path) and not is_writable(path):
         raise ConfigurationError(
@@ -93,7 +93,7 @@ def open_to_write(path: Path, execute: Execute) -> sqlite3.Connection:
 
 
 def open_to_look(path: Path, timeout_s: float) -> Looked | None:
-    """Open the ledger to read it; None where there is none yet."""
+    """Open the ledger to read it; None if there is none yet."""
     require_directory(path)
     if not is_there(path):
         return None
@@ -118,7 +118,7 @@ def open_to_look(path: Path, timeout_s: float) -> Looked | None:
 
 
 def _text(content: bytes) -> str:
-    """Read a text; one that is not UTF-8 any more is for whoever reads the row to refuse."""
+    """Read a text; damaged UTF-8 becomes lone surrogates, which the reader of the row refuses."""
     try:
         return content.decode()
     except UnicodeDecodeError:
@@ -134,21 +134,21 @@ def require_directory(path: Path) -> None:
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is a file. Raises `ConfigurationError` where this user may not even ask."""
+    """Whether there is a file. Raises `ConfigurationError` if this user may not look for it."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
         raise ConfigurationError(
-            f"the ledger {path} may not be looked for by this user ({error.strerror}); let the "
-            "user into its directory"
+            f"this user may not look for the ledger {path} ({error.strerror}); grant access to its "
+            "directory"
         ) from None
     return True
 
 
 def is_writable(path: Path) -> bool:
-    """Whether SQLite could write here: the file, and its log beside it."""
+    """Whether SQLite can write the file, and its log beside it."""
     here = (path.parent, path) if path.exists() else (path.parent,)
     return not path.is_dir() and all(_may(each, os.R_OK | os.W_OK) for each in here)
 
@@ -158,9 +158,9 @@ def _may(path: Path, access: int) -> bool:
 
 
 def _create_private(path: Path) -> None:
-    """Create an empty file for the owner alone, where there is none.
+    """Create an empty file that only the owner can read, if there is none.
 
-    It is not opened for that, where the system lets it: to close a file takes the locks away that
+    If the system permits, it is created without opening it: closing a file drops the locks that
     another connection of this process has on it.
     """
     try:
@@ -168,28 +168,28 @@ def _create_private(path: Path) -> None:
     except FileExistsError:
         return
     except (OSError, AttributeError):
-        with suppress(OSError):  # SQLite says it better
+        with suppress(OSError):  # the error of SQLite is clearer
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, _PRIVATE))
 
 
 def _mode(path: Path) -> tuple[str, Still | None]:
-    """Say how SQLite opens the file to read it, without leaving anything that the owner of the file
-    could not write.
+    """Return how SQLite opens the file to read it without leaving files that the owner could not
+    write.
     """
     if path.is_dir() or is_writable(path):
         return "mode=rw", None
     if not _may(path, os.R_OK):
         raise ConfigurationError(
-            f"the ledger {path} may not be read by this user; its owner may grant that to a group "
-            "(chgrp, chmod g+r) for the file and what is beside it (-wal, -shm)"
+            f"this user may not read the ledger {path}; its owner can grant that to a group "
+            "(chgrp, chmod g+r) for the file and the files beside it (-wal, -shm)"
         )
     still = Still.of(path)
     if still is not None:
         return "mode=ro&immutable=1", still
     if not path.with_name(f"{path.name}-shm").exists():
         raise ConfigurationError(
-            f"the ledger {path} was left with a log (-wal) and without its index (-shm), and this "
-            "user may not write it; let its owner run `semel status` once"
+            f"the ledger {path} has a log (-wal) and no index (-shm), and this user may not write "
+            "it; let its owner run `semel status` once"
         )
     return "mode=ro", None
 

@@ -1,7 +1,7 @@
-"""What stays of a batch job that is finished: one permanent row, and what is parked.
+"""Finished batch jobs: one permanent row, and parked events.
 
 Always true:
-- the row says what was delivered before the rows go that say how, in one commit;
+- the permanent row is written in the commit that removes the rows of the minibatch;
 - a finished job never opens its minibatch again: a re-run is counted and compared.
 """
 
@@ -36,8 +36,8 @@ class Finished:
     """What a finished batch job delivered to one sink.
 
     Attributes:
-        digest: over partition, count and digest of every partition; None where a person judged the
-            batch, because then no replay is like what was delivered.
+        digest: over partition, count and digest of every partition; None if a person judged the
+            batch, because then no replay equals what was delivered.
     """
 
     count: int
@@ -45,17 +45,17 @@ class Finished:
 
 
 def finished(client: LedgerClient) -> Mapping[str, Finished] | None:
-    """Tell what a batch job delivered, by sink; None while it is not finished."""
+    """Return what a batch job delivered, by sink; None while it is not finished."""
     at = key(PIPELINES, client.pipeline)
     text = client.read_one(at)
     return None if text is None else recorded(runs.described(text, at))
 
 
 def finish(client: LedgerClient, opening: OpenMinibatch) -> Mapping[str, Finished]:
-    """Leave the permanent row of a batch job whose minibatch is complete, and nothing else but what
-    is parked. May be repeated.
+    """Write the permanent row of a batch job whose minibatch is complete, and remove all other rows
+    but parked events. May be repeated; after a crash before this commit the next run does it.
 
-    Raises `Fenced` when a later run has it; after a crash before this the next run gets here again.
+    Raises `Fenced` if a later run has it.
     """
     pipeline_key, open_key = key(PIPELINES, client.pipeline), key(OPEN, client.pipeline)
     rows = client.read(pipeline_key, open_key)
@@ -66,7 +66,7 @@ def finish(client: LedgerClient, opening: OpenMinibatch) -> Mapping[str, Finishe
     if rows.get(open_key) != opening.completed:
         raise _fenced(client, opening)
     made = {
-        sink: _told(client, opening, sink)
+        sink: _delivered(client, opening, sink)
         for sink, each in described["sinks"].items()
         if runs.STAGE_OF not in each
     }
@@ -84,7 +84,7 @@ def finish(client: LedgerClient, opening: OpenMinibatch) -> Mapping[str, Finishe
 def compare(client: LedgerClient, reports: Sequence[Report], sinks: Iterable[str]) -> None:
     """Compare a run that only counted with what a finished batch job delivered.
 
-    Raises `Diverged` when it has other content, `ConfigurationError` for a sink that had no part.
+    Raises `Diverged` if it has other content, `ConfigurationError` for a sink that had no part.
     """
     known = finished(client) or {}
     for sink in sinks:
@@ -98,14 +98,14 @@ def compare(client: LedgerClient, reports: Sequence[Report], sinks: Iterable[str
         if before.digest is not None and found != before:
             raise Diverged(
                 f"pipeline {client.pipeline!r}, sink {sink!r}: it is finished with {before.count} "
-                f"events and digest {before.digest}, and this run gives {found.count} events and "
-                f"digest {found.digest}. Nothing was sent. What is new belongs under another "
-                "batch; look at the input if nothing should be"
+                f"events and digest {before.digest}, and this run has {found.count} events and "
+                f"digest {found.digest}. Nothing was sent. Deliver new events under another "
+                "batch; if there should be none, look at the input"
             )
 
 
 def combined(parts: Iterable[tuple[str, int, str]]) -> Finished:
-    """Make one count and digest of partitions with theirs, in whatever order they come."""
+    """Combine counts and digests of partitions into one, in any order."""
     ordered = sorted((part for part in parts if part[1]), key=lambda part: part[0])
     text = payloads.dump({"partitions": [list(part) for part in ordered]})
     digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
@@ -113,15 +113,15 @@ def combined(parts: Iterable[tuple[str, int, str]]) -> Finished:
 
 
 def recorded(described: Mapping[str, Any]) -> dict[str, Finished] | None:
-    """Tell what the row of a pipeline says of a batch job; None while it is not finished."""
+    """Return what the row of a pipeline records of a batch job; None if it is not finished."""
     kept = described.get(FINISHED)
     if kept is None:
         return None
     return {sink: Finished(each["count"], each["digest"]) for sink, each in kept.items()}
 
 
-def _told(client: LedgerClient, opening: OpenMinibatch, sink: str) -> Finished:
-    """Tell from the rows of the minibatch, which complete has just checked against the reports."""
+def _delivered(client: LedgerClient, opening: OpenMinibatch, sink: str) -> Finished:
+    """Return the result of one sink, from rows that complete has compared with the reports."""
     minibatch = opening.row.minibatch
     start = prefix(client.pipeline, sink, minibatch.generation, minibatch.batch)
     rows = [PartitionRow.load(text, at) for at, text in client.scan(STREAMS, start)]
@@ -130,7 +130,7 @@ def _told(client: LedgerClient, opening: OpenMinibatch, sink: str) -> Finished:
 
 
 def _swept(pipeline: str, sinks: Iterable[str]) -> list[Update]:
-    """Sweep what only a running pipeline needs; parked events, heads and slots stay."""
+    """Return sweeps of what only a running pipeline needs; parked events, heads and slots stay."""
     updates: list[Update] = [Sweep(JOURNAL, prefix(pipeline, COUNTERS.name))]
     for sink in sinks:
         updates += [Sweep(table, prefix(pipeline, sink)) for table in (STREAMS, EVENTS, SEQUENCES)]
@@ -141,5 +141,5 @@ def _swept(pipeline: str, sinks: Iterable[str]) -> list[Update]:
 def _fenced(client: LedgerClient, opening: OpenMinibatch) -> Fenced:
     return Fenced(
         f"pipeline {client.pipeline!r}: run {opening.row.run} cannot finish it, because a later "
-        "run has it, or it is not complete. Nothing was changed; the later run goes on"
+        "run has it, or it is not complete. Nothing was changed; the later run continues"
     )

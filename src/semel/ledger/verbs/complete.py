@@ -1,4 +1,4 @@
-"""Completing minibatches: what tasks report, and the driver's second commit.
+"""Completing minibatches: the reports of tasks, and the driver's second commit.
 
 Always true:
 - complete happens once, from reports that Spark handed to the driver, and from the very attempts
@@ -33,27 +33,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One partition of one sink, as one attempt saw it.
+    """What one attempt reports of one partition of one sink.
 
     Attributes:
-        osn: the last OSN that was given to an event.
+        osn: the last OSN that an event has.
         sent: the last OSN that is known to be transmitted.
         count: events of the order, those of earlier attempts included.
-        short: the input ended before a recorded span did; an end of input proves nothing, so the
-            driver judges.
+        short: whether the input ended before a recorded span did. The end of input proves nothing
+            to a task, so the driver decides.
         mark: the position watermark after this partition.
-        entries: what goes into the journal with `complete`.
+        entries: the journal rows to write with `complete`.
         delivered: events that this attempt delivered.
-        suppressed: events that an attempt before delivered, and that were not sent again.
-        parked: events that this attempt parked; what policy `skip` dropped is not among them.
+        suppressed: events that an earlier attempt delivered, and that were not sent again.
+        parked: events that this attempt parked, without those that policy `skip` dropped.
         doubted: those of the parked ones that are held in doubt.
         dropped: events in doubt that this attempt dropped, by policy `skip`.
-        parked_before: events that an attempt before parked, whatever became of them since.
-        dropped_before: events that an attempt before dropped, by policy `skip`.
+        parked_before: events that an earlier attempt parked, whatever their state is now.
+        dropped_before: events that an earlier attempt dropped, by policy `skip`.
         skipped: events that were handled (delivered, parked or dropped) before a lost checkpoint.
-        columns: the type of each column, in their order, where that is known.
+        columns: the type of each column, in their order, if known.
         unanswered: calls in a row, at the end, whose outcome is unknown.
-        placed: what the destination tells of the place they were put at, where they have one.
+        placed: what the destination returned about the location of the events, if they have one.
     """
 
     sink: str
@@ -95,26 +95,35 @@ def complete(
     one commit; `done` is the row `open` once complete, `stages` the second stage of each sink that
     has one.
 
-    Raises `Fenced` when a later run or attempt has it, `Diverged` when the reports do not cover
-    what is recorded. May be repeated after a lost reply.
+    Raises `Fenced` if a later run or attempt has it, `Diverged` if the reports do not cover what is
+    recorded. May be repeated after a lost reply.
     """
+    # 1. Match every recorded partition with its report, before anything is written: after an error
+    #    the minibatch is still open, and a restart replays it.
     open_key = key(OPEN, client.pipeline)
     if opening.settled and reports:
-        raise AssertionError("nothing of a settled minibatch is run, so nothing is reported")
+        raise AssertionError("a settled minibatch has no reports, because no task runs")
     try:
         requirements, updates = _completing(client, opening, reports, sinks, stages)
     except Diverged:
+        # 2. A run that was replaced sees rows that the later run changed: it is fenced, and the
+        #    content of the query is not in question.
         if client.read_one(open_key) not in (opening.text, done):
-            raise _fenced(client, opening, "a later run has gone on") from None
+            raise _fenced(client, opening, "a later run opened another minibatch") from None
         raise
+    # 3. One commit for all partitions, numbers, watermarks and the row `open`: a crash before it
+    #    leaves everything to be replayed, a crash after it leaves a complete minibatch that Spark
+    #    may run again and that is only counted. No task can write from then on.
     try:
         client.commit(
             [Equals(open_key, opening.text), *requirements], [Put(open_key, done), *updates]
         )
     except Conflict:
+        # 4. If the row is as this commit leaves it, an earlier try of it passed and its reply was
+        #    lost.
         if client.read_one(open_key) != done:
             raise _fenced(
-                client, opening, "its row or one of its partitions changed hands"
+                client, opening, "its row or one of its partitions was taken over"
             ) from None
 
 
@@ -125,7 +134,7 @@ def _completing(
     sinks: Iterable[str],
     stages: Mapping[str, str],
 ) -> tuple[list[Requirement], list[Update]]:
-    """Match every recorded partition with its report, and make what completes them."""
+    """Match every recorded partition with its report; return the commit that completes them."""
     requirements: list[Requirement] = []
     updates: dict[Update, None] = {}
     by_place = {(report.sink, report.partition): report for report in reports}
@@ -143,7 +152,7 @@ def _completing(
             updates[_advanced(client, opening, sink, row, report)] = None
             updates |= dict.fromkeys(journal.updates(client.pipeline, _new(opening, report)))
     if by_place:
-        raise _fenced(client, opening, f"no row is left of partition {next(iter(by_place))[1]}")
+        raise _fenced(client, opening, f"partition {next(iter(by_place))[1]} has no row any more")
     return requirements, list(updates)
 
 
@@ -154,28 +163,28 @@ def _matching(
     row: PartitionRow,
     report: Report | None,
 ) -> Report:
-    """Give the report that belongs to a row, or say what does not fit."""
+    """Return the report of a row. Raises `Diverged` or `Fenced` if it does not fit."""
     place = (
         f"pipeline {client.pipeline!r}, sink {sink!r}, minibatch "
         f"{opening.row.minibatch}, partition {row.partition}"
     )
     if report is None or report.short:
         seen = (
-            "no task came for it" if report is None else f"a replay gave only {report.count} events"
+            "no task reports it" if report is None else f"a replay has only {report.count} events"
         )
         raise Diverged(
             f"{place}: an earlier attempt delivered from it, and {seen}. The query does not "
-            "give the same rows for the same input; nothing was repeated. Look at the query, "
-            f"then say `semel resolve {client.pipeline}/{opening.row.minibatch} "
+            "return the same rows for the same input; nothing was repeated. Look at the query, "
+            f"then run `semel resolve {client.pipeline}/{opening.row.minibatch} "
             "as-recorded|as-replayed`"
         )
     if row.state is PartitionState.COMPLETE:
         if (report.count, report.digest) != (row.count, row.digest):
             raise Diverged(
                 f"{place}: complete with {row.count} events and digest {row.digest}, but a "
-                f"replay gave {report.count} events and digest {report.digest}; nothing was "
+                f"replay has {report.count} events and digest {report.digest}; nothing was "
                 f"repeated.{changed_columns(row.columns, report.columns)} Look at the query, "
-                "then say `semel resolve "
+                "then run `semel resolve "
                 f"{client.pipeline}/{opening.row.minibatch} as-recorded|as-replayed`"
             )
     elif report.attempt != row.attempt:
@@ -201,13 +210,13 @@ def _fenced(client: LedgerClient, opening: OpenMinibatch, why: str) -> Fenced:
     return Fenced(
         f"pipeline {client.pipeline!r}: minibatch {opening.row.minibatch} of run "
         f"{opening.row.run} cannot be completed: {why}. Nothing was changed; the later run or "
-        "attempt goes on"
+        "attempt continues"
     )
 
 
 def _new(opening: OpenMinibatch, report: Report) -> Iterator[Entry]:
-    """Give what a report brings to the journal. Counters are of all sinks together: those of a
-    minibatch that was complete before stand there already.
+    """Return the journal rows of a report. Counters belong to all sinks together: those of a
+    minibatch that was complete before are recorded already.
     """
     return (
         entry
@@ -217,7 +226,7 @@ def _new(opening: OpenMinibatch, report: Report) -> Iterator[Entry]:
 
 
 def _completed(row: PartitionRow, report: Report, stage: str | None) -> PartitionRow:
-    """Give the row as it stands when complete: what it held, and no location any more."""
+    """Return the row of a complete partition: its content, and no location any more."""
     return replace(
         row,
         state=PartitionState.COMPLETE,

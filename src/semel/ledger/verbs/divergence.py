@@ -1,9 +1,9 @@
-"""What a person says of a divergence, and what follows from it when the minibatch is opened again.
+"""A person's judgement of a divergence, and its effects when the minibatch is opened again.
 
 Always true:
 - a judgement is a new version of `open`, so no attempt from before it can write any more;
-- the open that acts on it takes it away and does everything that follows in that one commit;
-- no output sequence number is given twice: what is dropped is numbered past.
+- the open that acts on it removes it and applies all its effects, in one commit;
+- no output sequence number is used twice: those of dropped events are skipped.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ if TYPE_CHECKING:
 def judge(
     client: LedgerClient, minibatch: Minibatch, decision: Judgement, by: str, reason: str
 ) -> None:
-    """Record what a person says of a minibatch; the next open of its Spark batch acts on it.
+    """Record a person's judgement of a minibatch; the next open of its Spark batch acts on it.
 
-    - as recorded: what was delivered stands and is skipped, the replay's other events are
-      delivered, what is in doubt is parked; as after a lost checkpoint.
-    - as replayed: what is recorded of it is dropped, and all that the replay gives is delivered.
-    - counted ids, complete, as recorded: nothing is run again, and nothing is compared.
+    - as recorded: delivered events stay delivered and are skipped, the replay's other events are
+      delivered, events in doubt are parked; as after a lost checkpoint.
+    - as replayed: its records are dropped, and all events of the replay are delivered.
+    - as recorded, of a complete minibatch with counted ids: nothing runs again, and nothing is
+      compared.
 
-    May be repeated. Raises `ConfigurationError` when it cannot be judged, or not so.
+    May be repeated. Raises `ConfigurationError` if this judgement is not possible.
     """
     pipeline_key, open_key = key(PIPELINES, client.pipeline), key(OPEN, client.pipeline)
     while True:
@@ -51,8 +52,8 @@ def judge(
         text = rows.get(open_key)
         if pipeline_key not in rows or text is None:
             raise ConfigurationError(
-                f"pipeline {client.pipeline!r} is not in this ledger, or has no minibatch yet: "
-                "`semel status` names those that have"
+                f"pipeline {client.pipeline!r} is not in this ledger, or has no minibatch yet; "
+                "`semel status` lists the pipelines"
             )
         row = OpenRow.load(text, open_key)
         described = runs.described(rows[pipeline_key], pipeline_key)
@@ -76,17 +77,17 @@ def _refuse(
     decision: Judgement,
     described: Mapping[str, Any],
 ) -> None:
-    """Say why a minibatch cannot be judged, or not so."""
+    """Raise `ConfigurationError` if a minibatch cannot be judged like this."""
     name = f"pipeline {client.pipeline!r}"
     if row.minibatch != minibatch:
         raise ConfigurationError(
-            f"{name}: minibatch {minibatch} is not the one it stands at, which is {row.minibatch}. "
-            "Judge the one that `Diverged` names when the query stops with it, and no other"
+            f"{name}: minibatch {minibatch} is not the current one, which is {row.minibatch}. "
+            "Judge only the minibatch that the error `Diverged` names"
         )
     if decision is Judgement.AS_REPLAYED and row.newest is not None:
         raise ConfigurationError(
             f"{name}: the minibatch after {minibatch} was delivered already, so it cannot be "
-            "delivered anew as replayed. Say as-recorded, or restore the newer checkpoint"
+            "delivered again as replayed. Use as-recorded, or restore the newer checkpoint"
         )
     counted = (described.get("identity") or {}).get("kind") == "counter"
     if (
@@ -96,15 +97,14 @@ def _refuse(
     ):
         raise ConfigurationError(
             f"{name}: minibatch {minibatch} is half delivered under ids that semel counted, and "
-            "the replay counts other events under them: what was delivered cannot be told from "
-            "what was not. Say as-replayed, which delivers all of it anew, or start under a new "
-            "name"
+            "the replay counts other events under them: which events were delivered is not known. "
+            "Use as-replayed, which delivers all of it again, or start under a new name"
         )
 
 
 def is_replayed_next(client: LedgerClient) -> bool:
-    """Whether a person said that the open minibatch is delivered as replayed, and nothing followed
-    from it yet: what is parked of it is about to be discarded, so none of it may be sent.
+    """Whether the open minibatch is judged as replayed, and not opened again yet: its parked events
+    are about to be discarded, so none of them may be sent.
     """
     open_key = key(OPEN, client.pipeline)
     text = client.read_one(open_key)
@@ -114,7 +114,7 @@ def is_replayed_next(client: LedgerClient) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class JudgementEffects:
-    """What follows from a judgement: a generation of its own or none, and what goes into the same
+    """The effects of a judgement: whether it begins a generation, and what goes into the same
     commit as the row that is opened.
     """
 
@@ -126,11 +126,11 @@ class JudgementEffects:
 def follow(
     client: LedgerClient, row: OpenRow, sinks: Iterable[str], *, survives: bool
 ) -> JudgementEffects:
-    """Say what follows from the judgement that stands in `open`, now that its batch comes again;
-    `survives` tells whether what was delivered is known by its ids.
+    """Return the effects of the judgement in `open`, now that its batch runs again; `survives` is
+    whether delivered events are known by their ids.
     """
     if row.judged is None:
-        raise AssertionError("nobody judged it")
+        raise AssertionError("the minibatch has no judgement")
     if row.judged.decision is Judgement.AS_REPLAYED:
         dropped = JudgementEffects(new_generation=True)
         for sink in sinks:
@@ -163,8 +163,8 @@ def _spans(client: LedgerClient, row_key: Key) -> list[SpanRow]:
 
 
 def _narrow(client: LedgerClient, row: OpenRow, sink: str, into: JudgementEffects) -> None:
-    """By position, a complete minibatch has handled all up to its last event. A replay may have
-    others in between: where spans are recorded, what they name is handled, and nothing else.
+    """By position, a complete minibatch has handled everything up to its last event. A replay may
+    have other events in between: if spans are recorded, only the events that they name are handled.
     """
     known = read_sequences(client, sink)
     for row_key, text in client.scan(STREAMS, _of(client, row, sink)):
@@ -182,10 +182,10 @@ def _narrow(client: LedgerClient, row: OpenRow, sink: str, into: JudgementEffect
 
 
 def _drop(client: LedgerClient, row: OpenRow, sink: str, into: JudgementEffects) -> None:
-    """Drop what one sink has of the minibatch: its rows, its watermarks, what is parked of it.
+    """Drop the records of the minibatch at one sink: its rows, watermarks and parked events.
 
-    A partition that is pending keeps its row, marked: its destination has to be fenced and asked
-    for its last number before anything of the new generation goes there.
+    A pending partition keeps its row, marked: its destination has to be fenced and asked for its
+    last number before anything of the new generation is sent there.
     """
     start = _of(client, row, sink)
     for row_key, text in client.scan(STREAMS, start):
@@ -208,7 +208,7 @@ def _drop(client: LedgerClient, row: OpenRow, sink: str, into: JudgementEffects)
 
 
 def _rewind(client: LedgerClient, row: OpenRow, operator: str, into: JudgementEffects) -> None:
-    """Take away what the minibatch wrote into the journal."""
+    """Remove the journal rows of the minibatch."""
     for at, _ in client.scan(JOURNAL, prefix(client.pipeline, operator)):
         if number_in(at) == row.serial:
             into.updates.append(Delete(Key(JOURNAL, at.key)))
@@ -223,8 +223,8 @@ def comes_anew(parked: ParkedRow) -> bool:
 
 
 def _discard(client: LedgerClient, row: OpenRow, sink: str, into: JudgementEffects) -> None:
-    """Discard what is parked of the minibatch: it comes anew, also what was discarded or skipped
-    before. What is just being sent is left.
+    """Discard the parked events of the minibatch, which are delivered again, also those that were
+    discarded or skipped before. An event that is being sent is left alone.
     """
     judged = row.judged
     for at, parked, text in read_parked(client, sink, minibatch=row.minibatch):

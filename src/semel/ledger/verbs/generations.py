@@ -1,8 +1,8 @@
-"""What an older generation left behind, and the commit that closes one partition of it.
+"""Partitions that an older generation left pending, and the commit that closes one of them.
 
 Always true: a partition is closed only after `open` was rewritten and its row taken over, so that
-nobody of the older generation can write any more; what was handled there goes into the watermarks
-in the commit that removes the row.
+no attempt of the older generation can write any more; the events handled there go into the
+watermarks in the commit that removes the row.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ THE_DRIVER = -1
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A partition that an older generation left pending, in the hands of this run."""
+    """A partition that an older generation left pending, taken over by this run."""
 
     sink: str
     minibatch: Minibatch
@@ -51,7 +51,7 @@ class Leftover:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """What a closed partition leaves: where it stands now, what is journaled and what is parked."""
+    """The result of closing a partition: its new standing, journal rows, and parked events."""
 
     standing: Standing
     entries: Sequence[Entry] = ()
@@ -61,8 +61,8 @@ class Fold:
 def leftovers(
     client: LedgerClient, opening: OpenMinibatch, sinks: Iterable[str], process: Process
 ) -> list[Leftover]:
-    """Take over every partition that an older generation left pending; sweep what is complete, also
-    what stayed of a sink that was left out for a while.
+    """Take over every partition that an older generation left pending; sweep complete ones, also
+    those of a sink that was removed for a while.
     """
     found: list[Leftover] = []
     for sink in sinks:
@@ -80,8 +80,8 @@ def leftovers(
 
 
 def stayed(minibatch: Minibatch, opened: Minibatch) -> bool:
-    """Whether rows of a minibatch stand although the next but one of its generation was opened: its
-    sink was left out then, so nothing swept them.
+    """Whether rows of a minibatch exist although the next but one of its generation was opened: its
+    sink was removed then, so nothing swept them.
     """
     return minibatch.generation == opened.generation and minibatch.batch < opened.batch - 1
 
@@ -95,7 +95,9 @@ def _taken(
     text: str,
     process: Process,
 ) -> Leftover:
-    """Write this run into the row, and only then look at what is recorded."""
+    """Write this run into the row, then read its spans."""
+    # 1. Take the row over first: an attempt of the older generation may still be alive, and a span
+    #    that it recorded after the spans were read would be lost.
     before = PartitionRow.load(text, row_key)
     row = replace(
         before,
@@ -108,14 +110,16 @@ def _taken(
     payload = row.dump()
     if payload != text:
         _commit(client, opening, [Equals(row_key, text)], [Put(row_key, payload)])
+    # 2. From here on the spans do not change. A crash before the partition is closed leaves them to
+    #    the next run.
     found = client.scan(EVENTS, row_key.key + "/")
     spans = tuple(SpanRow.load(span, at) for at, span in found)
     return Leftover(sink, minibatch, row_key, row, payload, spans, before)
 
 
 def _later(before: PartitionRow, run: int, process: Process) -> Attempt:
-    """Give the attempt as which the driver acts: later than the one that has the partition, also
-    where that is of the same run, and not later than any task to come.
+    """Return the attempt as which the driver acts: later than the one that has the partition, even
+    if that is of the same run, and not later than any task to come.
     """
     if before.attempt.run < run:
         return Attempt(run, THE_DRIVER)
@@ -124,9 +128,11 @@ def _later(before: PartitionRow, run: int, process: Process) -> Attempt:
 
 
 def close(client: LedgerClient, opening: OpenMinibatch, leftover: Leftover, fold: Fold) -> None:
-    """Fold a partition into the watermarks and remove its rows. Raises `HeadMoved` when only a head
-    did.
+    """Fold a partition into the watermarks and remove its rows. Raises `HeadMoved` if only a head
+    changed.
     """
+    # 1. One commit removes the rows and writes what was handled, so a crash leaves either the rows
+    #    to be closed again, or the watermarks that skip their events: never neither.
     serial = opening.row.serial - 1
     known = opening.sequence(leftover.sink, leftover.row.partition)
     updates: list[Update] = [
@@ -136,6 +142,7 @@ def close(client: LedgerClient, opening: OpenMinibatch, leftover: Leftover, fold
         *journal.updates(client.pipeline, fold.entries),
         *fold.parks.updates,
     ]
+    # 2. It requires the row as this run took it over: a later run that took it closes it itself.
     requirements: list[Requirement] = [
         Equals(leftover.key, leftover.text),
         *fold.parks.requirements,
@@ -155,7 +162,7 @@ def _commit(
     updates: Sequence[Update],
     gone: Key | None = None,
 ) -> None:
-    """Commit under `open`; tell a run that was replaced from a head that moved."""
+    """Commit under `open`. Raises `Fenced` if the run was replaced, `HeadMoved` if a head moved."""
     open_key = key(OPEN, client.pipeline)
     landed = None if gone is None else (lambda: client.read_one(gone) is None)
     try:
@@ -168,5 +175,5 @@ def _commit(
             raise HeadMoved from None
         raise Fenced(
             f"pipeline {client.pipeline!r}: run {opening.row.run} was replaced while it closed "
-            "what an older generation had left; the later run does it"
+            "partitions of an older generation; the later run closes them"
         ) from None

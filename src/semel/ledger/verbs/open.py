@@ -1,7 +1,7 @@
 """Opening minibatches: the driver's first commit.
 
 Always true:
-- the first open of a run fences every run before it, because every write of theirs requires the old
+- the first open of a run fences every run before it, because each of their writes requires the old
   row;
 - rows of a minibatch are swept when the next but one opens, in the same commit.
 """
@@ -42,14 +42,14 @@ class OpenMinibatch:
 
     Attributes:
         sequences: the row of each partition of each sink; `standing` reads it as of this minibatch.
-        first_of_run: whether this is the run's first: a run before it may have left something.
-        new_generation: whether one began just now: the checkpoint was lost or replaced, or a
-            person has judged a divergence.
-        counts: whether it is of a batch job that is finished, and in no ledger: tasks only count.
-        joined: the sinks that get a minibatch which is complete at others: they were added since.
-        starts: where Spark began in each source partition, where that is known, and after a lost
-            checkpoint the tasks have to compare it.
-        lost_before: where a checkpoint was lost just now: the first serial after the loss before.
+        first_of_run: whether this is the first of the run: a previous run may have left partitions.
+        new_generation: whether a generation began just now: the checkpoint was lost or replaced, or
+            a person has judged a divergence.
+        counts: whether it belongs to a finished batch job, and to no ledger: tasks only count.
+        joined: sinks that were added since, and get a minibatch that is complete at the others.
+        starts: where Spark began in each source partition, if it is known and the tasks have to
+            compare it after a lost checkpoint.
+        lost_before: if a checkpoint was lost just now: the first serial after the previous loss.
         inputs: the position of each input after this minibatch; recorded with complete.
     """
 
@@ -77,23 +77,23 @@ class OpenMinibatch:
 
     @property
     def settled(self) -> bool:
-        """Whether a person said that it stands as recorded: no task runs, nothing is reported."""
+        """Whether a person decided that it stays as recorded: no task runs, none reports."""
         return self.row.settled
 
     def standing(self, sink: str, partition: str) -> Standing:
-        """Give where a partition stands before this minibatch; one never seen from nothing."""
+        """Return the standing of a partition before this minibatch; a new one starts from 0."""
         return self.sequence(sink, partition).as_of(self.row.serial)
 
     def acknowledged(self, sink: str, partition: str) -> int:
-        """Give the last OSN that the destination acknowledged, whatever is replayed."""
+        """Return the last OSN that the destination acknowledged, whatever is replayed."""
         return self.sequence(sink, partition).after.sent
 
     def delivered_before(self, sink: str) -> bool:
-        """Say whether a minibatch before this one delivered anything to a sink."""
+        """Whether a minibatch before this one delivered anything to a sink."""
         return any(row.delivered for row in self.sequences.get(sink, {}).values())
 
     def sequence(self, sink: str, partition: str) -> SequenceRow:
-        """Give the row of a partition, an empty one when it was never seen."""
+        """Return the row of a partition, an empty one for a new partition."""
         known = self.sequences.get(sink, {}).get(partition)
         return known or SequenceRow(partition, Standing(), ())
 
@@ -103,10 +103,10 @@ class OpenRequest:
     """What the driver wants to open: Spark's ids, and the shape of the pipeline.
 
     Attributes:
-        starts: where Spark begins in each source partition, by its name, where that is known; it is
-            compared with the ledger when a checkpoint was lost.
-        sources: what Kafka says of the topics that Spark reads.
-        accept_gap: go on although Spark begins later than the ledger stands.
+        starts: where Spark begins in each source partition, by its name, if known; it is compared
+            with the ledger after a lost checkpoint.
+        sources: the topics that Spark reads, as Kafka describes them.
+        accept_gap: continue although Spark begins later than the ledger stands.
         inputs: the position of each input after the minibatch, as Spark writes it.
         stages: the second stage of each sink that has one.
     """
@@ -137,13 +137,13 @@ class Minibatches:
     def open(self, request: OpenRequest) -> OpenMinibatch:
         """Open a minibatch; a run's first open fences the run before it.
 
-        Raises `Fenced` when a later run has the pipeline, `ConfigurationError` when the identity
-        cannot survive a lost checkpoint or the pipeline was rescaled meanwhile, `Diverged` when
-        Spark went on past a minibatch that is not complete, or begins later than the ledger stands.
+        Raises `Fenced` if a later run has the pipeline, `ConfigurationError` if the identity cannot
+        survive a lost checkpoint or the pipeline was rescaled meanwhile, `Diverged` if Spark
+        continues after a minibatch that is not complete, or begins later than the ledger stands.
         """
         self._stages = request.stages
         while True:
-            # 1. Read what stands, and refuse what cannot follow it.
+            # 1. Read the open minibatch, and refuse a request that cannot follow it.
             rows = self._client.read(self._open, self._pipeline)
             text, described = rows.get(self._open), rows.get(self._pipeline)
             open_checks.rescaled(self._client, described, request)
@@ -158,8 +158,8 @@ class Minibatches:
                 return opening
             if text is None:
                 open_checks.finished(self._client, described)
-            # 3. One commit: it requires what was read, so a second driver that read the same fails
-            #    here. From now on nothing that an earlier run writes is accepted.
+            # 3. One commit: it requires the rows that were read, so a second driver that read the
+            #    same ones fails here. From now on no write of an earlier run is accepted.
             required = [
                 Absent(at) if payload is None else Equals(at, payload)
                 for at, payload in ((self._open, text), (self._pipeline, described))
@@ -171,7 +171,8 @@ class Minibatches:
                 self._client.commit(requirements, updates)
             except Conflict:
                 continue
-            # 4. Look for what is left out once more: until the commit a zombie could begin it.
+            # 4. Look once more for open partitions of removed sinks: until the commit an attempt of
+            #    an earlier run could begin one.
             self._refuse_left_out(described, before, request)
             self._all_in = True
             return (
@@ -185,7 +186,7 @@ class Minibatches:
         request: OpenRequest,
         judged: JudgementEffects,
     ) -> OpenMinibatch:
-        """Give the minibatch that follows what stands, as it will be when it is open."""
+        """Return the minibatch that follows, as it will be when it is open."""
         row = self._from_known_sources(before, self._next(before, request, judged), request)
         standing = self._sequences(request)
         begins = before is not None and _begins(before, row)
@@ -210,7 +211,7 @@ class Minibatches:
     def _refuse_left_out(
         self, described: str | None, before: OpenRow | None, request: OpenRequest
     ) -> None:
-        """Refuse, once for a run, to leave a sink out of which something is open."""
+        """Refuse, once for a run, to remove a sink that has open partitions."""
         if before is not None and not self._all_in and before.run <= self._run:
             open_checks.left_out(self._client, described, before, request)
 
@@ -220,7 +221,7 @@ class Minibatches:
     def _from_known_sources(
         self, before: OpenRow | None, row: OpenRow, request: OpenRequest
     ) -> OpenRow:
-        """Give the row with the ids of its topics. Raises `Diverged` where one was made anew."""
+        """Return the row with the ids of its topics. Raises `Diverged` if one was recreated."""
         if before is None:
             return replace(row, sources=dict(request.sources.ids))
         lost = _begins(before, row)
@@ -230,7 +231,7 @@ class Minibatches:
         return replace(row, sources=found)
 
     def _follow(self, before: OpenRow | None, request: OpenRequest) -> JudgementEffects:
-        """Say what follows from a judgement, where the batch that was judged comes again."""
+        """Return the effects of a judgement, if the batch that was judged runs again."""
         if before is None or before.judged is None or before.run > self._run:
             return NOTHING
         if (request.query, request.batch) != (before.query, before.minibatch.batch):
@@ -247,19 +248,19 @@ class Minibatches:
         sinks: Iterable[str],
         ids: Mapping[str, str] = NO_IDS,
     ) -> None:
-        """Complete a minibatch, as `complete.complete` says."""
+        """Complete a minibatch; see `complete.complete`."""
         done = opening.completed_with(ids)
         complete(self._client, opening, done, reports, sinks, self._stages)
 
     def stands(self, opening: OpenMinibatch) -> bool:
-        """Say whether it is open just as it was: no other run has it, nobody completed it."""
+        """Whether it is open as it was: no other run has it, and it is not complete."""
         return self._client.read_one(self._open) == opening.text
 
     def _next(
         self, before: OpenRow | None, request: OpenRequest, judged: JudgementEffects
     ) -> OpenRow:
         """Decide which minibatch Spark's batch is: the same again, the next, or the first of a
-        generation, also because a person has judged it.
+        generation, which a judgement begins too.
         """
         row = OpenRow(
             run=self._run,
@@ -278,7 +279,7 @@ class Minibatches:
         if before.run > self._run:
             raise Fenced(
                 f"pipeline {self._client.pipeline!r}: run {self._run} was replaced by run "
-                f"{before.run}, which has minibatch {before.minibatch}; this one stops"
+                f"{before.run}, which has minibatch {before.minibatch}; run {self._run} stops"
             )
         generation = before.minibatch.generation
         batch, serial, complete = before.reached()
@@ -317,16 +318,16 @@ class Minibatches:
         return fresh
 
     def _blocked(self, request: OpenRequest) -> tuple[str, ...]:
-        """Name the sinks at which the events of some entity wait."""
+        """Return the sinks at which events of some entity wait."""
         heads = {sink: prefix(self._client.pipeline, sink) for sink in request.sinks}
         return tuple(
             sink for sink, start in heads.items() if self._client.scan(HEADS, start, limit=1)
         )
 
     def _steps(self, before: OpenRow, request: OpenRequest) -> bool:
-        """Whether a batch belongs to the generation: one before the newest only where the newest is
-        complete and its own rows are there to compare, because Spark may have planned it anew; and
-        none that leaves a minibatch behind which had grown and is half delivered.
+        """Whether a batch belongs to the generation. One before the newest does only if the newest
+        is complete and its own rows are there to compare, because Spark may have planned it again;
+        and none that leaves behind a minibatch which had grown and is half delivered.
         """
         batch, _, complete = before.reached()
         left = before.again and not before.complete and request.batch != before.minibatch.batch
@@ -340,8 +341,8 @@ class Minibatches:
     def _joined(
         self, minibatch: Minibatch, described: str | None, request: OpenRequest
     ) -> frozenset[str]:
-        """Name the sinks that had no part in a minibatch which is complete. All sinks of a run get
-        the same partitions: one without a complete row, where another has some, was added since.
+        """Return the sinks that had no part in a complete minibatch. All sinks of a run get the
+        same partitions: one without a complete row, while another has some, was added since.
         """
         known = (
             {} if described is None else runs.described(described, self._pipeline).get("sinks", {})
@@ -356,8 +357,8 @@ class Minibatches:
     def _refuse_partly_joined(
         self, before: OpenRow, described: str | None, request: OpenRequest
     ) -> None:
-        """Refuse to go on past a complete minibatch of which a sink that was added has only a part,
-        because another copy of the checkpoint is back: the rest of it would never come.
+        """Refuse to continue after a complete minibatch of which an added sink has only a part,
+        because another copy of the checkpoint is used: the rest of it would never arrive.
         """
         if not before.again or before.complete or request.query != before.query:
             return
@@ -368,7 +369,7 @@ class Minibatches:
                 raise open_checks.partly_joined(self._client, before, request, sink)
 
     def _states_of(self, minibatch: Minibatch, sinks: Iterable[str]) -> set[PartitionState]:
-        """Give the states in which partitions of a minibatch are, at some sinks."""
+        """Return the states of the partitions of a minibatch, at some sinks."""
         parts = (self._client.pipeline, *astuple(minibatch))
         starts = [prefix(parts[0], sink, *parts[1:]) for sink in sinks]
         rows = [row for start in starts for row in self._client.scan(STREAMS, start)]
@@ -376,25 +377,25 @@ class Minibatches:
 
 
 def _same(before: OpenRow, row: OpenRow) -> bool:
-    """Whether a row says what stands there already."""
+    """Whether a row equals the recorded one."""
     return before == replace(row, version=before.version, since=before.since)
 
 
 def _starts(row: OpenRow, request: OpenRequest) -> Mapping[str, int]:
-    """Give where Spark began, where the driver could not compare all of it."""
-    told = row.compared or row.continues or row.minibatch.generation == 1
-    return {} if told or request.starts is None else request.starts
+    """Return where Spark began, if the driver could not compare all of it."""
+    compared = row.compared or row.continues or row.minibatch.generation == 1
+    return {} if compared or request.starts is None else request.starts
 
 
 def _begins(before: OpenRow, row: OpenRow) -> bool:
-    """Whether a generation begins because a checkpoint was lost, not because a person said so."""
+    """Whether a generation begins because a checkpoint was lost, not because of a judgement."""
     return before.minibatch.generation != row.minibatch.generation and not row.continues
 
 
 def _swept(
     pipeline: str, before: OpenRow | None, row: OpenRow, sinks: Iterable[str]
 ) -> list[Update]:
-    """Sweep the next but one before a minibatch that opens as the next one of its generation."""
+    """Return the sweeps of the next but one before a minibatch that opens as the next one."""
     if before is None or row.serial <= before.reached()[1]:
         return []
     if row.minibatch.generation != before.minibatch.generation:

@@ -1,15 +1,11 @@
-"""Why a minibatch cannot be opened: what a driver asks for does not follow what the ledger has.
+"""Checks before a minibatch is opened: a request that does not follow the ledger is refused.
 
-Whether a generation that begins after a lost checkpoint goes on where the ledger stands.
-
-Only identity by position can tell: what the source offers is numbered. Always true: an offset that
-may hold an event which was not handled is never left out, unless somebody says so.
-
-Whether the topics that are read are still those that were delivered from.
-
-A topic that was deleted and made anew has its name and begins its offsets anew, so the watermarks
-of the old one would skip its events as delivered; its id is another. Always true: an id that is not
-known is never taken for the same.
+- Sinks and partitions: no sink with open partitions is removed, and the number of partitions fits.
+- Positions, with position identity: after a lost checkpoint Spark must continue where the ledger
+  stands. An offset that may hold an unhandled event is never skipped, unless a person accepts it.
+- Topics: a topic that was deleted and recreated has the same name and new offsets, so the old
+  watermarks would skip its events as delivered. Only its id differs; an unknown id is never taken
+  for the same.
 """
 
 from __future__ import annotations
@@ -40,10 +36,10 @@ if TYPE_CHECKING:
 def left_out(
     client: LedgerClient, recorded: str | None, before: OpenRow, request: OpenRequest
 ) -> None:
-    """A sink that is left out with something open would be forgotten: finish it first.
+    """Refuse to remove a sink that has open partitions: they would be forgotten.
 
-    Spark goes on only when a minibatch was concluded, so only the newest one may not be; that of
-    an older generation is concluded before the first one of the next is delivered.
+    Spark continues only after a minibatch was concluded, so only the newest one may not be; the
+    last one of an older generation is concluded before the first one of the next is delivered.
     """
     at = key(PIPELINES, client.pipeline)
     known = {} if recorded is None else described(recorded, at).get("sinks", {})
@@ -52,16 +48,15 @@ def left_out(
             row, minibatch = PartitionRow.load(text, at), minibatch_of(at)
             if row.state is PartitionState.PENDING:
                 raise ConfigurationError(
-                    f"pipeline {client.pipeline!r}: sink {sink!r} is left out, but its "
+                    f"pipeline {client.pipeline!r}: sink {sink!r} was removed, but its "
                     f"partition {row.partition} is half delivered. Start once with it, let the "
-                    "minibatch come to its end, then leave it out"
+                    "minibatch complete, then remove it"
                 )
             if row.placed is not None and _is_last(client, sink, known, before, request, minibatch):
                 raise ConfigurationError(
-                    f"pipeline {client.pipeline!r}: sink {sink!r} is left out, but minibatch "
+                    f"pipeline {client.pipeline!r}: sink {sink!r} was removed, but minibatch "
                     f"{minibatch} may not have been concluded there: its manifest or load may be "
-                    "missing. Start once with it, let the minibatch come to its end, then leave "
-                    "it out"
+                    "missing. Start once with it, let the minibatch complete, then remove it"
                 )
     for stage in sorted(set(known) - set(request.stages.values())):
         if STAGE_OF in known[stage]:
@@ -75,7 +70,7 @@ def _stage_left_out(
     before: OpenRow,
     request: OpenRequest,
 ) -> None:
-    """Refuse to leave a second stage out that was not handed the newest minibatch yet."""
+    """Refuse to remove a second stage that did not get the newest minibatch yet."""
     sink = known[stage][STAGE_OF]
     for at, text in client.scan(STREAMS, prefix(client.pipeline, sink)):
         minibatch = minibatch_of(at)
@@ -85,9 +80,9 @@ def _stage_left_out(
             and not read_parked(client, stage, minibatch=minibatch)
         ):
             raise ConfigurationError(
-                f"pipeline {client.pipeline!r}: the second stage {stage!r} is left out, but "
+                f"pipeline {client.pipeline!r}: the second stage {stage!r} was removed, but "
                 f"minibatch {minibatch} was not handed to it. Start once with it, let the "
-                "minibatch come to its end, then leave it out"
+                "minibatch complete, then remove it"
             )
 
 
@@ -108,7 +103,7 @@ def _is_last(
 
 
 def _begun(before: OpenRow) -> bool:
-    """Whether nothing of a generation is complete: what the one before left may still be open."""
+    """Whether no minibatch of a generation is complete: the one before may still be open."""
     _, serial, complete = before.reached()
     return serial == before.first and not complete
 
@@ -124,70 +119,70 @@ def _passed(client: LedgerClient, sink: str, sinks: Iterable[str]) -> bool:
 
 
 def rescaled(client: LedgerClient, text: str | None, request: OpenRequest) -> None:
-    """A run that was silent while the pipeline was rescaled would go on with the old number."""
+    """Refuse a run that was paused while the pipeline was rescaled: it has the old number."""
     recorded = {} if text is None else described(text, key(PIPELINES, client.pipeline))
     known = recorded.get("partitions")
     if None not in (known, request.partitions) and known != request.partitions:
         raise ConfigurationError(
             f"pipeline {client.pipeline!r} was rescaled to {known} partitions, and this run has "
-            f"{request.partitions}. Nothing was sent; start the query again, with {known}"
+            f"{request.partitions}. Nothing was sent; start the query again with {known}"
         )
 
 
 def finished(client: LedgerClient, text: str | None) -> None:
-    """Nothing is open because it is finished, not because nothing ever was."""
+    """Refuse a finished batch job: it has no open minibatch any more."""
     if text is not None and FINISHED in described(text, key(PIPELINES, client.pipeline)):
         raise ConfigurationError(
-            f"pipeline {client.pipeline!r} is a batch that is finished: it is only "
-            "counted and compared. Deliver what is new under another batch"
+            f"pipeline {client.pipeline!r} is a finished batch: it is only counted and compared. "
+            "Deliver new events under another batch"
         )
 
 
 def step(
     client: LedgerClient, before: OpenRow, request: OpenRequest, by: int, *, complete: bool
 ) -> None:
-    """Refuse what cannot follow the newest minibatch of the generation."""
+    """Refuse a batch that cannot follow the newest minibatch of the generation."""
     name = f"pipeline {client.pipeline!r}"
     if by == 1 and not complete:
         raise Diverged(
-            f"{name}: Spark goes on to batch {request.batch}, but the minibatch before it is not "
-            "complete in the ledger: was the checkpoint used by a query without semel, or the "
+            f"{name}: Spark continues with batch {request.batch}, but the minibatch before it is "
+            "not complete in the ledger: was the checkpoint used by a query without semel, or the "
             "ledger restored from a copy? Start with the checkpoint of this ledger"
         )
     if by < 1 and before.partitions != request.partitions:
         raise ConfigurationError(
-            f"{name}: batch {request.batch} comes again, and it was delivered with "
-            f"{before.partitions} partitions. Rescale back to {before.partitions}, let it come to "
-            f"its end, then rescale to {request.partitions} and start again"
+            f"{name}: batch {request.batch} runs again, and it was delivered with "
+            f"{before.partitions} partitions. Rescale back to {before.partitions}, let it "
+            f"complete, then rescale to {request.partitions} and start again"
         )
 
 
 def partly_joined(
     client: LedgerClient, before: OpenRow, request: OpenRequest, sink: str
 ) -> Diverged:
-    """Say that a sink that was added would never get the rest of the minibatch it joined at."""
+    """Return the error for an added sink that would never get the rest of its first minibatch."""
     return Diverged(
-        f"pipeline {client.pipeline!r}: Spark goes on to batch {request.batch}, but sink {sink!r} "
-        f"has only a part of minibatch {before.minibatch}, at which it was added. Nothing was "
-        f"sent. Start with the copy of the checkpoint that runs batch {before.minibatch.batch} "
-        "again"
+        f"pipeline {client.pipeline!r}: Spark continues with batch {request.batch}, but sink "
+        f"{sink!r} has only a part of minibatch {before.minibatch}, at which it was added. Nothing "
+        "was sent. Start with the copy of the checkpoint that runs batch "
+        f"{before.minibatch.batch} again"
     )
 
 
 def lost_checkpoint(
     client: LedgerClient, before: OpenRow, request: OpenRequest
 ) -> ConfigurationError:
-    """Say that ids which were counted do not survive this."""
+    """Return the error for counted ids, which do not survive a lost checkpoint."""
     return ConfigurationError(
         f"pipeline {client.pipeline!r}: the checkpoint was lost or replaced (batch "
         f"{request.batch} does not follow {before.minibatch.batch}), and ids that semel "
-        "counted cannot be told from the ones delivered before. Restore the checkpoint, or "
-        "start under a new name with input that begins after what was delivered"
+        "counts do not survive that. Restore the checkpoint, or start under a new name with input "
+        "that begins after the delivered events"
     )
 
 
 def next_offset(mark: Mark) -> int | None:
-    """Give the first offset that is not surely handled as a whole; None where nothing is known."""
+    """Return the first offset that may not be handled as a whole; None if nothing is known."""
     if mark.upto is None:
         known = [each for each in (mark.begins,) if each is not None]
         known += [mark.above.min()] if mark.above else []
@@ -195,7 +190,7 @@ def next_offset(mark: Mark) -> int | None:
             return None
         least = min(_offset(each) for each in known)
     elif isinstance(mark.upto, tuple):
-        # Folded in the middle of a minibatch, it may stand between two events of one offset.
+        # Folded in the middle of a minibatch, it may be between two events of one offset.
         return _offset(mark.upto) + (mark.digest is not None)
     else:
         least = _offset(mark.upto) + 1
@@ -206,7 +201,7 @@ def next_offset(mark: Mark) -> int | None:
 
 
 def positions(sequences: Iterable[Mapping[str, SequenceRow]]) -> dict[str, int]:
-    """Give where each source partition has to go on, so that no sink misses anything."""
+    """Return where each source partition must continue, so that no sink misses an event."""
     found: dict[str, int] = {}
     for sink in sequences:
         for partition, row in sink.items():
@@ -217,14 +212,13 @@ def positions(sequences: Iterable[Mapping[str, SequenceRow]]) -> dict[str, int]:
 
 
 def refuse_unknown(pipeline: str, request: OpenRequest) -> None:
-    """Refuse a checkpoint that has gone on where the ledger knows nothing: was the ledger lost?"""
+    """Refuse a used checkpoint if the ledger does not know the pipeline: was the ledger lost?"""
     if request.batch > 0 and not request.accept_gap:
         raise ConfigurationError(
             f"pipeline {pipeline!r}: the checkpoint is at batch {request.batch}, and the ledger "
-            "knows nothing of this pipeline. Was the ledger lost, or is it another one (by default "
-            "it carries the checkpoint's name)? Then give the right one. If the query has run "
-            "without semel until now, pass accept_gap=True: what was delivered of this batch is "
-            "not known"
+            "does not know this pipeline. Was the ledger lost, or is it another one (by default "
+            "it has the checkpoint's name)? Then pass the right one. If the query has run without "
+            "semel until now, pass accept_gap=True: what was delivered of this batch is not known"
         )
 
 
@@ -233,8 +227,8 @@ def compare_positions(
 ) -> bool:
     """Compare where Spark begins with where the ledger stands, for all sinks of the request.
 
-    False leaves it to the tasks: Spark's start is not known, or a partition will have its first
-    watermark only when it is closed. Raises `Diverged`.
+    Returns False if the tasks have to compare: Spark's start is not known, or a partition will have
+    its first watermark only when it is closed. Raises `Diverged`.
     """
     if request.starts is None:
         return False
@@ -249,29 +243,30 @@ def compare_positions(
 
 
 def _refuse(pipeline: str, known: Mapping[str, int], starts: Mapping[str, int]) -> None:
-    """Raise `Diverged` when Spark begins later than the ledger stands, or not at all."""
+    """Raise `Diverged` if Spark begins later than the ledger stands, or skips a partition."""
     late = [
-        f"{name} begins at offset {starts[name]} and the ledger goes on at {at} "
-        f"({starts[name] - at} offsets are left out)"
+        f"{name} begins at offset {starts[name]} and the ledger continues at {at} "
+        f"({starts[name] - at} offsets are skipped)"
         for name, at in sorted(known.items())
         if name in starts and starts[name] > at
     ]
     late += [
-        f"{name}, which the ledger goes on with at {at}, is not read at all"
+        f"{name}, which the ledger continues at {at}, is not read at all"
         for name, at in sorted(known.items())
         if name not in starts
     ]
     if late:
         raise Diverged(
-            f"pipeline {pipeline!r}: the checkpoint was lost, and events would be left out: "
+            f"pipeline {pipeline!r}: the checkpoint was lost, and events would be skipped: "
             f"{'; '.join(late)}. Nothing was sent. Start with .option('startingOffsets', "
-            f"'{starting_offsets(known, starts)}'), or say accept_gap=True to go on without them"
+            f"'{starting_offsets(known, starts)}'), or pass accept_gap=True to continue without "
+            "them"
         )
 
 
 def starting_offsets(known: Mapping[str, int], names: Iterable[str]) -> str:
-    """Give the ledger's positions as Spark's `startingOffsets`; what it does not know, from the
-    earliest (-2). Spark wants all partitions of its topics and no others.
+    """Return the ledger's positions as Spark's `startingOffsets`; unknown partitions from the
+    earliest offset (-2). Spark needs all partitions of its topics and no others.
     """
     topics: dict[str, dict[str, int]] = {}
     for name in sorted(names):
@@ -281,21 +276,21 @@ def starting_offsets(known: Mapping[str, int], names: Iterable[str]) -> str:
 
 
 def _offset(event: EventID) -> int:
-    """The offset in a position: the id itself, or the first of its parts."""
+    """Return the offset in a position: the id itself, or the first of its parts."""
     return int(event[0] if isinstance(event, tuple) else event)
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What Kafka says of the topics that Spark reads.
+    """The topics that Spark reads, as Kafka describes them.
 
     Attributes:
         ids: the id of each topic.
-        why: why there are topics whose id is not known.
+        why: the reason, if the ids of some topics are not known.
     """
 
     ids: Mapping[str, str] = field(default_factory=dict)
-    why: str = "nobody could be asked"
+    why: str = "no broker could be asked"
 
 
 UNKNOWN = Sources()
@@ -304,29 +299,29 @@ UNKNOWN = Sources()
 def compare_topics(
     pipeline: str, known: Mapping[str, str], request: OpenRequest, *, lost: bool
 ) -> dict[str, str]:
-    """Give the ids of all topics that were ever read; `lost` says that a checkpoint was.
+    """Return the ids of all topics that were ever read; `lost` is whether a checkpoint was lost.
 
-    Raises `Diverged` when a topic was made anew, and, where only its id could show that, when its
-    id was known and is not any more.
+    Raises `Diverged` if a topic was recreated, and, if only its id could show that, if its id was
+    known and is not any more.
     """
-    told = request.sources
+    sources = request.sources
     for topic, before in known.items():
-        now = told.ids.get(topic, before)
+        now = sources.ids.get(topic, before)
         if now != before:
             raise Diverged(
-                f"pipeline {pipeline!r}: topic {topic!r} was made anew. Its id is {now}, what was "
-                f"delivered came from the one with the id {before}, and offsets begin anew with "
-                "the topic, so its events would be skipped as delivered. Nothing was sent. Start "
+                f"pipeline {pipeline!r}: topic {topic!r} was recreated. Its id is {now}, events "
+                f"were delivered from the one with the id {before}, and offsets of a new topic "
+                "begin at 0, so its events would be skipped as delivered. Nothing was sent. Start "
                 "under a new name"
             )
     read = known if request.starts is None else {name.rpartition("/")[0] for name in request.starts}
-    unknown = [topic for topic in sorted(known) if topic in read and topic not in told.ids]
+    unknown = [topic for topic in sorted(known) if topic in read and topic not in sources.ids]
     if lost and unknown and not request.accept_gap:
         raise Diverged(
-            f"pipeline {pipeline!r}: the checkpoint was lost, and nobody can tell whether topic "
+            f"pipeline {pipeline!r}: the checkpoint was lost, and semel cannot check whether topic "
             f"{unknown[0]!r} is still the one with the id {known[unknown[0]]} that was delivered "
-            f"from: {told.why}. Were it made anew, its events would be skipped as delivered. "
-            "Nothing was sent. Mend that, or look for yourself and say accept_gap=True to go on "
-            "without comparing"
+            f"from: {sources.why}. If it was recreated, its events would be skipped as delivered. "
+            "Nothing was sent. Fix that, or check the topic yourself and pass accept_gap=True to "
+            "continue without comparing"
         )
-    return {**known, **told.ids}
+    return {**known, **sources.ids}

@@ -1,7 +1,7 @@
-"""What became of events that are not delivered, for as long as the pipeline lives: sets of ids.
+"""Ids of events that were discarded or skipped, kept for as long as the pipeline exists.
 
-A parked row says it with time and reason until it is pruned; then only the id stays. Always true:
-an id goes into a set in the commit that removes its row, so one of both always says it.
+A parked row has time and reason until it is pruned; then only the id stays. Always true: an id goes
+into a set in the commit that removes its row, so the outcome is always recorded in one of them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ TABLE = "outcomes"
 
 @dataclass(frozen=True, slots=True)
 class OutcomeRow:
-    """Of one entity (by position: one source partition) at one sink: what a person discarded, and
-    what policy `skip` did not send again.
+    """Events of one entity (by position: one source partition) at one sink that a person discarded,
+    or that policy `skip` did not send again.
     """
 
     scope: str
@@ -38,7 +38,7 @@ class OutcomeRow:
     skipped: IdSet = field(default=IdSet.EMPTY)
 
     def dump(self) -> str:
-        """Give the payload."""
+        """Return the payload."""
         return payloads.dump(
             {
                 "scope": self.scope,
@@ -59,7 +59,7 @@ class OutcomeRow:
         return cls(row.text("scope"), discarded, skipped)
 
     def joined(self, rows: Iterable[ParkedRow]) -> OutcomeRow:
-        """Give it with what these parked rows say."""
+        """Return the row with the outcomes of these parked rows."""
         known = list(rows)
         discarded = [row.event for row in known if row.state is ParkedState.DISCARDED]
         skipped = [row.event for row in known if row.state is ParkedState.SKIPPED]
@@ -70,19 +70,19 @@ class OutcomeRow:
         )
 
     def state_of(self, event: EventID) -> ParkedState | None:
-        """Say what became of an event, where it is known."""
+        """Return the state of an event, or None if it is not recorded here."""
         if event in self.discarded:
             return ParkedState.DISCARDED
         return ParkedState.SKIPPED if event in self.skipped else None
 
 
 def outcome_key(pipeline: str, sink: str, scope: str) -> Key:
-    """Name the row of one entity or source partition."""
+    """Return the key of one entity or source partition."""
     return key(TABLE, pipeline, sink, scope)
 
 
 def is_kept(row: ParkedRow) -> bool:
-    """Whether the outcome of a parked event is to be known for ever."""
+    """Whether the outcome of a parked event is kept after pruning."""
     if comes_anew(row):
         return False
     return row.state in (ParkedState.DISCARDED, ParkedState.SKIPPED)
@@ -91,8 +91,8 @@ def is_kept(row: ParkedRow) -> bool:
 def with_outcomes(
     client: LedgerClient, sink: str, rows: list[ParkedRow]
 ) -> tuple[Key, str | None, str]:
-    """Give the key of the row that keeps the outcomes of parked events of one scope, its text as it
-    stands, and its text with them.
+    """Return the key of the row for outcomes of parked events of one scope, its recorded text, and
+    its text with them.
     """
     scope = rows[0].scope
     at = outcome_key(client.pipeline, sink, scope)

@@ -1,10 +1,10 @@
-"""Parked events and heads: what is kept out of the way of the stream, and who has to wait for it.
+"""Parked events and heads: events that are kept beside the stream, and entities that wait for them.
 
 Always true:
 - an event is parked at most once for its minibatch: the key decides;
-- while an event blocks its entity there is a head, and only the partition of the entity makes one
+- while an event blocks its entity there is a head, and only the partition of the entity creates one
   while it runs;
-- parking behind, draining and unblocking all require the head as they saw it, so none misses
+- parking behind, draining and unblocking all require the head as they read it, so none misses
   another.
 """
 
@@ -33,16 +33,16 @@ Entity = tuple[str, str]
 """The ordering key and the scope of its ids: the entity twice, or entity and source partition."""
 
 Heads = dict[Entity, tuple[HeadRow, str]]
-"""The heads as they were last seen, with their text."""
+"""The heads as they were last read, with their text."""
 
 
 class HeadMoved(LedgerError):
-    """A head is not as it was when last seen; nothing was written. Never leaves the delivery."""
+    """A head changed since it was read; nothing was written. Never leaves the room `delivery`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parks:
-    """What a commit requires and writes to park events, and the heads it leaves."""
+    """The requirements and updates that park events, and the heads after the commit."""
 
     rows: tuple[ParkedRow, ...] = ()
     requirements: tuple[Requirement, ...] = ()
@@ -50,13 +50,13 @@ class Parks:
     heads: tuple[tuple[Entity, HeadRow], ...] = ()
 
     def stand(self, client: LedgerClient) -> bool:
-        """Say whether these events have been parked, whatever became of them since."""
+        """Whether these events have been parked, whatever their state is now."""
         keys = [update.key for update in self.updates if isinstance(update, Put)]
         parked = [each for each in keys if each.table == PARKED]
         return bool(parked) and len(client.read(*parked)) == len(parked)
 
     def apply_to(self, heads: Heads) -> None:
-        """Remember the heads as the commit left them."""
+        """Update the known heads after the commit."""
         for entity, head in self.heads:
             heads[entity] = (head, head.dump())
 
@@ -65,7 +65,7 @@ NOTHING = Parks()
 
 
 def parked_key(pipeline: str, sink: str, row: ParkedRow) -> Key:
-    """Name the row of a parked event."""
+    """Return the key of a parked event."""
     return key(
         PARKED,
         pipeline,
@@ -78,13 +78,13 @@ def parked_key(pipeline: str, sink: str, row: ParkedRow) -> Key:
 
 
 def event_in_key(row: ParkedRow) -> str:
-    """Write the event as it stands in the key of its row."""
+    """Return the event id as it is written in the key of its row."""
     return event_part(_event_of(row.entity, row.scope, row.event))
 
 
 def _event_of(entity: str, scope: str, event: EventID) -> EventID:
-    """With position identity an ordering entity says nothing of the event: its source partition
-    does.
+    """Return the id with its source partition, if the ordering entity does not contain it (position
+    identity).
     """
     if entity == scope:
         return event
@@ -92,7 +92,7 @@ def _event_of(entity: str, scope: str, event: EventID) -> EventID:
 
 
 def head_key(pipeline: str, sink: str, entity: Entity) -> Key:
-    """Name the head of an entity."""
+    """Return the key of the head of an entity."""
     parts = (entity[0],) if entity[0] == entity[1] else entity
     return key(HEADS, pipeline, sink, *parts)
 
@@ -104,9 +104,9 @@ def parking(
     heads: Heads,
     marks: Mapping[Key, str] | None = None,
 ) -> Parks:
-    """Make what a commit needs to park `rows`, given the heads and marks as they were last seen.
+    """Return the requirements and updates that park `rows`, for heads and marks as last read.
 
-    A mark is a row that only says there was a doubt about an event; such a row may be parked over.
+    A mark is a row that only records a doubt about an event; a parked event may replace it.
     """
     requirements: list[Requirement] = []
     updates: list[Update] = []
@@ -140,12 +140,12 @@ def parking(
 
 
 def _origin(row_key: Key, row: ParkedRow) -> str:
-    """Name what made a head: the event, and how often it had been tried and resolved by then."""
+    """Return what created a head: the event, its attempts and its state at that time."""
     return f"{row_key.key}#{row.attempts}#{row.state.value}"
 
 
 def read_heads(client: LedgerClient, sink: str) -> Heads:
-    """Give every blocked entity of a sink."""
+    """Return every blocked entity of a sink."""
     found: Heads = {}
     for at, text in client.scan(HEADS, prefix(client.pipeline, sink)):
         head = HeadRow.load(text, at)
@@ -156,7 +156,7 @@ def read_heads(client: LedgerClient, sink: str) -> Heads:
 def read_parked(
     client: LedgerClient, sink: str, entity: str | None = None, minibatch: Minibatch | None = None
 ) -> list[tuple[Key, ParkedRow, str]]:
-    """Give parked rows of a sink with their keys and texts, in the order in which they came."""
+    """Return parked rows of a sink with their keys and texts, in the order of their arrival."""
     parts = (client.pipeline, sink) if entity is None else (client.pipeline, sink, entity)
     rows = [
         (row_key, ParkedRow.load(text, row_key), text)
@@ -167,13 +167,13 @@ def read_parked(
 
 
 def fill(client: LedgerClient, row_key: Key, text: str, full: ParkedRow) -> None:
-    """Give a parked event its payload, unless a person has resolved it meanwhile."""
+    """Write the payload of a parked event, unless a person has resolved it meanwhile."""
     with suppress(Conflict):
         client.commit([Equals(row_key, text)], [Put(row_key, full.dump())])
 
 
 def note(client: LedgerClient, sink: str, row: ParkedRow) -> None:
-    """Park a row that only tells, if the ledger answers at once and nothing stands there."""
+    """Record a mark: a row that only records a doubt. One try; a row that is there stays."""
     parks = parking(client.pipeline, sink, [row], {})
     with suppress(Conflict, LedgerUnavailable):
         client.store.commit(parks.requirements, parks.updates)
@@ -182,19 +182,19 @@ def note(client: LedgerClient, sink: str, row: ParkedRow) -> None:
 def resolve(
     client: LedgerClient, sink: str, row_key: Key, decision: ParkedState, by: str, reason: str
 ) -> ParkedRow:
-    """Record what a person says of a parked event: DELIVERED, DISCARDED, or RESEND.
+    """Record a person's decision about a parked event: DELIVERED, DISCARDED, or RESEND.
 
-    An event that has no payload yet, because a checkpoint was lost while it was being sent, goes
-    when it has come again. May be repeated. RESEND can be taken back until a sender has claimed
-    the event: both require the row as it stood. Raises `ConfigurationError` when there is no such
-    event or it cannot be resolved so.
+    An event without a payload, because a checkpoint was lost while it was being sent, is sent when
+    it has arrived again. May be repeated. RESEND can be taken back until a sender has claimed the
+    event: both require the row as it was read. Raises `ConfigurationError` if there is no such
+    event or it cannot be resolved like this.
     """
     while True:
         text = client.read_one(row_key)
         if text is None:
             raise ConfigurationError(
                 f"pipeline {client.pipeline!r}, sink {sink!r}: nothing is parked at {row_key.key}; "
-                "`semel parked ls` shows what is"
+                "`semel parked ls` lists parked events"
             )
         row = ParkedRow.load(text, row_key)
         if row.state is decision:
@@ -226,26 +226,26 @@ def resolve(
 
 
 def _still_blocks(row: ParkedRow, decision: ParkedState) -> bool:
-    """An event that is to be sent again holds its followers back until it is."""
+    """Whether later events wait: for one to be resent until it is sent, else as before."""
     return decision is ParkedState.RESEND or (row.blocks and not decision.final)
 
 
 def _refuse(pipeline: str, row: ParkedRow) -> None:
-    """Say why a parked event cannot be resolved."""
+    """Raise `ConfigurationError` if a parked event cannot be resolved."""
     name = f"pipeline {pipeline!r}: event {row.event} of {row.entity!r}"
     if row.state not in (ParkedState.HELD, ParkedState.REJECTED, ParkedState.RESEND):
         raise ConfigurationError(
-            f"{name} is {row.state.value}: only what is held or rejected waits for a decision, and "
-            "a resend can be taken back while nobody has begun it. The query finds out what became "
-            "of one that is sending"
+            f"{name} is {row.state.value}: only held or rejected events wait for a decision, and "
+            "a resend can be taken back until it begins. The query records the outcome of an event "
+            "that is being sent"
         )
 
 
 def next_of(
     rows: Iterable[tuple[Key, ParkedRow, str]], entity: Entity
 ) -> tuple[Key, ParkedRow, str] | None:
-    """Give the first parked event of an entity that is not final and that anybody waits for or
-    asked for.
+    """Return the first parked event of an entity that is not final and that other events, or a
+    person, wait for.
     """
     for item in rows:
         row = item[1]

@@ -3,9 +3,9 @@
 Always true:
 - the row in `streams` is durable before the first effect, and a span in `events` before its first
   chunk is sent;
-- whoever claims a partition that is not complete takes it over, and no earlier attempt can write
-  any more;
-- each commit requires what it changes, so a twin of it that arrives late meets a `Conflict`.
+- an attempt that claims a partition which is not complete takes it over, and no earlier attempt can
+  write any more;
+- each commit requires the rows that it changes, so a late copy of it meets a `Conflict`.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from semel.runtime import Process
 
 MERGE_EVERY = 16
-"""Settled spans stand as rows of their own until so many can be told as one."""
+"""This many settled spans are merged into one row."""
 MERGED_BYTES_MAX = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Claimant:
-    """Who claims: the attempt, its process, and Spark's partitionId of its task."""
+    """The attempt that claims, its process, and Spark's partitionId of its task."""
 
     attempt: Attempt
     process: Process
@@ -52,7 +52,7 @@ class PartitionClaim:
 
     Attributes:
         may_grow: whether a minibatch that was complete may have further events (position).
-        asked_at: on the own monotonic clock, just before the ledger was last asked: a lease counts
+        asked_at: the own monotonic clock just before the ledger was last asked; the lease counts
             from there.
         predecessor: the row as it was before this attempt took it over.
     """
@@ -80,12 +80,14 @@ class PartitionClaim:
         location: str | None = None,
         begins: list[Any] | None = None,
     ) -> Found:
-        """Insert the row with the first span, or find what stands there and take it over; `begins`
-        is the sort key of its first event, where no span tells it.
+        """Insert the row with the first span, or take over the row that is there; `begins` is the
+        sort key of its first event, if there is no first span.
 
-        NEW only if this very attempt inserted the row. Raises `Fenced` when a later attempt or run
-        has it.
+        Returns NEW only if this very attempt inserted the row. Raises `Fenced` if a later attempt
+        or run has it.
         """
+        # 1. Make the row, with the number from which this minibatch counts: a replay after a crash
+        #    counts from the same number.
         standing = self.opening.standing(self.sink, self.partition)
         fresh = PartitionRow(
             partition=self.partition,
@@ -101,9 +103,13 @@ class PartitionClaim:
             first=(_begins(first) if begins is None else begins) if self.may_grow else None,
             columns=self.columns,
         )
+        # 2. Refuse a partition that a complete minibatch did not have, before anything is written.
         joined = self.sink in self.opening.joined
         if self.opening.row.again and not self.may_grow and not joined:
             self._refuse_growth()
+        # 3. One commit: the row, the first intent, and what is parked. After a crash from here on,
+        #    the next attempt finds which events may have been sent. It requires the open minibatch
+        #    as this run opened it, so an attempt of a replaced run fails here.
         put = Put(self._row_key, fresh.dump())
         updates: list[Update] = [put, *parks.updates]
         text = "" if first is None else first.dump()
@@ -117,6 +123,7 @@ class PartitionClaim:
                 landed=lambda: self.client.stands([put]),
             )
         except Conflict:
+            # 4. The row is there, so an earlier attempt began: take it over.
             return self._take_over()
         self.row, self._text = fresh, put.payload
         if first is not None:
@@ -124,8 +131,10 @@ class PartitionClaim:
         return Found.NEW
 
     def _take_over(self) -> Found:
-        """Find what stands there: complete, or pending and from now on ours."""
+        """Find the row complete, or take over a pending one."""
         while True:
+            # 1. Read the open minibatch and the row together: a run that was replaced while its
+            #    task started stops here.
             self.asked_at = self.client.clock.monotonic()
             rows = self.client.read(self._open_key, self._row_key)
             if rows.get(self._open_key) != self.opening.text:
@@ -133,18 +142,22 @@ class PartitionClaim:
             text = rows.get(self._row_key)
             if text is None:
                 raise HeadMoved
+            # 2. A complete partition is only counted and compared.
             found = PartitionRow.load(text, self._row_key)
             if found.state is PartitionState.COMPLETE:
                 self.row, self._text = found, text
                 return Found.COMPLETE
+            # 3. Refuse what this attempt may not take: half of a partition, or a later attempt's.
             self._refuse_two_tasks(found)
             if found.attempt > self.who.attempt:
                 raise self._fenced(f"attempt {found.attempt} has it")
+            # 4. Write this attempt into the row before its spans are read: the attempt before may
+            #    still be alive, and from this commit on it can record nothing more.
             if self._seize(found, text):
                 return Found.PENDING
 
     def _seize(self, found: PartitionRow, text: str) -> bool:
-        """Write this attempt into a pending row; False when somebody else was faster."""
+        """Write this attempt into a pending row; False if the row changed meanwhile."""
         taken = replace(
             found,
             attempt=self.who.attempt,
@@ -168,7 +181,7 @@ class PartitionClaim:
         return True
 
     def spans(self) -> list[SpanRow]:
-        """Give the recorded spans of a partition that was found pending, in their order."""
+        """Return the recorded spans of a partition that was found pending, in their order."""
         rows = self.client.scan(EVENTS, prefix(*self._parts))
         found = [(SpanRow.load(text, at), text) for at, text in rows]
         if found:
@@ -177,11 +190,11 @@ class PartitionClaim:
         return [span for span, _ in found]
 
     def reopen(self, done: int) -> None:
-        """Put a complete row back to pending because events beyond its range came (position
+        """Put a complete row back to pending because events beyond its range arrived (position
         identity).
         """
         if self.row is None:
-            raise AssertionError("reopen comes after claim")
+            raise AssertionError("reopen before claim")
         again = replace(
             self.row,
             state=PartitionState.PENDING,
@@ -213,9 +226,11 @@ class PartitionClaim:
     ) -> None:
         """Settle (or withdraw) the last span, record the next one, and park, in one commit.
 
-        Raises `Fenced` when the partition changed hands, `HeadMoved` when only a head did: then
-        nothing was written, and the caller looks at the heads again.
+        Raises `Fenced` if another attempt has the partition, `HeadMoved` if only a head changed:
+        then nothing was written, and the caller reads the heads again.
         """
+        # 1. Require the open minibatch, the row and the last span as they were last seen: an
+        #    attempt that was replaced while it called its destination fails here.
         requirements: list[Requirement] = [self._open_stands, Equals(self._row_key, self._text)]
         updates: list[Update] = list(parks.updates)
         row, row_text = self.row, self._text
@@ -225,17 +240,21 @@ class PartitionClaim:
             row = replace(row, waited=True, at=self.client.clock.wall())
             row_text = row.dump()
             updates.append(Put(self._row_key, row_text))
+        # 2. Settle the last span and record the next one in the same commit. A crash before it
+        #    leaves the last span intended, and its events in doubt; a crash after it leaves the
+        #    next one intended, although nothing of it was sent.
         proof: list[Update] = []
         texts = [span.dump() if span is not None else "" for span in (settled, intended)]
         if settled is not None:
             proof.append(Put(self._span_key(settled.number), texts[0]))
         elif withdrawn and self._last is not None:
             gone = Delete(self._span_key(self._last[0].number))
-            # Gone while the row is still ours: nobody else can have withdrawn it.
+            # Gone while the row is still ours: no other attempt can have withdrawn it.
             proof += [gone, Put(self._row_key, row_text)]
         if intended is not None:
             requirements.append(Absent(self._span_key(intended.number)))
             proof.append(Put(self._span_key(intended.number), texts[1]))
+        # 3. Merge settled spans in that commit too, so that each event is named by one span always.
         merged = self._merge()
         asked_at = self.client.clock.monotonic()
         try:
@@ -246,6 +265,7 @@ class PartitionClaim:
             )
         except Conflict:
             raise self._why(parks) from None
+        # 4. Only now remember it: after an error the rows are as they were last seen.
         self.asked_at = asked_at
         self.row, self._text = row, row_text
         if merged:
@@ -259,12 +279,12 @@ class PartitionClaim:
             self._last = (intended, texts[1])
 
     def keep(self, span: SpanRow, parks: Parks = NOTHING) -> None:
-        """Let the last span stay intended under its number, with less to send, and park.
+        """Keep the last span intended under its number, with fewer events to send, and park.
 
         Raises `Fenced` and `HeadMoved` as `write` does.
         """
         if self._last is None or self._last[0].number != span.number:
-            raise AssertionError("what is kept is the last span")
+            raise AssertionError("only the last span can be kept")
         at, text = self._span_key(span.number), span.dump()
         asked_at = self.client.clock.monotonic()
         put = Put(at, text)
@@ -283,11 +303,11 @@ class PartitionClaim:
         self.asked_at, self._last = asked_at, (span, text)
 
     def check(self) -> None:
-        """Ask the ledger whether this attempt still has the partition: a new lease, or `Fenced`."""
+        """Renew the lease. Raises `Fenced` if this attempt does not have the partition any more."""
         asked_at = self.client.clock.monotonic()
         rows = self.client.read(self._open_key, self._row_key)
         if rows.get(self._open_key) != self.opening.text:
-            raise self._fenced("the driver has gone on")
+            raise self._fenced("the driver opened another minibatch")
         if rows.get(self._row_key) != self._text:
             raise self._fenced("another attempt has it")
         self.asked_at = asked_at
@@ -298,7 +318,7 @@ class PartitionClaim:
         return 0 if self._last is None else self._last[0].number + 1
 
     def _merge(self) -> tuple[tuple[SpanRow, str], list[Update]] | None:
-        """Tell settled neighbours as one row, as far as it stays small; give the last row and the
+        """Merge settled neighbours into one row, up to a size; return the last row and the
         updates.
         """
         if len(self._settled) < MERGE_EVERY:
@@ -323,7 +343,7 @@ class PartitionClaim:
     # -- what went wrong
 
     def _why(self, parks: Parks) -> Fenced | HeadMoved:
-        """Tell a lost partition from a moved head."""
+        """Return `Fenced` if the partition was lost, `HeadMoved` if only a head changed."""
         rows = self.client.read(self._open_key, self._row_key)
         if rows.get(self._open_key) != self.opening.text:
             return self._gone_on()
@@ -331,39 +351,39 @@ class PartitionClaim:
             return self._fenced("another attempt has it")
         if parks.requirements:
             return HeadMoved()
-        return self._fenced("its spans were written by somebody else")
+        return self._fenced("another attempt wrote its spans")
 
     def _gone_on(self) -> Fenced:
-        """Raises `ConfigurationError` where the ledger does not know the pipeline at all."""
+        """Raises `ConfigurationError` if the ledger does not know the pipeline at all."""
         require_known(self.client)
-        return self._fenced("the driver has gone on")
+        return self._fenced("the driver opened another minibatch")
 
     def _fenced(self, why: str) -> Fenced:
         return Fenced(
             f"pipeline {self.client.pipeline!r}, sink {self.sink!r}, minibatch "
             f"{self.opening.row.minibatch}, partition {self.partition}: attempt {self.who.attempt} "
-            f"stops, because {why}. Nothing is to be done: the other one delivers the rest"
+            f"stops, because {why}. No action needed: the newer attempt delivers the rest"
         )
 
     def _refuse_growth(self) -> None:
-        """A minibatch that was complete without this partition has no events in it."""
+        """Refuse a partition that a complete minibatch did not have."""
         if self.client.read_one(self._row_key) is None:
             raise Diverged(
                 f"pipeline {self.client.pipeline!r}, sink {self.sink!r}, minibatch "
                 f"{self.opening.row.minibatch}: it was complete without partition "
-                f"{self.partition}, and a replay gives events in it. The query does not give the "
+                f"{self.partition}, and a replay has events in it. The query does not return the "
                 "same rows for the same input; nothing was sent"
             )
 
     def _refuse_two_tasks(self, found: PartitionRow) -> None:
-        """A partition belongs to one task; two of one run would each deliver a part of it under one
-        order.
+        """Refuse a partition whose rows are in two tasks of one run: each would deliver a part of
+        it under one order.
         """
         if found.attempt.run == self.who.attempt.run and found.task != self.who.task:
             raise ConfigurationError(
                 f"pipeline {self.client.pipeline!r}, sink {self.sink!r}, partition "
                 f"{self.partition}: its rows are in two tasks of Spark ({found.task} and "
-                f"{self.who.task}). Leave out `minPartitions`, `maxRecordsPerPartition` and "
+                f"{self.who.task}). Remove `minPartitions`, `maxRecordsPerPartition` and "
                 "`repartition` between the source and semel.deliver"
             )
 
@@ -397,7 +417,7 @@ class PartitionClaim:
 
 
 def _begins(span: SpanRow | None) -> list[Any] | None:
-    """The sort key of the first event of a span, with position identity: its least id."""
+    """Return the sort key of the first event of a span, with position identity: its least id."""
     if span is None or not span.ids or not span.ids[0]:
         return None
     least: Any = min(cast("Any", ids).min() for _, ids in span.ids[0].items())
@@ -405,7 +425,7 @@ def _begins(span: SpanRow | None) -> list[Any] | None:
 
 
 def _as_one(run: list[tuple[SpanRow, str]]) -> tuple[SpanRow, str]:
-    """Tell neighbours as one span under the number of the first; what it says is what they said."""
+    """Merge neighbours into one span under the number of the first; it names the same events."""
     head, last = run[0][0], run[-1][0]
     if head is last:
         return run[0]

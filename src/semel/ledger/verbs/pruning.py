@@ -1,15 +1,16 @@
-"""Pruning: what is final and older than `remember` goes; every table of the ledger stops growing.
+"""Pruning: final rows older than `remember` are removed, so that no table of the ledger grows
+forever.
 
-Rows of minibatches are swept when the next but one opens, journals are compacted as they grow. What
-is left for here: parked events that are final, and remembered id sets. Of an event that a person
-discarded or policy `skip` dropped the id stays (`outcomes`). Where a set goes, a mark stays: after
-a lost checkpoint an id that is not remembered may be new, or older than what is remembered.
+Rows of minibatches are swept when the next but one opens, journals are compacted as they grow. This
+module removes the rest: parked events that are final, and remembered id sets. The id of an event
+that a person discarded or policy `skip` dropped stays (`outcomes`). A removed set leaves a mark:
+after a lost checkpoint an id that is not remembered may be new, or older than the remembered ones.
 
 Always true:
-- only the run that has the pipeline prunes, because what may go depends on when its generation
-  began;
-- after a lost checkpoint nobody can tell when the input was read again: what was remembered then
-  stays until a checkpoint is lost once more.
+- only the run that has the pipeline prunes, because what may be removed depends on when its
+  generation began;
+- after a lost checkpoint it is not known when the input has been read again: ids remembered then
+  stay until a checkpoint is lost once more.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ if TYPE_CHECKING:
 
 REMEMBER_S = 7 * 86_400.0
 ROWS_MAX = 500
-"""How many parked events of one entity are removed with one commit."""
+"""How many parked events of one entity one commit removes."""
 
 
 @dataclass(frozen=True)
 class Pruning:
-    """Removes what is older than `remember_s`. Runs on the driver, now and then."""
+    """Removes rows older than `remember_s`. Runs on the driver, from time to time."""
 
     client: LedgerClient
     remember_s: float = REMEMBER_S
 
     def run(self, sinks: Iterable[str], lost_before: int = 0) -> int:
-        """Remove old rows; say how many. Sets of minibatches below `lost_before` were kept for a
-        re-read that another one has replaced just now.
+        """Remove old rows and return how many. Sets of minibatches below `lost_before` were kept
+        for a re-read that another one has just replaced.
         """
         now = self.client.clock.wall()
         old = now - self.remember_s
@@ -69,7 +70,7 @@ class Pruning:
         return removed
 
     def _prune_unsure(self, sink: str, now: float, still: list[Equals]) -> int:
-        """Remove what may have been sent before a checkpoint was lost; by then it came again."""
+        """Remove records of what may have been sent before a checkpoint was lost, once re-read."""
         name = unsure_of(sink).name
         return sum(
             self._remove(row_key, text, still)
@@ -80,8 +81,8 @@ class Pruning:
     def _prune_parked(
         self, sink: str, opened: OpenRow | None, old: float, still: list[Equals]
     ) -> int:
-        """Remove parked events that are final and old; keep the ids of those whose outcome a
-        watermark does not tell.
+        """Remove parked events that are final and old; keep the ids of those whose outcome is not
+        in a watermark.
         """
         removed = 0
         kept: dict[str, list[tuple[Key, ParkedRow, str]]] = {}
@@ -99,7 +100,7 @@ class Pruning:
         return removed
 
     def _keep(self, sink: str, items: list[tuple[Key, ParkedRow, str]], still: list[Equals]) -> int:
-        """Remove parked events of one scope, and put their ids where they stay, in one commit."""
+        """Remove parked events of one scope and keep their ids, in one commit."""
         at, before, after = with_outcomes(self.client, sink, [row for _, row, _ in items])
         required = [Absent(at) if before is None else Equals(at, before)]
         try:
@@ -112,8 +113,8 @@ class Pruning:
         return len(items)
 
     def _forget(self, row_key: Key, text: str, still: list[Equals], generation: int) -> int:
-        """Remove a remembered set; say in its partition of which generation something was
-        forgotten, and still in which one an id was met.
+        """Remove a remembered set; record in its partition which generation was forgotten, and in
+        which one an id was last met.
         """
         mark = Key(row_key.table, row_key.key.rpartition("/")[0] + "/" + keys.part(FORGOTTEN))
         known = self.client.read_one(mark)
@@ -140,14 +141,14 @@ class Pruning:
 
 
 def _re_read(opened: OpenRow | None, entry: dict[str, Any]) -> bool:
-    """Whether a set is of before the last lost checkpoint, so that its events may come again."""
+    """Whether a set is from before the last lost checkpoint: its events may arrive again."""
     if opened is None or opened.began == 1:
         return False
     return bool(entry["number"] < opened.first if opened.first else entry["at"] < opened.since)
 
 
 def _judgeable(opened: OpenRow | None, serial: int) -> bool:
-    """Whether a minibatch is run again and may be judged: its set says what it delivered."""
+    """Whether a minibatch runs again and may be judged: its set records what it delivered."""
     if opened is None or (opened.complete and opened.judged is None):
         return False
     again = opened.again or opened.continues or opened.judged is not None
@@ -155,13 +156,13 @@ def _judgeable(opened: OpenRow | None, serial: int) -> bool:
 
 
 def _generation(opened: OpenRow | None, entry: dict[str, Any]) -> int:
-    """Give the generation of a set: the one in force, or one before the last lost checkpoint."""
+    """Return the generation of a set: the current one, or one before the last lost checkpoint."""
     began = 1 if opened is None else opened.began
     return began - 1 if _re_read(opened, entry) else began
 
 
 def _replayable(opened: OpenRow | None, minibatch: Minibatch) -> bool:
-    """Whether a minibatch is not swept yet: what is parked of it may be met again."""
+    """Whether a minibatch is not swept yet: its parked events may arrive again."""
     if opened is None or minibatch.generation != opened.minibatch.generation:
         return False
     return minibatch.batch >= opened.reached()[0] - 1
@@ -169,10 +170,10 @@ def _replayable(opened: OpenRow | None, minibatch: Minibatch) -> bool:
 
 def _is_set(row: dict[str, object]) -> bool:
     """Whether a journal row is a remembered set of one minibatch: its only name is its number,
-    beside the mark of the generation that has met what is known.
+    beside the mark of the generation that last met a remembered id.
     """
     state = row["state"]
     if not isinstance(state, dict) or set(state) - {MET} != {str(row["number"])}:
         return False
-    # An entity may be called like a number too; but of an increasing id a list is kept, not sets.
+    # An entity may be named like a number too; but for increasing ids a list is kept, not sets.
     return isinstance(state[str(row["number"])], dict)

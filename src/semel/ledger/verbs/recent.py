@@ -1,7 +1,7 @@
-"""Which minibatch had an event, where no span names it: from the rows that are kept for a replay.
+"""Finding the minibatch of an event that no span names, in the rows that are kept for a replay.
 
-TRANSACTIONAL and SEQUENCED destinations know themselves what they have, so no span is recorded. The
-row of a complete partition still says when and by whom, and what is journaled with it which ids.
+TRANSACTIONAL and SEQUENCED destinations know what they have, so no span is recorded. The row of a
+complete partition still has time and attempt, and the journal has the ids.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Recent:
     """The minibatch and partition in which an event was handled.
 
     Attributes:
-        certain: whether the event itself is recorded there; else only a range that holds its id.
+        certain: whether the event itself is recorded there, or only a range that contains its id.
     """
 
     minibatch: Minibatch
@@ -87,7 +87,7 @@ def _holds(
     where: tuple[PartitionRow, int],
     what: tuple[str, EventID],
 ) -> bool | None:
-    """Say whether a partition of the minibatch `serial` had an event; None when it had not."""
+    """Return whether an event is certainly, or may be, in a partition; None if it is not."""
     (row, serial), (entity, event) = where, what
     kind = identity.get("kind")
     if kind == "position":
@@ -119,8 +119,8 @@ def is_upto(event: EventID, last: EventID | None) -> bool:
 
 
 def _in_range(row: PartitionRow, event: EventID) -> bool | None:
-    """With position identity: whether it is between the first and last event, and surely there was
-    one with this offset, because none between them is missing.
+    """Return, with position identity, whether an event is certainly in a range, because no offset
+    of it is missing; None if it is not in the range.
     """
     wanted = list(event) if isinstance(event, tuple) else [event]
     ends = row.first or [], row.last or []
@@ -136,7 +136,7 @@ def _in_range(row: PartitionRow, event: EventID) -> bool | None:
 def _states(
     client: LedgerClient, operator: Operator, partition: str, serial: int
 ) -> tuple[State, State, str]:
-    """Give the state of a partition before a minibatch and after it, and where its rows are."""
+    """Return the state of a partition before and after a minibatch, and the prefix of its keys."""
     place = prefix(client.pipeline, operator.name, partition)
     numbered = [(number_in(row[0]), row) for row in client.scan(JOURNAL, place)]
     before = states_of(row for number, row in numbered if number < serial)
@@ -145,7 +145,7 @@ def _states(
 
 
 def _last(value: Any) -> EventID | None:
-    """Give the last id that an entity reached, of increasing ids."""
+    """Return the last id that an entity reached, of increasing ids."""
     if not isinstance(value, list) or not value:
         return None
     last: EventID | None = tuple(value[0]) if isinstance(value[0], list) else value[0]

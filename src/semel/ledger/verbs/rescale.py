@@ -1,10 +1,10 @@
-"""Changing how many entity buckets there are, and how entities are spread, between minibatches.
+"""Changing the number of entity buckets, and how entities are spread, between minibatches.
 
-New rows are written beside the old ones, under partition names that carry the number of buckets;
-one small commit then switches. A crash before it leaves the old number in force, and doing it again
-writes the same rows. Always true: what each of the last two minibatches changed, and each set of
-remembered ids, stays a row of its own, so that it can be replayed, judged and forgotten without the
-others.
+New rows are written beside the old ones, under partition names that contain the number of buckets;
+one small commit then switches. A crash before it leaves the old number in force, and a repetition
+writes the same rows. Always true: the changes of each of the last two minibatches, and each set of
+remembered ids, stay rows of their own, so that each can be replayed, judged and forgotten without
+the others.
 """
 
 from __future__ import annotations
@@ -37,21 +37,24 @@ if TYPE_CHECKING:
 NOW = 2**62
 """A number above every minibatch: the state as of now."""
 ROWS_MAX = 1_000
-"""How many rows are written with one commit."""
+"""How many rows one commit writes."""
 
 
 def rescale(client: LedgerClient, partitions: int, routing: Routing | None = None) -> None:
-    """Give a pipeline whose last minibatch is complete another number of partitions, and spread its
-    entities over them by `routing`, or by their hash.
+    """Change the number of partitions of a pipeline whose last minibatch is complete, and spread
+    its entities over them by `routing`, or by their hash.
 
-    May be repeated. Raises `ConfigurationError` when it follows its source's partitions or a
-    minibatch is not complete, `Fenced` when the pipeline went on meanwhile.
+    May be repeated. Raises `ConfigurationError` if it delivers its source's partitions or a
+    minibatch is not complete, `Fenced` if the pipeline continued meanwhile.
     """
+    # 1. Refuse a pipeline in the middle of a minibatch: its replay needs the old partitions.
     pipeline_key, open_key = key(PIPELINES, client.pipeline), key(OPEN, client.pipeline)
     rows = client.read(pipeline_key, open_key)
     open_checks.finished(client, rows.get(pipeline_key))
     if pipeline_key not in rows or open_key not in rows:
-        raise ConfigurationError(f"pipeline {client.pipeline!r} has not run yet: just start it")
+        raise ConfigurationError(
+            f"pipeline {client.pipeline!r} has not run yet: start it with the new number"
+        )
     described = runs.described(rows[pipeline_key], pipeline_key)
     opened = OpenRow.load(rows[open_key], open_key)
     before = described.get("partitions")
@@ -66,7 +69,7 @@ def rescale(client: LedgerClient, partitions: int, routing: Routing | None = Non
         return
     if before == partitions:
         raise ConfigurationError(
-            f"pipeline {client.pipeline!r} has {before} partitions already, under the same names, "
+            f"pipeline {client.pipeline!r} already has {before} partitions, under the same names, "
             "and its entities are spread in another way. Rescale it to another number first, then "
             f"to {partitions}"
         )
@@ -82,6 +85,7 @@ def rescale(client: LedgerClient, partitions: int, routing: Routing | None = Non
             "complete. Start the query with the old number until it is, stop it, then rescale"
         )
     _refuse_parked(client, described["sinks"])
+    # 2. Write the new rows beside the old ones. A crash leaves rows that nothing reads yet.
     operators = [COUNTERS.name, *(watermark_of(sink).name for sink in described["sinks"])]
     still = Equals(open_key, rows[open_key])
     for operator in operators:
@@ -89,6 +93,8 @@ def rescale(client: LedgerClient, partitions: int, routing: Routing | None = Non
         for start in range(0, len(made) or 1, ROWS_MAX):
             some = made[start : start + ROWS_MAX]
             _commit(client, [still], journal.updates(client.pipeline, some))
+    # 3. Switch in one commit that requires `open` as it was: a run that started meanwhile makes it
+    #    fail. From then on the old number is refused.
     kept = {name: each for name, each in described.items() if name != runs.ROUTING}
     spread = {} if wanted is None else {runs.ROUTING: wanted}
     switch: list[Update] = [
@@ -108,18 +114,18 @@ def rescale(client: LedgerClient, partitions: int, routing: Routing | None = Non
 
 
 def _commit(client: LedgerClient, requirements: list[Requirement], updates: list[Update]) -> None:
-    """Commit, or say that somebody else changed the pipeline meanwhile."""
+    """Commit. Raises `Fenced` if the pipeline changed meanwhile."""
     try:
         client.commit(requirements, updates)
     except Conflict:
         raise Fenced(
-            f"pipeline {client.pipeline!r} went on while it was rescaled; nothing was switched. "
+            f"pipeline {client.pipeline!r} ran while it was rescaled; nothing was switched. "
             "Stop the query, then rescale again"
         ) from None
 
 
 def _refuse_parked(client: LedgerClient, sinks: dict[str, Any]) -> None:
-    """What is parked of a log belongs to that log: its partition has to be there to append it."""
+    """Refuse parked events of a log: only their own partition can append them."""
     for sink, described in sinks.items():
         if described.get("capability") != Capability.SEQUENCED:
             continue
@@ -134,13 +140,13 @@ def _refuse_parked(client: LedgerClient, sinks: dict[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How entities are spread: over how many partitions, and by what."""
+    """The number of partitions over which entities are spread, and the routing."""
 
     partitions: int
     routing: Routing | None = None
 
     def parts(self, values: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
-        """Give what belongs to each partition, of values by entity."""
+        """Return the values of each partition, from values by entity."""
         if not values:
             return []
         made: dict[int, dict[str, Any]] = {}
@@ -153,7 +159,7 @@ class Spread:
 def _rebucketed(
     client: LedgerClient, operator: str, number: int, before: int, after: Spread
 ) -> list[Entry]:
-    """Give the rows of an operator in the new buckets, as of the minibatch `number`, the newest:
+    """Return the rows of an operator in the new buckets, as of the newest minibatch, `number`:
     either it or the one before it may be replayed from them.
     """
     points = [_parted(client, operator, at, before, after) for at in (number - 1, number, NOW)]
@@ -183,7 +189,7 @@ def _rebucketed(
 def _parted(
     client: LedgerClient, operator: str, number: int, before: int, after: Spread
 ) -> list[dict[str, Any]]:
-    """Give the state that the minibatch `number` starts from, of each new bucket."""
+    """Return the state of each new bucket from which the minibatch `number` starts."""
     made: list[dict[str, Any]] = [{} for _ in range(after.partitions)]
     marks: list[dict[str, Any]] = []
     for old in range(before):
@@ -208,8 +214,8 @@ def _parted(
 
 
 def _of_all(marks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Give the marks of a bucket that takes from all others: what any of them has forgotten, and
-    what each that has forgotten something has met.
+    """Return the marks of a bucket that takes from all others: the oldest generation that any of
+    them has forgotten, and the oldest that one of those has met.
     """
     forgetful = [each for each in marks if FORGOT in each]
     if not forgetful:
@@ -221,7 +227,7 @@ def _of_all(marks: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _ages(client: LedgerClient, operator: str) -> dict[int, float]:
-    """Give the age of each set of remembered ids, by its minibatch: it is as old as it was."""
+    """Return the time of each set of remembered ids, by its minibatch; rescaling keeps it."""
     found: dict[int, float] = {}
     for _, text in client.scan(journal.TABLE, prefix(client.pipeline, operator)):
         row = payloads.load(text)
@@ -230,5 +236,5 @@ def _ages(client: LedgerClient, operator: str) -> dict[int, float]:
 
 
 def _is_mark(operator: str, value: Any) -> bool:
-    """Whether a value is of the partition as a whole, not of an entity or a minibatch."""
+    """Whether a value belongs to the partition as a whole, not to an entity or a minibatch."""
     return operator != COUNTERS.name and not isinstance(value, dict | list)

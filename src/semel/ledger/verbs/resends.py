@@ -1,9 +1,9 @@
-"""Sending parked events: who may, one at a time for each sink, and what came of it.
+"""Sending parked events again: one at a time for each sink, and its outcome.
 
 A resend is not fenced by `open` but by its parked row, its head and a slot. Always true:
 - one event of a slot is being sent at a time, and tokens of a slot only grow: a later one fences an
   earlier one;
-- an event leaves the parked state only in the commit that says what became of it.
+- an event leaves the parked state only in the commit that records its outcome.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ WHOLE_SINK = "~"
 
 
 SENT = "sent"
-"""Why an event that was sent again is delivered."""
+"""The reason that is recorded for an event that was delivered by a resend."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotRow:
-    """Who sends which parked event of a sink right now, if anybody does.
+    """The process that sends a parked event of a sink right now, and the event.
 
-    `first` is the token under which `current` was first taken, at `began`: any from there on may
-    have sent it. `at` is when it was last taken.
+    `current` is None if none is being sent. `first` is the token under which it was first taken, at
+    `began`: any sender from there on may have sent it. `at` is when it was last taken.
     """
 
     token: int
@@ -50,7 +50,7 @@ class SlotRow:
     began: float
 
     def dump(self) -> str:
-        """Give the payload."""
+        """Return the payload."""
         return payloads.dump(
             {
                 "token": self.token,
@@ -82,13 +82,13 @@ class SlotRow:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A parked event in the hands of one sender.
+    """A parked event that one sender has claimed.
 
     Attributes:
-        was: the row before; SENDING when an earlier sender did not come to an end.
-        first: the first token under which it may have been sent; the own one when nobody was
-            before.
-        began: when that was, or since when it may have been sent where it waited in doubt.
+        was: the row before; SENDING if the previous sender died without recording an outcome.
+        first: the first token under which it may have been sent; the own one if there was no
+            earlier sender.
+        began: when that was, or since when it may have been sent if it waited in doubt.
     """
 
     key: Key
@@ -103,7 +103,7 @@ class Claimed:
 
     @property
     def waited_in_doubt(self) -> bool:
-        """Whether it only waited for its turn, and may have arrived before it was parked."""
+        """Whether it waited behind another event, and may have arrived before it was parked."""
         return _waits_in_doubt(self.was)
 
 
@@ -123,17 +123,20 @@ class Resends:
         self._slot = key(OWNERS, client.pipeline, "resend", sink, slot)
 
     def slot(self) -> SlotRow | None:
-        """Tell who has the slot."""
+        """Return the row of the slot, or None."""
         text = self._client.read_one(self._slot)
         return None if text is None else SlotRow.load(text, self._slot)
 
     def claim(self, row_key: Key, row: ParkedRow, text: str) -> Claimed | None:
-        """Take a parked event to send it; None when somebody else was faster or has the slot."""
+        """Claim a parked event to send it; None if another sender has it or the slot."""
+        # 1. Look at the slot: it may be free, or name this very event because its sender died.
         asked_at = self._client.clock.monotonic()
         slot_text = self._client.read_one(self._slot)
         slot = None if slot_text is None else SlotRow.load(slot_text, self._slot)
         if slot is not None and slot.current not in (None, row_key.key):
             return None
+        # 2. Take the next token, and keep the first one under which the event may have been sent:
+        #    a destination that knows tokens is asked for all of them.
         token = 1 if slot is None else slot.token + 1
         first = token if slot is None or slot.current is None else slot.first
         now = self._client.clock.wall()
@@ -142,6 +145,8 @@ class Resends:
         mine = SlotRow(token, first, row_key.key, self._process, now, began).dump()
         sending = replace(row, state=ParkedState.SENDING, attempts=row.attempts + 1)
         sending_text = sending.dump()
+        # 3. One commit before the event is sent: slot and row change together, so a crash from here
+        #    on leaves an event that is known to be sending, and a slot that names it.
         requirements: list[Requirement] = [
             Equals(row_key, text),
             Absent(self._slot) if slot_text is None else Equals(self._slot, slot_text),
@@ -153,7 +158,7 @@ class Resends:
         return Claimed(row_key, row, sending, token, first, mine, sending_text, asked_at, began)
 
     def still_mine(self, claimed: Claimed) -> bool:
-        """Ask whether the slot is still in these hands."""
+        """Whether no later sender has taken the slot."""
         return self._client.read_one(self._slot) == claimed.slot_text
 
     def settle(
@@ -165,10 +170,12 @@ class Resends:
         blocks: bool,
         doubted: bool = False,
     ) -> None:
-        """Record what came of it and free the slot; `doubted` says that it may have arrived twice.
+        """Record the outcome and free the slot; `doubted` if the event may have arrived twice.
 
-        Raises `Fenced` when a later sender has it.
+        Raises `Fenced` if a later sender has it.
         """
+        # 1. The row with its outcome, and the slot without the event: written together, so that a
+        #    crash never frees the slot of an event whose outcome is not recorded.
         in_doubt = doubted or state in (ParkedState.HELD, ParkedState.SKIPPED)
         row = replace(
             claimed.row,
@@ -176,13 +183,15 @@ class Resends:
             why=why,
             blocks=blocks,
             doubted=claimed.row.doubted or in_doubt,
-            # what goes on waiting may have been sent as long ago as before
+            # an event that still waits may have been sent as early as before
             at=claimed.was.at if state is ParkedState.WAITING else self._client.clock.wall(),
         )
         free = replace(SlotRow.load(claimed.slot_text, self._slot), current=None).dump()
         entity = (row.entity, row.scope)
         done: list[Update] = [Put(claimed.key, row.dump()), Put(self._slot, free)]
         while True:
+            # 2. The head counts the events that wait behind it: a partition that parks another one
+            #    meanwhile changes it, and this is tried again.
             at = head_key(self._client.pipeline, self._sink, entity)
             head_text = self._client.read_one(at)
             requirements: list[Requirement] = [
@@ -196,6 +205,7 @@ class Resends:
                 requirements.append(Equals(at, head_text))
                 bumped = replace(head, version=head.version + 1, waiting=left)
                 updates.append(Put(at, bumped.dump()))
+            # 3. One commit; after a lost reply the row and the slot show whether it passed.
             try:
                 self._client.commit(requirements, updates, landed=lambda: self._client.stands(done))
             except Conflict:
@@ -203,13 +213,13 @@ class Resends:
                     continue
                 raise Fenced(
                     f"pipeline {self._client.pipeline!r}, sink {self._sink!r}: event {row.event} "
-                    f"of {row.entity!r} was taken over by a later sender, which says what became "
-                    "of it"
+                    f"of {row.entity!r} was taken over by a later sender, which records its "
+                    "outcome"
                 ) from None
             return
 
     def unblock(self, entity: Entity, head_text: str) -> bool:
-        """Remove a head behind which nothing waits; False when somebody parked behind it."""
+        """Remove a head behind which nothing waits; False if an event was parked behind it."""
         at = head_key(self._client.pipeline, self._sink, entity)
         try:
             self._client.commit([Equals(at, head_text)], [Delete(at)])
@@ -218,7 +228,7 @@ class Resends:
         return True
 
     def at(self, key_text: str) -> tuple[Key, ParkedRow, str] | None:
-        """Give the parked row with this key."""
+        """Return the parked row with this key."""
         row_key = Key(PARKED, key_text)
         text = self._client.read_one(row_key)
         return None if text is None else (row_key, ParkedRow.load(text, row_key), text)

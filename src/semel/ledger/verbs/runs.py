@@ -1,9 +1,9 @@
-"""Who runs a pipeline: registration, what may not change under a name, and the heartbeat.
+"""Runs of a pipeline: registration, what may not change under a name, and the heartbeat.
 
 Always true:
 - run numbers of a pipeline only grow, and every `start()` gets its own;
-- a name whose beat moves belongs to a living run: nobody else registers it. Of the starts of this
-  very process it is known without watching which of them live.
+- a name whose heartbeat moves belongs to a live run, and no other run registers it. Which starts of
+  this very process are alive is known without watching.
 """
 
 from __future__ import annotations
@@ -32,47 +32,47 @@ PIPELINES = "pipelines"
 OWNERS = "owners"
 
 LOOKS = 20
-"""How often a lease is cut to see whether the owner is gone: nobody waits longer than needed."""
+"""How often the owner is looked at during one lease, so that no start waits longer than needed."""
 FINISHED = "finished"
+"""The field with what a batch job delivered, once it is finished."""
 RESCALED = "rescaled"
-"""Says which minibatch was the newest, by its serial, when the partitions last changed: what is
-kept of it and of older ones is of other partitions. Version 0.1 has not written it.
+"""The field with the serial of the newest minibatch when the number of partitions last changed:
+rows of it and of older ones belong to other partitions. Version 0.1 did not write it.
 """
-"""The field in the row of a batch job that says what it delivered, once it is finished."""
 
 _living: dict[str, Callable[[], bool]] = {}
-"""The starts of this process that beat, by nonce, and whether each is still active."""
+"""The starts of this process that have a heartbeat, by nonce, and whether each is active."""
 _starting: dict[tuple[str, str], threading.Lock] = {}
 
 
 def enter(nonce: str, active: Callable[[], bool]) -> None:
-    """Say that a start of this process lives while `active()`."""
+    """Record that a start of this process is alive while `active()`."""
     _living[nonce] = active
 
 
 def leave(nonce: str) -> None:
-    """Say that a start of this process has ended."""
+    """Record that a start of this process has ended."""
     _living.pop(nonce, None)
 
 
 @contextmanager
 def starting(ledger: str, pipeline: str) -> Iterator[None]:
-    """Let the threads of this process start a pipeline one by one: each looks whether it runs, and
-    registers, before the next one looks.
+    """Let the threads of this process start a pipeline one by one: each checks whether it runs, and
+    registers, before the next one checks.
     """
     with _starting.setdefault((ledger, pipeline), threading.Lock()):
         yield
 
 
 ROUTING = "routing"
-"""The field that says how entities are spread over partitions; none is by their hash."""
+"""The field that describes how entities are spread over partitions; without it, by hash."""
 STAGE_OF = "stage_of"
 """In the description of a second stage: the sink that it comes after."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerRow:
-    """The run that has a pipeline. `nonce` tells a start from any other; `ended` when it stopped by
+    """The run that has a pipeline. `nonce` is unique to a start; `ended` is set if it stopped by
     itself.
     """
 
@@ -84,7 +84,7 @@ class OwnerRow:
     ended: bool = False
 
     def dump(self) -> str:
-        """Give the payload."""
+        """Return the payload."""
         return payloads.dump(
             {
                 "run": self.run,
@@ -115,7 +115,7 @@ class OwnerRow:
 
 
 def described(text: str, at: Key | None = None) -> dict[str, Any]:
-    """Read what is recorded of a pipeline. Raises `DamagedRow`."""
+    """Read the description of a pipeline. Raises `DamagedRow`."""
     return decoded(PIPELINES, at, text, _described)
 
 
@@ -144,7 +144,7 @@ def _described(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def _differences(what: str, was: Any, now: Any) -> Iterator[str]:
-    """Say what differs, of two objects field by field."""
+    """Return what differs between two objects, field by field."""
     if not (isinstance(was, dict) and isinstance(now, dict)):
         if was != now:
             yield f"{what} was {was!r} and is {now!r}"
@@ -154,14 +154,14 @@ def _differences(what: str, was: Any, now: Any) -> Iterator[str]:
 
 
 def require_known(client: LedgerClient) -> None:
-    """Raise `ConfigurationError` where the ledger does not have a pipeline that uses it: then it is
-    not a later run that is in the way, the ledger itself is gone.
+    """Raise `ConfigurationError` if the ledger does not know a pipeline that uses it: then not a
+    later run is the reason, but the ledger itself is gone.
     """
     if client.read_one(key(PIPELINES, client.pipeline)) is None:
         raise ConfigurationError(
             f"pipeline {client.pipeline!r}: the ledger does not know it any more: it was removed, "
             "emptied or replaced while the pipeline ran, and nothing more is recorded. Stop the "
-            "query and put the ledger back. Without it nobody can tell what was delivered"
+            "query and put the ledger back. Without it, what was delivered is not known"
         )
 
 
@@ -175,7 +175,7 @@ def _routing(row: Fields) -> None:
 
 
 def _spread(routing: dict[str, Any] | None) -> str:
-    """Say how entities are spread, in few words."""
+    """Return a short description of how entities are spread."""
     if routing is None:
         return "hash"
     if routing["kind"] == "range":
@@ -193,18 +193,18 @@ class Owners:
         self._before: str | None = None
 
     def owner(self) -> OwnerRow | None:
-        """Tell who has the pipeline."""
+        """Return the row of the run that has the pipeline, or None."""
         text = self._client.read_one(self._owner)
         return None if text is None else OwnerRow.load(text, self._owner)
 
     def described(self) -> dict[str, Any] | None:
-        """Give what is recorded of the pipeline; None when it never ran."""
+        """Return the description of the pipeline; None if it never ran."""
         text = self._client.read_one(self._pipeline)
         return None if text is None else described(text, self._pipeline)
 
     def alive(self, me: Process, lease_s: float) -> bool:
-        """Watch for one lease whether the owner's beat moves; a process known to be gone, and a
-        start of the own process, need no watching.
+        """Watch for one lease whether the owner's heartbeat moves; a process that is known to be
+        gone and a start of the own process need no watching.
         """
         before = self.owner()
         if before is None:
@@ -222,9 +222,9 @@ class Owners:
         return self.owner() not in (None, before)
 
     def register(self, description: dict[str, Any], me: Process, nonce: str) -> int:
-        """Begin a run: give its number. May be repeated with the same `nonce` after a lost reply.
+        """Begin a run and return its number. May be repeated with the same `nonce`.
 
-        Raises `ConfigurationError` when the name was used with another identity, sink or rule.
+        Raises `ConfigurationError` if the name was used with another identity, sink or rule.
         """
         while True:
             rows = self._client.read(self._pipeline, self._owner)
@@ -245,8 +245,8 @@ class Owners:
             return run
 
     def withdraw(self, nonce: str) -> bool:
-        """Take back what `register` of this object wrote, where the run was refused before it
-        opened anything: its name is not listed then. Say whether it did.
+        """Undo what `register` of this object wrote, if the run was refused before it opened
+        anything: its name is not listed then. Returns whether it did.
         """
         opened = key(OPEN, self._client.pipeline)
         while True:
@@ -256,7 +256,7 @@ class Owners:
             if text is None or written is None or owner is None or owner.nonce != nonce:
                 return False
             if FINISHED in described(written, self._pipeline):
-                return False  # a batch that is finished has no open minibatch any more
+                return False  # a finished batch has no open minibatch any more
             if opened in rows and OpenRow.load(rows[opened], opened).run == owner.run:
                 return False
             updates: list[Update] = []
@@ -275,12 +275,12 @@ class Owners:
             return True
 
     def refuse_changed(self, description: dict[str, Any]) -> None:
-        """Raise `ConfigurationError` where `register` would, and write nothing."""
+        """Raise `ConfigurationError` if `register` would, and write nothing."""
         self._described(self._client.read_one(self._pipeline), description)
 
     def beat(self, run: int, nonce: str, *, ended: bool = False) -> None:
-        """Say that the run lives, or that it has ended. Raises `Fenced` when a later run has the
-        name.
+        """Record that the run is alive, or that it has ended. Raises `Fenced` if a later run has
+        the name.
         """
         while True:
             text = self._client.read_one(self._owner)
@@ -294,7 +294,7 @@ class Owners:
             if owner.nonce != nonce:
                 raise Fenced(
                     f"pipeline {self._client.pipeline!r}: run {run} was replaced by run "
-                    f"{owner.run}; it stops. Start it again only where the other one ended"
+                    f"{owner.run} and stops. Start it again only after run {owner.run} has ended"
                 )
             if owner.ended:
                 return
@@ -308,7 +308,7 @@ class Owners:
             return
 
     def _refuse_rerouted(self, before: dict[str, Any], asked: dict[str, Any]) -> None:
-        """Refuse another routing: entities would change their partitions."""
+        """Refuse another routing: entities would move to other partitions."""
         had, wanted = before.get(ROUTING), asked.get(ROUTING)
         if is_continued(had, wanted):
             return
@@ -317,15 +317,15 @@ class Owners:
         if wanted is not None:
             how = "`semel rescale` (--range or --hash), or start a new pipeline under another name"
         raise ConfigurationError(
-            f"pipeline {name!r} spreads entities by {_spread(had)}, and by {_spread(wanted)} is "
-            "asked for: an entity would change its partition while its events are known in the old "
+            f"pipeline {name!r} spreads entities by {_spread(had)}, and {_spread(wanted)} was "
+            "requested: an entity would change its partition while its events are known in the old "
             f"one. Start it as before; or, while it is stopped, {how}"
         )
 
     def _described(
         self, recorded: str | None, description: dict[str, Any]
     ) -> tuple[list[Requirement], list[Update]]:
-        """Compare what may not change with what is recorded; record a further sink."""
+        """Compare a description with the recorded one; return the commit that adds new sinks."""
         text = payloads.dump(description)
         if recorded is None:
             return [Absent(self._pipeline)], [Put(self._pipeline, text)]
@@ -349,14 +349,13 @@ class Owners:
         ]
         if changed:
             raise ConfigurationError(
-                f"pipeline {self._client.pipeline!r}: {'; '.join(changed)}. What was delivered "
-                "under this name cannot be told from what was not any more: give the changed "
-                "pipeline a new name"
+                f"pipeline {self._client.pipeline!r}: {'; '.join(changed)}. It would not be known "
+                "any more what was delivered under this name: give the changed pipeline a new name"
             )
         if rescaled:
             raise ConfigurationError(
                 f"pipeline {self._client.pipeline!r} has {had} partitions, and partitions={asked} "
-                "is asked for. While it is stopped, say `semel rescale "
+                "was requested. While it is stopped, run `semel rescale "
                 f"{self._client.pipeline} {asked}`; or start it with {had}"
             )
         merged = payloads.dump({**before, **description, "sinks": {**known, **wanted}})

@@ -1,7 +1,7 @@
-"""Output sequence numbers and position watermarks: where each partition of each sink stands.
+"""Output sequence numbers and position watermarks of each partition of each sink.
 
 Always true:
-- a row tells the partition's standing now, and before each of the last two minibatches that moved
+- a row holds the partition's standing now, and before each of the last two minibatches that moved
   it, so that a replay of one that is not swept starts from the same numbers;
 - it is written with `complete` or when a generation is closed, never by a task.
 """
@@ -30,9 +30,9 @@ class Mark:
     """A position watermark: every event up to `upto` is handled, and those in `above`.
 
     Attributes:
-        digest: of the event at `upto`, because a topic made anew looks just like a re-read.
-        generation: in which the partition was last seen; an older one means that it is read again.
-        begins: the first event that ever came, while not all events up to any other are handled.
+        digest: of the event at `upto`, because a recreated topic looks just like a re-read.
+        generation: in which the partition was last read; an older one means that it is re-read.
+        begins: the first event that ever arrived, until all events up to some event are handled.
     """
 
     upto: EventID | None = None
@@ -42,7 +42,7 @@ class Mark:
     begins: EventID | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Give it as a JSON object."""
+        """Return it as a JSON object."""
         upto = list(self.upto) if isinstance(self.upto, tuple) else self.upto
         return {
             "upto": upto,
@@ -54,7 +54,7 @@ class Mark:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Mark:
-        """Read it back. Raises ValueError for what is not one."""
+        """Read it back. Raises ValueError if it is not one."""
         row = Fields(value, "mark")
         return cls(
             upto=row.maybe("upto", row.event),
@@ -70,7 +70,7 @@ class Standing:
     """Where a partition stands between two minibatches.
 
     Attributes:
-        osn: L, the last OSN that was given to an event.
+        osn: L, the last OSN that an event has.
         sent: the last OSN that was transmitted; less than L where the last events were parked.
         mark: the position watermark, where the identity has one.
     """
@@ -80,13 +80,13 @@ class Standing:
     mark: Mark | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Give it as a JSON object."""
+        """Return it as a JSON object."""
         mark = None if self.mark is None else self.mark.to_json()
         return {"osn": self.osn, "sent": self.sent, "mark": mark}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Standing:
-        """Read it back. Raises ValueError for what is not one."""
+        """Read it back. Raises ValueError if it is not one."""
         row = Fields(value, "a standing")
         mark = row.maybe("mark", lambda name: Mark.from_json(row.object(name)))
         return cls(row.integer("osn"), row.integer("sent"), mark)
@@ -108,7 +108,7 @@ class SequenceRow:
     unanswered: int = 0
 
     def dump(self) -> str:
-        """Give the payload."""
+        """Return the payload."""
         return payloads.dump(
             {
                 "partition": self.partition,
@@ -140,21 +140,21 @@ class SequenceRow:
         )
 
     def as_of(self, serial: int) -> Standing:
-        """Give the standing that the minibatch `serial` starts from."""
+        """Return the standing from which the minibatch `serial` starts."""
         for moved_by, standing in self.before:
             if serial <= moved_by:
                 return standing
         return self.after
 
     def moved(self, serial: int, after: Standing) -> SequenceRow:
-        """Give the row as the minibatch `serial` leaves it."""
+        """Return the row after the minibatch `serial`."""
         kept = [each for each in self.before if each[0] < serial][-1:]
         before = (*kept, (serial, self.as_of(serial)))
         return replace(self, after=after, before=before)
 
     def tried(self, delivered: int, unanswered: int) -> SequenceRow:
-        """Give the row with what a minibatch says of the calls: how many events it delivered, and
-        how many of its last calls had an unknown outcome.
+        """Return the row after the calls of a minibatch: how many events it delivered, and how many
+        of its last calls had an unknown outcome.
         """
         never = not delivered and (self.never or not self.after.osn)
         return replace(self, never=never, unanswered=unanswered)
@@ -166,18 +166,18 @@ class SequenceRow:
 
 
 def sequence_key(pipeline: str, sink: str, partition: str) -> Key:
-    """Name the row of one partition of one sink."""
+    """Return the key of one partition of one sink."""
     return key(TABLE, pipeline, sink, partition)
 
 
 def read_sequences(client: LedgerClient, sink: str) -> dict[str, SequenceRow]:
-    """Give the row of every partition of the sink."""
+    """Return the row of every partition of the sink."""
     rows = client.scan(TABLE, prefix(client.pipeline, sink))
     found = (SequenceRow.load(text, at) for at, text in rows)
     return {row.partition: row for row in found}
 
 
 def advance(client: LedgerClient, sink: str, row: SequenceRow, serial: int, after: Standing) -> Put:
-    """Make the update that moves a partition on; it goes with complete or close."""
+    """Return the update that advances a partition; it is part of complete or close."""
     at = sequence_key(client.pipeline, sink, row.partition)
     return Put(at, row.moved(serial, after).dump())
