@@ -16,7 +16,7 @@ from delivery.world import (
 )
 from semel.errors import Diverged
 from semel.events import Identity
-from semel.ledger.verbs.divergence import judge
+from semel.ledger.verbs.divergence import judge_minibatch
 from semel.protocol import Judgement
 
 ALL = "a1 b2 a3 b4 a5 b6"
@@ -41,7 +41,9 @@ def as_recorded(world: World, batch: int, text: str) -> None:
     opening = world.open(batch)
     with pytest.raises(Diverged, match="as-recorded"):
         world.driver.end(opening, world.task(opening, text))
-    judge(world.client, world.opened().minibatch, Judgement.AS_RECORDED, "ann", "restored")
+    judge_minibatch(
+        world.client, world.opened().minibatch, Judgement.AS_RECORDED, "ann", "restored"
+    )
     world.start()
 
 

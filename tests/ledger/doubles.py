@@ -302,10 +302,10 @@ def stream_row(
     world: World, opening: OpenMinibatch, partition: str = "0", sink: str = SINK
 ) -> PartitionRow:
     """The row of a partition as it stands."""
-    from semel.ledger.keys import key
+    from semel.ledger.keys import make_key
 
     minibatch = opening.row.minibatch
-    at = key("streams", world.pipeline, sink, minibatch.generation, minibatch.batch, partition)
+    at = make_key("streams", world.pipeline, sink, minibatch.generation, minibatch.batch, partition)
     return PartitionRow.load(world.store.contents()[at])
 
 

@@ -42,9 +42,9 @@ from semel.ledger import open_store
 from semel.ledger.rows import ParkedRow
 from semel.ledger.store.commit import Put, Store
 from semel.ledger.verbs.complete import Report
-from semel.ledger.verbs.divergence import judge
+from semel.ledger.verbs.divergence import judge_minibatch
 from semel.ledger.verbs.open import OpenMinibatch
-from semel.ledger.verbs.parked import resolve
+from semel.ledger.verbs.parked import resolve_parked
 from semel.protocol import Judgement, OnReject, ParkedState
 
 FOLDER = Path(__file__).parent / "fixtures"
@@ -266,7 +266,7 @@ def _judged(state: str, name: str, decision: Judgement) -> World:
     try:
         world.driver.end(opening, tasks(world, opening, replay))
     except Diverged:
-        judge(world.client, world.opened().minibatch, decision, "ann", "looked")
+        judge_minibatch(world.client, world.opened().minibatch, decision, "ann", "looked")
     else:
         raise AssertionError("nothing diverged")
     world.start()
@@ -376,7 +376,7 @@ def decide(world: World) -> None:
             if row.state in (ParkedState.HELD, ParkedState.REJECTED):
                 arrived = _has(destination, row)
                 said = ParkedState.DELIVERED if arrived else ParkedState.RESEND
-                resolve(world.client, sink, at, said, "ann", "looked")
+                resolve_parked(world.client, sink, at, said, "ann", "looked")
     world.clock.move(3_600)
     world.driver.drain()
 

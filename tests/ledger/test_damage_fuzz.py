@@ -29,11 +29,11 @@ from semel.ledger.inspect.check import check_ledger
 from semel.ledger.inspect.ledger import TABLES
 from semel.ledger.inspect.listing import load_row
 from semel.ledger.store.commit import Key, Put
-from semel.ledger.verbs.divergence import judge
+from semel.ledger.verbs.divergence import judge_minibatch
 from semel.ledger.verbs.outcomes import OutcomeRow, outcome_key
-from semel.ledger.verbs.parked import resolve
+from semel.ledger.verbs.parked import resolve_parked
 from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
-from semel.ledger.verbs.rescale import rescale
+from semel.ledger.verbs.rescale import rescale_pipeline
 from semel.protocol import Judgement, ParkedState
 from semel.verify.simulator.cluster import MemoryStore
 
@@ -151,9 +151,9 @@ def looks(world: World, scope: str) -> Iterator[Callable[[], object]]:
     yield partial(check_ledger, world.store)
     parked = [at for at in world.store.memory.rows() if at.table == "parked"]
     for at in parked[:4]:
-        yield partial(resolve, client, "post", at, ParkedState.DISCARDED, "ann", "looked")
-    yield partial(judge, client, Minibatch(1, 2), Judgement.AS_REPLAYED, "ann", "looked")
-    yield partial(rescale, client, 3)
+        yield partial(resolve_parked, client, "post", at, ParkedState.DISCARDED, "ann", "looked")
+    yield partial(judge_minibatch, client, Minibatch(1, 2), Judgement.AS_REPLAYED, "ann", "looked")
+    yield partial(rescale_pipeline, client, 3)
     yield partial(Pruning(client, 1.0).run, ["post", "base", "absorb"])
 
 
@@ -194,7 +194,7 @@ def lose_the_checkpoint(world: World) -> None:
 def as_replayed(world: World) -> None:
     """The engine after a judgement: what is recorded of the minibatch is dropped."""
     last = len(INPUTS[world.name]) - 1
-    judge(world.client, Minibatch(1, last), Judgement.AS_REPLAYED, "ann", "looked")
+    judge_minibatch(world.client, Minibatch(1, last), Judgement.AS_REPLAYED, "ann", "looked")
     world.start()
     world.minibatch(last, INPUTS[world.name][last])
 

@@ -8,7 +8,7 @@ from ledger.doubles import SINK, World, claim_of, parked, report, request, settl
 from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events.event import Minibatch
 from semel.ledger.verbs.open import Minibatches, OpenMinibatch
-from semel.ledger.verbs.parked import parking
+from semel.ledger.verbs.parked import plan_parking
 from semel.protocol import Found
 
 
@@ -93,7 +93,7 @@ def test_going_on_past_an_incomplete_minibatch_is_diverged(world: World) -> None
 def test_an_opening_says_for_which_sinks_an_entity_is_blocked(world: World) -> None:
     minibatches = world.begin()
     opening = minibatches.open(request(0, SINK, "mail"))
-    parks = parking("pay", SINK, [parked(1)], {})
+    parks = plan_parking("pay", SINK, [parked(1)], {})
     hand = claim_of(world, opening, 1)
     hand.claim(span(0, 0, 3))
     hand.write(settled=settled(span(0, 0, 3)), parks=parks)

@@ -12,7 +12,7 @@ from ledger.delivering import Driver, payments
 from ledger.doubles import SINK, World, claim_of, parked, request, span
 from semel.events import Given
 from semel.ledger.journal import Journal, watermark_of
-from semel.ledger.verbs.parked import parking, read_parked
+from semel.ledger.verbs.parked import plan_parking, read_parked
 from semel.ledger.verbs.pruning import Pruning
 from semel.protocol import ParkedState
 from semel.sinks import sink
@@ -65,7 +65,7 @@ def test_a_parked_event_goes_only_when_it_is_final_and_old(
 ) -> None:
     hand = claim_of(world, world.begin().open(request(0)), 1)
     hand.claim(span(0, 0, 3))
-    hand.write(parks=parking("pay", SINK, [parked(1, state=state)], {}))
+    hand.write(parks=plan_parking("pay", SINK, [parked(1, state=state)], {}))
     remember_s = world.clock.wall()
     world.clock.move(1.0)
     assert Pruning(world.client, remember_s).run([SINK]) == 0  # it can still be replayed

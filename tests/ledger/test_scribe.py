@@ -10,11 +10,11 @@ import pytest
 from ledger.doubles import StillClock, World
 from semel.errors import LedgerUnavailable
 from semel.ledger.client import LedgerClient
-from semel.ledger.keys import key
+from semel.ledger.keys import make_key
 from semel.ledger.store.commit import Absent, Conflict, Equals, Key, Put
 from semel.ledger.store.opening import open_store
 
-A = key("open", "a")
+A = make_key("open", "a")
 ONE, TWO, THREE = '{"n":1}', '{"n":2}', '{"n":3}'
 
 
@@ -136,7 +136,7 @@ def test_a_look_is_repeated_until_the_store_answers(tmp_path: Path) -> None:
 
 
 def test_several_rows_stand_only_together(world: World) -> None:
-    b = key("open", "b")
+    b = make_key("open", "b")
     world.client.commit([Absent(A)], [Put(A, ONE)])
     assert world.client.stands([Put(A, ONE)])
     assert not world.client.stands([Put(A, ONE), Put(b, TWO)])

@@ -21,10 +21,8 @@ from itertools import product
 
 from semel.errors import ConfigurationError
 from semel.events.event import EventID
-from semel.ledger import Ledger, keys
-from semel.ledger.damage import DamagedRow
-from semel.ledger.rows import ParkedRow
-from semel.ledger.store.commit import Key
+from semel.ledger import DamagedRow, Ledger, ParkedRow, keys
+from semel.ledger.store import Key
 
 _SHELL = re.compile(r"(?<!%)~|^-|[ !\"#$&'()*;<>?\[\\\]^`{|}]")
 _IN_EVENT = re.compile(r"[,@]")
@@ -88,8 +86,8 @@ def sift_events(ledger: Ledger) -> tuple[list[Parked], list[DamagedRow]]:
 
 def _text_in(at: Key, place: int) -> str:
     """Give pipeline or sink as it is called; of a very long name what the key has of it."""
-    written = keys.split(at.key)[place]
-    return keys.text_of(written) if keys.is_text(written) else written
+    written = keys.split_key(at.key)[place]
+    return keys.key_text(written) if keys.is_text(written) else written
 
 
 def find_event(events: list[Parked], typed: str, damaged: Sequence[DamagedRow] = ()) -> Parked:
@@ -201,7 +199,7 @@ def _fits(event: Parked, typed: str) -> bool:
 def _fits_parts(event: Parked, typed: str) -> bool:
     """Compare from the end: what is left out before may be anything."""
     *places, last = typed.split("/")
-    own = keys.split(event.key.key)
+    own = keys.split_key(event.key.key)
     printed = _name(event.key).split("/")
     if len(places) > 3:
         return False
@@ -209,14 +207,14 @@ def _fits_parts(event: Parked, typed: str) -> bool:
         return False
     start = 3 - len(places)
     return all(
-        place in (shown, key) or (_CUT not in place and keys.part(keys.text_of(place)) == key)
+        place in (shown, key) or (_CUT not in place and keys.part(keys.key_text(place)) == key)
         for place, shown, key in zip(places, printed[start:3], own[start:3], strict=True)
     )
 
 
 def _name(at: Key) -> str:
-    pipeline, sink, entity, event, *_ = keys.split(at.key)
-    written = _for_shells(event) if _CUT in event else write_id(keys.event_of(event))
+    pipeline, sink, entity, event, *_ = keys.split_key(at.key)
+    written = _for_shells(event) if _CUT in event else write_id(keys.key_event(event))
     return "/".join([_for_shells(pipeline), _for_shells(sink), _for_shells(entity), written])
 
 
@@ -234,7 +232,7 @@ def _meanings(written: str) -> list[int | str]:
 
 
 def _text(written: str) -> str:
-    return written if _CUT in written else keys.text_of(written)
+    return written if _CUT in written else keys.key_text(written)
 
 
 def _for_shells(part: str) -> str:

@@ -21,11 +21,7 @@ from semel.cli.output import JsonOption, plain, show_json, show_table
 from semel.cli.output import when as moment
 from semel.errors import ConfigurationError
 from semel.events.event import EventID
-from semel.ledger import Ledger, Trace
-from semel.ledger.damage import DamagedRow
-from semel.ledger.inspect.check import check_ledger
-from semel.ledger.inspect.ledger import TABLES
-from semel.ledger.inspect.trace import Known
+from semel.ledger import TABLES, DamagedRow, Known, Ledger, Trace, check_ledger
 from semel.protocol import ParkedState
 
 LS_EPILOG = (

@@ -14,9 +14,8 @@ from typing import Any
 
 from semel.cli.checks import Check, Health, check_disk, check_file_system, compare_clocks
 from semel.errors import ConfigurationError, LedgerUnavailable
+from semel.ledger import SCHEMA_KEY, open_store
 from semel.ledger.store.libpq import Refused, read_url
-from semel.ledger.store.opening import open_store
-from semel.ledger.store.schema import SCHEMA_KEY
 from semel.runtime import SystemClock
 from semel.urls import redact
 

@@ -11,9 +11,8 @@ from typing import Annotated
 import typer
 
 from semel.errors import ConfigurationError, LedgerError, MissingExtra
-from semel.ledger import Ledger, open_store
-from semel.ledger.damage import DamagedRow
-from semel.ledger.store.commit import Store
+from semel.ledger import DamagedRow, Ledger, open_store
+from semel.ledger.store import Store
 from semel.ledger.store.libpq import read_url
 from semel.ledger.store.sqlite_file import is_there, open_to_look
 from semel.urls import redact

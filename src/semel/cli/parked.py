@@ -20,12 +20,8 @@ from semel.cli.output import (
     show_table,
 )
 from semel.cli.output import when as moment
-from semel.ledger import keys
-from semel.ledger.damage import DamagedRow, decoded
-from semel.ledger.keys import PARKED
-from semel.ledger.rows import ParkedRow
-from semel.ledger.store.commit import Key
-from semel.ledger.verbs.resends import SENT
+from semel.ledger import PARKED_TABLE, SENT_AGAIN, DamagedRow, ParkedRow, decode_row, keys
+from semel.ledger.store import Key
 from semel.protocol import ParkedState
 
 LS_EPILOG = (
@@ -101,7 +97,7 @@ def list_parked(
 
 
 def _is_of(row: DamagedRow, pipeline: str | None) -> bool:
-    return pipeline is None or (row.key or "").startswith(keys.prefix(pipeline))
+    return pipeline is None or (row.key or "").startswith(keys.make_prefix(pipeline))
 
 
 def _damaged(row: DamagedRow) -> dict[str, Any]:
@@ -117,7 +113,7 @@ def show_parked(
         events, damaged = sift_events(looked_at)
         found = find_event(events, event, damaged)
         behind = count_behind(events)
-        payload = decoded(PARKED, found.key, store.read([found.key])[found.key], dict)
+        payload = decode_row(PARKED_TABLE, found.key, store.read([found.key])[found.key], dict)
     if as_json:
         show_json(_brief(found, behind) | {"row": payload})
         return
@@ -179,7 +175,7 @@ _ARRIVED = {
 
 
 def _meaning(row: ParkedRow) -> str:
-    if row.state is ParkedState.DELIVERED and row.why != SENT:
+    if row.state is ParkedState.DELIVERED and row.why != SENT_AGAIN:
         return "a person said that it arrived" if row.by else "it arrived"
     return MEANING[row.state]
 

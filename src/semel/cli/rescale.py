@@ -12,9 +12,7 @@ from semel.cli.output import JsonOption, plain, show_json
 from semel.cli.status import read_standing
 from semel.errors import ConfigurationError
 from semel.events.routing import ByRange, by_range
-from semel.ledger import LedgerClient
-from semel.ledger.verbs import rescale as verb
-from semel.ledger.verbs.runs import ROUTING, Owners
+from semel.ledger import ROUTING, LedgerClient, Owners, rescale_pipeline
 
 _INTEGER = re.compile(r"-?[0-9]+")
 EPILOG = (
@@ -59,7 +57,7 @@ def rescale(
             )
         client = LedgerClient(store, name)
         routing = _routing(client, partitions, bounds, by_hash=by_hash)
-        verb.rescale(client, partitions, routing)
+        rescale_pipeline(client, partitions, routing)
     told = {"pipeline": name, "partitions": partitions}
     if as_json:
         show_json(told)

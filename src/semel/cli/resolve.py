@@ -16,11 +16,8 @@ from semel.cli.parked import count_behind
 from semel.cli.status import read_standing
 from semel.errors import ConfigurationError
 from semel.events import Minibatch
-from semel.ledger import Ledger, LedgerClient
-from semel.ledger.keys import text_of
-from semel.ledger.store.commit import Store
-from semel.ledger.verbs.divergence import judge
-from semel.ledger.verbs.parked import resolve as resolve_parked
+from semel.ledger import Ledger, LedgerClient, judge_minibatch, key_text, resolve_parked
+from semel.ledger.store import Store
 from semel.protocol import Capability, Judgement, ParkedState
 
 EPILOG = (
@@ -125,7 +122,7 @@ def _judge(
             f"{typed!r} is no minibatch: {decision.value} is said of PIPELINE/GENERATION.BATCH, as "
             "in charges/1.57"
         )
-    pipeline = named[1] if named[1] in ledger.pipelines() else text_of(named[1])
+    pipeline = named[1] if named[1] in ledger.pipelines() else key_text(named[1])
     standing = read_standing(ledger, choose_pipeline(ledger, pipeline))
     if standing["state"] == "beating":
         raise ConfigurationError(
@@ -133,7 +130,7 @@ def _judge(
             "while nobody works at it. Stop the query first"
         )
     minibatch = Minibatch(int(named[2]), int(named[3]))
-    judge(LedgerClient(store, pipeline), minibatch, decision, *said)
+    judge_minibatch(LedgerClient(store, pipeline), minibatch, decision, *said)
     return {
         "minibatch": f"{write_text(pipeline)}/{minibatch}",
         "state": decision.value,

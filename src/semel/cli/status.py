@@ -10,8 +10,7 @@ import typer
 from semel.cli.options import LedgerOption, choose_pipeline, opened, refuse_damaged
 from semel.cli.output import JsonOption, age_s, ago, plain, show_json, show_table
 from semel.cli.output import when as moment
-from semel.ledger import Ledger
-from semel.ledger.verbs.runs import OWNERS
+from semel.ledger import OWNERS_TABLE, Ledger
 from semel.protocol import Capability, ParkedState, PartitionState
 
 EPILOG = (
@@ -133,7 +132,7 @@ def _resends(sink: dict[str, Any]) -> dict[str, Any]:
 def _state_of(summary: dict[str, Any], *, moves: bool) -> str:
     """Say whether the run that has a pipeline lives, as far as can be known from here."""
     if summary["run"] is None:
-        unread = any(row.table == OWNERS for row in summary["damaged"])
+        unread = any(row.table == OWNERS_TABLE for row in summary["damaged"])
         return "unknown" if unread else "never run"
     if summary["ended"]:
         return "ended"

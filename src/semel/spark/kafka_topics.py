@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import SemelError
-from semel.ledger.verbs.open_checks import Sources
+from semel.ledger import Sources
 from semel.sinks.kafka.topics import Topics
 from semel.spark.plan import is_classic, streams
 

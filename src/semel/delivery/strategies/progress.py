@@ -27,7 +27,7 @@ from semel.errors import (
     SemelError,
 )
 from semel.events import EntityIds, Given
-from semel.ledger.verbs.parked import HeadMoved
+from semel.ledger import HeadMoved
 from semel.protocol import (
     RESUME,
     Action,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from semel.delivery.lane import Lane
     from semel.events import Rows
-    from semel.ledger.rows import ParkedRow
+    from semel.ledger import ParkedRow
     from semel.sinks import SequencedSession, TransactionalSession
 
 ASK_MAX = 20

@@ -16,29 +16,29 @@ from semel.errors import ConfigurationError
 from semel.events.ids.ids_by_entity import unpacked
 from semel.ledger import keys, payloads
 from semel.ledger.client import LedgerClient
-from semel.ledger.damage import DamagedRow, readable, sifted
+from semel.ledger.damage import DamagedRow, read_row, sift_rows
 from semel.ledger.inspect.listing import load_row
 from semel.ledger.inspect.trace import Known, Trace, known, trace
-from semel.ledger.journal import TABLE as JOURNAL
-from semel.ledger.keys import EVENTS, OPEN, PARKED, STREAMS, prefix
+from semel.ledger.journal import JOURNAL_TABLE as JOURNAL
+from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, PARKED_TABLE, STREAMS_TABLE, make_prefix
 from semel.ledger.rows import HeadRow, OpenRow, ParkedRow, PartitionRow, SpanRow
 from semel.ledger.store.opening import open_store
 from semel.ledger.store.sqlite_file import is_there
-from semel.ledger.verbs.batch_jobs import recorded
+from semel.ledger.verbs.batch_jobs import recorded_batch
 from semel.ledger.verbs.divergence import comes_anew
-from semel.ledger.verbs.outcomes import TABLE as OUTCOMES
+from semel.ledger.verbs.outcomes import OUTCOMES_TABLE as OUTCOMES
 from semel.ledger.verbs.outcomes import OutcomeRow
 from semel.ledger.verbs.parked import read_parked
 from semel.ledger.verbs.runs import (
     LOOKS,
-    OWNERS,
-    PIPELINES,
+    OWNERS_TABLE,
+    PIPELINES_TABLE,
     RESCALED,
     STAGE_OF,
     OwnerRow,
-    described,
+    read_description,
 )
-from semel.ledger.verbs.sequences import TABLE as SEQUENCES
+from semel.ledger.verbs.sequences import SEQUENCES_TABLE as SEQUENCES
 from semel.ledger.verbs.sequences import SequenceRow, Standing
 from semel.protocol import ParkedState, SpanState
 from semel.runtime import SystemClock
@@ -54,14 +54,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TABLES = (
-    PIPELINES,
-    OWNERS,
-    OPEN,
-    STREAMS,
-    EVENTS,
+    PIPELINES_TABLE,
+    OWNERS_TABLE,
+    OPEN_TABLE,
+    STREAMS_TABLE,
+    EVENTS_TABLE,
     SEQUENCES,
-    PARKED,
-    keys.HEADS,
+    PARKED_TABLE,
+    keys.HEADS_TABLE,
     OUTCOMES,
     JOURNAL,
 )
@@ -79,8 +79,8 @@ class Ledger:
 
     def pipelines(self) -> list[str]:
         """Name the pipelines that were ever registered."""
-        keyed = [found.key for found, _ in self._store.scan(PIPELINES, "")]
-        return [keys.text_of(each) for each in keyed if keys.is_text(each)]
+        keyed = [found.key for found, _ in self._store.scan(PIPELINES_TABLE, "")]
+        return [keys.key_text(each) for each in keyed if keys.is_text(each)]
 
     def rows(
         self, table: str, start: str = "", limit: int | None = None
@@ -113,12 +113,12 @@ class Ledger:
         return sorted(self._described(pipeline).get("sinks", {}))
 
     def _described(self, pipeline: str) -> dict[str, Any]:
-        at = keys.key(PIPELINES, pipeline)
+        at = keys.make_key(PIPELINES_TABLE, pipeline)
         text = self._store.read([at]).get(at)
         if text is None:
             known = ", ".join(map(repr, self.pipelines())) or "none at all"
             raise ConfigurationError(f"no pipeline {pipeline!r} is in this ledger: it has {known}")
-        return described(text, at)
+        return read_description(text, at)
 
     def id_forms(self, pipeline: str) -> list[str | None]:
         """Give the form of each column that is the event id: integer, text, date, timestamp; None
@@ -155,7 +155,7 @@ class Ledger:
         """Give the parked events of the whole ledger, by pipeline and sink in the order in which
         they came, and those that cannot be read.
         """
-        good, damaged = sifted(self._store.scan(PARKED, ""), ParkedRow.load)
+        good, damaged = sift_rows(self._store.scan(PARKED_TABLE, ""), ParkedRow.load)
         return sorted(good, key=_in_order), damaged
 
     def summary(self, pipeline: str) -> dict[str, Any]:
@@ -165,16 +165,16 @@ class Ledger:
         damaged: list[DamagedRow] = []
 
         def one(table: str, load: Callable[[str, Key], T]) -> T | None:
-            at = keys.key(table, pipeline)
+            at = keys.make_key(table, pipeline)
             text = self._store.read([at]).get(at)
-            found, unread = sifted([] if text is None else [(at, text)], load)
+            found, unread = sift_rows([] if text is None else [(at, text)], load)
             damaged.extend(unread)
             return found[0][1] if found else None
 
-        if not self._store.read([keys.key(PIPELINES, pipeline)]):
+        if not self._store.read([keys.make_key(PIPELINES_TABLE, pipeline)]):
             self._described(pipeline)  # raises, and names those that are there
-        known = one(PIPELINES, described) or {}
-        owner, opened = one(OWNERS, OwnerRow.load), one(OPEN, OpenRow.load)
+        known = one(PIPELINES_TABLE, read_description) or {}
+        owner, opened = one(OWNERS_TABLE, OwnerRow.load), one(OPEN_TABLE, OpenRow.load)
         sinks = {
             sink: self._sink_summary(pipeline, sink, (known, opened), damaged)
             for sink in sorted(known.get("sinks", {}))
@@ -193,7 +193,7 @@ class Ledger:
             "complete": None if opened is None else opened.complete,
             "inputs": [] if opened is None else list(opened.inputs),
             "judged": None if opened is None or opened.judged is None else opened.judged.decision,
-            "finished": recorded(known) is not None,
+            "finished": recorded_batch(known) is not None,
             "sinks": sinks,
             "damaged": damaged,
         }
@@ -208,14 +208,17 @@ class Ledger:
         known, opened = of
 
         def every(table: str, load: Callable[[str, Key], T]) -> list[T]:
-            found, unread = sifted(self._store.scan(table, prefix(pipeline, sink)), load)
+            found, unread = sift_rows(self._store.scan(table, make_prefix(pipeline, sink)), load)
             damaged.extend(unread)
             return [row for _, row in found]
 
-        done = (recorded(known) or {}).get(sink)
+        done = (recorded_batch(known) or {}).get(sink)
         standings = {row.partition: row.after for row in every(SEQUENCES, SequenceRow.load)}
         last = sum(standing.osn for standing in standings.values())
-        streams, parked = every(STREAMS, PartitionRow.load), every(PARKED, ParkedRow.load)
+        streams, parked = (
+            every(STREAMS_TABLE, PartitionRow.load),
+            every(PARKED_TABLE, ParkedRow.load),
+        )
         outcomes = every(OUTCOMES, OutcomeRow.load)
         return {
             "capability": known["sinks"][sink].get("capability"),
@@ -225,7 +228,7 @@ class Ledger:
             "transmitted": self._transmitted(pipeline, sink, standings, streams, parked),
             "parked": parked_by_state(parked, outcomes),
             "last_resend": _last_resend(parked),
-            "blocked": len(every(keys.HEADS, HeadRow.load)),
+            "blocked": len(every(keys.HEADS_TABLE, HeadRow.load)),
         }
 
     def _transmitted(
@@ -240,11 +243,13 @@ class Ledger:
         settled of a minibatch that is not complete.
         """
         told = {name: standing.sent for name, standing in standings.items()}
-        spans, _ = sifted(self._store.scan(EVENTS, prefix(pipeline, sink)), SpanRow.load)
+        spans, _ = sift_rows(
+            self._store.scan(EVENTS_TABLE, make_prefix(pipeline, sink)), SpanRow.load
+        )
         aside = {(row.partition, row.osn) for row in parked if not row.state.only_marks}
         names = {keys.part(row.partition): row.partition for row in streams}
         for at, span in spans:
-            partition, last = names.get(keys.split(at.key)[4], ""), span.osn[1]
+            partition, last = names.get(keys.split_key(at.key)[4], ""), span.osn[1]
             while (partition, last) in aside:
                 last -= 1
             if partition and span.state is SpanState.SETTLED and last >= span.osn[0]:
@@ -258,9 +263,9 @@ class Ledger:
         asked: that of a run's machine may be hours away. Who ended or is gone is not watched.
         """
         clock = clock or SystemClock()
-        names = {keys.key(OWNERS, name): name for name in pipelines}
+        names = {keys.make_key(OWNERS_TABLE, name): name for name in pipelines}
         before = dict(self._store.read(list(names)))
-        owners, _ = sifted(before.items(), OwnerRow.load)  # `summary` names what is damaged
+        owners, _ = sift_rows(before.items(), OwnerRow.load)  # `summary` names what is damaged
         still = {at for at, row in owners if not row.ended and not row.process.gone()}
         moved: set[str] = set()
         for _ in range(LOOKS):
@@ -319,13 +324,13 @@ def _last_resend(parked: Iterable[ParkedRow]) -> dict[str, Any] | None:
 def _in_order(item: tuple[Key, ParkedRow]) -> tuple[Any, ...]:
     """By pipeline and sink as the keys have them, then as they came."""
     at, row = item
-    return (*keys.split(at.key)[:2], row.minibatch, row.position)
+    return (*keys.split_key(at.key)[:2], row.minibatch, row.position)
 
 
 def _expanded(at: Key, text: str) -> dict[str, Any] | DamagedRow:
     try:
         load_row(at, text)
-        return readable(at.table, at, lambda: cast("dict[str, Any]", unpacked(payloads.load(text))))
+        return read_row(at.table, at, lambda: cast("dict[str, Any]", unpacked(payloads.load(text))))
     except DamagedRow as error:
         return error
 
@@ -366,7 +371,7 @@ def delivered(
     """
     parked, outcomes = aside
     left = [row for row in parked if _is_left(row)]
-    done = (recorded(described) or {}).get(sink)
+    done = (recorded_batch(described) or {}).get(sink)
     if STAGE_OF in described["sinks"][sink]:
         return None
     if done is not None:
