@@ -1,4 +1,4 @@
-"""What every store promises, asked of SQLite, PostgreSQL, and a store made worse on purpose."""
+"""The contract of stores, for SQLite, PostgreSQL, and a store with planted faults."""
 
 from __future__ import annotations
 

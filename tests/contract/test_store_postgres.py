@@ -43,7 +43,7 @@ def store(postgres: PostgresServer, database: str) -> Iterator[Store]:
 
 
 class Wire:
-    """A proxy before the server that cuts the line when told to: before a request, or its reply."""
+    """A proxy before the server that cuts the line on request: before a request, or its reply."""
 
     def __init__(self, port: int) -> None:
         self.cut_at = b""

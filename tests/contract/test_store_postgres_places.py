@@ -50,7 +50,7 @@ def url(postgres: PostgresServer, database: str) -> str:
 
 @contextmanager
 def role(postgres: PostgresServer, database: str) -> Iterator[str]:
-    """A user with no rights but to connect; gives its URL."""
+    """A user with no rights but to connect; returns its URL."""
     postgres.execute("create role clerk login password 'clerk'")
     head = postgres.url().split("@")[0]
     try:

@@ -94,7 +94,7 @@ def test_nothing_is_wrong_after_pruning(kind: str) -> None:
     assert problems(world.store.memory) == []
 
 
-# -- what is planted is found
+# -- planted violations are found
 
 Change = Callable[[dict[str, Any]], object]
 

@@ -1,4 +1,4 @@
-"""Damaged rows of every table: every look and the engine work, or say which row it is."""
+"""Damaged rows of every table: every command and the engine work, or name the row."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Damage:
         return False
 
     def outcome(self, act: Callable[[], object]) -> None:
-        """Let it work or say what is wrong; nothing else may come out of it."""
+        """It must work or raise an error that names the row; nothing else."""
         told: SemelError | None = None
         try:
             act()
@@ -172,7 +172,7 @@ def test_every_look_works_or_names_the_row(table: str, crashes: list[Crashed]) -
 
 
 def deliver(world: World) -> None:
-    """The engine: start again, end the minibatch, send what is parked, lose the checkpoint."""
+    """The engine: start again, end the minibatch, send parked events, lose the checkpoint."""
     inputs = INPUTS[world.name]
     last = len(inputs) - 1
     world.start()
@@ -192,7 +192,7 @@ def lose_the_checkpoint(world: World) -> None:
 
 
 def as_replayed(world: World) -> None:
-    """The engine after a judgement: what is recorded of the minibatch is dropped."""
+    """The engine after a judgement: the records of the minibatch are dropped."""
     last = len(INPUTS[world.name]) - 1
     judge_minibatch(world.client, Minibatch(1, last), Judgement.AS_REPLAYED, "ann", "looked")
     world.start()
@@ -210,7 +210,7 @@ def test_the_engine_works_or_names_the_row_and_repeats_nothing(
         damage.outcome(partial(engine, world))
         tried += 1
         if not damage.unreadable or engine is as_replayed:
-            continue  # what can be read is believed; and as replayed says: once more
+            continue  # a readable row is believed; and as replayed means: once more
         for sink, destination in world.destinations.items():
             seen = destination.seen.split()
             assert len(seen) == len(set(seen)), f"{damage.story}: {sink}: {seen}"
@@ -248,7 +248,7 @@ def test_every_command_works_or_names_the_row(
         load(store, [Put(at, text) for at, text in crashed.rows.items()])
     store.close()
     monkeypatch.setenv("SEMEL_LEDGER", f"sqlite:///{path}")
-    monkeypatch.setattr("semel.cli.status.WATCH_S", 0.0)  # whether a run beats is not asked here
+    monkeypatch.setattr("semel.cli.status.WATCH_S", 0.0)  # the heartbeat is not watched here
     held = {"given": "30001", "increasing": "4", "position": "3", "counter": "1"}
     for damage in damages(crashes, table, "commands", max(2, EACH // 10)):
         shutil.copy(whole, path)

@@ -1,4 +1,4 @@
-"""Keys say different things differently, and sort as their parts mean."""
+"""Different parts make different keys, and keys sort as their parts do."""
 
 from __future__ import annotations
 

@@ -44,14 +44,14 @@ Act = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Verb:
-    """What has to stand before it, given as a function that makes the act; and what it answers."""
+    """The rows before an act, as a function that makes the act; and its answer."""
 
     prepare: Callable[[World], Act]
     answer: Any = None
 
 
 def told(*acts: Act) -> Act:
-    """Do all of it in this order, and give every answer."""
+    """Do all acts in this order, and return every answer."""
     return lambda: tuple(act() for act in acts)
 
 

@@ -1,4 +1,4 @@
-"""Opening minibatches: which one it is, who is fenced by it, and what is swept with it."""
+"""Opening minibatches: which one it is, which runs it fences, and what it sweeps."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_an_opening_says_for_which_sinks_an_entity_is_blocked(world: World) -> N
     assert again.row.blocked == (SINK,)
 
 
-# --- who is fenced --------------------------------------------------------------------------------
+# --- fenced runs ---------------------------------------------------------------------------------
 
 
 @pytest.mark.rows("A17")

@@ -1,4 +1,4 @@
-"""Who runs a pipeline: run numbers, what may not change under a name, and the heartbeat."""
+"""Runs of a pipeline: run numbers, what may not change under a name, and the heartbeat."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def hand(world: World) -> PartitionClaim:
 
 
 def park(hand: PartitionClaim, *rows: ParkedRow, heads: Heads | None = None) -> Heads:
-    """Park rows on their own, and give the heads as they were left."""
+    """Park rows in a commit of their own, and return the heads after it."""
     known: Heads = {} if heads is None else heads
     parks = plan_parking("pay", SINK, rows, known)
     hand.write(parks=parks)

@@ -1,4 +1,4 @@
-"""The number of partitions changes only between minibatches, and nobody's state is left behind."""
+"""The number of partitions changes only between minibatches, and no entity loses its state."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 class Pipeline:
-    """A pipeline that remembers the ids its sink was given."""
+    """A pipeline that remembers the ids that its sink got."""
 
     def __init__(self, store: Store, partitions: int, identity: Identity = COUNTER) -> None:
         self.given: list[tuple[str, object]] = []

@@ -1,4 +1,4 @@
-"""The scribe tries again while the store is away, and gives up with patience at its end."""
+"""The client tries again while the store is away, and gives up after its patience."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_patience_ends_and_names_what_to_do(world: World) -> None:
 
 
 class Slow:
-    """A store that is away, and takes its time to say so."""
+    """A store that is away, and is slow to report it."""
 
     def __init__(self, clock: StillClock, takes_s: float, why: str = "its disk is full") -> None:
         self._clock = clock
