@@ -17,9 +17,7 @@ from benchmarks import columns, stores
 from benchmarks.rounds import folder
 from semel.delivery import Assignment, Driver, PartitionDelivery
 from semel.events import Attempt, Counter, Given, Position, bucket, sort
-from semel.ledger.client import LedgerClient
-from semel.ledger.journal import Journal
-from semel.ledger.store.opening import open_store
+from semel.ledger import Journal, LedgerClient, open_store
 from semel.runtime import Process
 from semel.sinks import Function
 from support.servers.postgres import PostgresServer
@@ -269,7 +267,7 @@ def _minibatch(identity: Identity, number: int, part: int, events: int) -> pa.Re
 
 def _bytes(store: Any) -> int:
     """Weigh the ledger: keys and payloads of every table."""
-    from semel.ledger.inspect.ledger import TABLES
+    from semel.ledger import TABLES
 
     return sum(
         len(key.key) + len(payload) for table in TABLES for key, payload in store.scan(table, "")

@@ -20,9 +20,7 @@ from benchmarks.rounds import folder, rounds
 from benchmarks.rows import Row, compared
 from semel.delivery import Assignment, Driver, PartitionDelivery
 from semel.events import Attempt, Position
-from semel.ledger.client import LedgerClient
-from semel.ledger.journal import Journal
-from semel.ledger.store.opening import open_store
+from semel.ledger import Journal, LedgerClient, open_store
 from semel.runtime import Process
 from semel.sinks import Redis
 from support.servers.redis import RedisServer

@@ -10,10 +10,9 @@ from time import perf_counter
 from typing import Any
 from uuid import uuid4
 
-from semel.ledger.keys import key, prefix
+from semel.ledger import make_key, make_prefix, open_store
 from semel.ledger.payloads import dump
-from semel.ledger.store.commit import Absent, Equals, Put, Sweep
-from semel.ledger.store.opening import open_store
+from semel.ledger.store import Absent, Equals, Put, Sweep
 
 
 def measure(url: str, seconds: float = 3, threads: int = 16) -> dict[str, Any]:
@@ -23,7 +22,7 @@ def measure(url: str, seconds: float = 3, threads: int = 16) -> dict[str, Any]:
     """
     store = open_store(url)
     pipeline = f"bench-{uuid4().hex}"
-    shared = key("open", pipeline)
+    shared = make_key("open", pipeline)
     opened = dump({"batch": 7, "generation": 1, "partitions": threads, "run": 3})
     store.commit([Absent(shared)], [Put(shared, opened)])
     ends = perf_counter() + seconds
@@ -32,7 +31,7 @@ def measure(url: str, seconds: float = 3, threads: int = 16) -> dict[str, Any]:
         took: list[float] = []
         began = perf_counter()
         while began < ends:
-            own = key("streams", pipeline, "sink", len(took), partition)
+            own = make_key("streams", pipeline, "sink", len(took), partition)
             claimed = dump({"attempt": [3, len(took)], "count": 1000, "state": "pending"})
             store.commit([Equals(shared, opened), Absent(own)], [Put(own, claimed)])
             now = perf_counter()
@@ -44,7 +43,7 @@ def measure(url: str, seconds: float = 3, threads: int = 16) -> dict[str, Any]:
     with ThreadPoolExecutor(threads) as pool:
         took = sorted(each for mine in pool.map(claim, range(threads)) for each in mine)
     elapsed = perf_counter() - began
-    rows = Sweep("streams", prefix(pipeline))
+    rows = Sweep("streams", make_prefix(pipeline))
     store.commit([], [Sweep("open", shared.key), rows])
     store.close()
     return {

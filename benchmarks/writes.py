@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from semel.ledger.store.opening import open_store
+from semel.ledger import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from semel.errors import ConfigurationError, SemelError
 from semel.events.event import Attempt, Minibatch
 from semel.ledger import Ledger
-from semel.ledger.keys import key
+from semel.ledger.keys import make_key
 from semel.ledger.store.opening import open_store
 from semel.operate.ledger_checks import check_ledger_url
 from semel.sinks import Files, Http, Kafka, Postgres, Redis, Target
@@ -193,7 +193,7 @@ def test_what_is_redacted_has_no_password(url: str) -> None:
 
 REACHED: dict[str, Callable[[str], Iterator[str]]] = {
     "postgresql://{}127.0.0.1:1/d{}": lambda url: _asked(
-        lambda: open_store(url).read([key("t", "a")])
+        lambda: open_store(url).read([make_key("t", "a")])
     ),
     "postgresql://{}127.0.0.1:1/e{}": lambda url: (
         f"{each.found} {each.do}" for each in check_ledger_url(url)

@@ -14,7 +14,7 @@ from semel.events import Minibatch
 from semel.events.event import EventID
 from semel.ledger import Ledger, LedgerClient, keys
 from semel.ledger.store.opening import open_store
-from semel.ledger.verbs.parked import parking
+from semel.ledger.verbs.parked import plan_parking
 from semel.ledger.verbs.runs import Owners
 from semel.operate.event_names import read_ids, write_id, write_text
 from semel.operate.parked import read_parked_events
@@ -63,7 +63,7 @@ def test_every_printed_handle_finds_its_own_event_again(tmp_path: Path) -> None:
         rows = [parked(7, entity=entity, blocks=False) for entity in TEXTS]
         rows += [parked(event, entity="e", blocks=False) for event in IDS]
         rows += [parked(event, entity="e", scope="t/0", blocks=False) for event in (7, (7, 1))]
-        made = parking(pipeline, sink, rows, {})
+        made = plan_parking(pipeline, sink, rows, {})
         store.commit([], made.updates)
     known = read_parked_events(Ledger(store))
     events = known.events
@@ -79,7 +79,7 @@ def test_every_printed_handle_finds_its_own_event_again(tmp_path: Path) -> None:
 
 @given(st.text(max_size=40))
 def test_a_text_is_read_as_it_was_written(text: str) -> None:
-    assert keys.text_of(write_text(text)) == text
+    assert keys.key_text(write_text(text)) == text
     assert shlex.split(write_text(text)) == [write_text(text)]
     assert read_ids(write_id(text))[0] == text
 
@@ -95,7 +95,7 @@ def ledger_with(*events: EventID, sinks: tuple[str, ...] = ("out",)) -> Ledger:
     Owners(client).register({"sinks": {sink: {} for sink in sinks}}, Process.here(), "n")
     for sink in sinks:
         rows = [parked(event, blocks=False) for event in events]
-        store.commit([], parking("pay", sink, rows, {}).updates)
+        store.commit([], plan_parking("pay", sink, rows, {}).updates)
     return Ledger(store)
 
 
@@ -136,7 +136,7 @@ def test_an_event_that_was_parked_in_two_minibatches_has_two_names() -> None:
         parked(7, minibatch=Minibatch(1, 0), state=ParkedState.RESENT, blocks=False),
         parked(7, minibatch=Minibatch(2, 3)),
     ]
-    store.commit([], parking("pay", "out", rows, {}).updates)
+    store.commit([], plan_parking("pay", "out", rows, {}).updates)
     known = read_parked_events(Ledger(store))
     events = known.events
     assert [each.handle for each in events] == ["pay/out/e/7@1.0", "pay/out/e/7@2.3"]

@@ -20,7 +20,7 @@ import pytest
 
 from semel.events import Given, Identity
 from semel.ledger import LedgerClient, open_store, payloads
-from semel.ledger.keys import key
+from semel.ledger.keys import make_key
 from semel.ledger.store.commit import Put
 from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
 from semel.ledger.verbs.runs import Owners
@@ -431,7 +431,7 @@ def test_an_id_that_is_a_date_or_a_timestamp_is_found_in_any_readable_form(
 ) -> None:
     made = pipeline_at(tmp_path / "ledger.db")
     made.minibatch(0, f"a{number}")
-    at = key("pipelines", "pay")
+    at = make_key("pipelines", "pay")
     [text] = made.store.read([at]).values()
     known = json.loads(text)
     with_form = payloads.dump({**known, "forms": {known["identity"]["event"][0]: form}})

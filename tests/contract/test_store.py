@@ -1,4 +1,4 @@
-"""What every store promises, asked of SQLite, PostgreSQL, and a store made worse on purpose."""
+"""The contract of stores, for SQLite, PostgreSQL, and a store with planted faults."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from semel.errors import ConfigurationError, LedgerUnavailable
 from semel.ledger import payloads
-from semel.ledger.keys import key
+from semel.ledger.keys import make_key
 from semel.ledger.store.commit import (
     Absent,
     Conflict,
@@ -30,7 +30,7 @@ from semel.ledger.store.opening import arrange, beyond, open_store
 from semel.urls import redact
 from semel.verify.store_contract import StoreContract
 
-A, B, C = key("t", "a"), key("t", "b"), key("t", "c")
+A, B, C = make_key("t", "a"), make_key("t", "b"), make_key("t", "c")
 ONE, TWO = payloads.dump({"n": 1}), payloads.dump({"n": 2})
 
 
@@ -216,7 +216,7 @@ def test_on_a_worse_store_a_verb_that_knows_its_own_success_happens_once(store: 
 
     def append(who: int) -> None:
         for turn in range(10):
-            mine = key("log", who, turn)
+            mine = make_key("log", who, turn)
 
             def add(mine: Key = mine) -> bool:
                 if mine in worse[who].read([mine]):  # an earlier try of this one, its reply lost
@@ -240,7 +240,7 @@ def test_on_a_worse_store_a_verb_that_knows_its_own_success_happens_once(store: 
 def test_on_a_worse_store_a_commit_still_happens_as_a_whole_or_not_at_all(store: Store) -> None:
     worse = WorseStore(store, 42)
     for turn in range(100):
-        pair = [key("t", turn, each) for each in "ab"]
+        pair = [make_key("t", turn, each) for each in "ab"]
         try:
             worse.commit([Absent(each) for each in pair], [Put(each, ONE) for each in pair])
         except (LedgerUnavailable, Conflict) as error:

@@ -16,7 +16,7 @@ import pytest
 from semel.errors import ConfigurationError, LedgerUnavailable
 from semel.ledger import payloads
 from semel.ledger.client import LedgerClient
-from semel.ledger.keys import key
+from semel.ledger.keys import make_key
 from semel.ledger.store.commit import Absent, Equals, Put
 from semel.ledger.store.opening import open_store
 from semel.ledger.store.postgres import PostgresStore
@@ -25,7 +25,7 @@ from support.servers.transaction_pool import Pool
 if TYPE_CHECKING:
     from support.servers.postgres import PostgresServer
 
-A, B = key("t", "a"), key("t", "b")
+A, B = make_key("t", "a"), make_key("t", "b")
 ONE, TWO = payloads.dump({"n": 1}), payloads.dump({"n": 2})
 
 TABLES = "select schemaname::text from pg_tables where tablename = 'semel_ledger' order by 1"
@@ -50,7 +50,7 @@ def url(postgres: PostgresServer, database: str) -> str:
 
 @contextmanager
 def role(postgres: PostgresServer, database: str) -> Iterator[str]:
-    """A user with no rights but to connect; gives its URL."""
+    """A user with no rights but to connect; returns its URL."""
     postgres.execute("create role clerk login password 'clerk'")
     head = postgres.url().split("@")[0]
     try:
@@ -316,8 +316,8 @@ def test_a_pool_that_hands_its_connections_on_after_each_transaction_is_no_obsta
     ):
         assert store.read([A]) == {}
         for turn in range(30):
-            store.commit([], [Put(key("t", turn), ONE)])
-            assert store.read([key("t", turn)]) == {key("t", turn): ONE}
+            store.commit([], [Put(make_key("t", turn), ONE)])
+            assert store.read([make_key("t", turn)]) == {make_key("t", turn): ONE}
         assert len(list(store.scan("t", ""))) == 30
 
 

@@ -7,7 +7,7 @@ import pytest
 from delivery.test_finding import IDENTITIES, where
 from semel.ledger import Ledger, Trace
 from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
-from semel.ledger.verbs.rescale import rescale
+from semel.ledger.verbs.rescale import rescale_pipeline
 from semel.protocol import OnDoubt
 from support.destinations import Crash, Post, crash, crash_after, lost
 from support.pipeline import GIVEN, World, world_like, world_of
@@ -115,7 +115,7 @@ def test_outcomes_survive_a_lost_checkpoint_and_another_number_of_partitions() -
     world.minibatch(0, "a1 b2")
     later(world)
     assert where(world, "a", 1) == "skipped by policy"
-    rescale(world.client, 3)
+    rescale_pipeline(world.client, 3)
     world.partition, world.partitions = "0of3", 3
     world.start()
     world.minibatch(6, "b200")

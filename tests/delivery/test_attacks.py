@@ -21,9 +21,9 @@ from semel.errors import (
 from semel.events import Chunk, Event, Identity
 from semel.ledger.store.commit import Conflict
 from semel.ledger.verbs.complete import Report
-from semel.ledger.verbs.parked import resolve
+from semel.ledger.verbs.parked import resolve_parked
 from semel.ledger.verbs.pruning import Pruning
-from semel.ledger.verbs.rescale import rescale
+from semel.ledger.verbs.rescale import rescale_pipeline
 from semel.protocol import OnDoubt, OnReject, ParkedState
 from semel.sinks import Receipt, Retry, Target
 from support.destinations import (
@@ -422,7 +422,7 @@ def test_after_a_change_of_partitions_the_last_minibatch_is_not_delivered_again(
     world.add(Database())
     world.start()
     world.minibatch(0, "a1 b2")  # complete, and the driver dies before Spark commits the batch
-    rescale(world.client, 2)
+    rescale_pipeline(world.client, 2)
     world.partitions = 2
     world.start()
     with contextlib.suppress(ConfigurationError, Diverged):
@@ -441,7 +441,7 @@ def test_what_is_parked_of_a_log_can_still_go_after_a_change_of_partitions() -> 
     world.minibatch(0, "a1 b2")
     world.out.refuses.clear()
     try:
-        rescale(world.client, 2)
+        rescale_pipeline(world.client, 2)
     except ConfigurationError:
         return  # it says that something is parked
     world.partitions, world.partition = 2, "0-of-2"
@@ -734,7 +734,7 @@ def test_an_entity_may_have_any_name(name: str, identity: Identity) -> None:
     world.driver.end(opening, world.task(opening, named("a1 b2 a3")))
     assert [row.state.value for _, row in world.parked_rows()] == ["held", "waiting"]
     [(at, _), _] = world.parked_rows()
-    resolve(world.client, "out", at, ParkedState.RESEND, "ann", "looked")
+    resolve_parked(world.client, "out", at, ParkedState.RESEND, "ann", "looked")
     world.clock.move(100.0)
     opening = world.open(1)
     world.driver.end(opening, world.task(opening, named("a4 b5")))

@@ -9,7 +9,7 @@ import pytest
 
 from semel.errors import Fenced, NotDelivered, OutcomeUnknown, Rejected
 from semel.events import Identity, Minibatch
-from semel.ledger.verbs.divergence import judge
+from semel.ledger.verbs.divergence import judge_minibatch
 from semel.protocol import Judgement
 from semel.sinks import Ended, Retry, Target
 from support.destinations import Crash, Folder, FolderLine, FolderSink
@@ -191,7 +191,7 @@ def test_a_judged_minibatch_is_concluded_as_recorded() -> None:
     world.out.raises = [Rejected("not now")]
     with pytest.raises(Rejected):
         world.minibatch(0, INPUT)
-    judge(world.client, Minibatch(1, 0), Judgement.AS_RECORDED, "ann", "looked")
+    judge_minibatch(world.client, Minibatch(1, 0), Judgement.AS_RECORDED, "ann", "looked")
     world.start()
     opening = world.open(0)
     assert opening.settled
@@ -204,7 +204,7 @@ def test_what_a_person_dropped_is_not_concluded_any_more() -> None:
     world.out.raises = [Rejected("not now")]
     with pytest.raises(Rejected):
         world.minibatch(0, "a1 b2")
-    judge(world.client, Minibatch(1, 0), Judgement.AS_REPLAYED, "ann", "looked")
+    judge_minibatch(world.client, Minibatch(1, 0), Judgement.AS_REPLAYED, "ann", "looked")
     world.start()
     world.minibatch(0, INPUT)
     assert world.out.told == {Minibatch(2, 0): NAMES}

@@ -11,7 +11,7 @@ from semel.events import Attempt, Identity
 from semel.ledger import Ledger
 from semel.ledger.verbs.batch_jobs import Finished, combined
 from semel.ledger.verbs.complete import Report
-from semel.ledger.verbs.divergence import judge
+from semel.ledger.verbs.divergence import judge_minibatch
 from semel.protocol import Judgement
 from support.destinations import Crash, Post, crash_after, fine
 from support.pipeline import (
@@ -170,7 +170,7 @@ def test_a_batch_that_was_judged_is_not_compared(decision: Judgement) -> None:
     world.out.plan(fine, crash_after)
     with pytest.raises(Crash):
         world.task(opening, TEXT)
-    judge(world.client, world.opened().minibatch, decision, "ann", "looked")
+    judge_minibatch(world.client, world.opened().minibatch, decision, "ann", "looked")
     run(world, "a1=9 b2 a3 c4")
     kept = world.driver.finished()
     assert kept is not None
@@ -181,7 +181,7 @@ def test_a_batch_that_was_judged_is_not_compared(decision: Judgement) -> None:
 def test_a_complete_batch_that_was_settled_keeps_what_is_recorded() -> None:
     world = world_like("transactional", COUNTER)
     reports = world.minibatch(0, TEXT, "batch")
-    judge(world.client, world.opened().minibatch, Judgement.AS_RECORDED, "ann", "looked")
+    judge_minibatch(world.client, world.opened().minibatch, Judgement.AS_RECORDED, "ann", "looked")
     run(world, "a1=9")
     assert world.driver.finished() == {"out": told(reports)}
 

@@ -77,11 +77,11 @@ def test_another_topic_under_the_same_name_is_still_found() -> None:
 
 
 def test_a_judged_generation_is_not_looked_at_for_gaps() -> None:
-    from semel.ledger.verbs.divergence import judge
+    from semel.ledger.verbs.divergence import judge_minibatch
     from semel.protocol import Judgement
 
     world = delivered()
-    judge(world.client, world.opened().minibatch, Judgement.AS_REPLAYED, "ann", "looked")
+    judge_minibatch(world.client, world.opened().minibatch, Judgement.AS_REPLAYED, "ann", "looked")
     opening = world.driver.begin("q", 1, {"t/0": 9})
     world.driver.end(opening, world.task(opening, "a9"))
     assert world.out.seen.endswith("a9")

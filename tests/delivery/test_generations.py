@@ -11,7 +11,7 @@ import pytest
 
 from semel.errors import ConfigurationError, Diverged, Fenced, HeldInDoubt
 from semel.events import Identity
-from semel.ledger.keys import number_of, split
+from semel.ledger.keys import key_number, split_key
 from semel.protocol import OnDoubt, OnReject
 from support.destinations import (
     Crash,
@@ -436,5 +436,5 @@ def test_rows_of_an_older_generation_are_gone_when_it_is_closed(kind: str) -> No
     world.start()
     world.open(0, "q2")
     for table in ("streams", "events"):
-        left = [number_of(split(at.key)[2]) for at, _ in world.store.memory.scan(table, "")]
+        left = [key_number(split_key(at.key)[2]) for at, _ in world.store.memory.scan(table, "")]
         assert left == []

@@ -9,7 +9,7 @@ from delivery.test_finished import run
 from semel.errors import ConfigurationError, Diverged
 from semel.events import Identity
 from semel.ledger import Ledger
-from semel.ledger.verbs.divergence import judge
+from semel.ledger.verbs.divergence import judge_minibatch
 from semel.protocol import Judgement
 from support.destinations import Crash, Database, Post, crash_after, fine
 from support.pipeline import (
@@ -208,7 +208,9 @@ def test_counted_ids_that_it_has_only_a_part_of_are_not_judged_as_recorded() -> 
     with pytest.raises(Crash):
         world.task(opening, "a1 b2")
     with pytest.raises(ConfigurationError, match=r"minibatch 1\.0 is half delivered under ids"):
-        judge(world.client, world.opened().minibatch, Judgement.AS_RECORDED, "ann", "looked")
+        judge_minibatch(
+            world.client, world.opened().minibatch, Judgement.AS_RECORDED, "ann", "looked"
+        )
     world.start()
     world.minibatch(0, "a1 b2")
     assert (world.out.seen, new(world)) == ("a1 b2", "a1 b2")

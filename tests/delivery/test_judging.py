@@ -9,7 +9,7 @@ import pytest
 from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events import Identity, Minibatch
 from semel.ledger.client import LedgerClient
-from semel.ledger.verbs.divergence import judge
+from semel.ledger.verbs.divergence import judge_minibatch
 from semel.protocol import Judgement, OnDoubt, OnReject
 from support.destinations import Crash, Post, crash_after, fine, lost
 from support.pipeline import (
@@ -60,7 +60,7 @@ def diverge(world: World, text: str = REPLAY, batch: int = 1) -> None:
 
 def say(world: World, decision: Judgement) -> None:
     """A person has looked."""
-    judge(world.client, world.opened().minibatch, decision, "ann", "looked")
+    judge_minibatch(world.client, world.opened().minibatch, decision, "ann", "looked")
 
 
 def seen(world: World) -> dict[str, int]:
@@ -400,10 +400,10 @@ def test_another_minibatch_and_another_pipeline_are_refused() -> None:
     world = half_done("opaque", GIVEN)
     for wrong in (Minibatch(1, 0), Minibatch(1, 2), Minibatch(2, 1)):
         with pytest.raises(ConfigurationError, match=r"which is 1\.1\. Judge the one that"):
-            judge(world.client, wrong, Judgement.AS_RECORDED, "ann", "looked")
+            judge_minibatch(world.client, wrong, Judgement.AS_RECORDED, "ann", "looked")
     nobody = LedgerClient(world.store, "typo", world.clock)
     with pytest.raises(ConfigurationError, match="'typo' is not in this ledger"):
-        judge(nobody, Minibatch(1, 1), Judgement.AS_RECORDED, "ann", "looked")
+        judge_minibatch(nobody, Minibatch(1, 1), Judgement.AS_RECORDED, "ann", "looked")
 
 
 @pytest.mark.parametrize("decision", Judgement)

@@ -13,7 +13,7 @@ import pytest
 from delivery.test_concluding import Shelf
 from semel.errors import ConfigurationError, NotDelivered, Rejected
 from semel.events import Identity
-from semel.ledger.keys import prefix
+from semel.ledger.keys import make_prefix
 from semel.ledger.store.commit import Delete, Put
 from semel.sinks.files import Files
 from support.destinations import Crash, Database, Post, crash_after
@@ -192,7 +192,7 @@ def test_a_zombie_that_begins_a_partition_while_its_sink_is_left_out_is_not_forg
 def test_what_an_older_version_left_unconcluded_is_concluded_when_its_sink_comes_back() -> None:
     world = unconcluded()
     every = list(world.sinks)
-    left = list(world.store.memory.scan("streams", prefix("pay", "files")))
+    left = list(world.store.memory.scan("streams", make_prefix("pay", "files")))
     assert left
     # An older version let the sink go here, and Spark went on without it: its rows stayed.
     world.store.memory.commit([], [Delete(at) for at, _ in left])

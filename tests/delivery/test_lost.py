@@ -12,8 +12,8 @@ import pytest
 
 from semel.errors import Diverged
 from semel.events import Identity
-from semel.ledger.verbs.divergence import judge
-from semel.ledger.verbs.rescale import rescale
+from semel.ledger.verbs.divergence import judge_minibatch
+from semel.ledger.verbs.rescale import rescale_pipeline
 from semel.protocol import Judgement, OnReject
 from support.destinations import (
     Crash,
@@ -254,7 +254,7 @@ def test_partitions_that_go_there_and_back_begin_anew() -> None:
     world.start()
     world.minibatch(0, "a1 a2 a3")
     for partitions in (2, 1):
-        rescale(world.client, partitions)
+        rescale_pipeline(world.client, partitions)
     world.start()
     opening = world.open(1)
     world.out.plan(crash_after)  # its row is below the one from before, and rightly so
@@ -276,7 +276,7 @@ def test_a_divergence_that_was_judged_keeps_its_numbers(decision: Judgement) -> 
         world.task(opening, "a3 b4 a5")
     with pytest.raises(Diverged, match="as-recorded"):
         world.task(opening, "a3=9 b4 a5")
-    judge(world.client, world.opened().minibatch, decision, "ann", "looked")
+    judge_minibatch(world.client, world.opened().minibatch, decision, "ann", "looked")
     world.start()
     world.minibatch(1, "a3=9 b4 a5")
     world.minibatch(2, "a6")

@@ -10,7 +10,7 @@ import pytest
 
 from semel.errors import ConfigurationError, DeliveryError, Diverged, HeldInDoubt, NotDelivered
 from semel.events import Attempt, Identity
-from semel.ledger.keys import prefix
+from semel.ledger.keys import make_prefix
 from semel.protocol import OnDoubt
 from semel.sinks import Retry
 from support.destinations import Crash, Database, Post, crash, crash_after, fine
@@ -179,7 +179,7 @@ def test_two_outputs_of_one_minibatch_do_not_mask_each_other() -> None:
     assert world.parked("out") == ["a1 held"]
     assert world.parked("out2") == []
     assert world.destinations["out2"].seen == "a1"
-    assert len(list(world.store.memory.scan("streams", prefix("pay", "out")))) == 1
+    assert len(list(world.store.memory.scan("streams", make_prefix("pay", "out")))) == 1
 
 
 def test_a_sink_that_joins_later_begins_with_the_minibatch_it_joins_at() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from semel.errors import Diverged
 from semel.events import Identity
-from semel.ledger.verbs.divergence import judge
+from semel.ledger.verbs.divergence import judge_minibatch
 from semel.protocol import Judgement
 from support.destinations import Crash, crash, crash_after, fine
 from support.pipeline import (
@@ -41,7 +41,9 @@ def as_recorded(world: World, batch: int, text: str) -> None:
     opening = world.open(batch)
     with pytest.raises(Diverged, match="as-recorded"):
         world.driver.end(opening, world.task(opening, text))
-    judge(world.client, world.opened().minibatch, Judgement.AS_RECORDED, "ann", "restored")
+    judge_minibatch(
+        world.client, world.opened().minibatch, Judgement.AS_RECORDED, "ann", "restored"
+    )
     world.start()
 
 

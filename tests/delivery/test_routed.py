@@ -11,7 +11,7 @@ import semel
 from semel.errors import ConfigurationError
 from semel.events import Identity, bucket_name
 from semel.events.routing import Routing, places
-from semel.ledger.verbs.rescale import rescale
+from semel.ledger.verbs.rescale import rescale_pipeline
 from support.destinations import Database
 from support.pipeline import COUNTER, INCREASING, World
 
@@ -101,8 +101,8 @@ def test_after_rescaling_to_another_routing_every_entity_goes_on_where_it_was(
     ways: list[tuple[Routing | None, int]] = [(RANGE, 3), (TABLE, 2), (None, 4)]
     ids = iter(range(6, 100))
     for batch, (routing, count) in enumerate(ways, 1):
-        rescale(world.client, count, routing)
-        rescale(world.client, count, routing)  # may be repeated
+        rescale_pipeline(world.client, count, routing)
+        rescale_pipeline(world.client, count, routing)  # may be repeated
         routed(world, routing, count)
         deliver(world, batch, " ".join(f"{each}{next(ids)}" for each in "abcde"), routing)
     seen: dict[str, list[Any]] = {}
@@ -121,4 +121,4 @@ def test_rescaling_to_the_same_number_in_another_way_says_what_to_do() -> None:
     world = made(INCREASING, None, 3)
     deliver(world, 0, "a1", None)
     with pytest.raises(ConfigurationError, match="Rescale it to another number first, then to 3"):
-        rescale(world.client, 3, RANGE)
+        rescale_pipeline(world.client, 3, RANGE)

@@ -6,7 +6,7 @@ import pytest
 
 from semel.errors import Diverged
 from semel.ledger.verbs.open import OpenMinibatch
-from semel.ledger.verbs.open_checks import UNKNOWN, Sources
+from semel.ledger.verbs.open_checks import UNKNOWN_SOURCES, Sources
 from support.destinations import Crash, crash_after
 from support.pipeline import POSITION, World, world_like
 
@@ -37,9 +37,9 @@ def test_a_topic_made_anew_stops_the_pipeline_before_anything_is_opened() -> Non
 
 def test_without_its_id_a_shorter_topic_made_anew_would_be_skipped_as_delivered() -> None:
     world = world_like("transactional", POSITION)
-    minibatch(world, 0, "a1 b2 c3", sources=UNKNOWN)
+    minibatch(world, 0, "a1 b2 c3", sources=UNKNOWN_SOURCES)
     world.start()
-    minibatch(world, 0, "x1 y2", "q2", sources=UNKNOWN)
+    minibatch(world, 0, "x1 y2", "q2", sources=UNKNOWN_SOURCES)
     assert world.out.seen == "a1 b2 c3", "nobody could tell: the limit of the papers"
 
 
@@ -75,12 +75,12 @@ def test_saying_that_a_gap_is_accepted_does_not_accept_another_topic() -> None:
 def test_an_id_that_was_known_and_is_not_stops_a_re_read_with_the_reason() -> None:
     world = world_like("transactional", POSITION)
     minibatch(world, 0, "a1 b2")
-    minibatch(world, 1, "c3", sources=UNKNOWN)  # no checkpoint was lost: nothing is skipped
+    minibatch(world, 1, "c3", sources=UNKNOWN_SOURCES)  # no checkpoint was lost: nothing is skipped
     world.start()
     with pytest.raises(Diverged, match=r"cannot check.*'t'.*id old.*the broker is shy"):
         begin(world, 0, "q2", Sources({}, "the broker is shy"))
     world.driver.accept_gap = True
-    minibatch(world, 0, "a1 b2 c3 d4", "q2", sources=UNKNOWN)
+    minibatch(world, 0, "a1 b2 c3 d4", "q2", sources=UNKNOWN_SOURCES)
     assert world.out.seen == "a1 b2 c3 d4"
     assert world.opened().sources == {"t": "old"}, "what was known is not forgotten"
 
@@ -98,7 +98,7 @@ def test_a_topic_that_is_not_read_any_more_is_not_asked_for_but_stays_known() ->
 
 def test_a_topic_that_first_comes_in_a_runs_last_minibatch_is_known_when_that_is_complete() -> None:
     world = world_like("transactional", POSITION)
-    opening = begin(world, 0, sources=UNKNOWN)
+    opening = begin(world, 0, sources=UNKNOWN_SOURCES)
     reports = world.task(opening, "a1 b2")
     world.driver.end(opening, reports, OLD.ids)
     assert world.opened().sources == {"t": "old"}

@@ -79,7 +79,7 @@ def states(world: World) -> list[str]:
 
 
 def resolve(world: World, event: str, decision: str) -> None:
-    from semel.ledger.verbs.parked import resolve as say
+    from semel.ledger.verbs.parked import resolve_parked as say
     from semel.protocol import ParkedState
 
     [at] = [at for at, row in world.parked_rows(stage(world)) if row.event == event]

@@ -11,8 +11,8 @@ from delivery.test_finding import IDENTITIES
 from semel.errors import ConfigurationError, Rejected
 from semel.events import Given, Identity
 from semel.ledger.payloads import WORDS_MAX
-from semel.ledger.verbs.divergence import judge
-from semel.ledger.verbs.parked import resolve
+from semel.ledger.verbs.divergence import judge_minibatch
+from semel.ledger.verbs.parked import resolve_parked
 from semel.protocol import Judgement, ParkedState
 from support.destinations import Crash, Post, crash
 from support.pipeline import EXACT, KINDS, World, events, world_like, world_of
@@ -88,8 +88,8 @@ def test_what_a_person_says_at_length_is_cut_too() -> None:
     world.minibatch(0, "a1 b2")
     [(at, _)] = world.parked_rows()
     for _ in range(2):
-        resolve(world.client, "out", at, ParkedState.DISCARDED, LONG, LONG)
-        judge(world.client, world.opened().minibatch, Judgement.AS_REPLAYED, "ann", LONG)
+        resolve_parked(world.client, "out", at, ParkedState.DISCARDED, LONG, LONG)
+        judge_minibatch(world.client, world.opened().minibatch, Judgement.AS_REPLAYED, "ann", LONG)
     assert world.opened().version == 3  # once opened, once complete, judged once
     world.start()
     world.open(0)

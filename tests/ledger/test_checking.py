@@ -12,7 +12,7 @@ from delivery.test_finding import IDENTITIES
 from semel.ledger import payloads
 from semel.ledger.inspect.check import check_ledger
 from semel.ledger.store.commit import Key
-from semel.ledger.verbs.divergence import judge
+from semel.ledger.verbs.divergence import judge_minibatch
 from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
 from semel.protocol import Judgement, OnDoubt, OnReject
 from semel.verify.simulator.cluster import MemoryStore
@@ -51,7 +51,7 @@ def busy(world: World) -> None:
     world.clock.move(100)
     world.driver.drain()
     world.minibatch(2, "a7 c8")
-    judge(world.client, world.opened().minibatch, Judgement.AS_REPLAYED, "ann", "looked")
+    judge_minibatch(world.client, world.opened().minibatch, Judgement.AS_REPLAYED, "ann", "looked")
     world.start()
     world.minibatch(2, "a7=1 c8=1")
     if "counter" not in str(world.identity.describe()):
@@ -94,7 +94,7 @@ def test_nothing_is_wrong_after_pruning(kind: str) -> None:
     assert problems(world.store.memory) == []
 
 
-# -- what is planted is found
+# -- planted violations are found
 
 Change = Callable[[dict[str, Any]], object]
 

@@ -1,4 +1,4 @@
-"""What a clean path costs, counted at the store: commits, and no look at `events`."""
+"""The cost of a clean path, counted at the store: commits, and no read of `events`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEYED = [Capability.REPEATABLE, Capability.PROBING]
 def commits_of_partition(
     world: World, witness: Sink, rows: list[pa.RecordBatch], identity: Identity = GIVEN
 ) -> int:
-    """Deliver one new partition and say how many commits it took; nothing of `events` is read."""
+    """Deliver one new partition and return the number of commits; `events` is not read."""
     driver = Driver(world, identity, [witness])
     opening = driver.open(0)
     partition = "0" if identity is GIVEN else "t/0"

@@ -6,7 +6,7 @@ import pytest
 
 from semel.errors import Diverged, Fenced
 from semel.ledger.journal import COUNTERS, Journal, State
-from semel.ledger.keys import key
+from semel.ledger.keys import make_key
 from semel.ledger.rows import OpenRow
 from semel.ledger.store.commit import Put
 from semel.ledger.verbs.open import Minibatches, OpenMinibatch
@@ -29,7 +29,7 @@ def opening(world: World, minibatches: Minibatches) -> OpenMinibatch:
 
 
 def sequence(world: World, partition: str = "0", sink: str = SINK) -> SequenceRow:
-    return SequenceRow.load(world.store.contents()[key("sequences", "pay", sink, partition)])
+    return SequenceRow.load(world.store.contents()[make_key("sequences", "pay", sink, partition)])
 
 
 @pytest.mark.rows("A2", "A5", "A7", "O7")
@@ -45,7 +45,7 @@ def test_complete_advances_the_partition_and_removes_its_location_in_one_commit(
     assert (row.first, row.last) == (["e", 0], ["e", 2])
     assert sequence(world).after == Standing(3, 0, Mark(upto=41))
     assert len(world.store.asked) == 1
-    assert OpenRow.load(world.store.contents()[key("open", "pay")]).complete
+    assert OpenRow.load(world.store.contents()[make_key("open", "pay")]).complete
 
 
 @pytest.mark.rows("O15")

@@ -1,4 +1,4 @@
-"""What `semel explain` says a pipeline costs is what its ledger shows: commits, and bytes."""
+"""The cost that `semel explain` prints is the one in the ledger: commits, and bytes."""
 
 from __future__ import annotations
 

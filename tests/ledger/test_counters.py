@@ -26,7 +26,7 @@ def rows(*entities: str) -> pa.RecordBatch:
 
 
 class Till:
-    """Remembers the ids that it was given, by entity."""
+    """Records the ids that it gets, by entity."""
 
     def __init__(self) -> None:
         self.got: Ids = defaultdict(list)

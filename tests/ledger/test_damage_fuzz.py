@@ -1,4 +1,4 @@
-"""Damaged rows of every table: every look and the engine work, or say which row it is."""
+"""Damaged rows of every table: every command and the engine work, or name the row."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from semel.ledger.inspect.check import check_ledger
 from semel.ledger.inspect.ledger import TABLES
 from semel.ledger.inspect.listing import load_row
 from semel.ledger.store.commit import Key, Put
-from semel.ledger.verbs.divergence import judge
+from semel.ledger.verbs.divergence import judge_minibatch
 from semel.ledger.verbs.outcomes import OutcomeRow, outcome_key
-from semel.ledger.verbs.parked import resolve
+from semel.ledger.verbs.parked import resolve_parked
 from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
-from semel.ledger.verbs.rescale import rescale
+from semel.ledger.verbs.rescale import rescale_pipeline
 from semel.protocol import Judgement, ParkedState
 from semel.verify.simulator.cluster import MemoryStore
 from support.command_line import semel
@@ -104,7 +104,7 @@ class Damage:
         return False
 
     def outcome(self, act: Callable[[], object]) -> None:
-        """Let it work or say what is wrong; nothing else may come out of it."""
+        """It must work or raise an error that names the row; nothing else."""
         told: SemelError | None = None
         try:
             act()
@@ -151,9 +151,9 @@ def looks(world: World, scope: str) -> Iterator[Callable[[], object]]:
     yield partial(check_ledger, world.store)
     parked = [at for at in world.store.memory.rows() if at.table == "parked"]
     for at in parked[:4]:
-        yield partial(resolve, client, "post", at, ParkedState.DISCARDED, "ann", "looked")
-    yield partial(judge, client, Minibatch(1, 2), Judgement.AS_REPLAYED, "ann", "looked")
-    yield partial(rescale, client, 3)
+        yield partial(resolve_parked, client, "post", at, ParkedState.DISCARDED, "ann", "looked")
+    yield partial(judge_minibatch, client, Minibatch(1, 2), Judgement.AS_REPLAYED, "ann", "looked")
+    yield partial(rescale_pipeline, client, 3)
     yield partial(Pruning(client, 1.0).run, ["post", "base", "absorb"])
 
 
@@ -172,7 +172,7 @@ def test_every_look_works_or_names_the_row(table: str, crashes: list[Crashed]) -
 
 
 def deliver(world: World) -> None:
-    """The engine: start again, end the minibatch, send what is parked, lose the checkpoint."""
+    """The engine: start again, end the minibatch, send parked events, lose the checkpoint."""
     inputs = INPUTS[world.name]
     last = len(inputs) - 1
     world.start()
@@ -192,9 +192,9 @@ def lose_the_checkpoint(world: World) -> None:
 
 
 def as_replayed(world: World) -> None:
-    """The engine after a judgement: what is recorded of the minibatch is dropped."""
+    """The engine after a judgement: the records of the minibatch are dropped."""
     last = len(INPUTS[world.name]) - 1
-    judge(world.client, Minibatch(1, last), Judgement.AS_REPLAYED, "ann", "looked")
+    judge_minibatch(world.client, Minibatch(1, last), Judgement.AS_REPLAYED, "ann", "looked")
     world.start()
     world.minibatch(last, INPUTS[world.name][last])
 
@@ -210,7 +210,7 @@ def test_the_engine_works_or_names_the_row_and_repeats_nothing(
         damage.outcome(partial(engine, world))
         tried += 1
         if not damage.unreadable or engine is as_replayed:
-            continue  # what can be read is believed; and as replayed says: once more
+            continue  # a readable row is believed; and as replayed means: once more
         for sink, destination in world.destinations.items():
             seen = destination.seen.split()
             assert len(seen) == len(set(seen)), f"{damage.story}: {sink}: {seen}"

@@ -10,7 +10,7 @@ import pytest
 from semel.events.encoding.canonical_json import PreEncoded, canonical
 from semel.ledger import journal as journals
 from semel.ledger.journal import COUNTERS, Entry, Journal, Operator
-from semel.ledger.keys import key
+from semel.ledger.keys import make_key
 from semel.ledger.store.commit import Put
 from support.ledger.one_pipeline import World
 
@@ -19,7 +19,7 @@ CLOCK = Operator("marker clock", journaled=False)
 
 def write(world: World, *entries: Entry) -> None:
     """Write entries as `complete` does."""
-    world.store.commit([], journals.updates(world.pipeline, entries))
+    world.store.commit([], journals.journal_updates(world.pipeline, entries))
 
 
 def add(
@@ -163,9 +163,9 @@ def test_nothing_is_written_before_complete_says_so(world: World) -> None:
     entry = journal.entry(COUNTERS, "0", 1, base, {"a": 1})
     assert world.tables()["journal"] == 0
     assert journal.restore(COUNTERS, "0", before=2).values == {}
-    [put] = journals.updates("pay", [entry])
+    [put] = journals.journal_updates("pay", [entry])
     assert isinstance(put, Put)
-    assert put.key == key("journal", "pay", "counters", "0", 1)
+    assert put.key == make_key("journal", "pay", "counters", "0", 1)
 
 
 # --- a history that never failed ------------------------------------------------------------------

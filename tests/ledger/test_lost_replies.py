@@ -15,7 +15,14 @@ from typing import Any
 import pytest
 
 from semel.ledger.journal import COUNTERS, Journal, State
-from semel.ledger.verbs.parked import NOTHING, parked_key, parking, read_heads, read_parked, resolve
+from semel.ledger.verbs.parked import (
+    NO_PARKS,
+    parked_key,
+    plan_parking,
+    read_heads,
+    read_parked,
+    resolve_parked,
+)
 from semel.ledger.verbs.partitions import MERGE_EVERY, PartitionClaim
 from semel.ledger.verbs.resends import Resends
 from semel.protocol import Found, ParkedState
@@ -37,14 +44,14 @@ Act = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Verb:
-    """What has to stand before it, given as a function that makes the act; and what it answers."""
+    """The rows before an act, as a function that makes the act; and its answer."""
 
     prepare: Callable[[World], Act]
     answer: Any = None
 
 
 def told(*acts: Act) -> Act:
-    """Do all of it in this order, and give every answer."""
+    """Do all acts in this order, and return every answer."""
     return lambda: tuple(act() for act in acts)
 
 
@@ -110,7 +117,7 @@ def claim(world: World) -> Act:
 
 def claim_and_park(world: World) -> Act:
     made = hand(world)
-    parks = parking("pay", SINK, [parked(1)], {})
+    parks = plan_parking("pay", SINK, [parked(1)], {})
     return lambda: made.claim(span(0, 0, 3), parks)
 
 
@@ -150,13 +157,13 @@ def settle_and_begin(world: World) -> Act:
 
 def settle_and_park(world: World) -> Act:
     made = claimed(world)
-    parks = parking("pay", SINK, [parked(1)], {})
+    parks = plan_parking("pay", SINK, [parked(1)], {})
     return lambda: made.write(settled=settled(span(0, 0, 3)), parks=parks)
 
 
 def park(world: World) -> Act:
     made = claimed(world)
-    parks = parking("pay", SINK, [parked(1), parked(2, state=ParkedState.WAITING)], {})
+    parks = plan_parking("pay", SINK, [parked(1), parked(2, state=ParkedState.WAITING)], {})
     return lambda: made.write(parks=parks)
 
 
@@ -173,7 +180,7 @@ def withdraw_a_later_span(world: World) -> Act:
 
 def withdraw_and_park(world: World) -> Act:
     made = claimed(world)
-    parks = parking("pay", SINK, [parked(1)], {})
+    parks = plan_parking("pay", SINK, [parked(1)], {})
     return told(lambda: made.write(withdrawn=True, parks=parks), lambda: made.next_span)
 
 
@@ -214,9 +221,9 @@ def complete(world: World) -> Act:
 
 def resolved(world: World, decision: ParkedState) -> Act:
     made = claimed(world)
-    made.write(parks=parking("pay", SINK, [parked(1)], {}))
+    made.write(parks=plan_parking("pay", SINK, [parked(1)], {}))
     at = parked_key("pay", SINK, parked(1))
-    return lambda: resolve(world.client, SINK, at, decision, "ann", "looked").state
+    return lambda: resolve_parked(world.client, SINK, at, decision, "ann", "looked").state
 
 
 def resending(world: World) -> Resends:
@@ -245,7 +252,7 @@ def settle_a_resend(world: World) -> Act:
 
 
 def unblock(world: World) -> Act:
-    claimed(world).write(parks=parking("pay", SINK, [parked(1)], {}))
+    claimed(world).write(parks=plan_parking("pay", SINK, [parked(1)], {}))
     [(_, text)] = read_heads(world.client, SINK).values()
     return lambda: Resends(world.client, SINK, ELSEWHERE).unblock(("e", "e"), text)
 
@@ -366,7 +373,7 @@ def test_a_withdrawal_that_another_attempt_made_is_not_taken_for_ones_own(tmp_pa
     world.store.let_in(lambda: None)
     world.store.let_in(replaced)
     with pytest.raises(Fenced, match="another attempt has it"):
-        made.write(withdrawn=True, parks=NOTHING)
+        made.write(withdrawn=True, parks=NO_PARKS)
 
 
 def test_every_commit_of_a_long_history_is_harmless_when_it_comes_late(tmp_path: Path) -> None:

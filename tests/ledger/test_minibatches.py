@@ -1,4 +1,4 @@
-"""Opening minibatches: which one it is, who is fenced by it, and what is swept with it."""
+"""Opening minibatches: which one it is, which runs it fences, and what it sweeps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events.event import Minibatch
 from semel.ledger.verbs.open import Minibatches, OpenMinibatch
-from semel.ledger.verbs.parked import parking
+from semel.ledger.verbs.parked import plan_parking
 from semel.protocol import Found
 from support.ledger.one_pipeline import (
     SINK,
@@ -102,7 +102,7 @@ def test_going_on_past_an_incomplete_minibatch_is_diverged(world: World) -> None
 def test_an_opening_says_for_which_sinks_an_entity_is_blocked(world: World) -> None:
     minibatches = world.begin()
     opening = minibatches.open(request(0, SINK, "mail"))
-    parks = parking("pay", SINK, [parked(1)], {})
+    parks = plan_parking("pay", SINK, [parked(1)], {})
     hand = claim_of(world, opening, 1)
     hand.claim(span(0, 0, 3))
     hand.write(settled=settled(span(0, 0, 3)), parks=parks)
@@ -111,7 +111,7 @@ def test_an_opening_says_for_which_sinks_an_entity_is_blocked(world: World) -> N
     assert again.row.blocked == (SINK,)
 
 
-# --- who is fenced --------------------------------------------------------------------------------
+# --- fenced runs ---------------------------------------------------------------------------------
 
 
 @pytest.mark.rows("A17")

@@ -40,7 +40,7 @@ def go_on(world: World) -> None:
 
 
 def decide(world: World) -> None:
-    """A person looks at each destination and says what became of every parked event."""
+    """A person looks at each destination and resolves every parked event."""
     for sink, destination in world.destinations.items():
         for _, row in world.parked_rows(sink):
             if row.state in (ParkedState.HELD, ParkedState.REJECTED):

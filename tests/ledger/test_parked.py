@@ -14,12 +14,12 @@ from semel.ledger.verbs.parked import (
     HeadMoved,
     Heads,
     head_key,
-    next_of,
+    next_parked,
     parked_key,
-    parking,
+    plan_parking,
     read_heads,
     read_parked,
-    resolve,
+    resolve_parked,
 )
 from semel.ledger.verbs.partitions import PartitionClaim
 from semel.ledger.verbs.resends import Resends
@@ -48,9 +48,9 @@ def hand(world: World) -> PartitionClaim:
 
 
 def park(hand: PartitionClaim, *rows: ParkedRow, heads: Heads | None = None) -> Heads:
-    """Park rows on their own, and give the heads as they were left."""
+    """Park rows in a commit of their own, and return the heads after it."""
     known: Heads = {} if heads is None else heads
-    parks = parking("pay", SINK, rows, known)
+    parks = plan_parking("pay", SINK, rows, known)
     hand.write(parks=parks)
     parks.apply_to(known)
     return known
@@ -66,7 +66,7 @@ def state_of(world: World, row: ParkedRow) -> ParkedState:
 def test_the_first_blocking_event_of_an_entity_makes_its_head(
     world: World, hand: PartitionClaim
 ) -> None:
-    parks = parking("pay", SINK, [parked(1), parked(2, state=WAITING)], {})
+    parks = plan_parking("pay", SINK, [parked(1), parked(2, state=WAITING)], {})
     assert Absent(head_key("pay", SINK, ("e", "e"))) in parks.requirements
     hand.write(parks=parks)
     [(head, _)] = read_heads(world.client, SINK).values()
@@ -78,7 +78,7 @@ def test_parking_behind_requires_the_head_as_it_was_seen(
 ) -> None:
     heads = park(hand, parked(1))
     seen = heads["e", "e"][1]
-    parks = parking("pay", SINK, [parked(2, state=WAITING), parked(3, state=WAITING)], heads)
+    parks = plan_parking("pay", SINK, [parked(2, state=WAITING), parked(3, state=WAITING)], heads)
     assert Equals(head_key("pay", SINK, ("e", "e")), seen) in parks.requirements
     hand.write(parks=parks)
     [(head, _)] = read_heads(world.client, SINK).values()
@@ -105,7 +105,7 @@ def test_whoever_parks_behind_a_head_that_moved_meanwhile_writes_nothing(
     heads = park(hand, parked(1))
     other = world.another()
     at = parked_key("pay", SINK, parked(1))
-    resolve(other.client, SINK, at, ParkedState.DELIVERED, "ann", "seen there")
+    resolve_parked(other.client, SINK, at, ParkedState.DELIVERED, "ann", "seen there")
     before = world.store.contents()
     with pytest.raises(HeadMoved):
         park(hand, parked(2, state=WAITING), heads=dict(heads))
@@ -143,10 +143,10 @@ def test_the_next_of_an_entity_is_its_first_that_is_not_final(
 ) -> None:
     rows = [parked(1, state=ParkedState.DELIVERED), parked(2), parked(3, state=WAITING)]
     park(hand, *rows, parked(0, entity="other"))
-    item = next_of(read_parked(world.client, SINK), ("e", "e"))
+    item = next_parked(read_parked(world.client, SINK), ("e", "e"))
     assert item is not None
     assert item[1].event == 2
-    assert next_of(read_parked(world.client, SINK), ("nobody", "nobody")) is None
+    assert next_parked(read_parked(world.client, SINK), ("nobody", "nobody")) is None
 
 
 @pytest.mark.rows("S20")
@@ -199,7 +199,7 @@ def test_what_a_person_decides_is_recorded_with_who_and_why(
 ) -> None:
     park(hand, parked(1, state=state))
     at = parked_key("pay", SINK, parked(1))
-    done = resolve(world.client, SINK, at, decision, "ann", "saw the receipt")
+    done = resolve_parked(world.client, SINK, at, decision, "ann", "saw the receipt")
     assert (done.state, done.by, done.reason) == (decision, "ann", "saw the receipt")
     assert done.blocks == blocks
     assert ParkedRow.load(world.store.contents()[at]) == done
@@ -210,7 +210,7 @@ def test_resolving_moves_the_head_so_that_nobody_parks_behind_unseen(
 ) -> None:
     heads = park(hand, parked(1))
     at = parked_key("pay", SINK, parked(1))
-    resolve(world.client, SINK, at, ParkedState.DELIVERED, "ann", "x")
+    resolve_parked(world.client, SINK, at, ParkedState.DELIVERED, "ann", "x")
     after = read_heads(world.client, SINK)
     assert after["e", "e"][0].version == heads["e", "e"][0].version + 1
 
@@ -220,7 +220,7 @@ def test_resending_a_dead_letter_that_blocked_nobody_makes_a_head(
 ) -> None:
     park(hand, parked(1, state=REJECTED, blocks=False))
     at = parked_key("pay", SINK, parked(1))
-    resolve(world.client, SINK, at, ParkedState.RESEND, "ann", "mended")
+    resolve_parked(world.client, SINK, at, ParkedState.RESEND, "ann", "mended")
     assert ("e", "e") in read_heads(world.client, SINK)
 
 
@@ -229,19 +229,19 @@ def test_resolving_twice_the_same_way_changes_nothing_more(
 ) -> None:
     park(hand, parked(1))
     at = parked_key("pay", SINK, parked(1))
-    first = resolve(world.client, SINK, at, ParkedState.DELIVERED, "ann", "x")
+    first = resolve_parked(world.client, SINK, at, ParkedState.DELIVERED, "ann", "x")
     before = world.store.contents()
-    assert resolve(world.client, SINK, at, ParkedState.DELIVERED, "bob", "y") == first
+    assert resolve_parked(world.client, SINK, at, ParkedState.DELIVERED, "bob", "y") == first
     assert world.store.contents() == before
 
 
 def test_a_decision_is_not_changed_by_another_one(world: World, hand: PartitionClaim) -> None:
     park(hand, parked(1))
     at = parked_key("pay", SINK, parked(1))
-    resolve(world.client, SINK, at, ParkedState.DELIVERED, "ann", "x")
+    resolve_parked(world.client, SINK, at, ParkedState.DELIVERED, "ann", "x")
     before = world.store.contents()
     with pytest.raises(ConfigurationError, match="event 1 of 'e' is delivered"):
-        resolve(world.client, SINK, at, ParkedState.RESEND, "bob", "y")
+        resolve_parked(world.client, SINK, at, ParkedState.RESEND, "bob", "y")
     assert world.store.contents() == before
 
 
@@ -250,17 +250,17 @@ def test_of_two_decisions_at_once_the_first_stands(world: World, hand: Partition
     other = world.another()
     at = parked_key("pay", SINK, parked(1))
     world.store.let_in(
-        lambda: resolve(other.client, SINK, at, ParkedState.DELIVERED, "ann", "first")
+        lambda: resolve_parked(other.client, SINK, at, ParkedState.DELIVERED, "ann", "first")
     )
     with pytest.raises(ConfigurationError, match="is delivered"):
-        resolve(world.client, SINK, at, ParkedState.DISCARDED, "bob", "second")
+        resolve_parked(world.client, SINK, at, ParkedState.DISCARDED, "bob", "second")
     assert state_of(world, parked(1)) is ParkedState.DELIVERED
 
 
 def test_an_event_that_is_not_parked_cannot_be_resolved(world: World, hand: PartitionClaim) -> None:
     at = parked_key("pay", SINK, parked(404))
     with pytest.raises(ConfigurationError, match=r"nothing is parked at pay/charge/e/"):
-        resolve(world.client, SINK, at, ParkedState.DELIVERED, "ann", "x")
+        resolve_parked(world.client, SINK, at, ParkedState.DELIVERED, "ann", "x")
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_only_what_is_held_or_rejected_waits_for_a_decision(
     park(hand, parked(1, state=state))
     at = parked_key("pay", SINK, parked(1))
     with pytest.raises(ConfigurationError, match="only held or rejected events wait"):
-        resolve(world.client, SINK, at, ParkedState.DELIVERED, "ann", "x")
+        resolve_parked(world.client, SINK, at, ParkedState.DELIVERED, "ann", "x")
 
 
 @pytest.mark.parametrize("decision", [ParkedState.DELIVERED, ParkedState.DISCARDED])
@@ -282,8 +282,8 @@ def test_a_resend_is_taken_back_until_somebody_has_begun_it(
 ) -> None:
     park(hand, parked(1))
     at = parked_key("pay", SINK, parked(1))
-    asked = resolve(world.client, SINK, at, ParkedState.RESEND, "ann", "x")
-    taken_back = resolve(world.client, SINK, at, decision, "ann", "it was there after all")
+    asked = resolve_parked(world.client, SINK, at, ParkedState.RESEND, "ann", "x")
+    taken_back = resolve_parked(world.client, SINK, at, decision, "ann", "it was there after all")
     assert (asked.state, taken_back.state, taken_back.blocks) == (
         ParkedState.RESEND,
         decision,
@@ -299,9 +299,9 @@ def test_an_event_whose_payload_has_not_come_again_may_be_released_and_taken_bac
     row = replace(parked(1), value=None)
     park(hand, row)
     at = parked_key("pay", SINK, row)
-    released = resolve(world.client, SINK, at, ParkedState.RESEND, "ann", "x")
+    released = resolve_parked(world.client, SINK, at, ParkedState.RESEND, "ann", "x")
     assert (released.state, released.blocks) == (ParkedState.RESEND, True)
-    assert resolve(world.client, SINK, at, ParkedState.DISCARDED, "ann", "x").state.final
+    assert resolve_parked(world.client, SINK, at, ParkedState.DISCARDED, "ann", "x").state.final
 
 
 # --- sending again --------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ def test_an_event_whose_payload_has_not_come_again_may_be_released_and_taken_bac
 def resend(world: World, *rows: ParkedRow) -> Resends:
     for row in rows:
         at = parked_key("pay", SINK, row)
-        resolve(world.client, SINK, at, ParkedState.RESEND, "ann", "x")
+        resolve_parked(world.client, SINK, at, ParkedState.RESEND, "ann", "x")
     return Resends(world.client, SINK, ELSEWHERE)
 
 
@@ -384,7 +384,7 @@ def test_a_lost_request_to_unblock_is_not_taken_for_a_success(
     world.store.let_in(
         lambda: other.client.commit(
             [Equals(head_key("pay", SINK, ("e", "e")), seen)],
-            list(parking("pay", SINK, [parked(2, state=WAITING)], heads).updates),
+            list(plan_parking("pay", SINK, [parked(2, state=WAITING)], heads).updates),
         )
     )
     assert not Resends(world.client, SINK, ELSEWHERE).unblock(("e", "e"), seen)
@@ -395,7 +395,7 @@ def test_a_settled_span_and_what_it_parks_stand_in_one_commit(
     world: World, hand: PartitionClaim
 ) -> None:
     world.store.forget()
-    parks = parking("pay", SINK, [parked(1)], {})
+    parks = plan_parking("pay", SINK, [parked(1)], {})
     hand.write(settled=settled(span(0, 0, 3)), parks=parks)
     assert len(world.store.asked) == 1
     assert state_of(world, parked(1)) is HELD

@@ -16,7 +16,7 @@ from semel.events.event import Attempt
 from semel.ledger.rows import SpanRow
 from semel.ledger.store.commit import Absent, Put
 from semel.ledger.verbs.open import Minibatches, OpenMinibatch
-from semel.ledger.verbs.parked import HeadMoved, parking
+from semel.ledger.verbs.parked import HeadMoved, plan_parking
 from semel.ledger.verbs.partitions import MERGE_EVERY, MERGED_BYTES_MAX, PartitionClaim
 from semel.protocol import Found, PartitionState, SpanState
 from support.ledger.one_pipeline import (
@@ -305,10 +305,10 @@ def test_a_claim_that_parks_behind_a_moved_head_writes_nothing(
     other = world.another()
     theirs = claim_of(other, opening, 1, partition="1")
     theirs.claim(span(0, 0, 3))
-    parks = parking("pay", SINK, [parked(1)], {})
+    parks = plan_parking("pay", SINK, [parked(1)], {})
     theirs.write(settled=settled(span(0, 0, 3)), parks=parks)
     before = world.store.contents()
-    late = parking("pay", SINK, [parked(2)], {})
+    late = plan_parking("pay", SINK, [parked(2)], {})
     with pytest.raises(HeadMoved):
         claim_of(world, opening, 1).claim(span(0, 0, 3), late)
     assert world.store.contents() == before
@@ -317,9 +317,9 @@ def test_a_claim_that_parks_behind_a_moved_head_writes_nothing(
 def test_a_moved_head_is_told_from_a_lost_partition(world: World, opening: OpenMinibatch) -> None:
     hand = claim_of(world, opening, 1)
     hand.claim(span(0, 0, 3))
-    parks = parking("pay", SINK, [parked(1)], {})
+    parks = plan_parking("pay", SINK, [parked(1)], {})
     hand.write(settled=settled(span(0, 0, 3)), intended=span(1, 3, 6), parks=parks)
-    stale = parking("pay", SINK, [parked(4)], {})
+    stale = plan_parking("pay", SINK, [parked(4)], {})
     with pytest.raises(HeadMoved):
         hand.write(settled=settled(span(1, 3, 6)), parks=stale)
     assert spans(world)[-1] == span(1, 3, 6)

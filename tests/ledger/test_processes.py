@@ -1,4 +1,4 @@
-"""Whether a process lives, and what time it is, as the kernel says and not as /proc shows."""
+"""Whether a process is alive, and the time, from the kernel and not from /proc."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ASKING = (
 
 
 def privileged(*command: str) -> str:
-    """Run a command that only root may; give what it says."""
+    """Run a command that only root may run; return its output."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if os.getuid() != 0 or done.returncode:
         pytest.skip(f"only root may: {done.stderr}")
@@ -45,7 +45,7 @@ def living() -> Iterator[Process]:
 
 
 def hidden(process: Process) -> str:
-    """Ask as another user, where /proc hides what is not one's own."""
+    """Ask as another user, where /proc hides processes of other users."""
     nobody = str(pwd.getpwnam("nobody").pw_uid)
     mount = 'mount -t proc -o hidepid=2 proc /proc && exec "$@"'
     asks = [sys.executable, "-c", ASKING, json.dumps(process.to_json()), nobody]

@@ -1,4 +1,4 @@
-"""What is final and older than `remember` goes, and nothing else does."""
+"""Final rows older than `remember` are pruned, and no others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from semel.events import Given
 from semel.ledger.journal import Journal, watermark_of
-from semel.ledger.verbs.parked import parking, read_parked
+from semel.ledger.verbs.parked import plan_parking, read_parked
 from semel.ledger.verbs.pruning import Pruning
 from semel.protocol import ParkedState
 from semel.sinks import sink
@@ -65,7 +65,7 @@ def test_a_parked_event_goes_only_when_it_is_final_and_old(
 ) -> None:
     hand = claim_of(world, world.begin().open(request(0)), 1)
     hand.claim(span(0, 0, 3))
-    hand.write(parks=parking("pay", SINK, [parked(1, state=state)], {}))
+    hand.write(parks=plan_parking("pay", SINK, [parked(1, state=state)], {}))
     remember_s = world.clock.wall()
     world.clock.move(1.0)
     assert Pruning(world.client, remember_s).run([SINK]) == 0  # it can still be replayed
@@ -90,7 +90,7 @@ def test_sets_are_forgotten_after_a_lost_checkpoint_too_but_those_that_may_come_
     pipeline.minibatch(20, "b2 a50", "q2")
     assert pipeline.out.seen.endswith("a29 a50")
     pipeline.start()
-    pipeline.minibatch(0, "a50", "q3")  # lost once more: what was kept for the loss before goes
+    pipeline.minibatch(0, "a50", "q3")  # lost again: the old sets are removed
     assert pipeline.store.size("journal")[0] == 2  # the mark, and the set of a50
 
 
@@ -103,7 +103,7 @@ def test_a_run_that_was_replaced_while_it_pruned_forgets_nothing_more() -> None:
 
     def replaced() -> None:
         pipeline.start()
-        pipeline.minibatch(0, "a1 b2 c9", "q2")  # the checkpoint was lost; it has met what is known
+        pipeline.minibatch(0, "a1 b2 c9", "q2")  # the checkpoint was lost; known ids are met
 
     pipeline.store.script.append(after(replaced))
     Pruning(pipeline.client).run(["out"])

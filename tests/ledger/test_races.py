@@ -84,7 +84,7 @@ def test_while_attempts_replace_each_other_no_span_is_settled_by_two(world: Worl
     opening = world.begin().open(request(0))
 
     def act(task: int) -> list[int]:
-        """Settle spans one by one until somebody else has the partition; give those settled."""
+        """Settle spans one by one until another attempt has the partition; return those settled."""
         own = World(world.path)
         mine: list[int] = []
         try:

@@ -1,4 +1,4 @@
-"""The number of partitions changes only between minibatches, and nobody's state is left behind."""
+"""The number of partitions changes only between minibatches, and no entity loses its state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from semel.ledger.client import LedgerClient
 from semel.ledger.inspect.check import check_ledger
 from semel.ledger.journal import Journal
 from semel.ledger.store.opening import open_store
-from semel.ledger.verbs.rescale import rescale
+from semel.ledger.verbs.rescale import rescale_pipeline
 from semel.runtime import Process
 from semel.sinks import Function
 
@@ -46,7 +46,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 class Pipeline:
-    """A pipeline that remembers the ids its sink was given."""
+    """A pipeline that remembers the ids that its sink got."""
 
     def __init__(self, store: Store, partitions: int, identity: Identity = COUNTER) -> None:
         self.given: list[tuple[str, object]] = []
@@ -108,7 +108,7 @@ def test_every_entity_goes_on_counting_in_its_new_partition(store: Store) -> Non
     first = Pipeline(store, 3)
     first.minibatch(0)
     first.minibatch(1)
-    rescale(first.client, 5)
+    rescale_pipeline(first.client, 5)
     second = Pipeline(store, 5)
     second.minibatch(2)
     assert sorted(second.given) == sorted((customer, 3) for customer in CUSTOMERS)
@@ -127,7 +127,7 @@ def test_an_open_minibatch_is_not_rescaled(store: Store) -> None:
     pipeline = Pipeline(store, 3)
     pipeline.minibatch(0, complete=False)
     with pytest.raises(ConfigurationError, match="not complete"):
-        rescale(pipeline.client, 5)
+        rescale_pipeline(pipeline.client, 5)
 
 
 @pytest.mark.parametrize("commits", [0, 1, 2])
@@ -138,10 +138,10 @@ def test_a_crash_before_the_switch_leaves_the_old_number_in_force(
     first.minibatch(0)
     dying = LedgerClient(_Dies(store, commits), "pipeline", patience_s=0.0)
     with pytest.raises(LedgerUnavailable):
-        rescale(dying, 5)
+        rescale_pipeline(dying, 5)
     again = Pipeline(store, 3)
     again.minibatch(1)
-    rescale(again.client, 5)
+    rescale_pipeline(again.client, 5)
     after = Pipeline(store, 5)
     after.minibatch(2)
     assert sorted(after.given) == sorted((customer, 3) for customer in CUSTOMERS)
@@ -155,7 +155,7 @@ def test_ids_that_are_remembered_packed_follow_their_entities(store: Store) -> N
     first = Pipeline(store, 2, identity)
     first.deliver("query", 0, payments)
     assert len(first.given) == 5_000
-    rescale(first.client, 3)
+    rescale_pipeline(first.client, 3)
     second = Pipeline(store, 3, identity)
     second.deliver("another query, because the checkpoint was lost", 0, payments)
     assert second.given == []
@@ -171,7 +171,7 @@ def test_nothing_is_wrong_with_a_ledger_that_was_rescaled(
         first.minibatch(number)
     partitions = [4, 3, 4] if back else [4, 3]
     for each in partitions[1:]:
-        rescale(first.client, each)
+        rescale_pipeline(first.client, each)
         assert check_ledger(store)[1] == []
     again = Pipeline(store, partitions[-1], identity)
     for number in range(3, 7):

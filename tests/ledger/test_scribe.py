@@ -1,4 +1,4 @@
-"""The scribe tries again while the store is away, and gives up with patience at its end."""
+"""The client tries again while the store is away, and gives up after its patience."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 
 from semel.errors import LedgerUnavailable
 from semel.ledger.client import LedgerClient
-from semel.ledger.keys import key
+from semel.ledger.keys import make_key
 from semel.ledger.store.commit import Absent, Conflict, Equals, Key, Put
 from semel.ledger.store.opening import open_store
 from support.ledger.one_pipeline import StillClock, World
 
-A = key("open", "a")
+A = make_key("open", "a")
 ONE, TWO, THREE = '{"n":1}', '{"n":2}', '{"n":3}'
 
 
@@ -66,7 +66,7 @@ def test_patience_ends_and_names_what_to_do(world: World) -> None:
 
 
 class Slow:
-    """A store that is away, and takes its time to say so."""
+    """A store that is away, and is slow to report it."""
 
     def __init__(self, clock: StillClock, takes_s: float, why: str = "its disk is full") -> None:
         self._clock = clock
@@ -136,7 +136,7 @@ def test_a_look_is_repeated_until_the_store_answers(tmp_path: Path) -> None:
 
 
 def test_several_rows_stand_only_together(world: World) -> None:
-    b = key("open", "b")
+    b = make_key("open", "b")
     world.client.commit([Absent(A)], [Put(A, ONE)])
     assert world.client.stands([Put(A, ONE)])
     assert not world.client.stands([Put(A, ONE), Put(b, TWO)])

@@ -34,7 +34,7 @@ from semel.errors import (
     SemelError,
 )
 from semel.ledger import journal
-from semel.ledger.keys import EVENTS, STREAMS, key, prefix
+from semel.ledger.keys import EVENTS_TABLE, STREAMS_TABLE, make_key, make_prefix
 from semel.ledger.rows import PartitionRow, SpanRow
 from semel.ledger.store.commit import Equals, Put, Sweep
 from semel.ledger.verbs import (
@@ -48,7 +48,7 @@ from semel.ledger.verbs import (
 )
 from semel.ledger.verbs import open as open_verb
 from semel.ledger.verbs.complete import Report
-from semel.ledger.verbs.runs import PIPELINES
+from semel.ledger.verbs.runs import PIPELINES_TABLE
 from semel.protocol import (
     DOUBT,
     RESUME,
@@ -270,7 +270,9 @@ def unknown_taken_for_failed() -> Iterator[None]:
 def sweeps_what_it_opens(pipeline: str, before: Any, row_: Any, sinks: Any) -> list[Any]:
     here = (row_.minibatch.generation, row_.minibatch.batch)
     return [
-        Sweep(table, prefix(pipeline, sink, *here)) for sink in sinks for table in (STREAMS, EVENTS)
+        Sweep(table, make_prefix(pipeline, sink, *here))
+        for sink in sinks
+        for table in (STREAMS_TABLE, EVENTS_TABLE)
     ]
 
 
@@ -286,7 +288,7 @@ def takes_nothing_over(
     scribe_: Any, opening: Any, sink: str, minibatch: Any, row_key: Any, text: str, process: Any
 ) -> Any:
     held = PartitionRow.load(text)
-    found = scribe_.scan(EVENTS, row_key.key + "/")
+    found = scribe_.scan(EVENTS_TABLE, row_key.key + "/")
     spans = tuple(SpanRow.load(span) for _, span in found)
     return generations.Leftover(sink, minibatch, row_key, held, text, spans, held)
 
@@ -317,7 +319,7 @@ def any_report_will_do(client_: Any, opening: Any, sink: str, row_: Any, report:
 
 
 def settles_without_parks(self: partitions.PartitionClaim, **what: Any) -> None:
-    right_write(self, **{**what, "parks": parked.NOTHING})
+    right_write(self, **{**what, "parks": parked.NO_PARKS})
 
 
 def last_come_first_sent(rows: Any, entity: Any) -> Any:
@@ -445,10 +447,10 @@ def only_pending_is_open(
     scribe_: Any, recorded: str | None, before: Any, request: open_verb.OpenRequest
 ) -> None:
     """Looks for half-delivered partitions, and not for what is not concluded."""
-    at = key(PIPELINES, scribe_.pipeline)
-    known = {} if recorded is None else runs.described(recorded, at).get("sinks", {})
+    at = make_key(PIPELINES_TABLE, scribe_.pipeline)
+    known = {} if recorded is None else runs.read_description(recorded, at).get("sinks", {})
     for sink in set(known) - set(request.sinks):
-        for row_key, text in scribe_.scan(STREAMS, prefix(scribe_.pipeline, sink)):
+        for row_key, text in scribe_.scan(STREAMS_TABLE, make_prefix(scribe_.pipeline, sink)):
             if PartitionRow.load(text, row_key).state is PartitionState.PENDING:
                 raise ConfigurationError(f"sink {sink!r} is left out, and half delivered")
 

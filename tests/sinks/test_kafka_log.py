@@ -11,7 +11,7 @@ import pytest
 
 from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events import Attempt, IdSet
-from semel.ledger.verbs.parked import read_parked, resolve
+from semel.ledger.verbs.parked import read_parked, resolve_parked
 from semel.protocol import Capability, OnReject, ParkedState
 from semel.sinks.kafka.sequenced_session import LogSession
 from support.servers.kafka import KafkaBroker
@@ -211,7 +211,9 @@ def test_a_rejected_event_is_resent_into_the_log_before_what_waited_for_it(
         config={"message.max.bytes": 100_000},
     )
     alter(kafka, topic, "max.message.bytes", "100000")
-    resolve(pipeline.client, "out", rows[0][0], ParkedState.RESEND, "ann", "the limit was raised")
+    resolve_parked(
+        pipeline.client, "out", rows[0][0], ParkedState.RESEND, "ann", "the limit was raised"
+    )
     opening = pipeline.open(1)
     more = chunk(5, 6, body=["f"]).rows.batch
     pipeline.driver.end(opening, pipeline.task(opening, more, kafka_limit))

@@ -15,7 +15,7 @@ import pytest
 
 from semel.errors import ConfigurationError, Diverged, Fenced, NotDelivered, SemelError
 from semel.events import Minibatch
-from semel.ledger.verbs.parked import read_parked, resolve
+from semel.ledger.verbs.parked import read_parked, resolve_parked
 from semel.protocol import OnReject, ParkedState
 from semel.sinks import Retry, Tail
 from semel.sinks.kafka import Kafka
@@ -277,7 +277,7 @@ def with_one_to_resend(kafka: KafkaBroker, tmp_path: Path) -> tuple[Pipeline, st
     alter(kafka, topic, "max.message.bytes", "100000")
     pipeline.sink = bodies_to(kafka, topic, kafka.servers, config={"message.max.bytes": 100_000})
     first = read_parked(pipeline.client, "out")[0][0]
-    resolve(pipeline.client, "out", first, ParkedState.RESEND, "ann", "the limit was raised")
+    resolve_parked(pipeline.client, "out", first, ParkedState.RESEND, "ann", "the limit was raised")
     return pipeline, topic
 
 

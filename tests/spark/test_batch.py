@@ -14,7 +14,7 @@ from semel import Event, Ledger, sink
 from semel.errors import Diverged, EventsParked, SemelError
 from semel.ledger.client import LedgerClient
 from semel.ledger.store.opening import open_store
-from semel.ledger.verbs.parked import read_parked, resolve
+from semel.ledger.verbs.parked import read_parked, resolve_parked
 from semel.protocol import ParkedState
 from semel.spark.deliver import deliver_batch
 from semel.verify.demo.standalone import spark_environment
@@ -190,7 +190,7 @@ def test_a_batch_with_parked_events_fails_until_a_person_has_resolved_them(
     assert sorted(seen.read_text().split()) == ["a1", "b3"]
     client = LedgerClient(open_store(ledger), "mail@d")
     [held] = [at for at, row, _ in read_parked(client, "out") if row.state is ParkedState.HELD]
-    resolve(client, "out", held, ParkedState.DELIVERED, "ann", "seen in the mailbox")
+    resolve_parked(client, "out", held, ParkedState.DELIVERED, "ann", "seen in the mailbox")
     client.store.close()
     again = deliver_batch(frame, **words)
     assert (again.resent, again.parked, again.again) == (1, {"out": 0}, True)

@@ -20,7 +20,7 @@ from semel.ledger.rows import OpenRow, ParkedRow, PartitionRow, SpanRow
 from semel.ledger.store.commit import Key, Payload, Put, Requirement, Update
 from semel.ledger.verbs.complete import Report
 from semel.ledger.verbs.open import OpenMinibatch
-from semel.ledger.verbs.parked import read_heads, read_parked, resolve
+from semel.ledger.verbs.parked import read_heads, read_parked, resolve_parked
 from semel.protocol import ParkedState
 from semel.runtime import Process
 from semel.sinks import Sink
@@ -303,7 +303,7 @@ class World:
     def resolve(self, name: str, decision: str, sink: str = "out") -> ParkedRow:
         """A person says what became of an event."""
         [at] = [at for at, row in self.parked_rows(sink) if self._name(row) == name]
-        return resolve(self.client, sink, at, ParkedState(decision), "ann", "looked")
+        return resolve_parked(self.client, sink, at, ParkedState(decision), "ann", "looked")
 
     def streams(self) -> list[PartitionRow]:
         return [PartitionRow.load(text) for _, text in self.store.memory.scan("streams", "")]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from semel.errors import LedgerUnavailable
-from semel.ledger.keys import key
+from semel.ledger.keys import make_key
 from semel.ledger.store.commit import Absent, Put
 from semel.verify.simulator.cluster import MemoryStore
 from semel.verify.simulator.faults import (
@@ -24,7 +24,7 @@ from semel.verify.simulator.faults import (
 from semel.verify.simulator.scheduler import Crashed, Endless, Hub, Job, VirtualClock
 from semel.verify.simulator.story import Story
 
-A = key("t", "a")
+A = make_key("t", "a")
 ONE = '{"n":1}'
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from semel.ledger.keys import key
+from semel.ledger.keys import make_key
 from semel.ledger.store.commit import (
     Absent,
     Conflict,
@@ -21,7 +21,7 @@ from semel.ledger.store.commit import (
 from semel.ledger.store.opening import open_store
 from semel.verify.simulator.cluster import MemoryStore
 
-KEYS = [key("t", name) for name in ("a", "b", "ab", "é", "\U0001f600")]
+KEYS = [make_key("t", name) for name in ("a", "b", "ab", "é", "\U0001f600")]
 PAYLOADS = ['{"n":1}', '{"n":2}']
 
 

@@ -12,9 +12,7 @@ from semel.cli.options import JsonOption, LedgerOption, opened
 from semel.cli.output import plain, show_json, show_table
 
 if TYPE_CHECKING:
-    from semel.ledger import Trace
-    from semel.ledger.damage import DamagedRow
-    from semel.ledger.inspect.trace import EntityTrace
+    from semel.ledger import DamagedRow, EntityTrace, Trace
 
 LS_EPILOG = (
     "Example: semel ledger ls parked --prefix charges/ --limit 20 --ledger sqlite:///charges.db"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from semel.ledger.verbs.partitions import Claimant
+from semel.ledger import Claimant
 from semel.sinks import Target
 
 if TYPE_CHECKING:
     from semel.events import Attempt, Identity
-    from semel.ledger.verbs.open import OpenMinibatch
+    from semel.ledger import OpenMinibatch
     from semel.runtime import Process
     from semel.sinks import Sink
 

@@ -20,16 +20,31 @@ from semel.delivery.recovery.close_generation import Closing
 from semel.delivery.second_stage import Stages
 from semel.errors import NotDelivered, OutcomeUnknown, SemelError
 from semel.events import Minibatch
-from semel.ledger.journal import Journal
-from semel.ledger.keys import STREAMS, number_of, prefix, split
-from semel.ledger.rows import OpenRow, PartitionRow
-from semel.ledger.verbs import batch_jobs as finishing
-from semel.ledger.verbs.generations import stayed
-from semel.ledger.verbs.open import NO_IDS, Minibatches, OpenMinibatch, OpenRequest
-from semel.ledger.verbs.open_checks import UNKNOWN, Sources
-from semel.ledger.verbs.parked import read_parked
-from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
-from semel.ledger.verbs.runs import ROUTING, STAGE_OF, Owners
+from semel.ledger import (
+    NO_TOPIC_IDS,
+    REMEMBER_S,
+    ROUTING,
+    STAGE_OF,
+    STREAMS_TABLE,
+    UNKNOWN_SOURCES,
+    Journal,
+    Minibatches,
+    OpenMinibatch,
+    OpenRequest,
+    OpenRow,
+    Owners,
+    PartitionRow,
+    Pruning,
+    Sources,
+    compare_batch,
+    finish_batch,
+    finished_batch,
+    is_unswept,
+    key_number,
+    make_prefix,
+    read_parked,
+    split_key,
+)
 from semel.protocol import ParkedState, PartitionState
 from semel.runtime import Runtime
 from semel.sinks import Ended, EndedPart
@@ -38,9 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from semel.events import Identity
-    from semel.ledger.client import LedgerClient
-    from semel.ledger.verbs.batch_jobs import Finished
-    from semel.ledger.verbs.complete import Report
+    from semel.ledger import Finished, LedgerClient, Report
     from semel.runtime import Process
     from semel.sinks import Sink
 
@@ -133,7 +146,7 @@ class Driver:
         query: str,
         batch: int,
         starts: Mapping[str, int] | None = None,
-        sources: Sources = UNKNOWN,
+        sources: Sources = UNKNOWN_SOURCES,
         inputs: tuple[str, ...] = (),
     ) -> OpenMinibatch:
         """Open a minibatch; `starts` tells where Spark begins in each source partition, if known,
@@ -177,11 +190,11 @@ class Driver:
 
     def finished(self) -> Mapping[str, Finished] | None:
         """Tell what this batch job delivered, by sink; None while it is not finished."""
-        return finishing.finished(self.client)
+        return finished_batch(self.client)
 
     def finish(self, opening: OpenMinibatch) -> Mapping[str, Finished]:
         """Leave the permanent row of a batch job whose only minibatch is complete."""
-        return finishing.finish(self.client, opening)
+        return finish_batch(self.client, opening)
 
     def recount(self) -> OpenMinibatch:
         """Give what the tasks of a finished batch job need to count it again; nothing is opened."""
@@ -190,7 +203,7 @@ class Driver:
 
     def compare(self, reports: Sequence[Report]) -> None:
         """Compare what was counted with what was delivered. Raises `Diverged`."""
-        finishing.compare(self.client, reports, [sink.name for sink in self.sinks])
+        compare_batch(self.client, reports, [sink.name for sink in self.sinks])
 
     def drain(self, *, waits: bool = False) -> int:
         """Send parked events that are free to go now, or also those that soon are; say how many."""
@@ -218,7 +231,10 @@ class Driver:
         }
 
     def end(
-        self, opening: OpenMinibatch, reports: Sequence[Report], ids: Mapping[str, str] = NO_IDS
+        self,
+        opening: OpenMinibatch,
+        reports: Sequence[Report],
+        ids: Mapping[str, str] = NO_TOPIC_IDS,
     ) -> None:
         """Complete the minibatch from the reports that Spark handed over, then let sinks conclude
         it; `ids` are those of topics that were first read in it.
@@ -274,7 +290,7 @@ def conclude(
     for sink in sinks:
         if sink.concludes:
             at = (minibatch.generation, minibatch.batch)
-            for ended in _ended(client, sink.name, prefix(client.pipeline, sink.name, *at)):
+            for ended in _ended(client, sink.name, make_prefix(client.pipeline, sink.name, *at)):
                 _patiently(sink, ended, runtime)
                 stages.hand_over(sink, ended)
 
@@ -287,17 +303,17 @@ def conclude_before(
     """
     for sink in sinks:
         if sink.concludes:
-            for ended in _ended(client, sink.name, prefix(client.pipeline, sink.name)):
+            for ended in _ended(client, sink.name, make_prefix(client.pipeline, sink.name)):
                 older = ended.minibatch.generation < opened.generation
-                if older or stayed(ended.minibatch, opened):
+                if older or is_unswept(ended.minibatch, opened):
                     _patiently(sink, ended, runtime)
                     stages.hand_over(sink, ended)
 
 
 def _ended(client: LedgerClient, sink: str, start: str) -> Iterator[Ended]:
     """Give each minibatch of which rows are complete, with what stands at its places."""
-    stored = client.scan(STREAMS, start)
-    found = [(split(at.key), PartitionRow.load(text, at)) for at, text in stored]
+    stored = client.scan(STREAMS_TABLE, start)
+    found = [(split_key(at.key), PartitionRow.load(text, at)) for at, text in stored]
     for at, rows in groupby(found, key=lambda each: each[0][2:4]):
         parts = tuple(
             EndedPart(row.partition, row.attempt, row.count or 0, row.placed)
@@ -305,7 +321,7 @@ def _ended(client: LedgerClient, sink: str, start: str) -> Iterator[Ended]:
             if row.state is PartitionState.COMPLETE and row.placed is not None
         )
         if parts:
-            minibatch = Minibatch(number_of(at[0]), number_of(at[1]))
+            minibatch = Minibatch(key_number(at[0]), key_number(at[1]))
             yield Ended(client.pipeline, sink, minibatch, parts)
 
 

@@ -15,7 +15,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from semel.errors import HeldInDoubt, OutcomeUnknown, SemelError, SinkBroken, plain_text
-from semel.ledger.verbs.parked import read_parked
+from semel.ledger import read_parked
 from semel.protocol import Capability, Fault, ParkedState, SpanState
 from semel.sinks import Unclassified, is_programming
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from semel.delivery.lane import Lane
     from semel.events import Rows
-    from semel.ledger.rows import ParkedRow, SpanRow
+    from semel.ledger import ParkedRow, SpanRow
 
 UNKNOWN_MAX = 10
 

@@ -22,9 +22,7 @@ from semel.errors import Diverged, HeldInDoubt, NotDelivered
 from semel.events import Chunk, Digest, Rows
 from semel.events.chunks import chunk_key, key_part
 from semel.events.digests import changed_columns, column_types
-from semel.ledger.verbs.complete import Report
-from semel.ledger.verbs.parked import parked_key, parking, read_heads, read_parked
-from semel.ledger.verbs.partitions import PartitionClaim
+from semel.ledger import PartitionClaim, Report, parked_key, plan_parking, read_heads, read_parked
 from semel.protocol import Found, ParkedState
 from semel.sinks import lost
 
@@ -36,10 +34,8 @@ if TYPE_CHECKING:
 
     from semel.delivery.assignment import Assignment
     from semel.delivery.recovery.watermarks import Watermark
-    from semel.ledger.client import LedgerClient
-    from semel.ledger.rows import ParkedRow
-    from semel.ledger.store.commit import Key
-    from semel.ledger.verbs.parked import Entity, Heads, Parks
+    from semel.ledger import Entity, Heads, LedgerClient, ParkedRow, Parks
+    from semel.ledger.store import Key
     from semel.runtime import Runtime
     from semel.sinks import Sink
 
@@ -394,7 +390,7 @@ class Lane:
 
     def parks(self, rows: Sequence[ParkedRow]) -> Parks:
         """Make what a commit needs to park `rows`, given the heads and marks as last seen."""
-        return parking(self.assignment.pipeline, self.sink.name, rows, self.heads, self.marks)
+        return plan_parking(self.assignment.pipeline, self.sink.name, rows, self.heads, self.marks)
 
     @property
     def proven(self) -> bool:

@@ -21,7 +21,7 @@ from semel.delivery.strategies.progress import ProgressStrategy
 from semel.delivery.strategies.replay_check import count_partition
 from semel.errors import Fenced
 from semel.events.columns import put_together
-from semel.ledger.journal import COUNTERS, Journal, State, require_counts
+from semel.ledger import COUNTERS, Journal, State, require_counts
 from semel.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
     from semel.delivery.assignment import Assignment
     from semel.delivery.lane import Strategy
-    from semel.ledger.client import LedgerClient
-    from semel.ledger.verbs.complete import Report
+    from semel.ledger import LedgerClient, Report
     from semel.sinks import Sink
 
 

@@ -21,16 +21,23 @@ from semel.delivery.parking.in_doubt import stop_if_held
 from semel.delivery.parking.resend import Resending
 from semel.delivery.parking.resend_attempt import IN_VAIN_MAX
 from semel.errors import Fenced, HeldInDoubt, NotDelivered
-from semel.ledger.keys import OPEN, key
-from semel.ledger.rows import OpenRow, ParkedRow
-from semel.ledger.store.commit import Conflict, Delete, Equals
-from semel.ledger.verbs.parked import parked_key, parking, read_heads, read_parked
+from semel.ledger import (
+    OPEN_TABLE,
+    OpenRow,
+    ParkedRow,
+    make_key,
+    parked_key,
+    plan_parking,
+    read_heads,
+    read_parked,
+)
+from semel.ledger.store import Conflict, Delete, Equals
 from semel.protocol import ParkedState
 
 if TYPE_CHECKING:
     from semel.events.event import Minibatch
-    from semel.ledger.client import LedgerClient
-    from semel.ledger.store.commit import Key, Requirement, Update
+    from semel.ledger import LedgerClient
+    from semel.ledger.store import Key, Requirement, Update
     from semel.runtime import Process, Runtime
     from semel.sinks import Ended, Sink
 
@@ -95,7 +102,7 @@ class Stages:
 
     def _record(self, stage: Sink, at: Key, row: ParkedRow) -> None:
         """Record it as due; let go of older ones that were delivered without a doubt."""
-        open_key = key(OPEN, self._client.pipeline)
+        open_key = make_key(OPEN_TABLE, self._client.pipeline)
         while True:
             text = self._client.read_one(open_key)
             if text is None or OpenRow.load(text, open_key).run != self._run:
@@ -107,7 +114,7 @@ class Stages:
             if heads:
                 self._limit(stage, row)
             due = replace(row, state=ParkedState.WAITING) if heads else row
-            parks = parking(self._client.pipeline, stage.name, [due], heads)
+            parks = plan_parking(self._client.pipeline, stage.name, [due], heads)
             requirements: list[Requirement] = [Equals(open_key, text), *parks.requirements]
             updates: list[Update] = list(parks.updates)
             for old_key, old, old_text in read_parked(self._client, stage.name):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError
 from semel.events.routing import Routing
-from semel.ledger.verbs.pruning import REMEMBER_S
+from semel.ledger import REMEMBER_S
 from semel.protocol import OnDoubt, OnReject
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from semel.events import Counter, EntityIds, Given
-from semel.ledger.journal import COUNTERS, Entry, Operator, updates, watermark_of
-from semel.ledger.store.commit import Put
+from semel.ledger import COUNTERS, Entry, Operator, journal_updates, watermark_of
+from semel.ledger.store import Put
 from semel.protocol import Capability
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _bytes(spec: PipelineSpec, operator: Operator, state: dict[str, Any], load: 
     """Return the size of the row that the journal writes for this state."""
     place = f"0of{spec.partitions or load.partitions}"
     entry = Entry(operator.name, place, load.minibatches, False, state, _AT)
-    [put] = updates(spec.name, [entry])
+    [put] = journal_updates(spec.name, [entry])
     assert isinstance(put, Put)
     return len(put.key.key.encode()) + len(put.payload.encode())
 

@@ -63,14 +63,14 @@ class Unfit(ValueError):
     """Says what is wrong with a payload, without its content."""
 
 
-def decoded(
+def decode_row(
     table: str, at: Key | str | None, text: str, decode: Callable[[dict[str, Any]], T]
 ) -> T:
     """Read a payload and return `decode` of it. Raises `DamagedRow` if that fails."""
-    return readable(table, at, lambda: decode(payloads.load(text)))
+    return read_row(table, at, lambda: decode(payloads.load(text)))
 
 
-def readable(table: str, at: Key | str | None, decode: Callable[[], T]) -> T:
+def read_row(table: str, at: Key | str | None, decode: Callable[[], T]) -> T:
     """Return what `decode` returns for a row. Raises `DamagedRow` if it fails."""
     try:
         return decode()
@@ -79,7 +79,7 @@ def readable(table: str, at: Key | str | None, decode: Callable[[], T]) -> T:
         raise DamagedRow(table, _key(at), _description(error)) from None
 
 
-def sifted(
+def sift_rows(
     rows: Iterable[tuple[Key, str]], load: Callable[[str, Key], T]
 ) -> tuple[list[tuple[Key, T]], list[DamagedRow]]:
     """Return the rows that can be read, and the errors of the others; for listings."""

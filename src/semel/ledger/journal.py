@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 from semel.events import EntityIds
 from semel.events.encoding.canonical_json import PreEncoded
 from semel.ledger import keys, payloads
-from semel.ledger.damage import DamagedRow, Fields, Unfit, decoded, readable
-from semel.ledger.keys import key, prefix
+from semel.ledger.damage import DamagedRow, Fields, Unfit, decode_row, read_row
+from semel.ledger.keys import make_key, make_prefix
 from semel.ledger.store.commit import Delete, Put
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     Check = Callable[[Mapping[str, Any], str], None]
     """Checks the state in a row, given its key. Raises `DamagedRow`."""
 
-TABLE = "journal"
+JOURNAL_TABLE = "journal"
 FORGOTTEN = 0
 """The number of the row that records that older ones were pruned: below every minibatch."""
 FORGOT = "forgot"
@@ -81,7 +81,7 @@ def unsure_of(sink: str) -> Operator:
 
 def read_unsure(client: LedgerClient, sink: str) -> EntityIds:
     """Return those events, of all partitions."""
-    rows = client.scan(TABLE, keys.prefix(client.pipeline, unsure_of(sink).name))
+    rows = client.scan(JOURNAL_TABLE, keys.make_prefix(client.pipeline, unsure_of(sink).name))
     return EntityIds.union([sets_in(state, place) for place, state in states_of(rows).items()])
 
 
@@ -213,17 +213,21 @@ class Journal:
         self, operator: str, partition: str, after: int, check: Check | None
     ) -> Iterator[tuple[dict[str, Any], int]]:
         """Return the rows after a number, and the length of each."""
-        start = prefix(self._client.pipeline, operator, partition)
-        since = key(TABLE, self._client.pipeline, operator, partition, after).key if after else ""
-        for at, text in self._client.scan(TABLE, start, after=since):
-            row = loaded(text, at)
+        start = make_prefix(self._client.pipeline, operator, partition)
+        since = (
+            make_key(JOURNAL_TABLE, self._client.pipeline, operator, partition, after).key
+            if after
+            else ""
+        )
+        for at, text in self._client.scan(JOURNAL_TABLE, start, after=since):
+            row = load_entry(text, at)
             if check is not None:
                 check(row["state"], at.key)
             yield row, len(text)
 
     def place(self, operator: Operator, partition: str) -> str:
         """Return the prefix of the keys of an operator's rows in a partition."""
-        return prefix(self._client.pipeline, operator.name, partition)
+        return make_prefix(self._client.pipeline, operator.name, partition)
 
     def _fold(self, base: State, rows: Iterable[tuple[dict[str, Any], int]]) -> State:
         values = base.values
@@ -240,9 +244,9 @@ class Journal:
         return State(_standing(values), numbers[-1][0] if numbers else 0, _recent(numbers))
 
 
-def loaded(text: str, at: Key) -> dict[str, Any]:
+def load_entry(text: str, at: Key) -> dict[str, Any]:
     """Read a row: its number, whether it is full, its state and its time. Raises `DamagedRow`."""
-    return decoded(TABLE, at, text, lambda payload: _checked(payload, at))
+    return decode_row(JOURNAL_TABLE, at, text, lambda payload: _checked(payload, at))
 
 
 def _checked(payload: dict[str, Any], at: Key) -> dict[str, Any]:
@@ -252,14 +256,14 @@ def _checked(payload: dict[str, Any], at: Key) -> dict[str, Any]:
     row.flag("full")
     row.number("at")
     row.object("state")
-    if keys.number_of(keys.split(at.key)[-1]) != number:
+    if keys.key_number(keys.split_key(at.key)[-1]) != number:
         raise Unfit("the field 'number' differs from the number in its key")
     return payload
 
 
 def number_in(at: Key) -> int:
     """Read the number in the key of a row. Raises `DamagedRow`."""
-    return readable(TABLE, at, lambda: keys.number_of(keys.split(at.key)[-1]))
+    return read_row(JOURNAL_TABLE, at, lambda: keys.key_number(keys.split_key(at.key)[-1]))
 
 
 def require_counts(values: Mapping[str, Any], at: str) -> None:
@@ -270,7 +274,7 @@ def require_counts(values: Mapping[str, Any], at: str) -> None:
     """
     counts = _there(values)
     if set(map(type, counts)) - {int} or min(counts, default=0) < 0:
-        raise DamagedRow(TABLE, at, "the field 'state' must have a count for each entity")
+        raise DamagedRow(JOURNAL_TABLE, at, "the field 'state' must have a count for each entity")
 
 
 def require_reached(values: Mapping[str, Any], at: str) -> None:
@@ -291,7 +295,7 @@ def require_reached(values: Mapping[str, Any], at: str) -> None:
             fits = kinds <= {int, str} and len(set(map(len, parts))) == 1 and all(parts)
     if not fits:
         what = "the field 'state' must have an id and a generation for each entity"
-        raise DamagedRow(TABLE, at, what)
+        raise DamagedRow(JOURNAL_TABLE, at, what)
 
 
 def _there(values: Mapping[str, Any]) -> Collection[Any]:
@@ -304,7 +308,7 @@ def states_of(rows: Iterable[tuple[Key, str]]) -> dict[str, State]:
     """Return the current states from rows in key order, by the prefix of their keys."""
     found: dict[str, State] = {}
     for at, text in rows:
-        entry = loaded(text, at)
+        entry = load_entry(text, at)
         place = at.key.rpartition("/")[0] + "/"
         before = found.get(place, State()).values
         values = dict(entry["state"]) if entry["full"] else _applied(before, entry["state"])
@@ -315,14 +319,14 @@ def states_of(rows: Iterable[tuple[Key, str]]) -> dict[str, State]:
 def sets_in(state: State, place: str) -> EntityIds:
     """Return the ids of every set in a state whose rows are under `place`. Raises `DamagedRow`."""
     sets = [
-        readable(TABLE, place + keys.part(int(name)), partial(EntityIds.from_json, value))
+        read_row(JOURNAL_TABLE, place + keys.part(int(name)), partial(EntityIds.from_json, value))
         for name, value in state.values.items()
         if isinstance(value, dict) and name.isdecimal()
     ]
-    return readable(TABLE, place, partial(EntityIds.union, sets))
+    return read_row(JOURNAL_TABLE, place, partial(EntityIds.union, sets))
 
 
-def updates(pipeline: str, entries: Iterable[Entry]) -> list[Update]:
+def journal_updates(pipeline: str, entries: Iterable[Entry]) -> list[Update]:
     """Return the updates that write entries and drop the rows they replace, for `complete`."""
     made: list[Update] = []
     for entry in entries:
@@ -332,7 +336,7 @@ def updates(pipeline: str, entries: Iterable[Entry]) -> list[Update]:
 
 
 def _key(pipeline: str, entry: Entry, number: int) -> Key:
-    return key(TABLE, pipeline, entry.operator, entry.partition, number)
+    return make_key(JOURNAL_TABLE, pipeline, entry.operator, entry.partition, number)
 
 
 def _whole(

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 TEXT_BYTES_MAX = 480
 
-OPEN = "open"
-STREAMS = "streams"
-EVENTS = "events"
-HEADS = "heads"
-PARKED = "parked"
+OPEN_TABLE = "open"
+STREAMS_TABLE = "streams"
+EVENTS_TABLE = "events"
+HEADS_TABLE = "heads"
+PARKED_TABLE = "parked"
 
 _UNSAFE = re.compile(r"[%/\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _ESCAPE = re.compile(r"%(?:u([0-9A-F]{4})|([0-9A-F]{2}))")
@@ -44,14 +44,14 @@ _DIGITS_MAX = 25
 _NINES = str.maketrans("0123456789", "9876543210")
 
 
-def key(table: str, *parts: str | int) -> Key:
+def make_key(table: str, *parts: str | int) -> Key:
     """Return the key of one row of `table`."""
     if not parts:
         raise ValueError(f"a key in {table} has at least one part")
     return Key(table, "/".join(map(part, parts)))
 
 
-def prefix(*parts: str | int) -> str:
+def make_prefix(*parts: str | int) -> str:
     """Return the prefix of all keys below these parts, and of no other key; of all keys for
     none.
     """
@@ -63,12 +63,12 @@ def part(value: str | int) -> str:
     return _escape(value) if isinstance(value, str) else _number(value)
 
 
-def split(text: str) -> tuple[str, ...]:
+def split_key(text: str) -> tuple[str, ...]:
     """Split a key into its parts; `text_of`, `number_of` and `event_of` read them."""
     return tuple(text.split("/"))
 
 
-def text_of(written: str) -> str:
+def key_text(written: str) -> str:
     """Read a part that was a text. Raises ValueError for a shortened one."""
     if _SHORTENED in written:
         raise ValueError(f"the text {written!r} was too long for a key; see the row's payload")
@@ -82,7 +82,7 @@ def is_text(written: str) -> bool:
     return _SHORTENED not in written
 
 
-def number_of(written: str) -> int:
+def key_number(written: str) -> int:
     """Read a part that was a number."""
     length, rest = written[0], written[1:]
     if length in "zA":  # skip the number of digits: its own letter says how long it is
@@ -98,9 +98,9 @@ def event(id_: EventID) -> str:
     return _element(id_)
 
 
-def event_of(written: str) -> EventID:
+def key_event(written: str) -> EventID:
     """Read a part that was an event id."""
-    text = text_of(written)
+    text = key_text(written)
     if text.startswith("("):
         return tuple(_read(each.replace(",,", ",")) for each in _ELEMENT.findall(text[1:-1]))
     return _read(text)
@@ -137,4 +137,4 @@ def _element(id_: int | str) -> str:
 
 
 def _read(element: str) -> int | str:
-    return element[1:] if element.startswith("'") else number_of(element)
+    return element[1:] if element.startswith("'") else key_number(element)

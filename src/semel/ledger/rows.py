@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from semel.events import EntityIds
 from semel.events.event import Attempt, EventID, Minibatch
 from semel.ledger import payloads
-from semel.ledger.damage import Fields, Unfit, decoded, integer, pair
-from semel.ledger.keys import EVENTS, HEADS, OPEN, PARKED, STREAMS
+from semel.ledger.damage import Fields, Unfit, decode_row, integer, pair
+from semel.ledger.keys import EVENTS_TABLE, HEADS_TABLE, OPEN_TABLE, PARKED_TABLE, STREAMS_TABLE
 from semel.protocol import Fault, Judgement, ParkedState, PartitionState, SpanState
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class OpenRow:
     @classmethod
     def load(cls, text: str, at: Key | None = None) -> OpenRow:
         """Read it back."""
-        return decoded(OPEN, at, text, cls._of)
+        return decode_row(OPEN_TABLE, at, text, cls._of)
 
     @classmethod
     def _of(cls, payload: dict[str, Any]) -> OpenRow:
@@ -226,7 +226,7 @@ class PartitionRow:
     @classmethod
     def load(cls, text: str, at: Key | None = None) -> PartitionRow:
         """Read it back."""
-        return decoded(STREAMS, at, text, cls._of)
+        return decode_row(STREAMS_TABLE, at, text, cls._of)
 
     @classmethod
     def _of(cls, payload: dict[str, Any]) -> PartitionRow:
@@ -309,7 +309,7 @@ class SpanRow:
     @classmethod
     def load(cls, text: str, at: Key | None = None) -> SpanRow:
         """Read it back."""
-        return decoded(EVENTS, at, text, cls._of)
+        return decode_row(EVENTS_TABLE, at, text, cls._of)
 
     @classmethod
     def _of(cls, payload: dict[str, Any]) -> SpanRow:
@@ -400,7 +400,7 @@ class ParkedRow:
     @classmethod
     def load(cls, text: str, at: Key | None = None) -> ParkedRow:
         """Read it back."""
-        return decoded(PARKED, at, text, cls._of)
+        return decode_row(PARKED_TABLE, at, text, cls._of)
 
     @classmethod
     def _of(cls, payload: dict[str, Any]) -> ParkedRow:
@@ -453,7 +453,7 @@ class HeadRow:
     @classmethod
     def load(cls, text: str, at: Key | None = None) -> HeadRow:
         """Read it back."""
-        return decoded(HEADS, at, text, cls._of)
+        return decode_row(HEADS_TABLE, at, text, cls._of)
 
     @classmethod
     def _of(cls, payload: dict[str, Any]) -> HeadRow:

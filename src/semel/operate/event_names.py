@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from semel.events import EventID, Minibatch
-    from semel.ledger.store.commit import Key
+    from semel.ledger.store import Key
 
 _SHELL = re.compile(r"(?<!%)~|^-|[ !\"#$&'()*;<>?\[\\\]^`{|}]")
 _IN_EVENT = re.compile(r"[,@]")
@@ -120,7 +120,7 @@ def fits(at: Key, minibatch: Minibatch, typed: str) -> bool:
 def _fits_parts(at: Key, typed: str) -> bool:
     """Compare parts from the end; parts that were not typed may be anything."""
     *places, last = typed.split("/")
-    own = keys.split(at.key)
+    own = keys.split_key(at.key)
     printed = name_of(at).split("/")
     if len(places) > 3:
         return False
@@ -128,15 +128,15 @@ def _fits_parts(at: Key, typed: str) -> bool:
         return False
     start = 3 - len(places)
     return all(
-        place in (shown, key) or (_CUT not in place and keys.part(keys.text_of(place)) == key)
+        place in (shown, key) or (_CUT not in place and keys.part(keys.key_text(place)) == key)
         for place, shown, key in zip(places, printed[start:3], own[start:3], strict=True)
     )
 
 
 def name_of(at: Key) -> str:
     """Return the full name of a parked event. Raises ValueError or IndexError for another key."""
-    pipeline, sink, entity, event, *_ = keys.split(at.key)
-    written = _for_shells(event) if _CUT in event else write_id(keys.event_of(event))
+    pipeline, sink, entity, event, *_ = keys.split_key(at.key)
+    written = _for_shells(event) if _CUT in event else write_id(keys.key_event(event))
     return "/".join([_for_shells(pipeline), _for_shells(sink), _for_shells(entity), written])
 
 
@@ -154,7 +154,7 @@ def _meanings(written: str) -> list[int | str]:
 
 
 def _text(written: str) -> str:
-    return written if _CUT in written else keys.text_of(written)
+    return written if _CUT in written else keys.key_text(written)
 
 
 def _for_shells(part: str) -> str:

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from semel.events import EventID
-    from semel.ledger import Ledger, Trace
-    from semel.ledger.inspect.trace import EntityTrace
+    from semel.ledger import EntityTrace, Ledger, Trace
 
 _UNSEEN = ("not seen", "pending")
 

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError, LedgerUnavailable
+from semel.ledger import SCHEMA_KEY, open_store
 from semel.ledger.store.libpq import Refused, read_url
-from semel.ledger.store.opening import open_store
-from semel.ledger.store.schema import SCHEMA_KEY
 from semel.operate.checks import Check, Health, check_disk, check_file_system, compare_clocks
 from semel.runtime import SystemClock
 from semel.urls import redact

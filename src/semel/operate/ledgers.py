@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError, LedgerError, MissingExtra
-from semel.ledger import Ledger, open_store
-from semel.ledger.inspect.check import check_ledger
-from semel.ledger.inspect.ledger import TABLES
+from semel.ledger import TABLES, Ledger, check_ledger, open_store
 from semel.ledger.store.libpq import read_url
 from semel.ledger.store.sqlite_file import is_there, open_to_look
 from semel.urls import redact
@@ -19,8 +17,7 @@ from semel.urls import redact
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from semel.ledger.damage import DamagedRow
-    from semel.ledger.inspect.listing import Problem
+    from semel.ledger import DamagedRow, Problem
 
 _LOCK_WAIT_S = 5.0
 _SHOWN = 10

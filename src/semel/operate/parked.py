@@ -12,11 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError
-from semel.ledger import keys
-from semel.ledger.damage import DamagedRow, decoded
-from semel.ledger.keys import PARKED
-from semel.ledger.store.commit import Key
-from semel.ledger.verbs.resends import SENT
+from semel.ledger import PARKED_TABLE, SENT_AGAIN, DamagedRow, decode_row, keys
+from semel.ledger.store import Key
 from semel.operate.event_names import fits, fits_damaged, name_of, short_names
 from semel.operate.ledgers import choose_pipeline
 from semel.operate.times import utc_text
@@ -25,8 +22,7 @@ from semel.protocol import ParkedState
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from semel.ledger import Ledger
-    from semel.ledger.rows import ParkedRow
+    from semel.ledger import Ledger, ParkedRow
 
 _SHOWN = 5
 
@@ -72,7 +68,7 @@ class ParkedEvent:
     def meaning(self) -> str:
         """What its state means, in words."""
         row = self.row
-        if row.state is ParkedState.DELIVERED and row.why != SENT:
+        if row.state is ParkedState.DELIVERED and row.why != SENT_AGAIN:
             return "a person recorded that it arrived" if row.by else "it arrived"
         return _MEANING[row.state]
 
@@ -184,7 +180,7 @@ def list_parked(
         events, damaged = known.events, known.damaged
     else:
         name = choose_pipeline(ledger, pipeline)
-        start = keys.prefix(name)
+        start = keys.make_prefix(name)
         events = [each for each in known.events if each.pipeline == name]
         damaged = [each for each in known.damaged if (each.key or "").startswith(start)]
     return ParkedEvents(
@@ -199,21 +195,21 @@ def read_parked_event(ledger: Ledger, typed: str) -> tuple[ParkedEvent, dict[str
     cannot be read.
     """
     found = read_parked_events(ledger).find(typed)
-    row = decoded(PARKED, found.key, ledger.store.read([found.key])[found.key], dict)
+    row = decode_row(PARKED_TABLE, found.key, ledger.store.read([found.key])[found.key], dict)
     return found, row
 
 
 def _text_in(at: Key, place: int) -> str:
     """Return the pipeline or the sink in a key; of a very long name the part that the key has."""
-    written = keys.split(at.key)[place]
-    return keys.text_of(written) if keys.is_text(written) else written
+    written = keys.split_key(at.key)[place]
+    return keys.key_text(written) if keys.is_text(written) else written
 
 
 def _count_behind(rows: Sequence[tuple[Key, ParkedRow]]) -> dict[Key, int]:
     """Count for each event how many of its entity wait for it."""
     entities: dict[tuple[str, ...], list[tuple[Key, ParkedRow]]] = {}
     for at, row in rows:
-        entity = (*keys.split(at.key)[:2], row.entity, row.scope)
+        entity = (*keys.split_key(at.key)[:2], row.entity, row.scope)
         entities.setdefault(entity, []).append((at, row))
     behind: dict[Key, int] = {}
     for members in entities.values():

@@ -6,9 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError
-from semel.ledger import LedgerClient
-from semel.ledger.verbs import rescale as verb
-from semel.ledger.verbs.runs import ROUTING, Owners
+from semel.ledger import ROUTING, LedgerClient, Owners, rescale_pipeline
 from semel.operate.ledgers import choose_pipeline
 from semel.operate.status import RunState, read_status
 
@@ -64,5 +62,5 @@ def rescale_pipeline(
             f"pipeline {name!r} spreads its entities by {known['kind']}: pass --range BOUNDS or "
             "--hash. To use another directory, start a new pipeline under another name"
         )
-    verb.rescale(client, partitions, routing)
+    rescale_pipeline(client, partitions, routing)
     return Rescaled(name, partitions)

@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError
 from semel.events import Minibatch
-from semel.ledger import LedgerClient
-from semel.ledger.keys import text_of
-from semel.ledger.verbs.divergence import judge
-from semel.ledger.verbs.parked import resolve as resolve_row
+from semel.ledger import LedgerClient, judge_minibatch, key_text, resolve_parked
 from semel.operate.event_names import write_text
 from semel.operate.ledgers import choose_pipeline
 from semel.operate.parked import read_parked_events
@@ -130,7 +127,7 @@ def _resolve_event(
 ) -> ResolvedEvent:
     found = read_parked_events(ledger).find(typed)
     client = LedgerClient(ledger.store, found.pipeline)
-    row = resolve_row(client, found.sink, found.key, decision, by, reason)
+    row = resolve_parked(client, found.sink, found.key, decision, by, reason)
     status = read_status(ledger, found.pipeline, watch=True)
     return ResolvedEvent(
         found.handle, row.state, row.by, row.reason, _next(found, decision, status)
@@ -146,7 +143,7 @@ def _judge(
             f"{typed!r} is not a minibatch; {decision.value} needs PIPELINE/GENERATION.BATCH, as "
             "in charges/1.57"
         )
-    written = named[1] if named[1] in ledger.pipelines() else text_of(named[1])
+    written = named[1] if named[1] in ledger.pipelines() else key_text(named[1])
     pipeline = choose_pipeline(ledger, written)
     status = read_status(ledger, pipeline, watch=True)
     if status.state is RunState.RUNNING:
@@ -155,7 +152,7 @@ def _judge(
             "a minibatch"
         )
     minibatch = Minibatch(int(named[2]), int(named[3]))
-    judge(LedgerClient(ledger.store, pipeline), minibatch, decision, by, reason)
+    judge_minibatch(LedgerClient(ledger.store, pipeline), minibatch, decision, by, reason)
     return JudgedMinibatch(
         f"{write_text(pipeline)}/{minibatch}",
         decision,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from semel.ledger.verbs.runs import OWNERS
+from semel.ledger import OWNERS_TABLE
 from semel.operate.times import age_s, utc_text
 from semel.protocol import ParkedState, PartitionState
 from semel.runtime import Process, SystemClock
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from semel.events import Minibatch
-    from semel.ledger import Ledger
-    from semel.ledger.damage import DamagedRow
-    from semel.ledger.inspect.summary import LastResend, PipelineSummary, SinkSummary
+    from semel.ledger import DamagedRow, LastResend, Ledger, PipelineSummary, SinkSummary
     from semel.runtime import Clock
 
 WATCH_S = 10.0
@@ -187,7 +185,7 @@ def read_statuses(
 def _state_of(summary: PipelineSummary, moves: bool | None, clock: Clock) -> RunState:
     """Decide whether the run is alive; `moves` is None where its heartbeat was not watched."""
     if summary.run is None:
-        unread = any(row.table == OWNERS for row in summary.damaged)
+        unread = any(row.table == OWNERS_TABLE for row in summary.damaged)
         return RunState.UNKNOWN if unread else RunState.NEVER_RUN
     if summary.ended:
         return RunState.ENDED

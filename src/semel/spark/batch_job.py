@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from semel.errors import ConfigurationError, Diverged, EventsParked
-from semel.ledger.client import LedgerClient
-from semel.ledger.store.opening import open_store
-from semel.ledger.verbs.runs import starting
+from semel.ledger import LedgerClient, open_store, starting_pipeline
 from semel.spark import checkpoints, checks
 from semel.spark.failures import log_unsent
 from semel.spark.foreach_batch import deliver, make_driver, refuse_living, run_tasks, withdraw
@@ -72,7 +70,7 @@ def run_batch(
     client = LedgerClient(open_store(url), spec.name)
     driver = make_driver(client, spec, uuid4().hex, spark)
     heartbeat = Heartbeat(driver)
-    with starting(url, spec.name):
+    with starting_pipeline(url, spec.name):
         refuse_living(client)
         driver.start()
         heartbeat.start()

@@ -10,7 +10,7 @@ from semel.delivery import PipelineSpec
 from semel.delivery.start_guard import refuse_while_looking
 from semel.errors import ConfigurationError
 from semel.events import Position
-from semel.ledger.verbs.pruning import REMEMBER_S
+from semel.ledger import REMEMBER_S
 from semel.sinks import Sink, checked_words
 from semel.sinks import sink as make_sink
 from semel.spark import kafka_topics

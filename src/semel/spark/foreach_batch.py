@@ -20,10 +20,14 @@ from uuid import uuid4
 from semel.delivery import Driver
 from semel.errors import ConfigurationError, Diverged, Fenced, SemelError
 from semel.events import Position
-from semel.ledger.client import LedgerClient
-from semel.ledger.store.opening import open_store
-from semel.ledger.verbs.open_checks import UNKNOWN, Sources
-from semel.ledger.verbs.runs import Owners, starting
+from semel.ledger import (
+    UNKNOWN_SOURCES,
+    LedgerClient,
+    Owners,
+    Sources,
+    open_store,
+    starting_pipeline,
+)
 from semel.runtime import Process
 from semel.spark import checkpoints, kafka_topics
 from semel.spark.checks import refuse_optimized
@@ -39,8 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from semel.delivery import PipelineSpec
-    from semel.ledger.verbs.open import OpenMinibatch
-    from semel.ledger.verbs.runs import OwnerRow
+    from semel.ledger import OpenMinibatch, OwnerRow
     from semel.spark.kafka_topics import KafkaSource
 
 OWNER_LEASE_S = 10.0
@@ -141,7 +144,9 @@ class MicroBatches:
             self._watched = refuse_living(client)
             driver.drain()  # resolved events are sent even if no new input comes
 
-    def _ask(self, frame: DataFrame, topics: Collection[str], known: Sources = UNKNOWN) -> Sources:
+    def _ask(
+        self, frame: DataFrame, topics: Collection[str], known: Sources = UNKNOWN_SOURCES
+    ) -> Sources:
         """Ask Kafka for the ids of `topics` and add them to `known`."""
         if not topics:
             return known
@@ -163,7 +168,7 @@ class MicroBatches:
         driver = make_driver(client, self.spec, self.nonce, spark)
         between = threading.Lock()
         heartbeat = Heartbeat(driver, self._active, between)
-        with starting(ledger, self.spec.name):
+        with starting_pipeline(ledger, self.spec.name):
             refuse_living(client, self._watched)
             driver.start()
             heartbeat.start()

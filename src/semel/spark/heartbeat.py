@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from semel.errors import Fenced, SemelError
-from semel.ledger.verbs import runs
+from semel.ledger import forget_start, register_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +47,7 @@ class Heartbeat(threading.Thread):
 
     def start(self) -> None:
         """Start; at the end of the process the end of the run is recorded too, if there is time."""
-        runs.enter(self._driver.nonce, self._lives)
+        register_start(self._driver.nonce, self._lives)
         super().start()
         atexit.register(self._leave)
 
@@ -67,7 +67,7 @@ class Heartbeat(threading.Thread):
         try:
             self._beat()
         finally:
-            runs.leave(self._driver.nonce)
+            forget_start(self._driver.nonce)
 
     def _beat(self) -> None:
         waited = 0.0

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import SemelError
-from semel.ledger.verbs.open_checks import Sources
+from semel.ledger import Sources
 from semel.sinks import Topics
 from semel.spark.plan import is_classic, streams
 

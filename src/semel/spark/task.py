@@ -34,10 +34,7 @@ from semel.errors import (
     plain_text,
 )
 from semel.events import Attempt, Position, bucket_name
-from semel.ledger.client import LedgerClient
-from semel.ledger.damage import DamagedRow
-from semel.ledger.journal import Journal
-from semel.ledger.store.opening import open_store
+from semel.ledger import DamagedRow, Journal, LedgerClient, open_store
 from semel.runtime import Process
 from semel.spark.checks import refuse_optimized
 from semel.spark.failures import TEXT_MAX, kind_of, marked
@@ -47,8 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from semel.delivery import PipelineSpec
-    from semel.ledger.verbs.complete import Report
-    from semel.ledger.verbs.open import OpenMinibatch
+    from semel.ledger import OpenMinibatch, Report
 
 SCHEMA = "outcome binary"
 

@@ -57,7 +57,7 @@ INPUTS: dict[str, list[str]] = {
     ]
     + ["a900001 b900002 c900003 d900004 e900005"],
 }
-"""What Spark gives in each batch; the last one is open when the pipeline crashes."""
+"""The rows of each batch of Spark; the last one is open when the pipeline crashes."""
 
 
 def world_of(name: str) -> World:
@@ -103,7 +103,7 @@ def crash_in_the_middle(name: str) -> World:
 
 
 def written(world: World, recent: set[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Give the destinations and then the rows of one pipeline, each as a JSON object.
+    """Return the destinations and then the rows of one pipeline, each as a JSON object.
 
     Of the destinations only what became of the `recent` events is kept; unless told, those of the
     last two minibatches.
@@ -118,7 +118,7 @@ def written(world: World, recent: set[str] | None = None) -> Iterator[dict[str, 
 
 
 def read(path: Path = FILE) -> tuple[list[Put], dict[tuple[str, str], dict[str, Any]]]:
-    """Give the rows of the ledger, and what each destination has, by pipeline and sink."""
+    """Return the rows of the ledger, and what each destination has, by pipeline and sink."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     rows = [
         Put(Key(each["table"], each["key"]), each["payload"]) for each in lines if "key" in each
@@ -150,7 +150,7 @@ def restored(
 
 
 def _state(destination: Destination, recent: set[str]) -> dict[str, Any]:
-    """Give what a destination has of the recent events; none of the others may come again."""
+    """Return the recent events that a destination has; no other may arrive again."""
     effects = [each for each in destination.effects if each.name in recent]
     state: dict[str, Any] = {"effects": [_effect(each) for each in effects]}
     match destination:

@@ -28,7 +28,7 @@ FOREIGN: tuple[Any, ...] = (
 
 
 def bit_flip(text: str, random: Random) -> str:
-    """One bit of one character; what is not a text any more is shown as a store shows it."""
+    """Flip one bit of one character; broken UTF-8 is shown as a store shows it."""
     content = bytearray(text.encode())
     place = random.randrange(len(content) * 8)
     content[place // 8] ^= 1 << (place % 8)

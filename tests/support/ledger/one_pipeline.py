@@ -1,4 +1,4 @@
-"""What the ledger's tests bring along: a clock, a store that loses replies, and makers of rows."""
+"""Support of the ledger's tests: a clock, a store that loses replies, and makers of rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Commit = tuple[tuple[Requirement, ...], tuple[Update, ...]]
 
 
 class StillClock:
-    """Time passes only when somebody sleeps, and what happens meanwhile can be said beforehand."""
+    """A clock that moves only when `sleep` is called; what happens meanwhile can be planned."""
 
     def __init__(self, wall: float = 1_700_000_000.0) -> None:
         self._wall = wall
@@ -60,7 +60,7 @@ class StillClock:
 
 
 class WitnessStore:
-    """A real store that remembers what it was asked, and loses what it is told to lose."""
+    """A real store that records its calls, and loses replies on request."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -71,14 +71,14 @@ class WitnessStore:
         self._plans: deque[str] = deque()
         self._between: deque[Callable[[], object]] = deque()
 
-    # -- what is to go wrong
+    # -- faults
 
     def lose_replies(self, count: int = 1) -> None:
-        """The next commits happen, and nobody hears of it."""
+        """The next commits happen, and their replies are lost."""
         self._plans.extend(["reply"] * count)
 
     def lose_requests(self, count: int = 1) -> None:
-        """The next commits do not happen, and nobody hears of that either."""
+        """The next commits do not happen, and the caller gets no reply."""
         self._plans.extend(["request"] * count)
 
     def pass_one(self) -> None:
@@ -113,7 +113,7 @@ class WitnessStore:
         return {at: text for table in tables.split() for at, text in self._store.scan(table, "")}
 
     def late_twins(self) -> list[Commit]:
-        """Let a twin of every commit that landed arrive now; give those that changed anything."""
+        """Repeat every commit that landed; return those that changed anything."""
         changed = []
         for requirements, updates in list(self.landed):
             before = self.contents()
@@ -223,7 +223,7 @@ def span(
     ids: Iterable[EventID] | None = None,
     attempt: Attempt | None = None,
 ) -> SpanRow:
-    """An intent for the events [start, stop), whose ids are their positions unless told."""
+    """An intent for the events [start, stop), whose ids are their positions by default."""
     chosen = EntityIds.of({entity: IdSet.of(range(start, stop) if ids is None else ids)})
     return SpanRow(
         number=number,
@@ -302,15 +302,15 @@ def stream_row(
     world: World, opening: OpenMinibatch, partition: str = "0", sink: str = SINK
 ) -> PartitionRow:
     """The row of a partition as it stands."""
-    from semel.ledger.keys import key
+    from semel.ledger.keys import make_key
 
     minibatch = opening.row.minibatch
-    at = key("streams", world.pipeline, sink, minibatch.generation, minibatch.batch, partition)
+    at = make_key("streams", world.pipeline, sink, minibatch.generation, minibatch.batch, partition)
     return PartitionRow.load(world.store.contents()[at])
 
 
 def claim_of_one_process(path: str, opening: OpenMinibatch, task: int) -> tuple[int, str]:
-    """Claim partition 0 from a process or thread of one's own; say what was found."""
+    """Claim partition 0 from another process or thread; return what was found."""
     from semel.errors import Fenced
 
     world = World(Path(path))
@@ -324,7 +324,7 @@ def claim_of_one_process(path: str, opening: OpenMinibatch, task: int) -> tuple[
 
 
 def run_of_one_process(path: str, nonce: str) -> int:
-    """Register a run from a process or thread of one's own; give its number."""
+    """Register a run from another process or thread; return its number."""
     world = World(Path(path))
     try:
         return world.owners.register(DESCRIPTION, Process.here(), nonce)

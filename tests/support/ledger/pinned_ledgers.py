@@ -26,9 +26,9 @@ from semel.ledger import open_store
 from semel.ledger.rows import ParkedRow
 from semel.ledger.store.commit import Put, Store
 from semel.ledger.verbs.complete import Report
-from semel.ledger.verbs.divergence import judge
+from semel.ledger.verbs.divergence import judge_minibatch
 from semel.ledger.verbs.open import OpenMinibatch
-from semel.ledger.verbs.parked import resolve
+from semel.ledger.verbs.parked import resolve_parked
 from semel.protocol import Judgement, OnReject, ParkedState
 from support.destinations import (
     Absorber,
@@ -49,7 +49,7 @@ from support.servers.postgres import PostgresServer
 
 FOLDER = Path(__file__).parents[2] / "ledger" / "fixtures"
 VERSION = "6193669"
-"""The commit whose code wrote what is committed."""
+"""The commit whose code wrote the fixture."""
 
 IDENTITIES: dict[str, Identity] = {
     "given": GIVEN,
@@ -68,7 +68,7 @@ OTHERS = str.maketrans("abcdefghi", "klmnopghi")
 
 
 def words(entities: str, first: int) -> str:
-    """Give one event of each entity, numbered on from `first`: `a4 b5 a6`."""
+    """Return one event of each entity, numbered on from `first`: `a4 b5 a6`."""
     return " ".join(f"{who}{first + at}" for at, who in enumerate(entities.split()))
 
 
@@ -80,12 +80,12 @@ def file_of(state: str, ending: str = "jsonl") -> Path:
     return FOLDER / f"ledger-{VERSION}-{state}.{ending}"
 
 
-# -- what Spark gives
+# -- the batches of Spark
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What Spark gives: several minibatches that are over, one with trouble, and the open one."""
+    """The batches of Spark: several complete minibatches, one with a fault, and the open one."""
 
     older: list[str]
     before: str
@@ -102,7 +102,7 @@ class Inputs:
 
 
 def inputs_of(state: str, name: str) -> Inputs:
-    """Give few events; or so many in one partition that sets of ids are packed, and counters
+    """Return few events; or so many in one partition that sets of ids are packed, and counters
     written as snapshots and deltas.
     """
     older, first = [words("a b d e", 0), words("c f a d", 4)], 8
@@ -119,7 +119,7 @@ def inputs_of(state: str, name: str) -> Inputs:
 
 
 def parted(world: World, text: str) -> dict[str, str]:
-    """Give the events of each partition: two by entity, or the one of the source."""
+    """Return the events of each partition: two by entity, or the one of the source."""
     if world.partition == "t/0":
         return {"t/0": text}
     parts: dict[str, list[str]] = {"0of2": [], "1of2": []}
@@ -266,7 +266,7 @@ def _judged(state: str, name: str, decision: Judgement) -> World:
     try:
         world.driver.end(opening, tasks(world, opening, replay))
     except Diverged:
-        judge(world.client, world.opened().minibatch, decision, "ann", "looked")
+        judge_minibatch(world.client, world.opened().minibatch, decision, "ann", "looked")
     else:
         raise AssertionError("nothing diverged")
     world.start()
@@ -275,12 +275,12 @@ def _judged(state: str, name: str, decision: Judgement) -> World:
 
 
 def recorded(name: str) -> World:
-    """Judged as recorded: what was delivered stands, the replay's other events are delivered."""
+    """Judged as recorded: delivered events stay, the replay's other events are delivered."""
     return _judged("recorded", name, Judgement.AS_RECORDED)
 
 
 def replayed(name: str) -> World:
-    """Judged as replayed: all that the replay gives is delivered, here other events."""
+    """Judged as replayed: all events of the replay are delivered, here other ones."""
     return _judged("replayed", name, Judgement.AS_REPLAYED)
 
 
@@ -305,7 +305,7 @@ CASES = [
 
 @dataclass(frozen=True)
 class Step:
-    """A minibatch that Spark gives when the query is started again."""
+    """A minibatch that Spark runs when the query is started again."""
 
     batch: int
     text: str
@@ -313,7 +313,7 @@ class Step:
 
 
 def rest_of(state: str, name: str) -> list[Step]:
-    """Give the minibatches to come: first the open one, then later ones."""
+    """Return the minibatches to come: first the open one, then later ones."""
     inputs = inputs_of(state, name)
     last = inputs.last.split()
     query = "another" if state == "lost" else "q"
@@ -336,7 +336,7 @@ def rest_of(state: str, name: str) -> list[Step]:
 
 
 def expected(state: str, name: str, had: Iterable[str]) -> list[str]:
-    """Give what a destination has to have in the end, in order; `had` is what it had before.
+    """Return what a destination has to have in the end, in order; `had` is what it had before.
 
     Under `replayed` what was delivered of the minibatch that is dropped stays where it is.
     """
@@ -351,12 +351,12 @@ def expected(state: str, name: str, had: Iterable[str]) -> list[str]:
 
 
 def read_state(state: str) -> tuple[list[Put], dict[tuple[str, str], dict[str, Any]]]:
-    """Give the rows of a state, and what each destination had."""
+    """Return the rows of a state, and what each destination had."""
     return read(file_of(state))
 
 
 def left(state: str, name: str, store: Store) -> World:
-    """Give the world as it was left, with this ledger."""
+    """Return the world as it was left, with this ledger."""
     make = world_of_many if state == "pending" else world_of
     return restored(name, store, read_state(state)[1], make)
 
@@ -370,13 +370,13 @@ def go_on(world: World, steps: Iterable[Step]) -> None:
 
 
 def decide(world: World) -> None:
-    """A person looks at each destination and says what became of every parked event."""
+    """A person looks at each destination and resolves every parked event."""
     for sink, destination in world.destinations.items():
         for at, row in world.parked_rows(sink):
             if row.state in (ParkedState.HELD, ParkedState.REJECTED):
                 arrived = _has(destination, row)
                 said = ParkedState.DELIVERED if arrived else ParkedState.RESEND
-                resolve(world.client, sink, at, said, "ann", "looked")
+                resolve_parked(world.client, sink, at, said, "ann", "looked")
     world.clock.move(3_600)
     world.driver.drain()
 
@@ -390,7 +390,7 @@ def _has(destination: Any, row: ParkedRow) -> bool:
 
 
 def complaints(world: World, state: str, had: dict[str, list[str]]) -> list[str]:
-    """Say what was lost, repeated or reordered at a destination; nothing, if all is well."""
+    """Return what was lost, repeated or reordered at a destination; empty if nothing was."""
     found: list[str] = []
     for sink, destination in world.destinations.items():
         names = expected(state, world.name, had[sink])
@@ -436,7 +436,7 @@ def _by_entity(names: Iterable[str], free: set[str], *, alone: bool) -> dict[str
 
 
 def rows_and_states(state: str) -> list[dict[str, Any]]:
-    """Play every pipeline of a state and give what it leaves behind."""
+    """Run every pipeline of a state and return the rows it leaves."""
     lines: list[dict[str, Any]] = []
     for name in [name for each, name in CASES if each == state]:
         recent = set(inputs_of(state, name).recent)
@@ -451,7 +451,7 @@ def without_places(text: str) -> str:
 
 
 def filed() -> list[Put]:
-    """Give the rows that are also there as a SQLite file and as a dump."""
+    """Return the rows that are also there as a SQLite file and as a dump."""
     return [row for row in read_state("pending")[0] if row.key.key.split("/")[0] in FILED]
 
 
@@ -467,7 +467,7 @@ def write_sqlite(path: Path, rows: Iterable[Put]) -> None:
 
 
 def write_dump(path: Path, rows: Iterable[Put]) -> None:
-    """Write what `pg_dump` says of a ledger as semel itself makes it, without any settings."""
+    """Write the `pg_dump` of a ledger that semel made, without any settings."""
     server = PostgresServer(durable=False)
     try:
         store = open_store(server.url())

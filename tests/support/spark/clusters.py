@@ -117,7 +117,7 @@ def partitions(settings: Settings, batch: int, sink: str = "charge") -> dict[str
     """Give the rows of a minibatch's partitions, as they stand in the ledger now."""
     assert settings.ledger is not None
     with Ledger(settings.ledger) as ledger:
-        rows = ledger.rows("streams", keys.prefix(settings.name, sink, 1, batch))
+        rows = ledger.rows("streams", keys.make_prefix(settings.name, sink, 1, batch))
     return {row["partition"]: row for _, row in rows}
 
 

@@ -13,7 +13,7 @@ from semel import Ledger
 from semel.ledger.client import LedgerClient
 from semel.ledger.rows import ParkedRow
 from semel.ledger.store.opening import open_store
-from semel.ledger.verbs.parked import resolve
+from semel.ledger.verbs.parked import resolve_parked
 from semel.protocol import ParkedState
 from semel.verify.demo.charge_server import Charge, ChargeServer
 from support.spark.driver_scripts import Name, assert_once, assert_ordered, names, repeated
@@ -89,7 +89,9 @@ def judge_held(house: ChargeServer, settings: Settings, sink: str) -> int:
     for at, row in held:
         arrived = (row.scope, row.event) in charged
         decision = ParkedState.DELIVERED if arrived else ParkedState.RESEND
-        resolve(LedgerClient(store, settings.name), sink, at, decision, "witness", "it was counted")
+        resolve_parked(
+            LedgerClient(store, settings.name), sink, at, decision, "witness", "it was counted"
+        )
     store.close()
     return len(held)
 

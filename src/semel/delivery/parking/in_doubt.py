@@ -19,8 +19,7 @@ from semel.errors import (
     SemelError,
     plain_text,
 )
-from semel.ledger.journal import read_unsure
-from semel.ledger.verbs.parked import note, read_parked
+from semel.ledger import note_doubt, read_parked, read_unsure
 from semel.protocol import DOUBT, Fault, OnDoubt, ParkedState, Remedy
 from semel.sinks import Unclassified, is_programming
 
@@ -29,8 +28,7 @@ if TYPE_CHECKING:
 
     from semel.delivery.lane import Lane
     from semel.events import Chunk, EntityIds, Rows
-    from semel.ledger.client import LedgerClient
-    from semel.ledger.rows import ParkedRow
+    from semel.ledger import LedgerClient, ParkedRow
     from semel.sinks import Sink
 
 
@@ -85,7 +83,7 @@ class Doubts:
                 row = parked_row(
                     lane, chunk.rows, at, ParkedState.LATE, "a replaced attempt's call ended late"
                 )
-                note(lane.client, lane.sink.name, row)
+                note_doubt(lane.client, lane.sink.name, row)
 
     def judge(
         self,

@@ -16,9 +16,7 @@ from semel.errors import NotDelivered, Rejected
 from semel.events import EntityIds, IdSet, Rows
 from semel.events.encoding.dictionary_column import Labels
 from semel.events.encoding.python_values import CANNOT, ArrowValue
-from semel.ledger import payloads
-from semel.ledger.rows import ParkedRow
-from semel.ledger.verbs.parked import fill, read_parked
+from semel.ledger import ParkedRow, fill_parked, payloads, read_parked
 from semel.protocol import OnReject, ParkedState
 
 if TYPE_CHECKING:
@@ -27,8 +25,8 @@ if TYPE_CHECKING:
     from semel.delivery.lane import Lane
     from semel.errors import DeliveryError
     from semel.events import EventID
-    from semel.ledger.client import LedgerClient
-    from semel.ledger.store.commit import Key
+    from semel.ledger import LedgerClient
+    from semel.ledger.store import Key
 
 
 def state_after(why: DeliveryError) -> ParkedState:
@@ -132,7 +130,7 @@ class Expected:
         for at in np.flatnonzero(rows.contained_in(ids_of(self._missing))).tolist():
             row_key, row, text = self._missing.pop((rows.scope(at), rows.id(at)))
             full = replace(row, value=value_of(rows, at), schema=schema, shown=rows.entity(at))
-            fill(self._client, row_key, text, full)
+            fill_parked(self._client, row_key, text, full)
 
 
 def ids_of(events: Iterable[tuple[str, EventID]]) -> EntityIds:

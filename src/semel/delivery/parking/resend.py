@@ -25,18 +25,23 @@ from semel.errors import (
     Rejected,
     SemelError,
 )
-from semel.ledger.verbs.divergence import is_replayed_next
-from semel.ledger.verbs.parked import head_key, next_of, read_heads, read_parked
-from semel.ledger.verbs.resends import SENT, WHOLE_SINK, Claimed, Resends
+from semel.ledger import (
+    SENT_AGAIN,
+    WHOLE_SINK,
+    Claimed,
+    Resends,
+    head_key,
+    is_replayed_next,
+    next_parked,
+    read_heads,
+    read_parked,
+)
 from semel.protocol import DOUBT, Capability, OnReject, ParkedState, Remedy
 from semel.sinks import Receipt
 
 if TYPE_CHECKING:
-    from semel.ledger.client import LedgerClient
-    from semel.ledger.rows import ParkedRow
-    from semel.ledger.store.commit import Key
-    from semel.ledger.verbs.parked import Entity
-    from semel.ledger.verbs.resends import SlotRow
+    from semel.ledger import Entity, LedgerClient, ParkedRow, SlotRow
+    from semel.ledger.store import Key
     from semel.runtime import Process, Runtime
     from semel.sinks import (
         SequencedSession,
@@ -95,7 +100,7 @@ class Resending:
             rows = read_parked(self.client, self.sink.name, entity[0])
             if self.partition is not None and not self._ours(rows, entity):
                 return sent
-            item = next_of(rows, entity)
+            item = next_parked(rows, entity)
             if item is None:
                 if self._resends.unblock(entity, head):
                     return sent
@@ -156,7 +161,7 @@ class Resending:
             self._record(claimed, again, str(result), blocks=True, doubted=twice)
             return False
         if isinstance(result, Receipt):
-            self._record(claimed, ParkedState.DELIVERED, SENT, blocks=False, doubted=twice)
+            self._record(claimed, ParkedState.DELIVERED, SENT_AGAIN, blocks=False, doubted=twice)
             return True
         if isinstance(result, Rejected) and claimed.was.doubted:
             result = RefusedInDoubt.after(result)  # it takes nothing back of what was in doubt

@@ -40,8 +40,7 @@ from semel.sinks import DELIVERED, Progress, Receipt, Target
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from semel.ledger.client import LedgerClient
-    from semel.ledger.verbs.resends import Claimed, Resends
+    from semel.ledger import Claimed, LedgerClient, Resends
     from semel.runtime import Runtime
     from semel.sinks import (
         ProbingSession,

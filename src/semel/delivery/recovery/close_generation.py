@@ -19,13 +19,23 @@ from semel.delivery.parking.parking import ids_of
 from semel.delivery.recovery.watermarks import Reached
 from semel.events import EntityIds, IdSet, Memory
 from semel.events.chunks import chunk_key
-from semel.ledger.damage import readable
-from semel.ledger.journal import TABLE as JOURNAL
-from semel.ledger.journal import require_reached, unsure_of, watermark_of
-from semel.ledger.rows import ParkedRow
-from semel.ledger.verbs.generations import Fold, close, leftovers
-from semel.ledger.verbs.parked import HeadMoved, parking, read_heads, read_parked
-from semel.ledger.verbs.sequences import Mark, Standing
+from semel.ledger import (
+    JOURNAL_TABLE,
+    Fold,
+    HeadMoved,
+    Mark,
+    ParkedRow,
+    Standing,
+    close_partition,
+    plan_parking,
+    read_heads,
+    read_parked,
+    read_row,
+    require_reached,
+    take_leftovers,
+    unsure_of,
+    watermark_of,
+)
 from semel.protocol import DOUBT, Capability, OnReject, ParkedState, Remedy, SpanState
 from semel.sinks import Tail, Target, lost
 
@@ -33,11 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from semel.events import EventID, Identity
-    from semel.ledger.client import LedgerClient
-    from semel.ledger.journal import Entry, Journal
-    from semel.ledger.rows import SpanRow
-    from semel.ledger.verbs.generations import Leftover
-    from semel.ledger.verbs.open import OpenMinibatch
+    from semel.ledger import Entry, Journal, LedgerClient, Leftover, OpenMinibatch, SpanRow
     from semel.runtime import Process, Runtime
     from semel.sinks import (
         AnySession,
@@ -89,7 +95,7 @@ class Closing:
     def run(self) -> int:
         """Close every leftover; say how many there were."""
         by_name = {sink.name: sink for sink in self.sinks}
-        found = leftovers(self.client, self.opening, by_name, self.process)
+        found = take_leftovers(self.client, self.opening, by_name, self.process)
         self._wait(found, by_name)
         for leftover in found:
             self._close(leftover, by_name[leftover.sink])
@@ -128,10 +134,10 @@ class Closing:
             fold = Fold(
                 standing=self._standing(leftover, handled, kept),
                 entries=self._entries(leftover, sink, kept, handled, resent=resent),
-                parks=parking(self.client.pipeline, sink.name, doubts, heads, marks),
+                parks=plan_parking(self.client.pipeline, sink.name, doubts, heads, marks),
             )
             try:
-                close(self.client, self.opening, leftover, fold)
+                close_partition(self.client, self.opening, leftover, fold)
             except HeadMoved:
                 continue
             return
@@ -376,7 +382,7 @@ class Closing:
         for scope, ids in kept.items():
             known = Reached()
             if scope in base.values:
-                known = readable(JOURNAL, place, partial(Reached.load, base.values[scope]))
+                known = read_row(JOURNAL_TABLE, place, partial(Reached.load, base.values[scope]))
             reached = known.joined(ids, left.get(scope), leftover.minibatch.generation)
             delta[scope] = reached.dump()
         return self.journal.entry(operator, partition, number, base, delta)

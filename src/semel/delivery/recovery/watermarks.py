@@ -16,19 +16,21 @@ import numpy as np
 
 from semel.errors import Diverged, HeldInDoubt
 from semel.events import EntityIds, Gathered, IdSet, Latest, Memory, digest
-from semel.ledger.damage import DamagedRow, readable
-from semel.ledger.journal import (
+from semel.ledger import (
     FORGOT,
+    JOURNAL_TABLE,
     MET,
+    DamagedRow,
     Journal,
+    Mark,
     Operator,
+    next_offset,
+    read_row,
     require_reached,
     sets_in,
+    starting_offsets,
     watermark_of,
 )
-from semel.ledger.journal import TABLE as JOURNAL
-from semel.ledger.verbs.open_checks import next_offset, starting_offsets
-from semel.ledger.verbs.sequences import Mark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from semel.delivery.assignment import Assignment
     from semel.events import EventID, Rows
     from semel.events.encoding.canonical_json import PreEncoded
-    from semel.ledger.journal import Entry
+    from semel.ledger import Entry
     from semel.sinks import Sink
 
 
@@ -253,7 +255,7 @@ class _ByMaximum(_Journaled):
         values, self._above = self._state.values, dict[str, Reached]()
         if max(map(len, values.values()), default=0) > 2:
             more = {scope: value for scope, value in values.items() if len(value) > 2}
-            self._above = readable(JOURNAL, self._rows_at, lambda: _reached(more))
+            self._above = read_row(JOURNAL_TABLE, self._rows_at, lambda: _reached(more))
         self._beyond = EntityIds.of({scope: known.above for scope, known in self._above.items()})
         self._reached = Latest()
 
@@ -265,7 +267,7 @@ class _ByMaximum(_Journaled):
         last = [value[0] for value in self._state.values.values()]
         kinds = set(map(type, last))
         if len(kinds - {type(None)}) > 1:
-            raise DamagedRow(JOURNAL, self._rows_at, "its ids are of several shapes")
+            raise DamagedRow(JOURNAL_TABLE, self._rows_at, "its ids are of several shapes")
         return max(last) if kinds == {int} and not self._above else None
 
     @cached_property

@@ -29,8 +29,7 @@ from semel.errors import (
     Rejected,
     SinkBroken,
 )
-from semel.ledger.rows import SpanRow
-from semel.ledger.verbs.parked import NOTHING, HeadMoved
+from semel.ledger import NO_PARKS, HeadMoved, SpanRow
 from semel.protocol import DOUBT, RESUME, Action, Capability, Found, Remedy, SpanState
 from semel.sinks import Receipt
 
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
     from semel.delivery.lane import Lane
     from semel.events import Chunk, Rows
-    from semel.ledger.rows import ParkedRow
+    from semel.ledger import ParkedRow
 
     Range = tuple[int, int]
 
@@ -199,7 +198,7 @@ class IntentStrategy:
         handled = rows.contained_in(span.handled)
         if handled.any():
             lane.count_before(set(rows.positions[handled].tolist()))
-        draft = Draft(span, rows, handled, NOTHING)
+        draft = Draft(span, rows, handled, NO_PARKS)
         if action is Action.DOUBT:
             self._doubt_all(draft)
         else:

@@ -26,7 +26,7 @@ from semel.errors import (
     Rejected,
     SemelError,
 )
-from semel.ledger.verbs.parked import HeadMoved
+from semel.ledger import HeadMoved
 from semel.protocol import (
     RESUME,
     Action,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from semel.delivery.lane import Lane
     from semel.events import Rows
-    from semel.ledger.rows import ParkedRow
+    from semel.ledger import ParkedRow
     from semel.sinks import SequencedSession, TransactionalSession
 
 ASK_MAX = 20

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from semel.events import Digest
-from semel.ledger.verbs.complete import Report
+from semel.ledger import Report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -14,8 +14,7 @@ import numpy as np
 from semel.delivery.parking.parking import parked_row
 from semel.events import EntityIds, cuts
 from semel.events.encoding.python_values import require_values
-from semel.ledger.rows import SpanRow
-from semel.ledger.verbs.parked import NOTHING
+from semel.ledger import NO_PARKS, SpanRow
 from semel.protocol import ParkedState, SpanState
 
 if TYPE_CHECKING:
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
     from semel.delivery.lane import Lane
     from semel.delivery.parking.in_doubt import Doubts
     from semel.events import Rows
-    from semel.ledger.rows import ParkedRow
-    from semel.ledger.verbs.parked import Parks
+    from semel.ledger import ParkedRow, Parks
 
     Range = tuple[int, int]
 
@@ -155,7 +153,7 @@ class Drafts:
             handled=rows.take(known).id_sets() if known.any() else EntityIds.EMPTY,
             tries=tries,
         )
-        return Draft(kept, rows, known, NOTHING)
+        return Draft(kept, rows, known, NO_PARKS)
 
     def _running(self, stop: int) -> str:
         """Give the partition's digest up to `stop`, which lies within the rows of this step."""

@@ -9,19 +9,26 @@ from semel.errors import ConfigurationError
 from semel.events.ids.ids_by_entity import unpacked
 from semel.ledger import keys, payloads
 from semel.ledger.client import LedgerClient
-from semel.ledger.damage import DamagedRow, readable, sifted
+from semel.ledger.damage import DamagedRow, read_row, sift_rows
 from semel.ledger.inspect.listing import load_row
 from semel.ledger.inspect.summary import name_pipelines, summarize, unknown_pipeline
 from semel.ledger.inspect.trace import EntityTrace, Trace, trace_entity, trace_event
-from semel.ledger.journal import TABLE as JOURNAL
-from semel.ledger.keys import EVENTS, OPEN, PARKED, STREAMS
+from semel.ledger.journal import JOURNAL_TABLE
+from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, PARKED_TABLE, STREAMS_TABLE
 from semel.ledger.rows import ParkedRow
 from semel.ledger.store.opening import open_store
 from semel.ledger.store.sqlite_file import is_there
-from semel.ledger.verbs.outcomes import TABLE as OUTCOMES
+from semel.ledger.verbs.outcomes import OUTCOMES_TABLE
 from semel.ledger.verbs.parked import read_parked
-from semel.ledger.verbs.runs import LOOKS, OWNERS, PIPELINES, STAGE_OF, OwnerRow, described
-from semel.ledger.verbs.sequences import TABLE as SEQUENCES
+from semel.ledger.verbs.runs import (
+    LOOKS,
+    OWNERS_TABLE,
+    PIPELINES_TABLE,
+    STAGE_OF,
+    OwnerRow,
+    read_description,
+)
+from semel.ledger.verbs.sequences import SEQUENCES_TABLE
 from semel.runtime import SystemClock
 
 if TYPE_CHECKING:
@@ -33,16 +40,16 @@ if TYPE_CHECKING:
     from semel.runtime import Clock
 
 TABLES = (
-    PIPELINES,
-    OWNERS,
-    OPEN,
-    STREAMS,
-    EVENTS,
-    SEQUENCES,
-    PARKED,
-    keys.HEADS,
-    OUTCOMES,
-    JOURNAL,
+    PIPELINES_TABLE,
+    OWNERS_TABLE,
+    OPEN_TABLE,
+    STREAMS_TABLE,
+    EVENTS_TABLE,
+    SEQUENCES_TABLE,
+    PARKED_TABLE,
+    keys.HEADS_TABLE,
+    OUTCOMES_TABLE,
+    JOURNAL_TABLE,
 )
 
 
@@ -99,11 +106,11 @@ class Ledger:
         return sorted(self._described(pipeline).get("sinks", {}))
 
     def _described(self, pipeline: str) -> dict[str, Any]:
-        at = keys.key(PIPELINES, pipeline)
+        at = keys.make_key(PIPELINES_TABLE, pipeline)
         text = self._store.read([at]).get(at)
         if text is None:
             raise unknown_pipeline(self._store, pipeline)
-        return described(text, at)
+        return read_description(text, at)
 
     def id_forms(self, pipeline: str) -> list[str | None]:
         """Return the form of each column of the event id: integer, text, date, timestamp; None
@@ -140,7 +147,7 @@ class Ledger:
         """Return the parked events of the whole ledger, by pipeline and sink in the order of their
         input, and the rows that cannot be read.
         """
-        good, damaged = sifted(self._store.scan(PARKED, ""), ParkedRow.load)
+        good, damaged = sift_rows(self._store.scan(PARKED_TABLE, ""), ParkedRow.load)
         return sorted(good, key=_in_order), damaged
 
     def summary(self, pipeline: str) -> PipelineSummary:
@@ -158,9 +165,9 @@ class Ledger:
         Only the clock of this process is used: the clock of a run's machine may be hours off.
         """
         clock = clock or SystemClock()
-        names = {keys.key(OWNERS, name): name for name in pipelines}
+        names = {keys.make_key(OWNERS_TABLE, name): name for name in pipelines}
         before = dict(self._store.read(list(names)))
-        owners, _ = sifted(before.items(), OwnerRow.load)  # `summary` reports damaged rows
+        owners, _ = sift_rows(before.items(), OwnerRow.load)  # `summary` reports damaged rows
         still = {at for at, row in owners if not row.ended and not row.process.gone()}
         moved: set[str] = set()
         for _ in range(LOOKS):
@@ -204,13 +211,13 @@ class Ledger:
 def _in_order(item: tuple[Key, ParkedRow]) -> tuple[Any, ...]:
     """Sort by pipeline and sink as the keys have them, then in the order of the input."""
     at, row = item
-    return (*keys.split(at.key)[:2], row.minibatch, row.position)
+    return (*keys.split_key(at.key)[:2], row.minibatch, row.position)
 
 
 def _expanded(at: Key, text: str) -> dict[str, Any] | DamagedRow:
     try:
         load_row(at, text)
-        return readable(at.table, at, lambda: cast("dict[str, Any]", unpacked(payloads.load(text))))
+        return read_row(at.table, at, lambda: cast("dict[str, Any]", unpacked(payloads.load(text))))
     except DamagedRow as error:
         return error
 

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from semel.ledger import journal, keys
-from semel.ledger.damage import DamagedRow, Fields, Unfit, decoded, readable
-from semel.ledger.keys import EVENTS, HEADS, OPEN, PARKED, STREAMS
+from semel.ledger.damage import DamagedRow, Fields, Unfit, decode_row, read_row
+from semel.ledger.keys import EVENTS_TABLE, HEADS_TABLE, OPEN_TABLE, PARKED_TABLE, STREAMS_TABLE
 from semel.ledger.rows import HeadRow, OpenRow, ParkedRow, PartitionRow, SpanRow
-from semel.ledger.verbs.outcomes import TABLE as OUTCOMES
+from semel.ledger.verbs.outcomes import OUTCOMES_TABLE as OUTCOMES
 from semel.ledger.verbs.outcomes import OutcomeRow
 from semel.ledger.verbs.parked import event_in_key
 from semel.ledger.verbs.recent import minibatch_of
 from semel.ledger.verbs.resends import SlotRow
-from semel.ledger.verbs.runs import OWNERS, PIPELINES, OwnerRow, described
-from semel.ledger.verbs.sequences import TABLE as SEQUENCES
+from semel.ledger.verbs.runs import OWNERS_TABLE, PIPELINES_TABLE, OwnerRow, read_description
+from semel.ledger.verbs.sequences import SEQUENCES_TABLE as SEQUENCES
 from semel.ledger.verbs.sequences import SequenceRow
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Problem(NamedTuple):
 
 def load_row(at: Key, text: str) -> Any:
     """Read a row of any table. Raises `DamagedRow`."""
-    if at.table == OWNERS and "/" in at.key:
+    if at.table == OWNERS_TABLE and "/" in at.key:
         return SlotRow.load(text, at)
     return _LOAD[at.table](text, at)
 
@@ -47,7 +47,7 @@ def load_row(at: Key, text: str) -> Any:
 def _load_parked(text: str, at: Key) -> ParkedRow:
     """Read a parked event and check that the payload for a resend can be read too."""
     row = ParkedRow.load(text, at)
-    readable(PARKED, at, lambda: require_payload(row))
+    read_row(PARKED_TABLE, at, lambda: require_payload(row))
     return row
 
 
@@ -64,10 +64,10 @@ def require_payload(row: ParkedRow) -> None:
 
 
 def _load_journal(text: str, at: Key) -> dict[str, Any]:
-    entry = journal.loaded(text, at)
+    entry = journal.load_entry(text, at)
     place = at.key.rpartition("/")[0] + "/"
     state = journal.State({name: each for name, each in entry["state"].items() if each is not None})
-    operator = readable(journal.TABLE, at, lambda: keys.text_of(keys.split(at.key)[1]))
+    operator = read_row(journal.JOURNAL_TABLE, at, lambda: keys.key_text(keys.split_key(at.key)[1]))
     if operator == journal.COUNTERS.name:
         journal.require_counts(state.values, at.key)
     elif any(isinstance(each, list) for each in state.values.values()):
@@ -76,13 +76,15 @@ def _load_journal(text: str, at: Key) -> dict[str, Any]:
         journal.sets_in(state, place)
         kinds = set(map(type, state.values.values()))
         if kinds - {dict, bool, int}:
-            raise DamagedRow(journal.TABLE, at.key, "the field 'state' must hold sets of ids")
+            raise DamagedRow(
+                journal.JOURNAL_TABLE, at.key, "the field 'state' must hold sets of ids"
+            )
     return entry
 
 
 def _load_described(text: str, at: Key) -> dict[str, Any]:
-    row = described(text, at)
-    return decoded(PIPELINES, at, text, lambda payload: _whole(Fields(payload), row))
+    row = read_description(text, at)
+    return decode_row(PIPELINES_TABLE, at, text, lambda payload: _whole(Fields(payload), row))
 
 
 def _whole(fields: Fields, row: dict[str, Any]) -> dict[str, Any]:
@@ -93,29 +95,29 @@ def _whole(fields: Fields, row: dict[str, Any]) -> dict[str, Any]:
 
 
 _LOAD: dict[str, Any] = {
-    PIPELINES: _load_described,
-    OWNERS: OwnerRow.load,
-    OPEN: OpenRow.load,
-    STREAMS: PartitionRow.load,
-    EVENTS: SpanRow.load,
+    PIPELINES_TABLE: _load_described,
+    OWNERS_TABLE: OwnerRow.load,
+    OPEN_TABLE: OpenRow.load,
+    STREAMS_TABLE: PartitionRow.load,
+    EVENTS_TABLE: SpanRow.load,
     SEQUENCES: SequenceRow.load,
-    PARKED: _load_parked,
-    HEADS: HeadRow.load,
+    PARKED_TABLE: _load_parked,
+    HEADS_TABLE: HeadRow.load,
     OUTCOMES: OutcomeRow.load,
-    journal.TABLE: _load_journal,
+    journal.JOURNAL_TABLE: _load_journal,
 }
 
 _LENGTHS = {
-    PIPELINES: (1,),
-    OWNERS: (1, 4),
-    OPEN: (1,),
-    STREAMS: (5,),
-    EVENTS: (6,),
+    PIPELINES_TABLE: (1,),
+    OWNERS_TABLE: (1, 4),
+    OPEN_TABLE: (1,),
+    STREAMS_TABLE: (5,),
+    EVENTS_TABLE: (6,),
     SEQUENCES: (3,),
-    PARKED: (6,),
-    HEADS: (3, 4),
+    PARKED_TABLE: (6,),
+    HEADS_TABLE: (3, 4),
     OUTCOMES: (3,),
-    journal.TABLE: (4,),
+    journal.JOURNAL_TABLE: (4,),
 }
 """How many parts a key of each table has."""
 
@@ -141,9 +143,9 @@ class LedgerRows:
     def _take(self, at: Key, text: str) -> Iterator[Problem]:
         try:
             row = load_row(at, text)
-            if len(keys.split(at.key)) not in _LENGTHS[at.table]:
+            if len(keys.split_key(at.key)) not in _LENGTHS[at.table]:
                 raise DamagedRow(at.table, at.key, "its key has the wrong number of parts")
-            wrong = readable(at.table, at, lambda: _disagrees(at, row))
+            wrong = read_row(at.table, at, lambda: _disagrees(at, row))
         except DamagedRow as error:
             yield Problem(at.table, at.key, error.what)
             return
@@ -156,25 +158,25 @@ class LedgerRows:
         """Yield the parts of each key under `start`, and the row."""
         for at, row in self.by_table[table].items():
             if at.startswith(start):
-                yield keys.split(at), row
+                yield keys.split_key(at), row
 
 
 def _disagrees(at: Key, row: Any) -> str | None:
     """Return the name of the first field that differs from the key."""
-    parts = keys.split(at.key)
+    parts = keys.split_key(at.key)
     wanted: list[tuple[str, str, str]] = []
-    if at.table in (STREAMS, EVENTS):
+    if at.table in (STREAMS_TABLE, EVENTS_TABLE):
         minibatch_of(at)
-    if at.table in (STREAMS, SEQUENCES):
+    if at.table in (STREAMS_TABLE, SEQUENCES):
         wanted = [("partition", parts[-1], keys.part(row.partition))]
-    elif at.table == EVENTS:
+    elif at.table == EVENTS_TABLE:
         wanted = [("number", parts[-1], keys.part(row.number))]
     elif at.table == OUTCOMES:
         wanted = [("scope", parts[-1], keys.part(row.scope))]
-    elif at.table == HEADS:
+    elif at.table == HEADS_TABLE:
         entity = [row.entity] if row.entity == row.scope else [row.entity, row.scope]
         wanted = [("entity", "/".join(parts[2:]), "/".join(map(keys.part, entity)))]
-    elif at.table == PARKED:
+    elif at.table == PARKED_TABLE:
         event = keys.part(event_in_key(row))
         minibatch = f"{keys.part(row.minibatch.generation)}/{keys.part(row.minibatch.batch)}"
         wanted = [

@@ -14,16 +14,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from semel.errors import ConfigurationError
 from semel.ledger import keys
-from semel.ledger.damage import DamagedRow, sifted
-from semel.ledger.keys import EVENTS, OPEN, PARKED, STREAMS, prefix
+from semel.ledger.damage import DamagedRow, sift_rows
+from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, PARKED_TABLE, STREAMS_TABLE, make_prefix
 from semel.ledger.rows import HeadRow, OpenRow, ParkedRow, PartitionRow, SpanRow
-from semel.ledger.verbs.batch_jobs import recorded
+from semel.ledger.verbs.batch_jobs import recorded_batch
 from semel.ledger.verbs.divergence import comes_anew
-from semel.ledger.verbs.outcomes import TABLE as OUTCOMES
-from semel.ledger.verbs.outcomes import OutcomeRow
-from semel.ledger.verbs.runs import OWNERS, PIPELINES, RESCALED, STAGE_OF, OwnerRow, described
-from semel.ledger.verbs.sequences import TABLE as SEQUENCES
-from semel.ledger.verbs.sequences import SequenceRow
+from semel.ledger.verbs.outcomes import OUTCOMES_TABLE, OutcomeRow
+from semel.ledger.verbs.runs import (
+    OWNERS_TABLE,
+    PIPELINES_TABLE,
+    RESCALED,
+    STAGE_OF,
+    OwnerRow,
+    read_description,
+)
+from semel.ledger.verbs.sequences import SEQUENCES_TABLE, SequenceRow
 from semel.protocol import ParkedState, SpanState
 
 if TYPE_CHECKING:
@@ -165,16 +170,16 @@ def summarize(store: Store, pipeline: str) -> PipelineSummary:
     damaged: list[DamagedRow] = []
 
     def one(table: str, load: Callable[[str, Key], T]) -> T | None:
-        at = keys.key(table, pipeline)
+        at = keys.make_key(table, pipeline)
         text = store.read([at]).get(at)
-        found, unread = sifted([] if text is None else [(at, text)], load)
+        found, unread = sift_rows([] if text is None else [(at, text)], load)
         damaged.extend(unread)
         return found[0][1] if found else None
 
-    if not store.read([keys.key(PIPELINES, pipeline)]):
+    if not store.read([keys.make_key(PIPELINES_TABLE, pipeline)]):
         raise unknown_pipeline(store, pipeline)
-    known = one(PIPELINES, described) or {}
-    owner, opened = one(OWNERS, OwnerRow.load), one(OPEN, OpenRow.load)
+    known = one(PIPELINES_TABLE, read_description) or {}
+    owner, opened = one(OWNERS_TABLE, OwnerRow.load), one(OPEN_TABLE, OpenRow.load)
     sinks = {
         sink: _summarize_sink(store, pipeline, sink, (known, opened), damaged)
         for sink in sorted(known.get("sinks", {}))
@@ -193,7 +198,7 @@ def summarize(store: Store, pipeline: str) -> PipelineSummary:
         complete=None if opened is None else opened.complete,
         inputs=() if opened is None else tuple(opened.inputs),
         judged=judged,
-        finished=recorded(known) is not None,
+        finished=recorded_batch(known) is not None,
         sinks=sinks,
         damaged=tuple(damaged),
     )
@@ -201,8 +206,8 @@ def summarize(store: Store, pipeline: str) -> PipelineSummary:
 
 def name_pipelines(store: Store) -> list[str]:
     """Return the names of the registered pipelines."""
-    keyed = [found.key for found, _ in store.scan(PIPELINES, "")]
-    return [keys.text_of(each) for each in keyed if keys.is_text(each)]
+    keyed = [found.key for found, _ in store.scan(PIPELINES_TABLE, "")]
+    return [keys.key_text(each) for each in keyed if keys.is_text(each)]
 
 
 def unknown_pipeline(store: Store, pipeline: str) -> ConfigurationError:
@@ -221,24 +226,24 @@ def _summarize_sink(
     known, opened = of
 
     def every(table: str, load: Callable[[str, Key], T]) -> list[T]:
-        found, unread = sifted(store.scan(table, prefix(pipeline, sink)), load)
+        found, unread = sift_rows(store.scan(table, make_prefix(pipeline, sink)), load)
         damaged.extend(unread)
         return [row for _, row in found]
 
-    done = (recorded(known) or {}).get(sink)
-    standings = {row.partition: row.after for row in every(SEQUENCES, SequenceRow.load)}
+    done = (recorded_batch(known) or {}).get(sink)
+    standings = {row.partition: row.after for row in every(SEQUENCES_TABLE, SequenceRow.load)}
     last = sum(standing.osn for standing in standings.values())
-    streams, parked = every(STREAMS, PartitionRow.load), every(PARKED, ParkedRow.load)
-    outcomes = every(OUTCOMES, OutcomeRow.load)
+    streams, parked = every(STREAMS_TABLE, PartitionRow.load), every(PARKED_TABLE, ParkedRow.load)
+    outcomes = every(OUTCOMES_TABLE, OutcomeRow.load)
     return SinkSummary(
         capability=known["sinks"][sink].get("capability"),
         partitions=dict(Counter(row.state for row in streams)),
         last_osn=last if done is None else done.count,
         delivered=_count_delivered(sink, known, opened, standings, (parked, outcomes)),
-        transmitted=_transmitted(store, prefix(pipeline, sink), standings, streams, parked),
+        transmitted=_transmitted(store, make_prefix(pipeline, sink), standings, streams, parked),
         parked=_count_parked(parked, outcomes),
         last_resend=_last_resend(parked),
-        blocked=len(every(keys.HEADS, HeadRow.load)),
+        blocked=len(every(keys.HEADS_TABLE, HeadRow.load)),
     )
 
 
@@ -253,11 +258,11 @@ def _transmitted(
     settled spans of a minibatch that is not complete.
     """
     sent = {name: standing.sent for name, standing in standings.items()}
-    spans, _ = sifted(store.scan(EVENTS, place), SpanRow.load)
+    spans, _ = sift_rows(store.scan(EVENTS_TABLE, place), SpanRow.load)
     aside = {(row.partition, row.osn) for row in parked if not row.state.only_marks}
     names = {keys.part(row.partition): row.partition for row in streams}
     for at, span in spans:
-        partition, last = names.get(keys.split(at.key)[4], ""), span.osn[1]
+        partition, last = names.get(keys.split_key(at.key)[4], ""), span.osn[1]
         while (partition, last) in aside:
             last -= 1
         if partition and span.state is SpanState.SETTLED and last >= span.osn[0]:
@@ -296,7 +301,7 @@ def _count_delivered(
     """
     parked, outcomes = aside
     left = [row for row in parked if _is_left(row)]
-    done = (recorded(described) or {}).get(sink)
+    done = (recorded_batch(described) or {}).get(sink)
     if STAGE_OF in described["sinks"][sink]:
         return None
     if done is not None:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from semel.events import IdSet
 from semel.ledger import keys
-from semel.ledger.damage import readable
+from semel.ledger.damage import read_row
 from semel.ledger.journal import (
     COUNTERS,
+    JOURNAL_TABLE,
     read_unsure,
     require_counts,
     require_reached,
@@ -23,17 +24,16 @@ from semel.ledger.journal import (
     states_of,
     watermark_of,
 )
-from semel.ledger.journal import TABLE as JOURNAL
-from semel.ledger.keys import EVENTS, OPEN, STREAMS, prefix
+from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, STREAMS_TABLE, make_prefix
 from semel.ledger.rows import HeadRow, OpenRow, ParkedRow, PartitionRow, SpanRow
 from semel.ledger.store.commit import Key
-from semel.ledger.verbs.batch_jobs import finished
+from semel.ledger.verbs.batch_jobs import finished_batch
 from semel.ledger.verbs.divergence import comes_anew
 from semel.ledger.verbs.outcomes import OutcomeRow, outcome_key
 from semel.ledger.verbs.parked import read_heads, read_parked
 from semel.ledger.verbs.recent import find_recent, is_upto, minibatch_of
-from semel.ledger.verbs.runs import PIPELINES, described
-from semel.ledger.verbs.sequences import TABLE as SEQUENCES
+from semel.ledger.verbs.runs import PIPELINES_TABLE, read_description
+from semel.ledger.verbs.sequences import SEQUENCES_TABLE as SEQUENCES
 from semel.ledger.verbs.sequences import SequenceRow, sequence_key
 from semel.protocol import ParkedState, PartitionState, SpanState
 
@@ -176,11 +176,11 @@ def _in_recent(client: LedgerClient, sink: str, entity: str, event: EventID) -> 
 
 
 def _in_spans(client: LedgerClient, sink: str, entity: str, event: EventID) -> Trace | None:
-    for at, text in client.scan(EVENTS, prefix(client.pipeline, sink)):
+    for at, text in client.scan(EVENTS_TABLE, make_prefix(client.pipeline, sink)):
         span = SpanRow.load(text, at)
         if not any(ids.contains(entity, event) for ids in span.ids):
             continue
-        stream_key = Key(STREAMS, at.key.rpartition("/")[0])
+        stream_key = Key(STREAMS_TABLE, at.key.rpartition("/")[0])
         stream = client.read_one(stream_key)
         complete = stream is not None and (
             PartitionRow.load(stream, stream_key).state is PartitionState.COMPLETE
@@ -216,7 +216,7 @@ def _in_unsure(client: LedgerClient, sink: str, entity: str, event: EventID) -> 
 
 
 def _in_finished(client: LedgerClient, sink: str) -> Trace | None:
-    known = (finished(client) or {}).get(sink)
+    known = (finished_batch(client) or {}).get(sink)
     if known is None:
         return None
     if not known.count:
@@ -242,7 +242,7 @@ def _counted(client: LedgerClient, sink: str, entity: str, event: EventID) -> Tr
 
 
 def _in_pending(client: LedgerClient, sink: str) -> Trace | None:
-    for at, text in client.scan(STREAMS, prefix(client.pipeline, sink)):
+    for at, text in client.scan(STREAMS_TABLE, make_prefix(client.pipeline, sink)):
         row = PartitionRow.load(text, at)
         if row.state is PartitionState.PENDING:
             return Trace(
@@ -265,7 +265,7 @@ def handled(client: LedgerClient, sink: str, entity: str) -> tuple[EventID | Non
     """
     upto: EventID | None = None
     ids = IdSet.EMPTY
-    for at, text in client.scan(SEQUENCES, prefix(client.pipeline, sink)):
+    for at, text in client.scan(SEQUENCES, make_prefix(client.pipeline, sink)):
         row = SequenceRow.load(text, at)
         if row.after.mark is not None and row.partition == entity:
             upto, ids = row.after.mark.upto, row.after.mark.above
@@ -278,9 +278,9 @@ def handled(client: LedgerClient, sink: str, entity: str) -> tuple[EventID | Non
         if isinstance(reached, list):
             require_reached(state.values, place)
             upto = tuple(reached[0]) if isinstance(reached[0], list) else reached[0]
-            ids = readable(JOURNAL, place, partial(_with_above, ids, reached))
+            ids = read_row(JOURNAL_TABLE, place, partial(_with_above, ids, reached))
         found = sets_in(state, place).get(entity)
-        ids = readable(JOURNAL, place, partial(or_, ids, found))
+        ids = read_row(JOURNAL_TABLE, place, partial(or_, ids, found))
     return upto, ids
 
 
@@ -288,11 +288,14 @@ def _had_all(client: LedgerClient, sink: str, place: str, counted: State) -> boo
     """Whether a sink got every event that was counted in a partition. Counters belong to the
     pipeline: a sink that was added later, or left out for a while, has fewer numbers.
     """
-    pipeline_key, open_key = keys.key(PIPELINES, client.pipeline), keys.key(OPEN, client.pipeline)
+    pipeline_key, open_key = (
+        keys.make_key(PIPELINES_TABLE, client.pipeline),
+        keys.make_key(OPEN_TABLE, client.pipeline),
+    )
     known = client.read_one(pipeline_key)
-    if known is not None and len(described(known, pipeline_key).get("sinks", {})) == 1:
+    if known is not None and len(read_description(known, pipeline_key).get("sinks", {})) == 1:
         return True
-    partition = keys.text_of(keys.split(place.removesuffix("/"))[2])
+    partition = keys.key_text(keys.split_key(place.removesuffix("/"))[2])
     at = sequence_key(client.pipeline, sink, partition)
     opened, text = client.read_one(open_key), client.read_one(at)
     if opened is None or text is None:
@@ -308,7 +311,7 @@ def _with_above(ids: IdSet, reached: list[Any]) -> IdSet:
 
 def _states_of(client: LedgerClient, operator: Operator) -> list[tuple[str, State]]:
     """Return the current journaled state of each partition, and the place of its rows."""
-    rows = client.scan(JOURNAL, prefix(client.pipeline, operator.name))
+    rows = client.scan(JOURNAL_TABLE, make_prefix(client.pipeline, operator.name))
     return sorted(states_of(rows).items(), key=itemgetter(0))
 
 

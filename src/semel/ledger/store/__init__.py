@@ -16,9 +16,10 @@ from semel.ledger.store.commit import (
     Sweep,
     Update,
 )
-from semel.ledger.store.opening import Arranged, arrange, beyond, open_store, paged
+from semel.ledger.store.opening import PAGE_ROWS, Arranged, arrange, beyond, open_store, paged
 
 __all__ = [
+    "PAGE_ROWS",
     "Absent",
     "Arranged",
     "Conflict",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError
-from semel.ledger.damage import Fields, decoded
+from semel.ledger.damage import Fields, decode_row
 from semel.ledger.payloads import dump
 from semel.ledger.store.commit import Key
 
@@ -26,7 +26,7 @@ def check_schema(payload: Payload | None, ledger: str) -> None:
             f"the ledger {ledger} has lost the row of its schema version: its rows were removed by "
             "another program. Restore it; or drop the empty table, which forgets what was delivered"
         )
-    version = decoded(
+    version = decode_row(
         SCHEMA_KEY.table, SCHEMA_KEY, payload, lambda row: Fields(row).integer("version")
     )
     if version != SCHEMA_VERSION:

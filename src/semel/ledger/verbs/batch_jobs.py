@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.ledger import payloads
 from semel.ledger.journal import COUNTERS, watermark_of
-from semel.ledger.journal import TABLE as JOURNAL
-from semel.ledger.keys import EVENTS, OPEN, STREAMS, key, prefix
+from semel.ledger.journal import JOURNAL_TABLE as JOURNAL
+from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, STREAMS_TABLE, make_key, make_prefix
 from semel.ledger.rows import PartitionRow
 from semel.ledger.store.commit import Conflict, Delete, Equals, Put, Sweep
 from semel.ledger.verbs import runs
-from semel.ledger.verbs.runs import FINISHED, PIPELINES
-from semel.ledger.verbs.sequences import TABLE as SEQUENCES
+from semel.ledger.verbs.runs import FINISHED, PIPELINES_TABLE
+from semel.ledger.verbs.sequences import SEQUENCES_TABLE as SEQUENCES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -44,23 +44,26 @@ class Finished:
     digest: str | None
 
 
-def finished(client: LedgerClient) -> Mapping[str, Finished] | None:
+def finished_batch(client: LedgerClient) -> Mapping[str, Finished] | None:
     """Return what a batch job delivered, by sink; None while it is not finished."""
-    at = key(PIPELINES, client.pipeline)
+    at = make_key(PIPELINES_TABLE, client.pipeline)
     text = client.read_one(at)
-    return None if text is None else recorded(runs.described(text, at))
+    return None if text is None else recorded_batch(runs.read_description(text, at))
 
 
-def finish(client: LedgerClient, opening: OpenMinibatch) -> Mapping[str, Finished]:
+def finish_batch(client: LedgerClient, opening: OpenMinibatch) -> Mapping[str, Finished]:
     """Write the permanent row of a batch job whose minibatch is complete, and remove all other rows
     but parked events. May be repeated; after a crash before this commit the next run does it.
 
     Raises `Fenced` if a later run has it.
     """
-    pipeline_key, open_key = key(PIPELINES, client.pipeline), key(OPEN, client.pipeline)
+    pipeline_key, open_key = (
+        make_key(PIPELINES_TABLE, client.pipeline),
+        make_key(OPEN_TABLE, client.pipeline),
+    )
     rows = client.read(pipeline_key, open_key)
-    described = runs.described(rows[pipeline_key], pipeline_key)
-    known = recorded(described)
+    described = runs.read_description(rows[pipeline_key], pipeline_key)
+    known = recorded_batch(described)
     if known is not None and open_key not in rows:
         return known
     if rows.get(open_key) != opening.completed:
@@ -81,12 +84,12 @@ def finish(client: LedgerClient, opening: OpenMinibatch) -> Mapping[str, Finishe
     return made
 
 
-def compare(client: LedgerClient, reports: Sequence[Report], sinks: Iterable[str]) -> None:
+def compare_batch(client: LedgerClient, reports: Sequence[Report], sinks: Iterable[str]) -> None:
     """Compare a run that only counted with what a finished batch job delivered.
 
     Raises `Diverged` if it has other content, `ConfigurationError` for a sink that had no part.
     """
-    known = finished(client) or {}
+    known = finished_batch(client) or {}
     for sink in sinks:
         if sink not in known:
             raise ConfigurationError(
@@ -112,7 +115,7 @@ def combined(parts: Iterable[tuple[str, int, str]]) -> Finished:
     return Finished(sum(count for _, count, _ in ordered), digest)
 
 
-def recorded(described: Mapping[str, Any]) -> dict[str, Finished] | None:
+def recorded_batch(described: Mapping[str, Any]) -> dict[str, Finished] | None:
     """Return what the row of a pipeline records of a batch job; None if it is not finished."""
     kept = described.get(FINISHED)
     if kept is None:
@@ -123,18 +126,21 @@ def recorded(described: Mapping[str, Any]) -> dict[str, Finished] | None:
 def _delivered(client: LedgerClient, opening: OpenMinibatch, sink: str) -> Finished:
     """Return the result of one sink, from rows that complete has compared with the reports."""
     minibatch = opening.row.minibatch
-    start = prefix(client.pipeline, sink, minibatch.generation, minibatch.batch)
-    rows = [PartitionRow.load(text, at) for at, text in client.scan(STREAMS, start)]
+    start = make_prefix(client.pipeline, sink, minibatch.generation, minibatch.batch)
+    rows = [PartitionRow.load(text, at) for at, text in client.scan(STREAMS_TABLE, start)]
     made = combined((row.partition, row.count or 0, row.digest or "") for row in rows)
     return Finished(made.count, None) if minibatch.generation > 1 else made
 
 
 def _swept(pipeline: str, sinks: Iterable[str]) -> list[Update]:
     """Return sweeps of what only a running pipeline needs; parked events, heads and slots stay."""
-    updates: list[Update] = [Sweep(JOURNAL, prefix(pipeline, COUNTERS.name))]
+    updates: list[Update] = [Sweep(JOURNAL, make_prefix(pipeline, COUNTERS.name))]
     for sink in sinks:
-        updates += [Sweep(table, prefix(pipeline, sink)) for table in (STREAMS, EVENTS, SEQUENCES)]
-        updates.append(Sweep(JOURNAL, prefix(pipeline, watermark_of(sink).name)))
+        updates += [
+            Sweep(table, make_prefix(pipeline, sink))
+            for table in (STREAMS_TABLE, EVENTS_TABLE, SEQUENCES)
+        ]
+        updates.append(Sweep(JOURNAL, make_prefix(pipeline, watermark_of(sink).name)))
     return updates
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from semel.errors import Diverged, Fenced
 from semel.events.digests import changed_columns
 from semel.ledger import journal
-from semel.ledger.keys import OPEN, STREAMS, key, prefix
+from semel.ledger.keys import OPEN_TABLE, STREAMS_TABLE, make_key, make_prefix
 from semel.ledger.rows import PartitionRow
 from semel.ledger.store.commit import Conflict, Equals, Put
 from semel.ledger.verbs import sequences
@@ -100,7 +100,7 @@ def complete(
     """
     # 1. Match every recorded partition with its report, before anything is written: after an error
     #    the minibatch is still open, and a restart replays it.
-    open_key = key(OPEN, client.pipeline)
+    open_key = make_key(OPEN_TABLE, client.pipeline)
     if opening.settled and reports:
         raise AssertionError("a settled minibatch has no reports, because no task runs")
     try:
@@ -139,8 +139,8 @@ def _completing(
     updates: dict[Update, None] = {}
     by_place = {(report.sink, report.partition): report for report in reports}
     for sink in () if opening.settled else sinks:
-        start = prefix(client.pipeline, sink, *astuple(opening.row.minibatch))
-        for row_key, text in client.scan(STREAMS, start):
+        start = make_prefix(client.pipeline, sink, *astuple(opening.row.minibatch))
+        for row_key, text in client.scan(STREAMS_TABLE, start):
             row = PartitionRow.load(text, row_key)
             report = _matching(
                 client, opening, sink, row, by_place.pop((sink, row.partition), None)
@@ -150,7 +150,9 @@ def _completing(
             requirements.append(Equals(row_key, text))
             updates[Put(row_key, _completed(row, report, stages.get(sink)).dump())] = None
             updates[_advanced(client, opening, sink, row, report)] = None
-            updates |= dict.fromkeys(journal.updates(client.pipeline, _new(opening, report)))
+            updates |= dict.fromkeys(
+                journal.journal_updates(client.pipeline, _new(opening, report))
+            )
     if by_place:
         raise _fenced(client, opening, f"partition {next(iter(by_place))[1]} has no row any more")
     return requirements, list(updates)
@@ -203,7 +205,7 @@ def _advanced(
     known = known.tried(report.delivered + report.suppressed, report.unanswered)
     before = opening.standing(sink, row.partition)
     after = Standing(report.osn, max(report.sent, before.sent), report.mark or before.mark)
-    return sequences.advance(client, sink, known, opening.row.serial, after)
+    return sequences.advance_sequence(client, sink, known, opening.row.serial, after)
 
 
 def _fenced(client: LedgerClient, opening: OpenMinibatch, why: str) -> Fenced:

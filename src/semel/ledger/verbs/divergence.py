@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 from semel.errors import ConfigurationError
 from semel.events import EntityIds
 from semel.ledger.journal import COUNTERS, number_in, watermark_of
-from semel.ledger.journal import TABLE as JOURNAL
-from semel.ledger.keys import EVENTS, OPEN, STREAMS, key, prefix
+from semel.ledger.journal import JOURNAL_TABLE as JOURNAL
+from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, STREAMS_TABLE, make_key, make_prefix
 from semel.ledger.rows import Judged, OpenRow, PartitionRow, SpanRow
 from semel.ledger.store.commit import Conflict, Delete, Equals, Key, Put, Sweep
 from semel.ledger.verbs import runs
 from semel.ledger.verbs.parked import read_parked
-from semel.ledger.verbs.runs import PIPELINES
-from semel.ledger.verbs.sequences import Mark, Standing, advance, read_sequences
+from semel.ledger.verbs.runs import PIPELINES_TABLE
+from semel.ledger.verbs.sequences import Mark, Standing, advance_sequence, read_sequences
 from semel.protocol import Judgement, ParkedState, PartitionState
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from semel.ledger.store.commit import Requirement, Update
 
 
-def judge(
+def judge_minibatch(
     client: LedgerClient, minibatch: Minibatch, decision: Judgement, by: str, reason: str
 ) -> None:
     """Record a person's judgement of a minibatch; the next open of its Spark batch acts on it.
@@ -46,7 +46,10 @@ def judge(
 
     May be repeated. Raises `ConfigurationError` if this judgement is not possible.
     """
-    pipeline_key, open_key = key(PIPELINES, client.pipeline), key(OPEN, client.pipeline)
+    pipeline_key, open_key = (
+        make_key(PIPELINES_TABLE, client.pipeline),
+        make_key(OPEN_TABLE, client.pipeline),
+    )
     while True:
         rows = client.read(pipeline_key, open_key)
         text = rows.get(open_key)
@@ -56,7 +59,7 @@ def judge(
                 "`semel status` lists the pipelines"
             )
         row = OpenRow.load(text, open_key)
-        described = runs.described(rows[pipeline_key], pipeline_key)
+        described = runs.read_description(rows[pipeline_key], pipeline_key)
         _refuse(client, row, minibatch, decision, described)
         before = row.judged
         judged = Judged(decision, by, reason, client.clock.wall())
@@ -106,7 +109,7 @@ def is_replayed_next(client: LedgerClient) -> bool:
     """Whether the open minibatch is judged as replayed, and not opened again yet: its parked events
     are about to be discarded, so none of them may be sent.
     """
-    open_key = key(OPEN, client.pipeline)
+    open_key = make_key(OPEN_TABLE, client.pipeline)
     text = client.read_one(open_key)
     judged = None if text is None else OpenRow.load(text, open_key).judged
     return judged is not None and judged.decision is Judgement.AS_REPLAYED
@@ -150,16 +153,16 @@ def _complete(client: LedgerClient, row: OpenRow, sinks: Iterable[str]) -> bool:
     return (row.complete or row.again) and not any(
         PartitionRow.load(text, at).state is PartitionState.PENDING
         for sink in sinks
-        for at, text in client.scan(STREAMS, _of(client, row, sink))
+        for at, text in client.scan(STREAMS_TABLE, _of(client, row, sink))
     )
 
 
 def _of(client: LedgerClient, row: OpenRow, sink: str) -> str:
-    return prefix(client.pipeline, sink, row.minibatch.generation, row.minibatch.batch)
+    return make_prefix(client.pipeline, sink, row.minibatch.generation, row.minibatch.batch)
 
 
 def _spans(client: LedgerClient, row_key: Key) -> list[SpanRow]:
-    return [SpanRow.load(text, at) for at, text in client.scan(EVENTS, row_key.key + "/")]
+    return [SpanRow.load(text, at) for at, text in client.scan(EVENTS_TABLE, row_key.key + "/")]
 
 
 def _narrow(client: LedgerClient, row: OpenRow, sink: str, into: JudgementEffects) -> None:
@@ -167,7 +170,7 @@ def _narrow(client: LedgerClient, row: OpenRow, sink: str, into: JudgementEffect
     have other events in between: if spans are recorded, only the events that they name are handled.
     """
     known = read_sequences(client, sink)
-    for row_key, text in client.scan(STREAMS, _of(client, row, sink)):
+    for row_key, text in client.scan(STREAMS_TABLE, _of(client, row, sink)):
         stream = PartitionRow.load(text, row_key)
         sequence = known.get(stream.partition)
         spans = _spans(client, row_key)
@@ -178,7 +181,7 @@ def _narrow(client: LedgerClient, row: OpenRow, sink: str, into: JudgementEffect
             mark = sequence.as_of(row.serial).mark or Mark(generation=row.minibatch.generation)
             mark = replace(mark, above=mark.above | ids.get(stream.partition))
             after = Standing(sequence.after.osn, sequence.after.sent, mark)
-            into.updates.append(advance(client, sink, sequence, row.serial, after))
+            into.updates.append(advance_sequence(client, sink, sequence, row.serial, after))
 
 
 def _drop(client: LedgerClient, row: OpenRow, sink: str, into: JudgementEffects) -> None:
@@ -188,7 +191,7 @@ def _drop(client: LedgerClient, row: OpenRow, sink: str, into: JudgementEffects)
     last number before anything of the new generation is sent there.
     """
     start = _of(client, row, sink)
-    for row_key, text in client.scan(STREAMS, start):
+    for row_key, text in client.scan(STREAMS_TABLE, start):
         stream = PartitionRow.load(text, row_key)
         if stream.state is PartitionState.COMPLETE:
             into.updates.append(Delete(row_key))
@@ -197,19 +200,19 @@ def _drop(client: LedgerClient, row: OpenRow, sink: str, into: JudgementEffects)
         marked = replace(stream, dropped=True, osn=max([stream.osn, *given]))
         into.requirements.append(Equals(row_key, text))
         into.updates.append(Put(row_key, marked.dump()))
-    into.updates.append(Sweep(EVENTS, start))
+    into.updates.append(Sweep(EVENTS_TABLE, start))
     for known in read_sequences(client, sink).values():
         standing = known.as_of(row.serial)
         if standing != known.after:
             back = Standing(known.after.osn, known.after.sent, standing.mark)
-            into.updates.append(advance(client, sink, known, row.serial, back))
+            into.updates.append(advance_sequence(client, sink, known, row.serial, back))
     _rewind(client, row, watermark_of(sink).name, into)
     _discard(client, row, sink, into)
 
 
 def _rewind(client: LedgerClient, row: OpenRow, operator: str, into: JudgementEffects) -> None:
     """Remove the journal rows of the minibatch."""
-    for at, _ in client.scan(JOURNAL, prefix(client.pipeline, operator)):
+    for at, _ in client.scan(JOURNAL, make_prefix(client.pipeline, operator)):
         if number_in(at) == row.serial:
             into.updates.append(Delete(Key(JOURNAL, at.key)))
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from semel.errors import Fenced
 from semel.events.event import Attempt
 from semel.ledger import journal
-from semel.ledger.keys import EVENTS, OPEN, STREAMS, key, prefix
+from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, STREAMS_TABLE, make_key, make_prefix
 from semel.ledger.rows import PartitionRow, SpanRow
 from semel.ledger.store.commit import Conflict, Delete, Equals, Put, Sweep
 from semel.ledger.verbs import sequences
-from semel.ledger.verbs.parked import NOTHING, HeadMoved, Parks
+from semel.ledger.verbs.parked import NO_PARKS, HeadMoved, Parks
 from semel.ledger.verbs.recent import minibatch_of
 from semel.protocol import PartitionState
 
@@ -55,10 +55,10 @@ class Fold:
 
     standing: Standing
     entries: Sequence[Entry] = ()
-    parks: Parks = field(default=NOTHING)
+    parks: Parks = field(default=NO_PARKS)
 
 
-def leftovers(
+def take_leftovers(
     client: LedgerClient, opening: OpenMinibatch, sinks: Iterable[str], process: Process
 ) -> list[Leftover]:
     """Take over every partition that an older generation left pending; sweep complete ones, also
@@ -66,10 +66,10 @@ def leftovers(
     """
     found: list[Leftover] = []
     for sink in sinks:
-        for row_key, text in client.scan(STREAMS, prefix(client.pipeline, sink)):
+        for row_key, text in client.scan(STREAMS_TABLE, make_prefix(client.pipeline, sink)):
             minibatch = minibatch_of(row_key)
             older = minibatch.generation < opening.row.minibatch.generation
-            if not older and not stayed(minibatch, opening.row.minibatch):
+            if not older and not is_unswept(minibatch, opening.row.minibatch):
                 continue
             row = PartitionRow.load(text, row_key)
             if row.state is PartitionState.COMPLETE:
@@ -79,7 +79,7 @@ def leftovers(
     return found
 
 
-def stayed(minibatch: Minibatch, opened: Minibatch) -> bool:
+def is_unswept(minibatch: Minibatch, opened: Minibatch) -> bool:
     """Whether rows of a minibatch exist although the next but one of its generation was opened: its
     sink was removed then, so nothing swept them.
     """
@@ -112,7 +112,7 @@ def _taken(
         _commit(client, opening, [Equals(row_key, text)], [Put(row_key, payload)])
     # 2. From here on the spans do not change. A crash before the partition is closed leaves them to
     #    the next run.
-    found = client.scan(EVENTS, row_key.key + "/")
+    found = client.scan(EVENTS_TABLE, row_key.key + "/")
     spans = tuple(SpanRow.load(span, at) for at, span in found)
     return Leftover(sink, minibatch, row_key, row, payload, spans, before)
 
@@ -127,7 +127,9 @@ def _later(before: PartitionRow, run: int, process: Process) -> Attempt:
     return before.attempt if ours else Attempt(run, before.attempt.task + 1)
 
 
-def close(client: LedgerClient, opening: OpenMinibatch, leftover: Leftover, fold: Fold) -> None:
+def close_partition(
+    client: LedgerClient, opening: OpenMinibatch, leftover: Leftover, fold: Fold
+) -> None:
     """Fold a partition into the watermarks and remove its rows. Raises `HeadMoved` if only a head
     changed.
     """
@@ -137,9 +139,9 @@ def close(client: LedgerClient, opening: OpenMinibatch, leftover: Leftover, fold
     known = opening.sequence(leftover.sink, leftover.row.partition)
     updates: list[Update] = [
         Delete(leftover.key),
-        Sweep(EVENTS, leftover.key.key + "/"),
-        sequences.advance(client, leftover.sink, known, serial, fold.standing),
-        *journal.updates(client.pipeline, fold.entries),
+        Sweep(EVENTS_TABLE, leftover.key.key + "/"),
+        sequences.advance_sequence(client, leftover.sink, known, serial, fold.standing),
+        *journal.journal_updates(client.pipeline, fold.entries),
         *fold.parks.updates,
     ]
     # 2. It requires the row as this run took it over: a later run that took it closes it itself.
@@ -151,7 +153,7 @@ def close(client: LedgerClient, opening: OpenMinibatch, leftover: Leftover, fold
 
 
 def _remove(client: LedgerClient, opening: OpenMinibatch, row_key: Key, text: str) -> None:
-    updates: list[Update] = [Delete(row_key), Sweep(EVENTS, row_key.key + "/")]
+    updates: list[Update] = [Delete(row_key), Sweep(EVENTS_TABLE, row_key.key + "/")]
     _commit(client, opening, [Equals(row_key, text)], updates, gone=row_key)
 
 
@@ -163,7 +165,7 @@ def _commit(
     gone: Key | None = None,
 ) -> None:
     """Commit under `open`. Raises `Fenced` if the run was replaced, `HeadMoved` if a head moved."""
-    open_key = key(OPEN, client.pipeline)
+    open_key = make_key(OPEN_TABLE, client.pipeline)
     landed = None if gone is None else (lambda: client.read_one(gone) is None)
     try:
         client.commit([Equals(open_key, opening.text), *requirements], updates, landed)

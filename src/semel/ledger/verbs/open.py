@@ -14,14 +14,21 @@ from typing import TYPE_CHECKING
 
 from semel.errors import Fenced
 from semel.events.event import Minibatch
-from semel.ledger.keys import EVENTS, HEADS, OPEN, STREAMS, key, prefix
+from semel.ledger.keys import (
+    EVENTS_TABLE,
+    HEADS_TABLE,
+    OPEN_TABLE,
+    STREAMS_TABLE,
+    make_key,
+    make_prefix,
+)
 from semel.ledger.rows import OpenRow, PartitionRow
 from semel.ledger.store.commit import Absent, Conflict, Equals, Put, Sweep
 from semel.ledger.verbs import divergence, open_checks, runs, sequences
 from semel.ledger.verbs.complete import complete
 from semel.ledger.verbs.divergence import JudgementEffects
-from semel.ledger.verbs.open_checks import UNKNOWN, Sources
-from semel.ledger.verbs.runs import PIPELINES
+from semel.ledger.verbs.open_checks import UNKNOWN_SOURCES, Sources
+from semel.ledger.verbs.runs import PIPELINES_TABLE
 from semel.ledger.verbs.sequences import SequenceRow, Standing
 from semel.protocol import PartitionState
 
@@ -32,8 +39,8 @@ if TYPE_CHECKING:
     from semel.ledger.store.commit import Update
     from semel.ledger.verbs.complete import Report
 
-NOTHING = JudgementEffects()
-NO_IDS: Mapping[str, str] = MappingProxyType({})
+NO_EFFECTS = JudgementEffects()
+NO_TOPIC_IDS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +125,7 @@ class OpenRequest:
     survives_lost_checkpoint: bool = True
     starts: Mapping[str, int] | None = None
     accept_gap: bool = False
-    sources: Sources = UNKNOWN
+    sources: Sources = UNKNOWN_SOURCES
     inputs: tuple[str, ...] = ()
     stages: Mapping[str, str] = field(default_factory=dict)
 
@@ -129,8 +136,8 @@ class Minibatches:
     def __init__(self, client: LedgerClient, run: int) -> None:
         self._client = client
         self._run = run
-        self._open = key(OPEN, client.pipeline)
-        self._pipeline = key(PIPELINES, client.pipeline)
+        self._open = make_key(OPEN_TABLE, client.pipeline)
+        self._pipeline = make_key(PIPELINES_TABLE, client.pipeline)
         self._all_in = False
         self._stages: Mapping[str, str] = {}
 
@@ -233,9 +240,9 @@ class Minibatches:
     def _follow(self, before: OpenRow | None, request: OpenRequest) -> JudgementEffects:
         """Return the effects of a judgement, if the batch that was judged runs again."""
         if before is None or before.judged is None or before.run > self._run:
-            return NOTHING
+            return NO_EFFECTS
         if (request.query, request.batch) != (before.query, before.minibatch.batch):
-            return NOTHING
+            return NO_EFFECTS
         open_checks.step(self._client, before, request, 0, complete=True)
         return divergence.follow(
             self._client, before, request.sinks, survives=request.survives_lost_checkpoint
@@ -246,7 +253,7 @@ class Minibatches:
         opening: OpenMinibatch,
         reports: Sequence[Report],
         sinks: Iterable[str],
-        ids: Mapping[str, str] = NO_IDS,
+        ids: Mapping[str, str] = NO_TOPIC_IDS,
     ) -> None:
         """Complete a minibatch; see `complete.complete`."""
         done = opening.completed_with(ids)
@@ -319,9 +326,9 @@ class Minibatches:
 
     def _blocked(self, request: OpenRequest) -> tuple[str, ...]:
         """Return the sinks at which events of some entity wait."""
-        heads = {sink: prefix(self._client.pipeline, sink) for sink in request.sinks}
+        heads = {sink: make_prefix(self._client.pipeline, sink) for sink in request.sinks}
         return tuple(
-            sink for sink, start in heads.items() if self._client.scan(HEADS, start, limit=1)
+            sink for sink, start in heads.items() if self._client.scan(HEADS_TABLE, start, limit=1)
         )
 
     def _steps(self, before: OpenRow, request: OpenRequest) -> bool:
@@ -345,7 +352,9 @@ class Minibatches:
         same partitions: one without a complete row, while another has some, was added since.
         """
         known = (
-            {} if described is None else runs.described(described, self._pipeline).get("sinks", {})
+            {}
+            if described is None
+            else runs.read_description(described, self._pipeline).get("sinks", {})
         )
         had = {
             sink
@@ -371,8 +380,8 @@ class Minibatches:
     def _states_of(self, minibatch: Minibatch, sinks: Iterable[str]) -> set[PartitionState]:
         """Return the states of the partitions of a minibatch, at some sinks."""
         parts = (self._client.pipeline, *astuple(minibatch))
-        starts = [prefix(parts[0], sink, *parts[1:]) for sink in sinks]
-        rows = [row for start in starts for row in self._client.scan(STREAMS, start)]
+        starts = [make_prefix(parts[0], sink, *parts[1:]) for sink in sinks]
+        rows = [row for start in starts for row in self._client.scan(STREAMS_TABLE, start)]
         return {PartitionRow.load(text, at).state for at, text in rows}
 
 
@@ -402,5 +411,7 @@ def _swept(
         return []
     old = (row.minibatch.generation, row.minibatch.batch - 2)
     return [
-        Sweep(table, prefix(pipeline, sink, *old)) for sink in sinks for table in (STREAMS, EVENTS)
+        Sweep(table, make_prefix(pipeline, sink, *old))
+        for sink in sinks
+        for table in (STREAMS_TABLE, EVENTS_TABLE)
     ]

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError, Diverged
-from semel.ledger.keys import STREAMS, key, prefix
+from semel.ledger.keys import STREAMS_TABLE, make_key, make_prefix
 from semel.ledger.rows import PartitionRow
 from semel.ledger.verbs.parked import read_parked
 from semel.ledger.verbs.recent import minibatch_of
-from semel.ledger.verbs.runs import FINISHED, PIPELINES, STAGE_OF, described
+from semel.ledger.verbs.runs import FINISHED, PIPELINES_TABLE, STAGE_OF, read_description
 from semel.ledger.verbs.sequences import read_sequences
 from semel.protocol import PartitionState
 
@@ -41,10 +41,10 @@ def left_out(
     Spark continues only after a minibatch was concluded, so only the newest one may not be; the
     last one of an older generation is concluded before the first one of the next is delivered.
     """
-    at = key(PIPELINES, client.pipeline)
-    known = {} if recorded is None else described(recorded, at).get("sinks", {})
+    at = make_key(PIPELINES_TABLE, client.pipeline)
+    known = {} if recorded is None else read_description(recorded, at).get("sinks", {})
     for sink in sorted(set(known) - set(request.sinks)):
-        for at, text in client.scan(STREAMS, prefix(client.pipeline, sink)):
+        for at, text in client.scan(STREAMS_TABLE, make_prefix(client.pipeline, sink)):
             row, minibatch = PartitionRow.load(text, at), minibatch_of(at)
             if row.state is PartitionState.PENDING:
                 raise ConfigurationError(
@@ -72,7 +72,7 @@ def _stage_left_out(
 ) -> None:
     """Refuse to remove a second stage that did not get the newest minibatch yet."""
     sink = known[stage][STAGE_OF]
-    for at, text in client.scan(STREAMS, prefix(client.pipeline, sink)):
+    for at, text in client.scan(STREAMS_TABLE, make_prefix(client.pipeline, sink)):
         minibatch = minibatch_of(at)
         if (
             PartitionRow.load(text, at).stage == stage
@@ -120,7 +120,9 @@ def _passed(client: LedgerClient, sink: str, sinks: Iterable[str]) -> bool:
 
 def rescaled(client: LedgerClient, text: str | None, request: OpenRequest) -> None:
     """Refuse a run that was paused while the pipeline was rescaled: it has the old number."""
-    recorded = {} if text is None else described(text, key(PIPELINES, client.pipeline))
+    recorded = (
+        {} if text is None else read_description(text, make_key(PIPELINES_TABLE, client.pipeline))
+    )
     known = recorded.get("partitions")
     if None not in (known, request.partitions) and known != request.partitions:
         raise ConfigurationError(
@@ -131,7 +133,9 @@ def rescaled(client: LedgerClient, text: str | None, request: OpenRequest) -> No
 
 def finished(client: LedgerClient, text: str | None) -> None:
     """Refuse a finished batch job: it has no open minibatch any more."""
-    if text is not None and FINISHED in described(text, key(PIPELINES, client.pipeline)):
+    if text is not None and FINISHED in read_description(
+        text, make_key(PIPELINES_TABLE, client.pipeline)
+    ):
         raise ConfigurationError(
             f"pipeline {client.pipeline!r} is a finished batch: it is only counted and compared. "
             "Deliver new events under another batch"
@@ -238,7 +242,7 @@ def compare_positions(
     return not any(
         PartitionRow.load(text, at).partition not in known
         for sink in request.sinks
-        for at, text in client.scan(STREAMS, prefix(client.pipeline, sink))
+        for at, text in client.scan(STREAMS_TABLE, make_prefix(client.pipeline, sink))
     )
 
 
@@ -293,7 +297,7 @@ class Sources:
     why: str = "no broker could be asked"
 
 
-UNKNOWN = Sources()
+UNKNOWN_SOURCES = Sources()
 
 
 def compare_topics(

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from semel.events import IdSet
 from semel.ledger import payloads
-from semel.ledger.damage import Fields, decoded, readable
-from semel.ledger.keys import key
+from semel.ledger.damage import Fields, decode_row, read_row
+from semel.ledger.keys import make_key
 from semel.ledger.verbs.divergence import comes_anew
 from semel.protocol import ParkedState
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from semel.ledger.rows import ParkedRow
     from semel.ledger.store.commit import Key
 
-TABLE = "outcomes"
+OUTCOMES_TABLE = "outcomes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class OutcomeRow:
     @classmethod
     def load(cls, text: str, at: Key | None = None) -> OutcomeRow:
         """Read it back."""
-        return decoded(TABLE, at, text, cls._of)
+        return decode_row(OUTCOMES_TABLE, at, text, cls._of)
 
     @classmethod
     def _of(cls, payload: dict[str, Any]) -> OutcomeRow:
@@ -78,7 +78,7 @@ class OutcomeRow:
 
 def outcome_key(pipeline: str, sink: str, scope: str) -> Key:
     """Return the key of one entity or source partition."""
-    return key(TABLE, pipeline, sink, scope)
+    return make_key(OUTCOMES_TABLE, pipeline, sink, scope)
 
 
 def is_kept(row: ParkedRow) -> bool:
@@ -98,4 +98,4 @@ def with_outcomes(
     at = outcome_key(client.pipeline, sink, scope)
     text = client.read_one(at)
     before = OutcomeRow(scope) if text is None else OutcomeRow.load(text, at)
-    return at, text, readable(TABLE, at, lambda: before.joined(rows).dump())
+    return at, text, read_row(OUTCOMES_TABLE, at, lambda: before.joined(rows).dump())

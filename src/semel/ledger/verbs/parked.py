@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError, LedgerError, LedgerUnavailable
-from semel.ledger.keys import HEADS, PARKED, key, prefix
+from semel.ledger.keys import HEADS_TABLE, PARKED_TABLE, make_key, make_prefix
 from semel.ledger.keys import event as event_part
 from semel.ledger.rows import HeadRow, ParkedRow
 from semel.ledger.store.commit import Absent, Conflict, Equals, Put
@@ -52,7 +52,7 @@ class Parks:
     def stand(self, client: LedgerClient) -> bool:
         """Whether these events have been parked, whatever their state is now."""
         keys = [update.key for update in self.updates if isinstance(update, Put)]
-        parked = [each for each in keys if each.table == PARKED]
+        parked = [each for each in keys if each.table == PARKED_TABLE]
         return bool(parked) and len(client.read(*parked)) == len(parked)
 
     def apply_to(self, heads: Heads) -> None:
@@ -61,13 +61,13 @@ class Parks:
             heads[entity] = (head, head.dump())
 
 
-NOTHING = Parks()
+NO_PARKS = Parks()
 
 
 def parked_key(pipeline: str, sink: str, row: ParkedRow) -> Key:
     """Return the key of a parked event."""
-    return key(
-        PARKED,
+    return make_key(
+        PARKED_TABLE,
         pipeline,
         sink,
         row.entity,
@@ -94,10 +94,10 @@ def _event_of(entity: str, scope: str, event: EventID) -> EventID:
 def head_key(pipeline: str, sink: str, entity: Entity) -> Key:
     """Return the key of the head of an entity."""
     parts = (entity[0],) if entity[0] == entity[1] else entity
-    return key(HEADS, pipeline, sink, *parts)
+    return make_key(HEADS_TABLE, pipeline, sink, *parts)
 
 
-def parking(
+def plan_parking(
     pipeline: str,
     sink: str,
     rows: Sequence[ParkedRow],
@@ -147,7 +147,7 @@ def _origin(row_key: Key, row: ParkedRow) -> str:
 def read_heads(client: LedgerClient, sink: str) -> Heads:
     """Return every blocked entity of a sink."""
     found: Heads = {}
-    for at, text in client.scan(HEADS, prefix(client.pipeline, sink)):
+    for at, text in client.scan(HEADS_TABLE, make_prefix(client.pipeline, sink)):
         head = HeadRow.load(text, at)
         found[head.entity, head.scope] = (head, text)
     return found
@@ -160,26 +160,26 @@ def read_parked(
     parts = (client.pipeline, sink) if entity is None else (client.pipeline, sink, entity)
     rows = [
         (row_key, ParkedRow.load(text, row_key), text)
-        for row_key, text in client.scan(PARKED, prefix(*parts))
+        for row_key, text in client.scan(PARKED_TABLE, make_prefix(*parts))
     ]
     chosen = [row for row in rows if minibatch is None or row[1].minibatch == minibatch]
     return sorted(chosen, key=lambda row: (row[1].minibatch, row[1].position))
 
 
-def fill(client: LedgerClient, row_key: Key, text: str, full: ParkedRow) -> None:
+def fill_parked(client: LedgerClient, row_key: Key, text: str, full: ParkedRow) -> None:
     """Write the payload of a parked event, unless a person has resolved it meanwhile."""
     with suppress(Conflict):
         client.commit([Equals(row_key, text)], [Put(row_key, full.dump())])
 
 
-def note(client: LedgerClient, sink: str, row: ParkedRow) -> None:
+def note_doubt(client: LedgerClient, sink: str, row: ParkedRow) -> None:
     """Record a mark: a row that only records a doubt. One try; a row that is there stays."""
-    parks = parking(client.pipeline, sink, [row], {})
+    parks = plan_parking(client.pipeline, sink, [row], {})
     with suppress(Conflict, LedgerUnavailable):
         client.store.commit(parks.requirements, parks.updates)
 
 
-def resolve(
+def resolve_parked(
     client: LedgerClient, sink: str, row_key: Key, decision: ParkedState, by: str, reason: str
 ) -> ParkedRow:
     """Record a person's decision about a parked event: DELIVERED, DISCARDED, or RESEND.
@@ -241,7 +241,7 @@ def _refuse(pipeline: str, row: ParkedRow) -> None:
         )
 
 
-def next_of(
+def next_parked(
     rows: Iterable[tuple[Key, ParkedRow, str]], entity: Entity
 ) -> tuple[Key, ParkedRow, str] | None:
     """Return the first parked event of an entity that is not final and that other events, or a

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events import EntityIds
-from semel.ledger.keys import EVENTS, OPEN, STREAMS, key, prefix
+from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, STREAMS_TABLE, make_key, make_prefix
 from semel.ledger.rows import PartitionRow, SpanRow
 from semel.ledger.store.commit import Absent, Conflict, Delete, Equals, Put
-from semel.ledger.verbs.parked import NOTHING, HeadMoved
+from semel.ledger.verbs.parked import NO_PARKS, HeadMoved
 from semel.ledger.verbs.runs import require_known
 from semel.protocol import Found, PartitionState, SpanState
 
@@ -76,7 +76,7 @@ class PartitionClaim:
     def claim(
         self,
         first: SpanRow | None,
-        parks: Parks = NOTHING,
+        parks: Parks = NO_PARKS,
         location: str | None = None,
         begins: list[Any] | None = None,
     ) -> Found:
@@ -182,7 +182,7 @@ class PartitionClaim:
 
     def spans(self) -> list[SpanRow]:
         """Return the recorded spans of a partition that was found pending, in their order."""
-        rows = self.client.scan(EVENTS, prefix(*self._parts))
+        rows = self.client.scan(EVENTS_TABLE, make_prefix(*self._parts))
         found = [(SpanRow.load(text, at), text) for at, text in rows]
         if found:
             self._last = found[-1]
@@ -222,7 +222,7 @@ class PartitionClaim:
         settled: SpanRow | None = None,
         intended: SpanRow | None = None,
         withdrawn: bool = False,
-        parks: Parks = NOTHING,
+        parks: Parks = NO_PARKS,
     ) -> None:
         """Settle (or withdraw) the last span, record the next one, and park, in one commit.
 
@@ -278,7 +278,7 @@ class PartitionClaim:
         if intended is not None:
             self._last = (intended, texts[1])
 
-    def keep(self, span: SpanRow, parks: Parks = NOTHING) -> None:
+    def keep(self, span: SpanRow, parks: Parks = NO_PARKS) -> None:
         """Keep the last span intended under its number, with fewer events to send, and park.
 
         Raises `Fenced` and `HeadMoved` as `write` does.
@@ -402,7 +402,7 @@ class PartitionClaim:
 
     @property
     def _open_key(self) -> Key:
-        return key(OPEN, self.client.pipeline)
+        return make_key(OPEN_TABLE, self.client.pipeline)
 
     @property
     def _open_stands(self) -> Equals:
@@ -410,10 +410,10 @@ class PartitionClaim:
 
     @property
     def _row_key(self) -> Key:
-        return key(STREAMS, *self._parts)
+        return make_key(STREAMS_TABLE, *self._parts)
 
     def _span_key(self, number: int) -> Key:
-        return key(EVENTS, *self._parts, number)
+        return make_key(EVENTS_TABLE, *self._parts, number)
 
 
 def _begins(span: SpanRow | None) -> list[Any] | None:

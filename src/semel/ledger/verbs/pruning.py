@@ -1,5 +1,4 @@
-"""Pruning: final rows older than `remember` are removed, so that no table of the ledger grows
-forever.
+"""Pruning: final rows older than `remember` are removed, so that no table grows forever.
 
 Rows of minibatches are swept when the next but one opens, journals are compacted as they grow. This
 module removes the rest: parked events that are final, and remembered id sets. The id of an event
@@ -19,9 +18,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from semel.ledger import keys, payloads
-from semel.ledger.journal import FORGOT, FORGOTTEN, MET, loaded, unsure_of, watermark_of
-from semel.ledger.journal import TABLE as JOURNAL
-from semel.ledger.keys import OPEN, prefix
+from semel.ledger.journal import FORGOT, FORGOTTEN, MET, load_entry, unsure_of, watermark_of
+from semel.ledger.journal import JOURNAL_TABLE as JOURNAL
+from semel.ledger.keys import OPEN_TABLE, make_prefix
 from semel.ledger.rows import OpenRow
 from semel.ledger.store.commit import Absent, Conflict, Delete, Equals, Key, Put
 from semel.ledger.verbs.outcomes import is_kept, with_outcomes
@@ -52,7 +51,7 @@ class Pruning:
         """
         now = self.client.clock.wall()
         old = now - self.remember_s
-        open_key = keys.key(OPEN, self.client.pipeline)
+        open_key = keys.make_key(OPEN_TABLE, self.client.pipeline)
         text = self.client.read_one(open_key)
         opened = None if text is None else OpenRow.load(text, open_key)
         still = [] if text is None else [Equals(open_key, text)]
@@ -60,8 +59,10 @@ class Pruning:
         for sink in sinks:
             removed += self._prune_parked(sink, opened, old, still)
             name = watermark_of(sink).name
-            for row_key, row_text in self.client.scan(JOURNAL, prefix(self.client.pipeline, name)):
-                entry = loaded(row_text, row_key)
+            for row_key, row_text in self.client.scan(
+                JOURNAL, make_prefix(self.client.pipeline, name)
+            ):
+                entry = load_entry(row_text, row_key)
                 kept = _re_read(opened, entry) and entry["number"] >= lost_before
                 kept = kept or _judgeable(opened, entry["number"])
                 if entry["at"] < old and _is_set(entry) and not kept:
@@ -74,8 +75,8 @@ class Pruning:
         name = unsure_of(sink).name
         return sum(
             self._remove(row_key, text, still)
-            for row_key, text in self.client.scan(JOURNAL, prefix(self.client.pipeline, name))
-            if loaded(text, row_key)["at"] < now - 2 * self.remember_s
+            for row_key, text in self.client.scan(JOURNAL, make_prefix(self.client.pipeline, name))
+            if load_entry(text, row_key)["at"] < now - 2 * self.remember_s
         )
 
     def _prune_parked(
@@ -119,7 +120,7 @@ class Pruning:
         mark = Key(row_key.table, row_key.key.rpartition("/")[0] + "/" + keys.part(FORGOTTEN))
         known = self.client.read_one(mark)
         found = [(mark, known), (row_key, text)]
-        rows = [loaded(each, at)["state"] for at, each in found if each is not None]
+        rows = [load_entry(each, at)["state"] for at, each in found if each is not None]
         met = max((row[MET] for row in rows if MET in row), default=None)
         oldest = min(generation, *(int(row.get(FORGOT, generation)) for row in rows))
         state = {FORGOT: oldest} if met is None else {FORGOT: oldest, MET: met}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from semel.events.event import Minibatch
 from semel.events.ids.id_set import shape_of
 from semel.ledger import keys
-from semel.ledger.damage import readable
+from semel.ledger.damage import read_row
 from semel.ledger.journal import (
     COUNTERS,
     Operator,
@@ -24,10 +24,10 @@ from semel.ledger.journal import (
     states_of,
     watermark_of,
 )
-from semel.ledger.journal import TABLE as JOURNAL
-from semel.ledger.keys import OPEN, STREAMS, prefix
+from semel.ledger.journal import JOURNAL_TABLE as JOURNAL
+from semel.ledger.keys import OPEN_TABLE, STREAMS_TABLE, make_prefix
 from semel.ledger.rows import OpenRow, PartitionRow
-from semel.ledger.verbs.runs import PIPELINES, described
+from semel.ledger.verbs.runs import PIPELINES_TABLE, read_description
 from semel.protocol import PartitionState
 
 if TYPE_CHECKING:
@@ -51,22 +51,25 @@ class Recent:
 
 def minibatch_of(at: Key) -> Minibatch:
     """Read the minibatch in the key of a row of `streams` or `events`. Raises `DamagedRow`."""
-    return readable(at.table, at, lambda: _minibatch(keys.split(at.key)))
+    return read_row(at.table, at, lambda: _minibatch(keys.split_key(at.key)))
 
 
 def _minibatch(parts: tuple[str, ...]) -> Minibatch:
-    return Minibatch(keys.number_of(parts[2]), keys.number_of(parts[3]))
+    return Minibatch(keys.key_number(parts[2]), keys.key_number(parts[3]))
 
 
 def find_recent(client: LedgerClient, sink: str, entity: str, event: EventID) -> Recent | None:
     """Look for an event among the complete partitions whose rows are kept, the newest first."""
-    open_key, pipeline_key = keys.key(OPEN, client.pipeline), keys.key(PIPELINES, client.pipeline)
+    open_key, pipeline_key = (
+        keys.make_key(OPEN_TABLE, client.pipeline),
+        keys.make_key(PIPELINES_TABLE, client.pipeline),
+    )
     rows = client.read(open_key, pipeline_key)
     if open_key not in rows or pipeline_key not in rows:
         return None
     opened = OpenRow.load(rows[open_key], open_key)
-    identity = described(rows[pipeline_key], pipeline_key).get("identity") or {}
-    found = client.scan(STREAMS, prefix(client.pipeline, sink))
+    identity = read_description(rows[pipeline_key], pipeline_key).get("identity") or {}
+    found = client.scan(STREAMS_TABLE, make_prefix(client.pipeline, sink))
     for at, text in reversed(found):
         row, minibatch = PartitionRow.load(text, at), minibatch_of(at)
         if row.state is not PartitionState.COMPLETE:
@@ -137,7 +140,7 @@ def _states(
     client: LedgerClient, operator: Operator, partition: str, serial: int
 ) -> tuple[State, State, str]:
     """Return the state of a partition before and after a minibatch, and the prefix of its keys."""
-    place = prefix(client.pipeline, operator.name, partition)
+    place = make_prefix(client.pipeline, operator.name, partition)
     numbered = [(number_in(row[0]), row) for row in client.scan(JOURNAL, place)]
     before = states_of(row for number, row in numbered if number < serial)
     after = states_of(row for number, row in numbered if number <= serial)

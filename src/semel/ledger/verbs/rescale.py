@@ -20,13 +20,13 @@ from semel.events.ids.ids_by_entity import unpacked
 from semel.events.routing import places
 from semel.ledger import journal, payloads
 from semel.ledger.journal import COUNTERS, FORGOT, FORGOTTEN, MET, Entry, Journal, watermark_of
-from semel.ledger.keys import OPEN, key, prefix
+from semel.ledger.keys import OPEN_TABLE, make_key, make_prefix
 from semel.ledger.rows import OpenRow
 from semel.ledger.store.commit import Conflict, Equals, Put, Sweep
 from semel.ledger.verbs import open_checks, runs
 from semel.ledger.verbs.parked import read_parked
-from semel.ledger.verbs.runs import PIPELINES, RESCALED
-from semel.ledger.verbs.sequences import TABLE as SEQUENCES
+from semel.ledger.verbs.runs import PIPELINES_TABLE, RESCALED
+from semel.ledger.verbs.sequences import SEQUENCES_TABLE as SEQUENCES
 from semel.protocol import Capability
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ ROWS_MAX = 1_000
 """How many rows one commit writes."""
 
 
-def rescale(client: LedgerClient, partitions: int, routing: Routing | None = None) -> None:
+def rescale_pipeline(client: LedgerClient, partitions: int, routing: Routing | None = None) -> None:
     """Change the number of partitions of a pipeline whose last minibatch is complete, and spread
     its entities over them by `routing`, or by their hash.
 
@@ -48,14 +48,17 @@ def rescale(client: LedgerClient, partitions: int, routing: Routing | None = Non
     minibatch is not complete, `Fenced` if the pipeline continued meanwhile.
     """
     # 1. Refuse a pipeline in the middle of a minibatch: its replay needs the old partitions.
-    pipeline_key, open_key = key(PIPELINES, client.pipeline), key(OPEN, client.pipeline)
+    pipeline_key, open_key = (
+        make_key(PIPELINES_TABLE, client.pipeline),
+        make_key(OPEN_TABLE, client.pipeline),
+    )
     rows = client.read(pipeline_key, open_key)
     open_checks.finished(client, rows.get(pipeline_key))
     if pipeline_key not in rows or open_key not in rows:
         raise ConfigurationError(
             f"pipeline {client.pipeline!r} has not run yet: start it with the new number"
         )
-    described = runs.described(rows[pipeline_key], pipeline_key)
+    described = runs.read_description(rows[pipeline_key], pipeline_key)
     opened = OpenRow.load(rows[open_key], open_key)
     before = described.get("partitions")
     if before is None:
@@ -73,6 +76,40 @@ def rescale(client: LedgerClient, partitions: int, routing: Routing | None = Non
             "and its entities are spread in another way. Rescale it to another number first, then "
             f"to {partitions}"
         )
+    serial = _complete_serial(client, opened)
+    _refuse_parked(client, described["sinks"])
+    # 2. Write the new rows beside the old ones. A crash leaves rows that nothing reads yet.
+    operators = [COUNTERS.name, *(watermark_of(sink).name for sink in described["sinks"])]
+    still = Equals(open_key, rows[open_key])
+    for operator in operators:
+        made = _rebucketed(client, operator, serial, before, Spread(partitions, routing))
+        for start in range(0, len(made) or 1, ROWS_MAX):
+            some = made[start : start + ROWS_MAX]
+            _commit(client, [still], journal.journal_updates(client.pipeline, some))
+    # 3. Switch in one commit; it fails if a run started meanwhile, and refuses the old number then.
+    kept = {name: each for name, each in described.items() if name != runs.ROUTING}
+    spread = {} if wanted is None else {runs.ROUTING: wanted}
+    switch: list[Update] = [
+        Put(
+            pipeline_key,
+            payloads.dump({**kept, **spread, "partitions": partitions, RESCALED: serial}),
+        ),
+        Put(open_key, replace(opened, version=opened.version + 1).dump()),
+        *(Sweep(SEQUENCES, make_prefix(client.pipeline, sink)) for sink in described["sinks"]),
+        *(
+            Sweep(
+                journal.JOURNAL_TABLE,
+                make_prefix(client.pipeline, operator, bucket_name(number, before)),
+            )
+            for operator in operators
+            for number in range(before)
+        ),
+    ]
+    _commit(client, [still, Equals(pipeline_key, rows[pipeline_key])], switch)
+
+
+def _complete_serial(client: LedgerClient, opened: OpenRow) -> int:
+    """Return the serial of the newest minibatch. Raises `ConfigurationError` if it is open."""
     if not opened.complete:
         raise ConfigurationError(
             f"pipeline {client.pipeline!r}: minibatch {opened.minibatch} is not complete. Start "
@@ -84,33 +121,7 @@ def rescale(client: LedgerClient, partitions: int, routing: Routing | None = Non
             f"pipeline {client.pipeline!r}: the minibatch after {opened.minibatch} is not "
             "complete. Start the query with the old number until it is, stop it, then rescale"
         )
-    _refuse_parked(client, described["sinks"])
-    # 2. Write the new rows beside the old ones. A crash leaves rows that nothing reads yet.
-    operators = [COUNTERS.name, *(watermark_of(sink).name for sink in described["sinks"])]
-    still = Equals(open_key, rows[open_key])
-    for operator in operators:
-        made = _rebucketed(client, operator, serial, before, Spread(partitions, routing))
-        for start in range(0, len(made) or 1, ROWS_MAX):
-            some = made[start : start + ROWS_MAX]
-            _commit(client, [still], journal.updates(client.pipeline, some))
-    # 3. Switch in one commit that requires `open` as it was: a run that started meanwhile makes it
-    #    fail. From then on the old number is refused.
-    kept = {name: each for name, each in described.items() if name != runs.ROUTING}
-    spread = {} if wanted is None else {runs.ROUTING: wanted}
-    switch: list[Update] = [
-        Put(
-            pipeline_key,
-            payloads.dump({**kept, **spread, "partitions": partitions, RESCALED: serial}),
-        ),
-        Put(open_key, replace(opened, version=opened.version + 1).dump()),
-        *(Sweep(SEQUENCES, prefix(client.pipeline, sink)) for sink in described["sinks"]),
-        *(
-            Sweep(journal.TABLE, prefix(client.pipeline, operator, bucket_name(number, before)))
-            for operator in operators
-            for number in range(before)
-        ),
-    ]
-    _commit(client, [still, Equals(pipeline_key, rows[pipeline_key])], switch)
+    return serial
 
 
 def _commit(client: LedgerClient, requirements: list[Requirement], updates: list[Update]) -> None:
@@ -229,7 +240,7 @@ def _of_all(marks: list[dict[str, Any]]) -> dict[str, Any]:
 def _ages(client: LedgerClient, operator: str) -> dict[int, float]:
     """Return the time of each set of remembered ids, by its minibatch; rescaling keeps it."""
     found: dict[int, float] = {}
-    for _, text in client.scan(journal.TABLE, prefix(client.pipeline, operator)):
+    for _, text in client.scan(journal.JOURNAL_TABLE, make_prefix(client.pipeline, operator)):
         row = payloads.load(text)
         found[row["number"]] = min(row["at"], found.get(row["number"], row["at"]))
     return found

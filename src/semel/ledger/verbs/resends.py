@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from semel.errors import Fenced
 from semel.ledger import payloads
-from semel.ledger.damage import Fields, decoded
-from semel.ledger.keys import PARKED, key
+from semel.ledger.damage import Fields, decode_row
+from semel.ledger.keys import PARKED_TABLE, make_key
 from semel.ledger.rows import HeadRow, ParkedRow
 from semel.ledger.store.commit import Absent, Conflict, Delete, Equals, Key, Put
 from semel.ledger.verbs.parked import Entity, head_key
-from semel.ledger.verbs.runs import OWNERS
+from semel.ledger.verbs.runs import OWNERS_TABLE
 from semel.protocol import ParkedState
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ WHOLE_SINK = "~"
 """The slot of a sink as a whole; for SEQUENCED every partition has one of its own."""
 
 
-SENT = "sent"
+SENT_AGAIN = "sent"
 """The reason that is recorded for an event that was delivered by a resend."""
 
 
@@ -65,7 +65,7 @@ class SlotRow:
     @classmethod
     def load(cls, text: str, at: Key | None = None) -> SlotRow:
         """Read it back."""
-        return decoded(OWNERS, at, text, cls._of)
+        return decode_row(OWNERS_TABLE, at, text, cls._of)
 
     @classmethod
     def _of(cls, payload: dict[str, Any]) -> SlotRow:
@@ -120,7 +120,7 @@ class Resends:
         self._client = client
         self._sink = sink
         self._process = process
-        self._slot = key(OWNERS, client.pipeline, "resend", sink, slot)
+        self._slot = make_key(OWNERS_TABLE, client.pipeline, "resend", sink, slot)
 
     def slot(self) -> SlotRow | None:
         """Return the row of the slot, or None."""
@@ -229,6 +229,6 @@ class Resends:
 
     def at(self, key_text: str) -> tuple[Key, ParkedRow, str] | None:
         """Return the parked row with this key."""
-        row_key = Key(PARKED, key_text)
+        row_key = Key(PARKED_TABLE, key_text)
         text = self._client.read_one(row_key)
         return None if text is None else (row_key, ParkedRow.load(text, row_key), text)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from semel.errors import ConfigurationError, Fenced
 from semel.events.routing import is_continued
 from semel.ledger import payloads
-from semel.ledger.damage import Fields, Unfit, decoded
-from semel.ledger.keys import OPEN, key
+from semel.ledger.damage import Fields, Unfit, decode_row
+from semel.ledger.keys import OPEN_TABLE, make_key
 from semel.ledger.rows import OpenRow
 from semel.ledger.store.commit import Absent, Conflict, Delete, Equals, Put
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from semel.ledger.store.commit import Key, Requirement, Update
     from semel.runtime import Process
 
-PIPELINES = "pipelines"
-OWNERS = "owners"
+PIPELINES_TABLE = "pipelines"
+OWNERS_TABLE = "owners"
 
 LOOKS = 20
 """How often the owner is looked at during one lease, so that no start waits longer than needed."""
@@ -45,18 +45,18 @@ _living: dict[str, Callable[[], bool]] = {}
 _starting: dict[tuple[str, str], threading.Lock] = {}
 
 
-def enter(nonce: str, active: Callable[[], bool]) -> None:
+def register_start(nonce: str, active: Callable[[], bool]) -> None:
     """Record that a start of this process is alive while `active()`."""
     _living[nonce] = active
 
 
-def leave(nonce: str) -> None:
+def forget_start(nonce: str) -> None:
     """Record that a start of this process has ended."""
     _living.pop(nonce, None)
 
 
 @contextmanager
-def starting(ledger: str, pipeline: str) -> Iterator[None]:
+def starting_pipeline(ledger: str, pipeline: str) -> Iterator[None]:
     """Let the threads of this process start a pipeline one by one: each checks whether it runs, and
     registers, before the next one checks.
     """
@@ -99,7 +99,7 @@ class OwnerRow:
     @classmethod
     def load(cls, text: str, at: Key | None = None) -> OwnerRow:
         """Read it back."""
-        return decoded(OWNERS, at, text, cls._of)
+        return decode_row(OWNERS_TABLE, at, text, cls._of)
 
     @classmethod
     def _of(cls, payload: dict[str, Any]) -> OwnerRow:
@@ -114,9 +114,9 @@ class OwnerRow:
         )
 
 
-def described(text: str, at: Key | None = None) -> dict[str, Any]:
+def read_description(text: str, at: Key | None = None) -> dict[str, Any]:
     """Read the description of a pipeline. Raises `DamagedRow`."""
-    return decoded(PIPELINES, at, text, _described)
+    return decode_row(PIPELINES_TABLE, at, text, _described)
 
 
 def _described(payload: dict[str, Any]) -> dict[str, Any]:
@@ -157,7 +157,7 @@ def require_known(client: LedgerClient) -> None:
     """Raise `ConfigurationError` if the ledger does not know a pipeline that uses it: then not a
     later run is the reason, but the ledger itself is gone.
     """
-    if client.read_one(key(PIPELINES, client.pipeline)) is None:
+    if client.read_one(make_key(PIPELINES_TABLE, client.pipeline)) is None:
         raise ConfigurationError(
             f"pipeline {client.pipeline!r}: the ledger does not know it any more: it was removed, "
             "emptied or replaced while the pipeline ran, and nothing more is recorded. Stop the "
@@ -188,8 +188,8 @@ class Owners:
 
     def __init__(self, client: LedgerClient) -> None:
         self._client = client
-        self._pipeline = key(PIPELINES, client.pipeline)
-        self._owner = key(OWNERS, client.pipeline)
+        self._pipeline = make_key(PIPELINES_TABLE, client.pipeline)
+        self._owner = make_key(OWNERS_TABLE, client.pipeline)
         self._before: str | None = None
 
     def owner(self) -> OwnerRow | None:
@@ -200,7 +200,7 @@ class Owners:
     def described(self) -> dict[str, Any] | None:
         """Return the description of the pipeline; None if it never ran."""
         text = self._client.read_one(self._pipeline)
-        return None if text is None else described(text, self._pipeline)
+        return None if text is None else read_description(text, self._pipeline)
 
     def alive(self, me: Process, lease_s: float) -> bool:
         """Watch for one lease whether the owner's heartbeat moves; a process that is known to be
@@ -248,14 +248,14 @@ class Owners:
         """Undo what `register` of this object wrote, if the run was refused before it opened
         anything: its name is not listed then. Returns whether it did.
         """
-        opened = key(OPEN, self._client.pipeline)
+        opened = make_key(OPEN_TABLE, self._client.pipeline)
         while True:
             rows = self._client.read(self._pipeline, self._owner, opened)
             text, written = rows.get(self._owner), rows.get(self._pipeline)
             owner = None if text is None else OwnerRow.load(text, self._owner)
             if text is None or written is None or owner is None or owner.nonce != nonce:
                 return False
-            if FINISHED in described(written, self._pipeline):
+            if FINISHED in read_description(written, self._pipeline):
                 return False  # a finished batch has no open minibatch any more
             if opened in rows and OpenRow.load(rows[opened], opened).run == owner.run:
                 return False
@@ -329,7 +329,7 @@ class Owners:
         text = payloads.dump(description)
         if recorded is None:
             return [Absent(self._pipeline)], [Put(self._pipeline, text)]
-        before = described(recorded, self._pipeline)
+        before = read_description(recorded, self._pipeline)
         had, asked = before.get("partitions"), description.get("partitions")
         rescaled = None not in (had, asked) and had != asked
         self._refuse_rerouted(before, description)

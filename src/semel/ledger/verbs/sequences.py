@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from semel.events import IdSet
 from semel.ledger import payloads
-from semel.ledger.damage import Fields, decoded, integer
-from semel.ledger.keys import key, prefix
+from semel.ledger.damage import Fields, decode_row, integer
+from semel.ledger.keys import make_key, make_prefix
 from semel.ledger.store.commit import Put
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from semel.ledger.client import LedgerClient
     from semel.ledger.store.commit import Key
 
-TABLE = "sequences"
+SEQUENCES_TABLE = "sequences"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class SequenceRow:
     @classmethod
     def load(cls, text: str, at: Key | None = None) -> SequenceRow:
         """Read it back."""
-        return decoded(TABLE, at, text, cls._of)
+        return decode_row(SEQUENCES_TABLE, at, text, cls._of)
 
     @classmethod
     def _of(cls, payload: dict[str, Any]) -> SequenceRow:
@@ -167,17 +167,19 @@ class SequenceRow:
 
 def sequence_key(pipeline: str, sink: str, partition: str) -> Key:
     """Return the key of one partition of one sink."""
-    return key(TABLE, pipeline, sink, partition)
+    return make_key(SEQUENCES_TABLE, pipeline, sink, partition)
 
 
 def read_sequences(client: LedgerClient, sink: str) -> dict[str, SequenceRow]:
     """Return the row of every partition of the sink."""
-    rows = client.scan(TABLE, prefix(client.pipeline, sink))
+    rows = client.scan(SEQUENCES_TABLE, make_prefix(client.pipeline, sink))
     found = (SequenceRow.load(text, at) for at, text in rows)
     return {row.partition: row for row in found}
 
 
-def advance(client: LedgerClient, sink: str, row: SequenceRow, serial: int, after: Standing) -> Put:
+def advance_sequence(
+    client: LedgerClient, sink: str, row: SequenceRow, serial: int, after: Standing
+) -> Put:
     """Return the update that advances a partition; it is part of complete or close."""
     at = sequence_key(client.pipeline, sink, row.partition)
     return Put(at, row.moved(serial, after).dump())

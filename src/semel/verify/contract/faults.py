@@ -22,14 +22,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from semel.ledger.store.commit import Absent, Put, Sweep
+from semel.ledger.store import Absent, Put, Sweep
 from semel.runtime import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from semel.events import Chunk
-    from semel.ledger.store.commit import Requirement, Update
+    from semel.ledger.store import Requirement, Update
 
 
 class Where(StrEnum):

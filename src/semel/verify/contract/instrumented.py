@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from semel.events import Chunk, EntityIds, Minibatch
-    from semel.ledger.store.commit import Key, Payload, Requirement, Store, Update
+    from semel.ledger.store import Key, Payload, Requirement, Store, Update
     from semel.sinks import Progress, Sink, Tail, Target
     from semel.verify.contract.faults import FaultRecorder, SinkFault
 

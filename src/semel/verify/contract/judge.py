@@ -18,7 +18,7 @@ from semel.verify.contract.rows import SOURCE
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from semel.ledger.rows import ParkedRow
+    from semel.ledger import ParkedRow
     from semel.verify.contract.rows import Pair
     from semel.verify.contract.sandbox import Sandbox, SandboxProcess
 

@@ -16,9 +16,8 @@ import pyarrow as pa
 
 from semel.errors import SemelError
 from semel.events import bucket
-from semel.ledger.client import LedgerClient
+from semel.ledger import LedgerClient, read_parked, resolve_parked
 from semel.ledger.store.sqlite import SqliteStore
-from semel.ledger.verbs.parked import read_parked, resolve
 from semel.protocol import Capability, ParkedState
 from semel.verify.contract.faults import Where
 from semel.verify.contract.rows import Maker, logged, payments
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from semel.ledger.rows import ParkedRow
+    from semel.ledger import ParkedRow
     from semel.sinks import Sink
     from semel.verify.contract.faults import SinkFault
     from semel.verify.contract.forkserver import ForkServer
@@ -276,7 +275,7 @@ class Sandbox:
         try:
             for at, row, _ in read_parked(client, self.sink.name):
                 if row.state is ParkedState.REJECTED:
-                    resolve(client, self.sink.name, at, ParkedState.RESEND, "suite", "fixed")
+                    resolve_parked(client, self.sink.name, at, ParkedState.RESEND, "suite", "fixed")
                     sent.append((row.entity, str(row.event)))
         finally:
             client.store.close()

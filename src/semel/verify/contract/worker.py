@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING
 
 from semel.delivery import Assignment, Driver, PartitionDelivery, Runtime
 from semel.events import Attempt
-from semel.ledger.client import LedgerClient
-from semel.ledger.journal import Journal
+from semel.ledger import Journal, LedgerClient, Minibatches
 from semel.ledger.store.sqlite import SqliteStore
-from semel.ledger.verbs.open import Minibatches
 from semel.runtime import Process, SystemClock
 from semel.verify.contract.faults import FaultRecorder, SinkFault
 from semel.verify.contract.instrumented import WatchedStore, watched_sink
@@ -30,8 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from semel.events import Given, Position
-    from semel.ledger.verbs.complete import Report
-    from semel.ledger.verbs.open import OpenMinibatch
+    from semel.ledger import OpenMinibatch, Report
     from semel.sinks import Sink
 
 _OFFSET = struct.Struct("d")

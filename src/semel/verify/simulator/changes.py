@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError, Fenced
-from semel.ledger.verbs import rescale
+from semel.ledger import rescale_pipeline
 from semel.protocol import Capability
 from semel.verify.simulator.inputs import EXTRA, cut, tail_apart
 
@@ -155,7 +155,7 @@ class Changes:
         self.rescales -= 1
         to = self.chance.choice([each for each in SCALES if each != cluster.partitions])
         try:
-            rescale.rescale(cluster.person().client, to)
+            rescale_pipeline(cluster.person().client, to)
         except (ConfigurationError, Fenced) as error:
             self._note(f"rescaling failed: {error}")
             return minibatches

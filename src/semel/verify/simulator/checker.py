@@ -20,7 +20,7 @@ from semel.verify.simulator.cases import Variant
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from semel.ledger.rows import ParkedRow
+    from semel.ledger import ParkedRow
     from semel.verify.simulator.cases import Case
     from semel.verify.simulator.destinations import RecordedEffect
     from semel.verify.simulator.inputs import Fact, Feed

@@ -26,13 +26,19 @@ from semel.errors import (
     SemelError,
 )
 from semel.events import Attempt, Minibatch
-from semel.ledger.client import LedgerClient
-from semel.ledger.journal import Journal
-from semel.ledger.keys import OPEN, PARKED, STREAMS, prefix
-from semel.ledger.rows import OpenRow, ParkedRow, PartitionRow
-from semel.ledger.store.commit import Conflict, Key
-from semel.ledger.store.opening import arrange
-from semel.ledger.verbs.parked import HeadMoved
+from semel.ledger import (
+    OPEN_TABLE,
+    PARKED_TABLE,
+    STREAMS_TABLE,
+    HeadMoved,
+    Journal,
+    LedgerClient,
+    OpenRow,
+    ParkedRow,
+    PartitionRow,
+    make_prefix,
+)
+from semel.ledger.store import Conflict, Key, arrange
 from semel.protocol import PartitionState
 from semel.runtime import Runtime
 from semel.verify.simulator.faults import TWIN_PASSED, FaultyStore, FaultyWire, Kind, NoFaults, over
@@ -42,9 +48,8 @@ from semel.verify.simulator.story import Story
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from semel.ledger.store.commit import Payload, Requirement, Update
-    from semel.ledger.verbs.complete import Report
-    from semel.ledger.verbs.open import OpenMinibatch
+    from semel.ledger import OpenMinibatch, Report
+    from semel.ledger.store import Payload, Requirement, Update
     from semel.runtime import Process
     from semel.verify.simulator.cases import Case
     from semel.verify.simulator.destinations import Destination
@@ -319,19 +324,20 @@ class Cluster:
 
     def parked(self, sink: str | None = None) -> list[ParkedRow]:
         """Return every parked row of a sink, directly from the store."""
-        rows = self.store.scan(PARKED, prefix(PIPELINE, sink or self.case.name))
+        rows = self.store.scan(PARKED_TABLE, make_prefix(PIPELINE, sink or self.case.name))
         return [ParkedRow.load(text, at) for at, text in rows]
 
     def pending(self, sink: str) -> list[str]:
         """Return the partitions that the ledger records as half delivered to a sink."""
         rows = [
-            PartitionRow.load(text) for _, text in self.store.scan(STREAMS, prefix(PIPELINE, sink))
+            PartitionRow.load(text)
+            for _, text in self.store.scan(STREAMS_TABLE, make_prefix(PIPELINE, sink))
         ]
         return [row.partition for row in rows if row.state is PartitionState.PENDING]
 
     def opened(self) -> OpenRow | None:
         """Return the minibatch that is open in the ledger."""
-        return next((OpenRow.load(text) for _, text in self.store.scan(OPEN, "")), None)
+        return next((OpenRow.load(text) for _, text in self.store.scan(OPEN_TABLE, "")), None)
 
     def newest(self) -> Minibatch:
         """Return the newest minibatch of the ledger, even if an earlier one is being run again."""

@@ -14,13 +14,13 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from semel.errors import LedgerUnavailable, NotDelivered, OutcomeUnknown
-from semel.ledger.store.commit import Conflict
+from semel.ledger.store import Conflict
 from semel.verify.simulator.scheduler import Crashed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from semel.ledger.store.commit import Key, Payload, Requirement, Store, Update
+    from semel.ledger.store import Key, Payload, Requirement, Store, Update
     from semel.verify.simulator.scheduler import Actor, Hub
     from semel.verify.simulator.story import Story
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError
 from semel.events import Attempt
-from semel.ledger.verbs.parked import read_parked, resolve
+from semel.ledger import read_parked, resolve_parked
 from semel.protocol import ParkedState
 from semel.verify.simulator.cases import DEADLINE_S, LEASE_S
 from semel.verify.simulator.cluster import PipelineBroken, QueryStopped
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from semel.ledger.rows import ParkedRow
-    from semel.ledger.verbs.open import OpenMinibatch
+    from semel.ledger import OpenMinibatch, ParkedRow
     from semel.verify.simulator.cases import Case
     from semel.verify.simulator.changes import Changes
     from semel.verify.simulator.cluster import Cluster, Lead
@@ -258,7 +257,7 @@ class Runner:
                 if decision is None:
                     continue
                 try:
-                    resolve(person.client, case.name, key, decision, "a person", "looked")
+                    resolve_parked(person.client, case.name, key, decision, "a person", "looked")
                 except ConfigurationError as error:
                     self._note(f"resolving failed: {error}")
 

@@ -16,8 +16,7 @@ from semel.verify.simulator.cluster import FAILURES_MAX, RETRIED, QueryStopped
 if TYPE_CHECKING:
     from random import Random
 
-    from semel.ledger.verbs.complete import Report
-    from semel.ledger.verbs.open import OpenMinibatch
+    from semel.ledger import OpenMinibatch, Report
     from semel.verify.simulator.cluster import Cluster, Lead
     from semel.verify.simulator.scheduler import Job
 

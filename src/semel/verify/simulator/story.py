@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from semel.ledger import payloads
-from semel.ledger.store.commit import Delete, Put, Sweep
+from semel.ledger.store import Delete, Put, Sweep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from semel.ledger.store.commit import Update
+    from semel.ledger.store import Update
 
 _SHOWN = ("state", "attempt", "run", "batch", "complete", "number", "chunks", "event")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from semel.ledger.store import open_store
+from semel.ledger import open_store
 from semel.runtime import SystemClock
 from semel.verify.store_contract.area import Area, Broken
 from semel.verify.store_contract.cases import CASES, Case

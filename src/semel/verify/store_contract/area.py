@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from semel.ledger import payloads
-from semel.ledger.keys import key
+from semel.ledger import make_key, payloads
 from semel.ledger.store import Conflict, Key, Put, Sweep
 from semel.runtime import SystemClock
 
@@ -67,7 +66,7 @@ class Area:
 
     def key(self, *parts: str | int, table: str = "t") -> Key:
         """Return the key of a row in a table of this case."""
-        return key(self.table(table), *parts)
+        return make_key(self.table(table), *parts)
 
     def raw(self, text: str) -> Key:
         """Return a key with exactly this text."""

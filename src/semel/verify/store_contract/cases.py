@@ -14,10 +14,8 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from semel.ledger import payloads
-from semel.ledger.keys import prefix
-from semel.ledger.store import Absent, Delete, Equals, Put, Sweep
-from semel.ledger.store.opening import PAGE_ROWS
+from semel.ledger import make_prefix, payloads
+from semel.ledger.store import PAGE_ROWS, Absent, Delete, Equals, Put, Sweep
 from semel.runtime import SystemClock
 from semel.verify.store_contract.area import (
     ONE,
@@ -204,10 +202,10 @@ def scan_keeps_to_its_prefix(area: Area) -> None:
     """Scan below keys that begin alike."""
     keys = [area.key("pay", 1), area.key("pay", 2), area.key("payroll", 1), area.key("pay")]
     area.store.commit([], puts(keys))
-    require_equal(area.keys(start=prefix("pay")), ["pay/a1", "pay/a2"], "keys below pay/")
+    require_equal(area.keys(start=make_prefix("pay")), ["pay/a1", "pay/a2"], "keys below pay/")
     all_four = ["pay", "pay/a1", "pay/a2", "payroll/a1"]
     require_equal(area.keys(start="pay"), all_four, "keys that begin with pay")
-    require_equal(area.keys(start=prefix("p")), [], "keys below p/")
+    require_equal(area.keys(start=make_prefix("p")), [], "keys below p/")
 
 
 @_case("wildcards and quotes of SQL are ordinary characters")
@@ -236,7 +234,7 @@ def prefixes_end_in_any_character(area: Area) -> None:
 @_case("`after` and `limit` cut a scan into pages that miss and repeat nothing")
 def scans_by_page(area: Area) -> None:
     """Scan 20 rows by seven."""
-    store, table, start = area.store, area.table(), prefix("p")
+    store, table, start = area.store, area.table(), make_prefix("p")
     keys = [area.key("p", each) for each in range(20)]
     store.commit([], puts(keys))
     found: list[Key] = []
@@ -272,7 +270,7 @@ def sweeps_keep_to_their_prefix(area: Area) -> None:
     """Sweep 1,500 rows beside a neighbour and another table."""
     area.store.commit([], puts(area.key("p", each) for each in range(1500)))
     area.store.commit([], [Put(area.key("q", 1), ONE), Put(area.key("p", 1, table="u"), ONE)])
-    area.store.commit([], [Sweep(area.table(), prefix("p"))])
+    area.store.commit([], [Sweep(area.table(), make_prefix("p"))])
     require_equal(area.keys(), ["q/a1"], "keys that the sweep left")
     require_equal(area.keys("u"), ["p/a1"], "keys of the other table")
 
@@ -302,7 +300,7 @@ def every_text_survives(area: Area) -> None:
         store.commit([Equals(at, payload)], [Put(b, payload)])
         require_equal(store.read([at]), {at: payload}, f"the row of {value!r}")
         require_equal(payloads.load(store.read([at])[at]), {value: [value]}, "its value")
-        first = next(store.scan(area.table(), prefix(value)), None)
+        first = next(store.scan(area.table(), make_prefix(value)), None)
         require_equal(first, (at, payload), f"the first row below {value!r}")
         require_conflict(store, [Absent(at)], [Put(at, ONE)], at)
 
