@@ -35,7 +35,7 @@ from semel.ledger.store import Conflict, Delete, Equals
 from semel.protocol import ParkedState
 
 if TYPE_CHECKING:
-    from semel.events.event import Minibatch
+    from semel.events import Minibatch
     from semel.ledger import LedgerClient
     from semel.ledger.store import Key, Requirement, Update
     from semel.runtime import Process, Runtime

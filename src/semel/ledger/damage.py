@@ -22,7 +22,7 @@ from semel.runtime import Process
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from semel.events.event import EventID
+    from semel.events import EventID
     from semel.ledger.store.commit import Key
 
 T = TypeVar("T")

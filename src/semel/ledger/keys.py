@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from semel.ledger.store.commit import Key
 
 if TYPE_CHECKING:
-    from semel.events.event import EventID
+    from semel.events import EventID
 
 TEXT_BYTES_MAX = 480
 

@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from semel.events import EntityIds
-from semel.events.event import Attempt, EventID, Minibatch
+from semel.events import Attempt, EntityIds, EventID, Minibatch
 from semel.ledger import payloads
 from semel.ledger.damage import Fields, Unfit, decode_row, integer, pair
 from semel.ledger.keys import EVENTS_TABLE, HEADS_TABLE, OPEN_TABLE, PARKED_TABLE, STREAMS_TABLE

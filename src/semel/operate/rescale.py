@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError
-from semel.ledger import ROUTING, LedgerClient, Owners, rescale_pipeline
+from semel.ledger import ROUTING, LedgerClient, Owners
+from semel.ledger import rescale_pipeline as rescale_in_ledger
 from semel.operate.ledgers import choose_pipeline
 from semel.operate.status import RunState, read_status
 
@@ -62,5 +63,5 @@ def rescale_pipeline(
             f"pipeline {name!r} spreads its entities by {known['kind']}: pass --range BOUNDS or "
             "--hash. To use another directory, start a new pipeline under another name"
         )
-    rescale_pipeline(client, partitions, routing)
+    rescale_in_ledger(client, partitions, routing)
     return Rescaled(name, partitions)

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from semel.errors import ConfigurationError, Diverged
-from semel.events import EntityIds
-from semel.events.event import Attempt, EventID, Minibatch
+from semel.events import Attempt, EntityIds, EventID, Minibatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from semel.errors import DeliveryError
-    from semel.events import Chunk, EntityIds, Event
-    from semel.events.event import Attempt, Minibatch
+    from semel.events import Attempt, Chunk, EntityIds, Event, Minibatch
     from semel.sinks.progress import Progress, Tail
     from semel.sinks.validation import DoubtPolicy, RejectPolicy
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from semel.events.event import Minibatch
+from semel.events import Minibatch
 from semel.ledger import journal, keys
 from semel.ledger.inspect.listing import LedgerRows, Problem, ascending
 from semel.ledger.keys import EVENTS_TABLE, HEADS_TABLE, OPEN_TABLE, PARKED_TABLE, STREAMS_TABLE

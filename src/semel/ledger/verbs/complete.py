@@ -23,7 +23,7 @@ from semel.protocol import PartitionState
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from semel.events.event import Attempt
+    from semel.events import Attempt
     from semel.ledger.client import LedgerClient
     from semel.ledger.journal import Entry
     from semel.ledger.store.commit import Requirement, Update

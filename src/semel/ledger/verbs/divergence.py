@@ -27,7 +27,7 @@ from semel.protocol import Judgement, ParkedState, PartitionState
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from semel.events.event import Minibatch
+    from semel.events import Minibatch
     from semel.ledger.client import LedgerClient
     from semel.ledger.rows import ParkedRow
     from semel.ledger.store.commit import Requirement, Update

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from semel.errors import Fenced
-from semel.events.event import Attempt
+from semel.events import Attempt
 from semel.ledger import journal
 from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, STREAMS_TABLE, make_key, make_prefix
 from semel.ledger.rows import PartitionRow, SpanRow
@@ -24,7 +24,7 @@ from semel.protocol import PartitionState
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from semel.events.event import Minibatch
+    from semel.events import Minibatch
     from semel.ledger.client import LedgerClient
     from semel.ledger.journal import Entry
     from semel.ledger.store.commit import Key, Requirement, Update

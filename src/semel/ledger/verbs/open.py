@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from semel.errors import Fenced
-from semel.events.event import Minibatch
+from semel.events import Minibatch
 from semel.ledger.keys import (
     EVENTS_TABLE,
     HEADS_TABLE,

@@ -26,7 +26,7 @@ from semel.protocol import PartitionState
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from semel.events.event import EventID, Minibatch
+    from semel.events import EventID, Minibatch
     from semel.ledger.client import LedgerClient
     from semel.ledger.rows import OpenRow
     from semel.ledger.verbs.open import OpenRequest

@@ -19,7 +19,7 @@ from semel.protocol import ParkedState
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from semel.events.event import EventID
+    from semel.events import EventID
     from semel.ledger.client import LedgerClient
     from semel.ledger.rows import ParkedRow
     from semel.ledger.store.commit import Key

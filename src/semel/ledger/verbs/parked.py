@@ -25,7 +25,7 @@ from semel.protocol import ParkedState
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from semel.events.event import EventID, Minibatch
+    from semel.events import EventID, Minibatch
     from semel.ledger.client import LedgerClient
     from semel.ledger.store.commit import Key, Requirement, Update
 

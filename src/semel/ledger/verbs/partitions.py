@@ -23,7 +23,7 @@ from semel.ledger.verbs.runs import require_known
 from semel.protocol import Found, PartitionState, SpanState
 
 if TYPE_CHECKING:
-    from semel.events.event import Attempt
+    from semel.events import Attempt
     from semel.ledger.client import LedgerClient
     from semel.ledger.store.commit import Key, Requirement, Update
     from semel.ledger.verbs.open import OpenMinibatch

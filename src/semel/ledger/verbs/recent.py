@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from semel.events.event import Minibatch
+from semel.events import Minibatch
 from semel.events.ids.id_set import shape_of
 from semel.ledger import keys
 from semel.ledger.damage import read_row
@@ -31,7 +31,7 @@ from semel.ledger.verbs.runs import PIPELINES_TABLE, read_description
 from semel.protocol import PartitionState
 
 if TYPE_CHECKING:
-    from semel.events.event import EventID
+    from semel.events import EventID
     from semel.ledger.client import LedgerClient
     from semel.ledger.store.commit import Key
 

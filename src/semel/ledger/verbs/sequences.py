@@ -18,7 +18,7 @@ from semel.ledger.keys import make_key, make_prefix
 from semel.ledger.store.commit import Put
 
 if TYPE_CHECKING:
-    from semel.events.event import EventID
+    from semel.events import EventID
     from semel.ledger.client import LedgerClient
     from semel.ledger.store.commit import Key
 

@@ -30,8 +30,8 @@ from semel.errors import (
     OutcomeUnknown,
     plain_text,
 )
+from semel.events import Attempt, Minibatch
 from semel.events.chunks import key_part
-from semel.events.event import Attempt, Minibatch
 from semel.protocol import Capability
 from semel.sinks.callables import left_to_run, runs_nothing
 from semel.sinks.files import readers

@@ -27,7 +27,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from semel.errors import ConfigurationError, Diverged, Fenced, NotDelivered, plain_text
-from semel.events.event import Attempt, Minibatch
+from semel.events import Attempt, Minibatch
 from semel.protocol import Capability
 from semel.sinks.files import manifests, writers
 from semel.sinks.files.manifests import (

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError, Diverged, Fenced
-from semel.events import EntityIds, IdSet
-from semel.events.event import Minibatch
+from semel.events import EntityIds, IdSet, Minibatch
 from semel.sinks.kafka.connection import KafkaConnection, need_number, place_of
 from semel.sinks.progress import UNREADABLE, Progress, Tail, unreadable
 from semel.sinks.sink import DELIVERED, Receipt

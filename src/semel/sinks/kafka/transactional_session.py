@@ -28,8 +28,7 @@ from semel.sinks.progress import UNREADABLE, Progress, unreadable
 from semel.sinks.sink import DELIVERED, Receipt
 
 if TYPE_CHECKING:
-    from semel.events import Chunk
-    from semel.events.event import Minibatch
+    from semel.events import Chunk, Minibatch
     from semel.sinks.kafka.producer import Writer
     from semel.sinks.kafka.sink import Kafka
     from semel.sinks.sink import Target

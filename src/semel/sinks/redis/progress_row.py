@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from semel.errors import ConfigurationError
-from semel.events import EntityIds
+from semel.events import Attempt, EntityIds, Minibatch
 from semel.events.chunks import key_part
-from semel.events.event import Attempt, Minibatch
 from semel.sinks.progress import UNREADABLE, Progress
 from semel.sinks.redis.templates import OWN
 
