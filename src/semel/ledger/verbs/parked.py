@@ -167,9 +167,21 @@ def read_parked(
 
 
 def fill(client: LedgerClient, row_key: Key, text: str, full: ParkedRow) -> None:
-    """Give a parked event its payload, unless a person has resolved it meanwhile."""
-    with suppress(Conflict):
-        client.commit([Equals(row_key, text)], [Put(row_key, full.dump())])
+    """Give a parked event its payload, also where a person has said meanwhile that it is to be
+    sent again: it does not come a further time.
+    """
+    while True:
+        try:
+            client.commit([Equals(row_key, text)], [Put(row_key, full.dump())])
+        except Conflict:
+            found = client.read_one(row_key)
+            row = None if found is None else ParkedRow.load(found, row_key)
+            if found is None or row is None or row.value is not None or row.state.final:
+                return
+            full = replace(row, value=full.value, schema=full.schema, shown=full.shown)
+            text = found
+            continue
+        return
 
 
 def note(client: LedgerClient, sink: str, row: ParkedRow) -> None:
