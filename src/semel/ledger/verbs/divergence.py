@@ -19,7 +19,7 @@ from semel.ledger.keys import EVENTS, OPEN, STREAMS, key, prefix
 from semel.ledger.rows import Judged, OpenRow, PartitionRow, SpanRow
 from semel.ledger.store.commit import Conflict, Delete, Equals, Key, Put, Sweep
 from semel.ledger.verbs import runs
-from semel.ledger.verbs.parked import read_parked
+from semel.ledger.verbs.parked import ANEW, read_parked
 from semel.ledger.verbs.runs import PIPELINES
 from semel.ledger.verbs.sequences import Mark, Standing, advance, read_sequences
 from semel.protocol import Judgement, ParkedState, PartitionState
@@ -214,12 +214,9 @@ def _rewind(client: LedgerClient, row: OpenRow, operator: str, into: JudgementEf
             into.updates.append(Delete(Key(JOURNAL, at.key)))
 
 
-_ANEW = f"{Judgement.AS_REPLAYED.value}: "
-
-
 def comes_anew(parked: ParkedRow) -> bool:
     """Whether a parked event was discarded because its minibatch is delivered as replayed."""
-    return parked.state is ParkedState.DISCARDED and (parked.reason or "").startswith(_ANEW)
+    return parked.state is ParkedState.DISCARDED and (parked.reason or "").startswith(ANEW)
 
 
 def _discard(client: LedgerClient, row: OpenRow, sink: str, into: JudgementEffects) -> None:
@@ -233,7 +230,7 @@ def _discard(client: LedgerClient, row: OpenRow, sink: str, into: JudgementEffec
             continue
         if parked.state.final and (not over or comes_anew(parked)):
             continue
-        why = f"{_ANEW}{judged.reason}"
+        why = f"{ANEW}{judged.reason}"
         gone = replace(parked, state=ParkedState.DISCARDED, by=judged.by, reason=why, blocks=False)
         into.requirements.append(Equals(at, text))
         into.updates.append(Put(at, gone.dump()))

@@ -20,7 +20,7 @@ from semel.ledger.keys import HEADS, PARKED, key, prefix
 from semel.ledger.keys import event as event_part
 from semel.ledger.rows import HeadRow, ParkedRow
 from semel.ledger.store.commit import Absent, Conflict, Equals, Put
-from semel.protocol import ParkedState
+from semel.protocol import Judgement, ParkedState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -34,6 +34,12 @@ Entity = tuple[str, str]
 
 Heads = dict[Entity, tuple[HeadRow, str]]
 """The heads as they were last seen, with their text."""
+
+
+ANEW = f"{Judgement.AS_REPLAYED.value}: "
+"""What the reason of an event begins with that was discarded because its minibatch is delivered as
+replayed.
+"""
 
 
 class HeadMoved(LedgerError):
@@ -201,6 +207,11 @@ def resolve(
     the event: both require the row as it stood. Raises `ConfigurationError` when there is no such
     event or it cannot be resolved so.
     """
+    if reason.startswith(ANEW):
+        raise ConfigurationError(
+            f"pipeline {client.pipeline!r}: a reason must not begin with {ANEW!r}: that marks "
+            "events that come again because their minibatch was judged. Give another reason"
+        )
     while True:
         text = client.read_one(row_key)
         if text is None:
