@@ -102,7 +102,7 @@ class PartitionClaim:
             columns=self.columns,
         )
         joined = self.sink in self.opening.joined
-        if self.opening.row.again and not self.may_grow and not joined:
+        if self.opening.row.again and not joined and not (self.may_grow and self._is_newest):
             self._refuse_growth()
         put = Put(self._row_key, fresh.dump())
         updates: list[Update] = [put, *parks.updates]
@@ -352,8 +352,18 @@ class PartitionClaim:
                 f"pipeline {self.client.pipeline!r}, sink {self.sink!r}, minibatch "
                 f"{self.opening.row.minibatch}: it was complete without partition "
                 f"{self.partition}, and a replay gives events in it. The query does not give the "
-                "same rows for the same input; nothing was sent"
+                "same rows for the same input; nothing was sent. Look at the query, then say "
+                f"`semel resolve {self.client.pipeline}/{self.opening.row.minibatch} "
+                "as-recorded|as-replayed --reason ...`"
             )
+
+    @property
+    def _is_newest(self) -> bool:
+        """Whether no minibatch after this one had events of the partition: what a replay gives
+        beyond the end of this one would be theirs.
+        """
+        known = self.opening.sequence(self.sink, self.partition)
+        return all(serial <= self.opening.row.serial for serial, _ in known.before)
 
     def _refuse_two_tasks(self, found: PartitionRow) -> None:
         """A partition belongs to one task; two of one run would each deliver a part of it under one
