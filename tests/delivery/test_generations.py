@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from semel.errors import ConfigurationError, Diverged, Fenced, HeldInDoubt
@@ -34,6 +36,7 @@ from support.pipeline import (
     POSITION,
     World,
     crash_everywhere,
+    events,
     once,
     world_like,
     world_of,
@@ -389,6 +392,30 @@ def test_an_event_in_doubt_that_is_released_before_it_comes_again_goes_when_it_h
     assert world.parked() == ["d4 resend", "d7 waiting"]
     world.clock.move(100)
     assert world.driver.drain() == 2
+    assert once(world.out.seen) == once(f"{FIRST} {SECOND} d7")
+
+
+@pytest.mark.rows("S21")
+def test_an_event_in_doubt_that_is_released_while_it_is_read_again_gets_its_payload() -> None:
+    """The task has looked at what is parked when a person says so; the event comes only once."""
+    world = world_like("opaque", GIVEN, chunk_rows=1)
+    world.minibatch(0, FIRST)
+    opening = world.open(1)
+    world.out.plan(fine, crash)
+    with pytest.raises(Crash):
+        world.task(opening, SECOND)
+    world.start()
+    opening = world.open(0, "q2")
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield events(FIRST)
+        world.resolve("d4", "resend")
+        yield events(f"{SECOND} d7")
+
+    world.driver.end(opening, world.task(opening, rows()))
+    world.clock.move(100)
+    world.driver.drain()
+    assert (world.parked(), world.heads()) == (["d4 delivered", "d7 delivered"], [])
     assert once(world.out.seen) == once(f"{FIRST} {SECOND} d7")
 
 

@@ -109,6 +109,27 @@ def test_a_sink_that_was_left_out_and_comes_back_to_a_replay_gets_it(identity: s
     assert (world.out.seen, new(world)) == ("a1 b2 a3 b4", "a1 b2 a3 b4")
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("identity", IDENTITIES)
+def test_a_sink_that_was_added_with_the_next_minibatch_gets_nothing_of_the_one_before(
+    identity: str, kind: str
+) -> None:
+    """An older copy of the checkpoint is back. It would get them after later ones, numbered and
+    remembered as if those had never come.
+    """
+    world = world_of(Post(), IDENTITIES[identity])
+    world.minibatch(0, "a1 b2")
+    destination, own = EVERY[kind]()
+    world.add(destination, "new", **own)
+    world.start()
+    world.minibatch(1, "a3 b4")
+    world.start()
+    world.minibatch(0, "a1 b2")
+    world.minibatch(1, "a3 b4")
+    world.minibatch(2, "a5")
+    assert (world.out.seen, new(world)) == ("a1 b2 a3 b4 a5", "a3 b4 a5")
+
+
 @pytest.mark.parametrize("identity", ["given", "increasing", "counter"])
 def test_counted_and_remembered_ids_are_those_of_the_other_sink(identity: str) -> None:
     world = world_of(Database(), IDENTITIES[identity])

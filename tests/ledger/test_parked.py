@@ -245,6 +245,17 @@ def test_a_decision_is_not_changed_by_another_one(world: World, hand: PartitionC
     assert world.store.contents() == before
 
 
+def test_a_reason_cannot_look_like_that_of_a_minibatch_that_comes_anew(
+    world: World, hand: PartitionClaim
+) -> None:
+    """Else `find` would look past the decision, and take the settled span for a delivery."""
+    park(hand, parked(1, state=REJECTED))
+    at = parked_key("pay", SINK, parked(1))
+    with pytest.raises(ConfigurationError, match="must not begin with 'as-replayed: '"):
+        resolve_parked(world.client, SINK, at, ParkedState.DISCARDED, "ann", "as-replayed: by hand")
+    assert state_of(world, parked(1)) is REJECTED
+
+
 def test_of_two_decisions_at_once_the_first_stands(world: World, hand: PartitionClaim) -> None:
     park(hand, parked(1))
     other = world.another()

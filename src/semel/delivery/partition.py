@@ -80,10 +80,14 @@ class PartitionDelivery:
         """
         if self.assignment.opening.counts:
             return count_partition(self.assignment, self.sinks, batches)
+        later = self.assignment.opening.later
+        sinks = [sink for sink in self.sinks if sink.name not in later]
+        if not sinks:
+            return []
         base = self._counters()
         stamper = self.assignment.identity.stamper(self.assignment.partition, last=base.values)
         with contextlib.ExitStack() as stack:
-            lanes = [self._lane(sink, stack) for sink in self.sinks]
+            lanes = [self._lane(sink, stack) for sink in sinks]
             with _giving_up(lanes):
                 for batch in gathered(batches, lambda: max(lane.way.wants() for lane in lanes)):
                     rows = stamper.stamp(batch)

@@ -19,7 +19,7 @@ from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, STREAMS_TABLE, make_key,
 from semel.ledger.rows import Judged, OpenRow, PartitionRow, SpanRow
 from semel.ledger.store.commit import Conflict, Delete, Equals, Key, Put, Sweep
 from semel.ledger.verbs import runs
-from semel.ledger.verbs.parked import read_parked
+from semel.ledger.verbs.parked import AS_REPLAYED_MARK, read_parked
 from semel.ledger.verbs.runs import PIPELINES_TABLE
 from semel.ledger.verbs.sequences import Mark, Standing, advance_sequence, read_sequences
 from semel.protocol import Judgement, ParkedState, PartitionState
@@ -217,12 +217,11 @@ def _rewind(client: LedgerClient, row: OpenRow, operator: str, into: JudgementEf
             into.updates.append(Delete(Key(JOURNAL, at.key)))
 
 
-_ANEW = f"{Judgement.AS_REPLAYED.value}: "
-
-
 def comes_anew(parked: ParkedRow) -> bool:
     """Whether a parked event was discarded because its minibatch is delivered as replayed."""
-    return parked.state is ParkedState.DISCARDED and (parked.reason or "").startswith(_ANEW)
+    return parked.state is ParkedState.DISCARDED and (parked.reason or "").startswith(
+        AS_REPLAYED_MARK
+    )
 
 
 def _discard(client: LedgerClient, row: OpenRow, sink: str, into: JudgementEffects) -> None:
@@ -236,7 +235,7 @@ def _discard(client: LedgerClient, row: OpenRow, sink: str, into: JudgementEffec
             continue
         if parked.state.final and (not over or comes_anew(parked)):
             continue
-        why = f"{_ANEW}{judged.reason}"
+        why = f"{AS_REPLAYED_MARK}{judged.reason}"
         gone = replace(parked, state=ParkedState.DISCARDED, by=judged.by, reason=why, blocks=False)
         into.requirements.append(Equals(at, text))
         into.updates.append(Put(at, gone.dump()))

@@ -54,6 +54,8 @@ class OpenMinibatch:
             a person has judged a divergence.
         counts: whether it belongs to a finished batch job, and to no ledger: tasks only count.
         joined: sinks that were added since, and get a minibatch that is complete at the others.
+        later: sinks that were added with the minibatch after this one, and get nothing of this one:
+            their events of later minibatches would come first.
         starts: where Spark began in each source partition, if it is known and the tasks have to
             compare it after a lost checkpoint.
         lost_before: if a checkpoint was lost just now: the first serial after the previous loss.
@@ -67,6 +69,7 @@ class OpenMinibatch:
     new_generation: bool = False
     counts: bool = False
     joined: frozenset[str] = frozenset()
+    later: frozenset[str] = frozenset()
     starts: Mapping[str, int] = field(default_factory=dict)
     lost_before: int | None = None
     inputs: tuple[str, ...] = ()
@@ -202,6 +205,8 @@ class Minibatches:
         elif begins:
             compared = open_checks.compare_positions(self._client, standing, request)
             row = replace(row, compared=compared)
+        joined = self._joined(row.minibatch, described, request) if row.again else frozenset()
+        later = self._later(row, joined)
         return OpenMinibatch(
             row,
             row.dump(),
@@ -209,7 +214,8 @@ class Minibatches:
             first_of_run=before is None or before.run != self._run,
             new_generation=before is not None
             and before.minibatch.generation != row.minibatch.generation,
-            joined=self._joined(row.minibatch, described, request) if row.again else frozenset(),
+            joined=joined - later,
+            later=later,
             starts=_starts(row, request),
             lost_before=before.first if before is not None and begins else None,
             inputs=request.inputs,
@@ -362,6 +368,13 @@ class Minibatches:
             if PartitionState.COMPLETE in self._states_of(minibatch, [sink])
         }
         return frozenset(request.sinks) - had if had else frozenset()
+
+    def _later(self, row: OpenRow, joined: frozenset[str]) -> frozenset[str]:
+        """Name those of the sinks that had no part in a minibatch which have one in the next."""
+        if row.newest is None:
+            return frozenset()
+        newest = Minibatch(row.minibatch.generation, row.newest[0])
+        return frozenset(sink for sink in joined if self._states_of(newest, [sink]))
 
     def _refuse_partly_joined(
         self, before: OpenRow, described: str | None, request: OpenRequest

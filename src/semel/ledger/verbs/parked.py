@@ -20,7 +20,7 @@ from semel.ledger.keys import HEADS_TABLE, PARKED_TABLE, make_key, make_prefix
 from semel.ledger.keys import event as event_part
 from semel.ledger.rows import HeadRow, ParkedRow
 from semel.ledger.store.commit import Absent, Conflict, Equals, Put
-from semel.protocol import ParkedState
+from semel.protocol import Judgement, ParkedState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -34,6 +34,11 @@ Entity = tuple[str, str]
 
 Heads = dict[Entity, tuple[HeadRow, str]]
 """The heads as they were last read, with their text."""
+
+
+AS_REPLAYED_MARK = f"{Judgement.AS_REPLAYED.value}: "
+"""How the reason of an event begins that was discarded because its minibatch is delivered as
+replayed."""
 
 
 class HeadMoved(LedgerError):
@@ -167,9 +172,21 @@ def read_parked(
 
 
 def fill_parked(client: LedgerClient, row_key: Key, text: str, full: ParkedRow) -> None:
-    """Write the payload of a parked event, unless a person has resolved it meanwhile."""
-    with suppress(Conflict):
-        client.commit([Equals(row_key, text)], [Put(row_key, full.dump())])
+    """Write the payload of a parked event, even if a person has released it meanwhile: the event
+    does not come a further time.
+    """
+    while True:
+        try:
+            client.commit([Equals(row_key, text)], [Put(row_key, full.dump())])
+        except Conflict:
+            found = client.read_one(row_key)
+            row = None if found is None else ParkedRow.load(found, row_key)
+            if found is None or row is None or row.value is not None or row.state.final:
+                return
+            full = replace(row, value=full.value, schema=full.schema, shown=full.shown)
+            text = found
+            continue
+        return
 
 
 def note_doubt(client: LedgerClient, sink: str, row: ParkedRow) -> None:
@@ -189,6 +206,12 @@ def resolve_parked(
     event: both require the row as it was read. Raises `ConfigurationError` if there is no such
     event or it cannot be resolved like this.
     """
+    if reason.startswith(AS_REPLAYED_MARK):
+        raise ConfigurationError(
+            f"pipeline {client.pipeline!r}: a reason must not begin with "
+            f"{AS_REPLAYED_MARK!r}: that marks events that come again because their minibatch "
+            "was judged. Give another reason"
+        )
     while True:
         text = client.read_one(row_key)
         if text is None:

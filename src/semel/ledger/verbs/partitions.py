@@ -105,7 +105,7 @@ class PartitionClaim:
         )
         # 2. Refuse a partition that a complete minibatch did not have, before anything is written.
         joined = self.sink in self.opening.joined
-        if self.opening.row.again and not self.may_grow and not joined:
+        if self.opening.row.again and not joined and not (self.may_grow and self._is_newest):
             self._refuse_growth()
         # 3. One commit: the row, the first intent, and what is parked. After a crash from here on,
         #    the next attempt finds which events may have been sent. It requires the open minibatch
@@ -372,8 +372,18 @@ class PartitionClaim:
                 f"pipeline {self.client.pipeline!r}, sink {self.sink!r}, minibatch "
                 f"{self.opening.row.minibatch}: it was complete without partition "
                 f"{self.partition}, and a replay has events in it. The query does not return the "
-                "same rows for the same input; nothing was sent"
+                "same rows for the same input; nothing was sent. Check the query, then run "
+                f"`semel resolve {self.client.pipeline}/{self.opening.row.minibatch} "
+                "as-recorded|as-replayed --reason ...`"
             )
+
+    @property
+    def _is_newest(self) -> bool:
+        """Whether no minibatch after this one had events of the partition: what a replay gives
+        beyond the end of this one would be theirs.
+        """
+        known = self.opening.sequence(self.sink, self.partition)
+        return all(serial <= self.opening.row.serial for serial, _ in known.before)
 
     def _refuse_two_tasks(self, found: PartitionRow) -> None:
         """Refuse a partition whose rows are in two tasks of one run: each would deliver a part of
