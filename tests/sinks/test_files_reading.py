@@ -186,5 +186,7 @@ def test_a_file_without_its_types_or_with_other_rows_is_told(tmp_path: Path, for
 
 def test_a_struct_with_two_fields_of_one_name_is_refused_in_json() -> None:
     twice = pa.struct([("x", pa.int32()), ("x", pa.string())])
-    with pytest.raises(ConfigurationError, match="column 'v': two of its fields have the same name"):
+    with pytest.raises(
+        ConfigurationError, match="column 'v': two of its fields have the same name"
+    ):
         writers.refuse(pa.schema([("v", twice)]), "json")
