@@ -308,7 +308,7 @@ def test_each_sink_says_what_holds_at_its_destination() -> None:
         "semel_progress",
         "'semel-progress'",
         "headers of the records",
-        "How durable that is: unknown",
+        "Durability: unknown",
         "Idempotency-Key",
     )
     for text, word in zip(told, words, strict=True):

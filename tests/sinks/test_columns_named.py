@@ -72,7 +72,7 @@ WRONG: dict[str, tuple[Sink, str]] = {
     "a topic that is a number": (kafka(topic=None, topic_column="payment_id"), "name must be text"),
     "a partition of Kafka": (kafka(partition="p"), "the partition names the column 'p'"),
     "a partition that is text": (kafka(partition="customer"), "a partition must be an integer"),
-    "a value that is a list": (kafka(value="lines"), r"'lines' is list.*the value is text"),
+    "a value that is a list": (kafka(value="lines"), r"'lines' is list.*the value must be text"),
     "a key of Redis": (redis("paid:{client}", "1"), "key names the column 'client'"),
     "an argument of Redis": (redis("a", "{amout}"), "arguments names the column 'amout'.*'amount'"),
     "a field of Redis": (redis("a", "{window.end}"), "arguments: there is no field 'end'"),
@@ -89,7 +89,7 @@ WRONG: dict[str, tuple[Sink, str]] = {
         postgres(each="insert into t values (%(client)s, %(semel_key)s)"),
         "each names the column 'client'",
     ),
-    "a name of semel's": (postgres(apply="select 1"), "semel names itself: semel_osn"),
+    "a name of semel's": (postgres(apply="select 1"), "names that semel uses: semel_osn"),
     "columns to load": (loading("/lake", "customer", "amout"), "then: columns.*'amout'.*'amount'"),
 }
 

@@ -131,7 +131,7 @@ def test_columns_that_a_format_cannot_hold_are_refused_before_an_event_moves(
 def test_two_columns_of_one_name_are_refused_where_they_could_not_be_told_apart() -> None:
     schema = pa.schema([("a", pa.int64()), ("a", pa.string())])
     for form in ("json", "csv"):
-        with pytest.raises(ConfigurationError, match="two columns are called 'a'"):
+        with pytest.raises(ConfigurationError, match="two columns have the name 'a'"):
             writers.refuse(schema, form)
 
 

@@ -80,7 +80,7 @@ def test_nothing_is_removed_for_a_move(tmp_path: Path) -> None:
     folder = Folder(AsHdfs(), str(tmp_path), "hdfs://here")
     (tmp_path / "part-0").write_bytes(b"what a manifest names")
     (tmp_path / "aside").write_bytes(b"what another one holds")
-    with pytest.raises(FileExistsError, match="part-0 is there already"):
+    with pytest.raises(FileExistsError, match="part-0 exists already"):
         folder.move("aside", "part-0")
     assert folder.read("part-0") == b"what a manifest names"
 

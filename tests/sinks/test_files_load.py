@@ -155,7 +155,7 @@ def test_a_load_that_is_still_to_run_when_its_function_returns_does_not_count(
     world.minibatch(0, "a1")
     [(_, row)] = world.parked_rows("out.then")
     assert (row.state, row.doubted) == ("held", True)
-    assert "gave a coroutine that is never awaited" in row.why
+    assert "returned a coroutine that is never awaited" in row.why
 
 
 @pytest.mark.rows("A16")

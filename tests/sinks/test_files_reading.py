@@ -176,7 +176,7 @@ def test_a_file_without_its_types_or_with_other_rows_is_told(tmp_path: Path, for
     value = json.loads(path.read_text())
     value["parts"][0]["rows"] = 3
     path.write_text(json.dumps(value))
-    with pytest.raises(NotDelivered, match="delivered with 3 rows and is read with 2"):
+    with pytest.raises(NotDelivered, match="delivered with 3 rows but 2 rows were read"):
         list(read(tmp_path / "pay/out"))
     del value["parts"][0]["schema"]
     path.write_text(json.dumps(value))
@@ -186,5 +186,7 @@ def test_a_file_without_its_types_or_with_other_rows_is_told(tmp_path: Path, for
 
 def test_a_struct_with_two_fields_of_one_name_is_refused_in_json() -> None:
     twice = pa.struct([("x", pa.int32()), ("x", pa.string())])
-    with pytest.raises(ConfigurationError, match="column 'v': two fields of it have one name"):
+    with pytest.raises(
+        ConfigurationError, match="column 'v': two of its fields have the same name"
+    ):
         writers.refuse(pa.schema([("v", twice)]), "json")

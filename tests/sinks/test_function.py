@@ -297,7 +297,7 @@ def test_what_is_left_to_run_when_a_function_returns_may_not_have_arrived(batche
     except OutcomeUnknown as error:
         failure = error
     assert isinstance(failure, OutcomeUnknown)
-    assert "gave a coroutine" in str(failure)
+    assert "returned a coroutine" in str(failure)
 
 
 @pytest.mark.parametrize(

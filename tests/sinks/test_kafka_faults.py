@@ -364,7 +364,7 @@ def test_a_record_that_is_too_large_is_rejected_before_it_is_sent(
     topic = kafka.create_topic(max_message_bytes=20_000)
     session = opened(sink_to(kafka, topic, value="body"), place)
     session.take_over()
-    with pytest.raises(Rejected, match="20,000 is the limit"):
+    with pytest.raises(Rejected, match="the limit is 20,000"):
         session.deliver_with(chunk(0, 2, body=["a", "b" * 20_000]), progress(0, 2))
     session.deliver_with(chunk(0, 200, body=["b" * 15_000] * 200), progress(0, 200))
     assert len(consumed(kafka, topic)) == 200

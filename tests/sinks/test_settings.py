@@ -151,7 +151,7 @@ def test_a_window_where_a_repeat_is_absorbed_is_refused() -> None:
 
 def test_a_method_may_be_written_small() -> None:
     assert Http(name="out", url="http://h", method="put").method == "PUT"
-    with pytest.raises(ConfigurationError, match="method='GET' is not one of POST, PUT"):
+    with pytest.raises(ConfigurationError, match="unknown method 'GET'; use POST, PUT"):
         made("Http", method="GET")
 
 

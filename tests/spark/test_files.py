@@ -249,7 +249,7 @@ def test_columns_that_a_format_cannot_hold_are_refused_before_anything_starts(
     columns = ["'c' as customer", "1 as id", "array(1, 2) as lines"]
     source = spark.readStream.format("rate").load() if streaming else spark.range(1)
     act: Callable[..., Any] = deliver if streaming else partial(deliver_batch, batch="one")
-    with pytest.raises(ConfigurationError, match="column 'lines' is of type list"):
+    with pytest.raises(ConfigurationError, match="column 'lines' has type list"):
         act(source.selectExpr(*columns), **words)
     assert list(tmp_path.iterdir()) == []
 

@@ -180,7 +180,7 @@ def _failure(function: Callable[..., object], argument: object) -> DeliveryError
         left = left_to_run(function(argument))
     except DeliveryError as error:
         return error
-    except Exception as error:  # noqa: BLE001 - an error nobody classified is unknown
+    except Exception as error:  # noqa: BLE001 - an unclassified error means unknown
         return Unclassified.of(error)
     return None if left is None else OutcomeUnknown(f"the function returned {left}")
 

@@ -113,7 +113,7 @@ class Manifest:
     """The files of one complete minibatch.
 
     Attributes:
-        folder: where they are; None while it is only described.
+        folder: where they are; None for a description only.
     """
 
     pipeline: str

@@ -35,7 +35,7 @@ def schema_text(schema: pa.Schema) -> str:
 def table(content: bytes, form: str, schema: str) -> pa.Table:
     """Read a file of any form; `schema` is the text that was kept, and of no use to Parquet.
 
-    Raises `ConfigurationError` where none was kept.
+    Raises `ConfigurationError` if none was kept.
     """
     if form == "parquet":
         import pyarrow.parquet as pq

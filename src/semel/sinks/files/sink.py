@@ -236,7 +236,7 @@ class Files(Sink):
 
     @property
     def stage(self) -> Sink | None:
-        """The second stage as a sink of manifests; None where there is none, or a loader."""
+        """The second stage as a sink of manifests; None if there is none, or it is a loader."""
         return stage_of(self.name, self.then, self.standing)
 
     def announce(self, ended: Ended) -> pa.RecordBatch:

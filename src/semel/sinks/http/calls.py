@@ -259,7 +259,7 @@ class Calls:
             return NotDelivered(
                 f"{where} could not be reached, nothing was sent ({self._shown(error)})"
             )
-        except Exception as error:  # noqa: BLE001 - an error nobody classified is unknown
+        except Exception as error:  # noqa: BLE001 - an unclassified error means unknown
             self._note_failure(failed=True)
             cause = self._shown(f"{type(error).__name__}: {error}")
             return OutcomeUnknown(f"{where} did not answer, it may have arrived ({cause})")
@@ -288,7 +288,7 @@ class Calls:
         return Answer(reply.status, shown, reply.retry_after, reply.whole)
 
     def ask(self, request: Request) -> int:
-        """Make one GET, which has no effect, and give its status. Raises `Broken` where no whole
+        """Make one GET, which has no effect, and return its status. Raises `Broken` if no whole
         response came: a part of one may belong to nothing that was asked.
         """
 

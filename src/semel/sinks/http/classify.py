@@ -104,8 +104,8 @@ def judged(answer: Answer, where: str, clock: Clock, *, keyed: bool) -> Delivery
 
 
 def seconds_until(retry_after: str | None, clock: Clock) -> float | None:
-    """Read Retry-After, which is a number of seconds or a date; None where it is neither. However
-    far it lies in the future, it is at most `WAIT_S_MAX`.
+    """Read Retry-After, which is a number of seconds or a date; None if it is neither. It is at
+    most `WAIT_S_MAX`, however far in the future it is.
     """
     if retry_after is None:
         return None

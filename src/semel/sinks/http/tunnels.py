@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = "env"
 PORT = 3128
-"""The usual port of a proxy, where none is named."""
+"""The port of a proxy whose URL has none."""
 
 _NAMED = re.compile(r"\$\{\w+\}")
 

@@ -120,7 +120,7 @@ class ErrorText:
 
 
 def client_library() -> Any:
-    """Return the client library. Raises `MissingExtra` where it is not installed."""
+    """Return the client library. Raises `MissingExtra` if it is not installed."""
     try:
         import confluent_kafka
     except ImportError:
@@ -284,7 +284,7 @@ class Writer:
                 return
 
     def _abort(self, found: SemelError) -> None:
-        """Abort what was produced; where that fails the writer is not used again."""
+        """Abort the transaction; if that fails, the writer is not used again."""
         if isinstance(found, Fenced):
             return
         try:

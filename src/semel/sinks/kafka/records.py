@@ -346,7 +346,7 @@ def _braced(entries: Iterable[str]) -> str:
 
 
 def _key(kind: pa.DataType) -> Callable[[Any], str]:
-    """How a key of a map is written: as its value is, which is made a text where it is none."""
+    """How a key of a map is written: like its value, converted to a string if it is not one."""
     write = _writer(kind)
 
     def text(value: Any) -> str:

@@ -165,7 +165,7 @@ class LogSession:
         return self._held
 
     def _fenced(self) -> HeldLog:
-        """Take the fence, and then ask, where it is not held in good order."""
+        """Take the fence and read the tail, unless it is held after a clean commit."""
         if self._held is not None and self._held.writer.usable:
             return self._held
         self.close()

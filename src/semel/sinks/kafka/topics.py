@@ -136,7 +136,7 @@ class Topics:
         return self._cluster[0]
 
     def need(self, name: str) -> Topic:
-        """Describe a topic that has to be there. Raises `ConfigurationError` where it is not."""
+        """Describe a topic that must exist. Raises `ConfigurationError` if it does not."""
         found = self.find(name, patience_s=MOMENT_S)
         if found is None:
             raise ConfigurationError(
@@ -186,7 +186,7 @@ class Topics:
             ) from error
 
     def _settings(self, name: str) -> dict[str, str]:
-        """The settings of a topic; none where this user may not see them."""
+        """The settings of a topic; empty if this user may not see them."""
         from confluent_kafka.admin._config import ConfigResource
         from confluent_kafka.cimpl import RESOURCE_TOPIC
 

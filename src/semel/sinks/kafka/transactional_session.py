@@ -121,8 +121,8 @@ class ProgressSession:
     # -- the fence
 
     def _go_on(self, kept: HeldRow) -> Progress | None:
-        """Go on with a fence of this process: writing the row shows whether it is still held. None
-        where it is not, or where more than the row is asked for.
+        """Continue with a fence of this process: writing the row shows whether it is still held.
+        None if it is not, or if more than the row is needed.
         """
         stood = kept.row
         progress = self._outlet.topic(self._sink.progress_topic)
@@ -139,7 +139,7 @@ class ProgressSession:
         return stood
 
     def _claim(self) -> HeldRow:
-        """Return the fence; take it, and then ask, where it is not held in good order."""
+        """Return the fence; take it and read the row, unless it is held after a clean commit."""
         if self._held is not None and self._held.writer.usable:
             return self._held
         if self._held is not None:
@@ -266,7 +266,7 @@ class ProgressSession:
             raise self._unreadable(error) from error
 
     def _all_ids(self) -> EntityIds:
-        """Read the ids of the minibatch back; only asked for where it was begun before."""
+        """Read the ids of the minibatch back; called only if it was begun before."""
         held = self._claim()
         ending = self._outlet.ending(self._sink.progress_topic, self._partition)
         try:

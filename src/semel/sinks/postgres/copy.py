@@ -44,7 +44,7 @@ _HEX: NDArray[np.uint8] = np.frombuffer(
 
 
 def type_of(kind: pa.DataType) -> str | None:
-    """PostgreSQL's type for a column of the staged chunk; None where it has none."""
+    """PostgreSQL's type for a column of the staged chunk; None if it has none."""
     if pa.types.is_dictionary(kind):
         return type_of(kind.value_type)
     if pa.types.is_decimal(kind):
@@ -100,11 +100,11 @@ _TYPES: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
 def copy_text(
     columns: Sequence[pa.Array], names: Sequence[str], types: Sequence[str]
 ) -> Iterator[pa.Buffer]:
-    """Write columns for COPY, in pieces that are made as they are asked for, so that the server
-    reads one while the next is made; `types` are those of the columns they go to.
+    """Write columns for COPY, in pieces that are made on demand, so that the server reads one while
+    the next is made; `types` are those of the target columns.
 
-    Raises `Rejected` for a value that PostgreSQL cannot hold, and `ConfigurationError` for a column
-    that does not go where it is to go; both before the first piece.
+    Raises `Rejected` for a value that PostgreSQL cannot store, and `ConfigurationError` for a
+    column that cannot go to its target; both before the first piece.
     """
     made = [_made(*each) for each in zip(columns, names, types, strict=True)]
     batch = pa.RecordBatch.from_arrays(made, names=[str(at) for at in range(len(made))])

@@ -121,9 +121,9 @@ class ProgressTable:
                 raise
             ddl = self._worded(_DDL).as_string(connection)
             raise ConfigurationError(
-                f"{self._where}: semel's progress tables are not there and may not be created "
-                f"({reason(error)}). Name another schema= for them, or let somebody who may run "
-                f"this, and grant select, insert, update and delete on both:\n{ddl}"
+                f"{self._where}: semel's progress tables do not exist and may not be created "
+                f"({reason(error)}). Use another schema= for them, or let an administrator run "
+                f"this and grant select, insert, update and delete on both:\n{ddl}"
             ) from None
 
     def _is_there(self, connection: Connection) -> bool:

@@ -101,7 +101,7 @@ def _on_disk(line: RedisConnection, reported: dict[str, str]) -> str:
 
 
 def _setting(line: RedisConnection, name: bytes) -> str | None:
-    """Read one setting; None where that is not allowed."""
+    """Read one setting; None if that is not allowed."""
     try:
         found = line.ask(b"CONFIG", b"GET", name)
     except SemelError:

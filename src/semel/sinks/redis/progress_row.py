@@ -112,7 +112,7 @@ def unfit_text(rows: Rows, unfit: Mapping[int, str]) -> str:
 
 
 def events_bytes(rows: Rows) -> bytes:
-    """Write down who the sent rows are; the row keeps it where one of them was refused."""
+    """Return scope and id of the sent rows; the row keeps them if one of them was rejected."""
     if not len(rows):
         return b""
     scopes = rows.scopes.names.array.take(pa.array(rows.scopes.codes))

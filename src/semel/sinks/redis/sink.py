@@ -250,7 +250,7 @@ class Redis(Sink):
 
     @property
     def tag(self) -> bytes | None:
-        """The hash tag that all keys share, None where they have none."""
+        """The hash tag that all keys share, None if there is none."""
         return self.key_templates[0].tag
 
     @cached_property
