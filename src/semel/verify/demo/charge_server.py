@@ -168,7 +168,7 @@ class ChargeServer(Closable):
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
-        if hasattr(self, "_clerk"):
+        if hasattr(self, "_client"):
             self._client.close()
         try:
             self._process.wait(timeout=10)
