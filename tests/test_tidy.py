@@ -22,6 +22,20 @@ FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
 
 BANNED_MODULES = {"utils", "common", "core", "base", "helpers", "types"}
+DOORS = {
+    "semel.events.encoding",
+    "semel.ledger.store",
+    "semel.ledger.store.libpq",  # URLs of PostgreSQL: the sink reads them too
+    "semel.ledger.store.sqlite",  # the contract suite's own ledger
+    "semel.ledger.store.sqlite_file",  # whether a file is a ledger, without opening it
+    "semel.spark.deliver",  # what `semel` offers: the door would import all of Spark's room
+    "semel.verify.contract",
+    "semel.verify.demo",
+    "semel.verify.simulator",
+    "semel.verify.store_contract",
+}
+"""Doors inside a room, and modules that other rooms may import around it, with the reason."""
+
 BANNED_CLASSES = re.compile(r"(Manager|Handler|Helper|Base|Impl)$")
 
 CLOCK = ("semel/runtime.py",)
@@ -178,6 +192,18 @@ def check_pyspark(source: Source) -> Iterator[Finding]:
             yield node.lineno, "pyspark is imported in semel/spark only"
 
 
+def check_doors(source: Source) -> Iterator[Finding]:
+    """A room's `__init__` is its door: other rooms import from it, not from modules behind it."""
+    room = PurePosixPath(source.path).parts[1]
+    for node in ast.walk(source.tree):
+        if not isinstance(node, ast.ImportFrom) or node.level or not node.module:
+            continue
+        parts = node.module.split(".")
+        around = len(parts) > 2 and parts[0] == "semel" and parts[1] not in (room, "urls")
+        if around and node.module not in DOORS:
+            yield node.lineno, f"{node.module} is behind a door: import from semel.{parts[1]}"
+
+
 def check_seed(source: Source) -> Iterator[Finding]:
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Call) and not node.args and not node.keywords:
@@ -218,6 +244,7 @@ CHECKERS: dict[str, Checker] = {
     "class name": check_class_name,
     "bare except": check_bare_except,
     "pyspark": check_pyspark,
+    "door": check_doors,
     "seed": check_seed,
     **{rule.pattern: name_checker(rule) for rule in NAMES},
     **{rule.pattern: text_checker(rule) for rule in TEXTS},
@@ -265,6 +292,8 @@ PLANTED = [
     ("bare except", "semel/a.py", "try:\n    f()\nexcept:\n    g()\n"),
     ("pyspark", "semel/delivery/a.py", "import pyspark.sql\n"),
     ("pyspark", "semel/cli/a.py", "def f():\n    from pyspark.sql import Row\n"),
+    ("door", "semel/delivery/a.py", "from semel.ledger.keys import make_key\n"),
+    ("door", "semel/cli/a.py", "def f():\n    from semel.verify.contract.suite import Suite\n"),
     ("seed", "semel/a.py", "import random\nr = random.Random()\n"),
     ("seed", "semel/a.py", "import numpy as np\nr = np.random.default_rng()\n"),
     (TIME, "semel/ledger/a.py", "import time\nnow = time.time()\n"),
@@ -299,6 +328,9 @@ CLEAN = [
     ("bare except", "semel/a.py", "try:\n    f()\nexcept Exception:\n    g()\n"),
     ("pyspark", "semel/spark/a.py", "import pyspark\n"),
     ("pyspark", "semel/delivery/a.py", '"""The host is pyspark."""\nimport pysparkling\n'),
+    ("door", "semel/delivery/a.py", "from semel.ledger import make_key\n"),
+    ("door", "semel/ledger/verbs/a.py", "from semel.ledger.keys import make_key\n"),
+    ("door", "semel/delivery/a.py", "from semel.ledger.store import Put\n"),
     ("seed", "semel/a.py", "import random\nr = random.Random(1)\n"),
     (TIME, "semel/runtime.py", "import time\nnow = time.monotonic()\n"),
     (TIME, "semel/a.py", '"""Never time.time()."""\ndef f(time):\n    return time.time()\n'),

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
         SemelError,
         SinkBroken,
     )
-    from semel.events import Event
-    from semel.events.routing import by_directory, by_range
+    from semel.events import Event, by_directory, by_range
     from semel.guarantees import explain
     from semel.ledger import Ledger
     from semel.sinks import sink
@@ -62,8 +61,8 @@ __all__ = [
 
 _HOMES = {
     "Event": "semel.events",
-    "by_directory": "semel.events.routing",
-    "by_range": "semel.events.routing",
+    "by_directory": "semel.events",
+    "by_range": "semel.events",
     "Ledger": "semel.ledger",
     "deliver": "semel.spark",
     "deliver_batch": "semel.spark",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from semel.operate import ParkedEvent
-    from semel.verify.demo.run import ChargeCounts, Demo
+    from semel.verify.demo import ChargeCounts, Demo
 
 EPILOG = (
     "Example: semel demo --payments 200 --keep. Exit status 1 when a payment is charged twice or "
@@ -51,7 +51,7 @@ def demo(
     destination is a separate process that counts every charge. The events that semel holds in doubt
     after the kills are looked up and resolved, with the commands that a person would type.
     """
-    from semel.verify.demo.run import Unfinished
+    from semel.verify.demo import Unfinished
 
     _require_system()
     clock = SystemClock()
@@ -73,7 +73,7 @@ def demo(
 def _require_system() -> None:
     """Refuse to start if Spark, Java or /proc is missing."""
     from semel.operate import Health, check_java
-    from semel.verify.demo.standalone import spark_home
+    from semel.verify.demo import spark_home
 
     spark_home()
     java = check_java()
@@ -90,7 +90,7 @@ def _run(payments: int, *, keep: bool) -> tuple[ChargeCounts, ChargeCounts, int]
     """Run the demo with a progress bar; return both tallies and how many events were in doubt."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    from semel.verify.demo.run import Demo
+    from semel.verify.demo import Demo
 
     progress = Progress(
         TextColumn("{task.description:<5}"),

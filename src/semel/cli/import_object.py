@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from semel.delivery.start_guard import only_look
+from semel.delivery import only_look
 from semel.errors import ConfigurationError, SemelError
 
 

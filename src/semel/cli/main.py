@@ -80,7 +80,7 @@ def explain(
     what makes two events the same, and what is not promised.
     """
     from semel.cli.import_object import call, find
-    from semel.guarantees.explain import explain as explain_it
+    from semel.guarantees import explain as explain_it
 
     with contextlib.redirect_stdout(sys.stderr):  # the module may print; the answer is ours alone
         found = find(subject)

@@ -12,7 +12,7 @@ from semel.cli.output import plain, show_json
 from semel.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from semel.events.routing import ByRange
+    from semel.events import ByRange
 
 _INTEGER = re.compile(r"-?[0-9]+")
 EPILOG = (
@@ -61,7 +61,7 @@ def rescale(
 
 
 def _read_bounds(typed: str) -> ByRange:
-    from semel.events.routing import by_range
+    from semel.events import by_range
 
     parts = [each.strip() for each in typed.split(",")]
     if all(_INTEGER.fullmatch(each) for each in parts):

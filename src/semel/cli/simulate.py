@@ -13,8 +13,7 @@ from semel.cli.output import show_json
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from semel.verify.simulator.checker import Category
-    from semel.verify.simulator.worlds import Summary, Tally, WorldResult
+    from semel.verify.simulator import Category, Summary, Tally, WorldResult
 
 EPILOG = (
     "Example: semel simulate --worlds 20000 --seed 7. "
@@ -64,7 +63,7 @@ def _run(worlds: int, seed: int, processes: int) -> Summary:
         TimeRemainingColumn,
     )
 
-    from semel.verify.simulator.worlds import run_worlds
+    from semel.verify.simulator import run_worlds
 
     columns = (
         TextColumn("running worlds"),
@@ -80,7 +79,7 @@ def _run(worlds: int, seed: int, processes: int) -> Summary:
 def _show(summary: Summary) -> None:
     from rich.console import Console
 
-    from semel.verify.simulator.checker import Category
+    from semel.verify.simulator import Category
 
     console = Console()
     console.width = max(console.width, TABLE_WIDTH)
@@ -98,7 +97,7 @@ def _show(summary: Summary) -> None:
 
 
 def _categories() -> tuple[Category, ...]:
-    from semel.verify.simulator.checker import Category
+    from semel.verify.simulator import Category
 
     return (
         Category.DELIVERED,
@@ -154,7 +153,7 @@ def _story(outcome: WorldResult) -> list[str]:
 
 
 def _replay(seed: int, *, as_json: bool) -> None:
-    from semel.verify.simulator.worlds import run_world
+    from semel.verify.simulator import run_world
 
     outcome = run_world(seed, with_story=True)
     if as_json:

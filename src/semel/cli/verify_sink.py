@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,9 +15,7 @@ from semel.cli.output import plain, show_json, show_table
 from semel.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from semel.verify.contract.cases import ContractCase
-    from semel.verify.contract.rows import Maker
-    from semel.verify.contract.suite import Finding, Result, Subject
+    from semel.verify.contract import ContractCase, Finding, Maker, Result, Subject
 
 EPILOG = (
     "Example: semel verify-sink payments:charge --arrived payments:arrived. MODULE is found as "
@@ -78,8 +76,7 @@ def verify_sink(
     promise: nothing lost, nothing twice, nothing out of order. Unknown is not earned.
     """
     from semel.cli.import_object import call, find
-    from semel.verify.contract.rows import Maker
-    from semel.verify.contract.suite import SEED, SETTLES_S, earned
+    from semel.verify.contract import SEED, SETTLES_S, Maker, earned
 
     seed = SEED if seed is None else seed
     wanted = _choose_cases(case)
@@ -90,10 +87,9 @@ def verify_sink(
             call(reset, find(reset))
         results = _run(tested, wanted, seed)
     command = ["semel", "verify-sink", subject, "--arrived", arrived]
-    for option, value in (("--rows", rows), ("--reset", reset)):
-        command += [option, value] if value is not None else []
+    command += _options({"--rows": rows, "--reset": reset})
     if (entity, event) != ("customer", "payment_id"):
-        command += ["--entity", entity, "--event", event]
+        command += _options({"--entity": entity, "--event": event})
     if as_json:
         show_json(_to_json(tested, results, seed, command))
     else:
@@ -102,8 +98,14 @@ def verify_sink(
         raise typer.Exit(1)
 
 
+def _options(values: Mapping[str, str | None]) -> list[str]:
+    """Return the options that were given, as a command has them."""
+    given = ((name, value) for name, value in values.items() if value is not None)
+    return [word for pair in given for word in pair]
+
+
 def _choose_cases(names: Sequence[str] | None) -> list[ContractCase]:
-    from semel.verify.contract.cases import CASES
+    from semel.verify.contract import CASES
 
     known = {each.name: each for each in CASES}
     for name in names or ():
@@ -115,8 +117,7 @@ def _choose_cases(names: Sequence[str] | None) -> list[ContractCase]:
 def _subject(name: str, arrived: str, rows: str | None, maker: Maker, settles_s: float) -> Subject:
     from semel.cli.import_object import call, find
     from semel.sinks import Sink
-    from semel.verify.contract.rows import Maker
-    from semel.verify.contract.suite import Subject
+    from semel.verify.contract import Maker, Subject
 
     found, verb = find(name), "is"
     if not isinstance(found, Sink) and callable(found):
@@ -153,8 +154,7 @@ def _run(subject: Subject, cases: Sequence[ContractCase], seed: int) -> list[Res
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    from semel.verify.contract.forkserver import ForkServer
-    from semel.verify.contract.suite import Earned, Suite
+    from semel.verify.contract import Earned, ForkServer, Suite
 
     progress = Progress(
         TextColumn("{task.description:<16}"),
@@ -182,7 +182,7 @@ def _repeat_command(command: Sequence[str], result: Result, seed: int) -> str:
 
 def _sentence(subject: Subject, results: Sequence[Result]) -> str:
     """Return the result in one sentence."""
-    from semel.verify.contract.suite import Earned, earned
+    from semel.verify.contract import Earned, earned
 
     capability = subject.sink.capability.name
     plays = sum(result.plays for result in results)
@@ -204,13 +204,13 @@ def _sentence(subject: Subject, results: Sequence[Result]) -> str:
 
 def _is_complete(results: Sequence[Result]) -> bool:
     """Whether every case was run."""
-    from semel.verify.contract.cases import CASES
+    from semel.verify.contract import CASES
 
     return {case.name for case in CASES} == {result.case for result in results}
 
 
 def _show(subject: Subject, results: Sequence[Result], seed: int, command: Sequence[str]) -> None:
-    from semel.verify.contract.suite import Earned
+    from semel.verify.contract import Earned
 
     show_table(
         ("case", "what happens", "verdict", "plays", "in doubt", "s"),
@@ -258,7 +258,7 @@ def _lines_of_finding(finding: Finding) -> list[str]:
 def _to_json(
     subject: Subject, results: Sequence[Result], seed: int, command: Sequence[str]
 ) -> dict[str, Any]:
-    from semel.verify.contract.suite import earned
+    from semel.verify.contract import earned
 
     return {
         "sink": subject.name,

@@ -4,6 +4,15 @@ from semel.delivery.assignment import Assignment
 from semel.delivery.driver import Driver
 from semel.delivery.partition import PartitionDelivery
 from semel.delivery.spec import PipelineSpec
+from semel.delivery.start_guard import only_look, refuse_while_looking
 from semel.runtime import Runtime
 
-__all__ = ["Assignment", "Driver", "PartitionDelivery", "PipelineSpec", "Runtime"]
+__all__ = [
+    "Assignment",
+    "Driver",
+    "PartitionDelivery",
+    "PipelineSpec",
+    "Runtime",
+    "only_look",
+    "refuse_while_looking",
+]

@@ -19,9 +19,7 @@ from semel.delivery.faults import Faults
 from semel.delivery.parking.in_doubt import stop_if_held
 from semel.delivery.parking.parking import Expected, schema_text
 from semel.errors import Diverged, HeldInDoubt, NotDelivered
-from semel.events import Chunk, Digest, Rows
-from semel.events.chunks import chunk_key, key_part
-from semel.events.digests import changed_columns, column_types
+from semel.events import Chunk, Digest, Rows, changed_columns, chunk_key, column_types, key_part
 from semel.ledger import PartitionClaim, Report, parked_key, plan_parking, read_heads, read_parked
 from semel.protocol import Found, ParkedState
 from semel.sinks import lost

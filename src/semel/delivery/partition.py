@@ -20,7 +20,7 @@ from semel.delivery.strategies.overwrite import OverwriteStrategy
 from semel.delivery.strategies.progress import ProgressStrategy
 from semel.delivery.strategies.replay_check import count_partition
 from semel.errors import Fenced
-from semel.events.columns import put_together
+from semel.events import put_together
 from semel.ledger import COUNTERS, Journal, State, require_counts
 from semel.runtime import Runtime
 

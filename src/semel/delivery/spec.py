@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError
-from semel.events.routing import Routing
+from semel.events import Routing
 from semel.ledger import REMEMBER_S
 from semel.protocol import OnDoubt, OnReject
 

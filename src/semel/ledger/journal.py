@@ -21,7 +21,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from semel.events import EntityIds
-from semel.events.encoding.canonical_json import PreEncoded
+from semel.events.encoding import PreEncoded
 from semel.ledger import keys, payloads
 from semel.ledger.damage import DamagedRow, Fields, Unfit, decode_row, read_row
 from semel.ledger.keys import make_key, make_prefix

@@ -22,8 +22,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, cast
 
-from semel.events.encoding.canonical_json import PreEncoded, canonical, compressed
-from semel.events.encoding.python_values import ArrowValue
+from semel.events.encoding import ArrowValue, PreEncoded, canonical, compressed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -12,7 +12,7 @@ from semel.operate.ledgers import choose_pipeline
 from semel.operate.status import RunState, read_status
 
 if TYPE_CHECKING:
-    from semel.events.routing import ByRange
+    from semel.events import ByRange
     from semel.ledger import Ledger
 
 

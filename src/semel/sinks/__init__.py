@@ -1,8 +1,6 @@
-"""The sinks that come with semel, and what a sink of your own is made of.
+"""The sinks that come with semel, and what a sink of your own is made of."""
 
-`__all__` is public. The names after it are for other rooms of semel: not documented, and they may
-change.
-"""
+# `__all__` is public. The other names are for the rooms of semel, and may change.
 
 from importlib import import_module
 from typing import TYPE_CHECKING

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from semel.errors import ConfigurationError
-from semel.events import Counter, Given, Position, columns
-from semel.events.routing import Routing
+from semel.events import Counter, Given, Position, Routing, columns
 from semel.spark.plan import keeps_positions
 from semel.spark.repartition import BUCKET, refuse_kind
 from semel.spark.versions import arrow_schema

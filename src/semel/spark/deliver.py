@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from semel.delivery import PipelineSpec
-from semel.delivery.start_guard import refuse_while_looking
+from semel.delivery import PipelineSpec, refuse_while_looking
 from semel.errors import ConfigurationError
 from semel.events import Position
 from semel.ledger import REMEMBER_S
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from semel.events import Identity
-    from semel.events.routing import Routing
+    from semel.events import Identity, Routing
 
     Destination = Sink | Callable[..., object]
 

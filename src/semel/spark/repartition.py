@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from semel.errors import ConfigurationError, SemelError
-from semel.events import Counter, Given, columns
-from semel.events.routing import ByRange, places
+from semel.events import ByRange, Counter, Given, columns, places
 from semel.spark import versions
 from semel.spark.failures import marked
 
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
-    from semel.events import Identity
-    from semel.events.routing import Routing
+    from semel.events import Identity, Routing
 
 
 BUCKET = "__semel_bucket"

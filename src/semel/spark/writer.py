@@ -10,7 +10,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import uuid4
 
-from semel.delivery.start_guard import refuse_while_looking
+from semel.delivery import refuse_while_looking
 from semel.errors import ConfigurationError
 from semel.spark import checks
 from semel.spark.failures import last_sentence

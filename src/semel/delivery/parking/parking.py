@@ -14,8 +14,7 @@ import pyarrow as pa
 
 from semel.errors import NotDelivered, Rejected
 from semel.events import EntityIds, IdSet, Rows
-from semel.events.encoding.dictionary_column import Labels
-from semel.events.encoding.python_values import CANNOT, ArrowValue
+from semel.events.encoding import CANNOT, ArrowValue, Labels
 from semel.ledger import ParkedRow, fill_parked, payloads, read_parked
 from semel.protocol import OnReject, ParkedState
 

@@ -32,8 +32,7 @@ from semel.errors import (
     Rejected,
     plain_text,
 )
-from semel.events import Attempt, Chunk, Minibatch
-from semel.events.chunks import key_part
+from semel.events import Attempt, Chunk, Minibatch, key_part
 from semel.protocol import DOUBT, Capability, Remedy
 from semel.sinks import DELIVERED, Progress, Receipt, Target
 

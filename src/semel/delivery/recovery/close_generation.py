@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from semel.delivery.calling import forgets, open_session
 from semel.delivery.parking.parking import ids_of
 from semel.delivery.recovery.watermarks import Reached
-from semel.events import EntityIds, IdSet, Memory
-from semel.events.chunks import chunk_key
+from semel.events import EntityIds, IdSet, Memory, chunk_key
 from semel.ledger import (
     JOURNAL_TABLE,
     Fold,

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from semel.delivery.assignment import Assignment
     from semel.events import EventID, Rows
-    from semel.events.encoding.canonical_json import PreEncoded
+    from semel.events.encoding import PreEncoded
     from semel.ledger import Entry
     from semel.sinks import Sink
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from semel.delivery.parking.parking import parked_row
 from semel.events import EntityIds, cuts
-from semel.events.encoding.python_values import require_values
+from semel.events.encoding import require_values
 from semel.ledger import NO_PARKS, SpanRow
 from semel.protocol import ParkedState, SpanState
 

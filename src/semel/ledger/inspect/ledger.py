@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from semel.errors import ConfigurationError
-from semel.events.ids.ids_by_entity import unpacked
+from semel.events import unpacked
 from semel.ledger import keys, payloads
 from semel.ledger.client import LedgerClient
 from semel.ledger.damage import DamagedRow, read_row, sift_rows

@@ -11,7 +11,7 @@ from dataclasses import astuple, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import Diverged, Fenced
-from semel.events.digests import changed_columns
+from semel.events import changed_columns
 from semel.ledger import journal
 from semel.ledger.keys import OPEN_TABLE, STREAMS_TABLE, make_key, make_prefix
 from semel.ledger.rows import PartitionRow

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from semel.events import Minibatch
-from semel.events.ids.id_set import shape_of
+from semel.events import Minibatch, shape_of
 from semel.ledger import keys
 from semel.ledger.damage import read_row
 from semel.ledger.journal import (

@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from semel.errors import ConfigurationError, Fenced
-from semel.events import EntityIds, bucket_name
-from semel.events.ids.ids_by_entity import unpacked
-from semel.events.routing import places
+from semel.events import EntityIds, bucket_name, places, unpacked
 from semel.ledger import journal, payloads
 from semel.ledger.journal import COUNTERS, FORGOT, FORGOTTEN, MET, Entry, Journal, watermark_of
 from semel.ledger.keys import OPEN_TABLE, make_key, make_prefix
@@ -30,7 +28,7 @@ from semel.ledger.verbs.sequences import SEQUENCES_TABLE as SEQUENCES
 from semel.protocol import Capability
 
 if TYPE_CHECKING:
-    from semel.events.routing import Routing
+    from semel.events import Routing
     from semel.ledger.client import LedgerClient
     from semel.ledger.store.commit import Requirement, Update
 

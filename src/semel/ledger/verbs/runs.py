@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError, Fenced
-from semel.events.routing import is_continued
+from semel.events import is_continued
 from semel.ledger import payloads
 from semel.ledger.damage import Fields, Unfit, decode_row
 from semel.ledger.keys import OPEN_TABLE, make_key

@@ -1,5 +1,6 @@
-"""A manifest names the files of one complete minibatch; readers use manifests only. The second
-stage of `Files` gets each manifest once its minibatch is complete.
+"""A manifest names the files of one complete minibatch, and readers use manifests only.
+
+The second stage of `Files` gets each manifest once its minibatch is complete.
 
 Always true:
 - a manifest is written atomically, after every file that it names, and only when the ledger has the
@@ -30,8 +31,7 @@ from semel.errors import (
     OutcomeUnknown,
     plain_text,
 )
-from semel.events import Attempt, Minibatch
-from semel.events.chunks import key_part
+from semel.events import Attempt, Minibatch, key_part
 from semel.protocol import Capability
 from semel.sinks.callables import left_to_run, runs_nothing
 from semel.sinks.files import readers

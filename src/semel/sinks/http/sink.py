@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from semel.errors import ConfigurationError, OutcomeUnknown, Rejected
-from semel.events.columns import is_bytes, is_text
+from semel.events import is_bytes, is_text
 from semel.protocol import Capability, OnDoubt
 from semel.sinks.http.auth import Auth, Basic, Bearer, Certificate
 from semel.sinks.http.calls import Calls, Limits, Request

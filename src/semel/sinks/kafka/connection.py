@@ -7,7 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError, Diverged, Rejected
-from semel.events.chunks import key_part
+from semel.events import key_part
 from semel.runtime import SystemClock
 from semel.sinks.kafka.log_reader import Ending
 from semel.sinks.kafka.producer import Writer

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.errors import ConfigurationError, Rejected
-from semel.events.columns import is_bytes, is_text
+from semel.events import is_bytes, is_text
 from semel.events.encoding import python_values
 from semel.sinks.validation import no_column
 

@@ -1,5 +1,6 @@
-"""What is known of the topics of a Kafka cluster: asked once per process; creates the progress
-topic.
+"""The topics of a Kafka cluster: what is known of them, and how the progress topic is created.
+
+Kafka is asked once per process.
 """
 
 from __future__ import annotations

@@ -22,8 +22,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from semel.errors import ConfigurationError, Rejected
-from semel.events.encoding import moments
-from semel.events.encoding.python_values import CANNOT
+from semel.events.encoding import CANNOT, moments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

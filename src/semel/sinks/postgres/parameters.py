@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from semel.errors import Rejected
-from semel.events.encoding.python_values import CANNOT
+from semel.events.encoding import CANNOT
 from semel.sinks.postgres.copy import text_column, type_of
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from semel.errors import ConfigurationError
-from semel.events import Attempt, EntityIds, Minibatch
-from semel.events.chunks import key_part
+from semel.events import Attempt, EntityIds, Minibatch, key_part
 from semel.sinks.progress import UNREADABLE, Progress
 from semel.sinks.redis.templates import OWN
 

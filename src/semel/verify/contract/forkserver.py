@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from semel.delivery.start_guard import only_look
+from semel.delivery import only_look
 from semel.errors import SemelError
 from semel.sinks import Function
 from semel.verify.contract.rows import Maker, payments
