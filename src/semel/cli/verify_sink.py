@@ -76,13 +76,12 @@ def verify_sink(
     promise: nothing lost, nothing twice, nothing out of order. Unknown is not earned.
     """
     from semel.cli.import_object import call, find
-    from semel.verify.contract import SEED, SETTLES_S, Maker, earned
+    from semel.verify.contract import SEED, Maker, earned
 
     seed = SEED if seed is None else seed
     wanted = _choose_cases(case)
     with contextlib.redirect_stdout(sys.stderr):  # the module may print; the answer is ours alone
-        settles_s = SETTLES_S if settle is None else settle
-        tested = _subject(subject, arrived, rows, Maker(entity, event), settles_s)
+        tested = _subject(subject, arrived, rows, Maker(entity, event), settle)
         if reset is not None:
             call(reset, find(reset))
         results = _run(tested, wanted, seed)
@@ -114,10 +113,14 @@ def _choose_cases(names: Sequence[str] | None) -> list[ContractCase]:
     return [each for each in CASES if not names or each.name in names]
 
 
-def _subject(name: str, arrived: str, rows: str | None, maker: Maker, settles_s: float) -> Subject:
+def _subject(
+    name: str, arrived: str, rows: str | None, maker: Maker, settle: float | None
+) -> Subject:
     from semel.cli.import_object import call, find
     from semel.sinks import Sink
-    from semel.verify.contract import Maker, Subject
+    from semel.verify.contract import SETTLES_S, Maker, Subject
+
+    settles_s = SETTLES_S if settle is None else settle
 
     found, verb = find(name), "is"
     if not isinstance(found, Sink) and callable(found):
