@@ -241,8 +241,8 @@ class PartitionClaim:
             row_text = row.dump()
             updates.append(Put(self._row_key, row_text))
         # 2. Settle the last span and record the next one in the same commit. A crash before it
-        #    leaves the last span intended, and its events in doubt; a crash after it leaves the
-        #    next one intended, although nothing of it was sent.
+        #    leaves the last span intended: its events may have been sent. A crash after it finds
+        #    the next span intended before any of it was sent, so nothing is ever sent unrecorded.
         proof: list[Update] = []
         texts = [span.dump() if span is not None else "" for span in (settled, intended)]
         if settled is not None:
