@@ -144,14 +144,16 @@ class PartitionClaim:
                 return Found.PENDING
 
     def _seize(self, found: PartitionRow, text: str) -> bool:
-        """Write this attempt into a pending row; False when somebody else was faster."""
+        """Write this attempt into a pending row; False when somebody else was faster. It may end
+        before it has waited, so a lease and a deadline that were longer before stay.
+        """
         taken = replace(
             found,
             attempt=self.who.attempt,
             process=self.who.process,
             task=self.who.task,
-            lease_s=self.who.lease_s,
-            deadline_s=self.who.deadline_s,
+            lease_s=max(self.who.lease_s, found.lease_s),
+            deadline_s=max(self.who.deadline_s, found.deadline_s),
             at=self.client.clock.wall(),
             taken=True,
             waited=False,
