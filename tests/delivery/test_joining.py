@@ -219,6 +219,39 @@ def test_spark_does_not_go_on_past_what_it_has_only_a_part_of(identity: str) -> 
     assert world.parked("new") == ["b2 held"]
 
 
+@pytest.mark.parametrize("identity", IDENTITIES)
+def test_spark_does_not_go_on_past_a_minibatch_after_the_one_it_joined_at(identity: str) -> None:
+    """An older copy of the checkpoint, and then the newer one again."""
+    world = world_of(Post(), IDENTITIES[identity])
+    world.minibatch(0, "a1 b2")
+    world.minibatch(1, "a3 b4")
+    world.add(Database(), "new")
+    world.start()
+    world.minibatch(0, "a1 b2")
+    world.start()
+    with pytest.raises(Diverged, match=r"sink 'new' was added at minibatch 1\.0"):
+        world.minibatch(2, "a5")
+    world.minibatch(1, "a3 b4")
+    world.minibatch(2, "a5")
+    assert (world.out.seen, new(world)) == ("a1 b2 a3 b4 a5", "a1 b2 a3 b4 a5")
+
+
+def test_a_sink_that_had_the_one_before_and_was_left_out_since_comes_back_with_the_next() -> None:
+    world = world_of(Post())
+    world.add(Database(), "new")
+    world.start()
+    world.minibatch(0, "a1 b2")
+    back = world.sinks.pop()
+    world.start()
+    world.minibatch(1, "a3 b4")
+    world.start()
+    world.minibatch(0, "a1 b2")
+    world.sinks.append(back)
+    world.start()
+    world.minibatch(2, "a5")
+    assert (world.out.seen, new(world)) == ("a1 b2 a3 b4 a5", "a1 b2 a5")
+
+
 def test_counted_ids_that_it_has_only_a_part_of_are_not_judged_as_recorded() -> None:
     world = world_of(Database(), COUNTER)
     world.minibatch(0, "a1 b2")

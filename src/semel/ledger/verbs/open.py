@@ -205,7 +205,9 @@ class Minibatches:
         elif begins:
             compared = open_checks.compare_positions(self._client, standing, request)
             row = replace(row, compared=compared)
-        joined = self._joined(row.minibatch, described, request) if row.again else frozenset()
+        joined: frozenset[str] = frozenset()
+        if row.again:
+            joined = self._joined(row.minibatch, described, request)
         later = self._later(row, joined)
         return OpenMinibatch(
             row,
@@ -379,23 +381,48 @@ class Minibatches:
     def _refuse_partly_joined(
         self, before: OpenRow, described: str | None, request: OpenRequest
     ) -> None:
-        """Refuse to continue after a complete minibatch of which an added sink has only a part,
-        because another copy of the checkpoint is used: the rest of it would never arrive.
+        """Refuse to continue after a complete minibatch of which an added sink has only a part, or
+        nothing although it was added at the one before, because another copy of the checkpoint is
+        used: the rest of it would never arrive.
         """
-        if not before.again or before.complete or request.query != before.query:
+        if not before.again or request.query != before.query:
             return
         if request.batch <= before.minibatch.batch:
+            return
+        if before.complete:
+            self._refuse_passed(before, described, request)
             return
         for sink in sorted(self._joined(before.minibatch, described, request)):
             if self._states_of(before.minibatch, [sink]):
                 raise open_checks.partly_joined(self._client, before, request, sink)
 
+    def _refuse_passed(self, before: OpenRow, described: str | None, request: OpenRequest) -> None:
+        """Refuse to go on past the newest minibatch if a sink has nothing of it, but was given the
+        one before since then: by a later run than the one that delivered the newest.
+        """
+        if before.newest is None or request.batch <= before.newest[0]:
+            return
+        newest = Minibatch(before.minibatch.generation, before.newest[0])
+        passed = self._joined(newest, described, request)
+        others = [sink for sink in request.sinks if sink not in passed]
+        for sink in sorted(passed):
+            since = max(self._runs_of(newest, others), default=before.run)
+            if max(self._runs_of(before.minibatch, [sink]), default=0) > since:
+                raise open_checks.passed_by(self._client, before, request, sink)
+
     def _states_of(self, minibatch: Minibatch, sinks: Iterable[str]) -> set[PartitionState]:
         """Return the states of the partitions of a minibatch, at some sinks."""
+        return {row.state for row in self._partitions_of(minibatch, sinks)}
+
+    def _runs_of(self, minibatch: Minibatch, sinks: Iterable[str]) -> set[int]:
+        """Return the runs that have delivered partitions of a minibatch, at some sinks."""
+        return {row.attempt.run for row in self._partitions_of(minibatch, sinks)}
+
+    def _partitions_of(self, minibatch: Minibatch, sinks: Iterable[str]) -> list[PartitionRow]:
         parts = (self._client.pipeline, *astuple(minibatch))
         starts = [make_prefix(parts[0], sink, *parts[1:]) for sink in sinks]
         rows = [row for start in starts for row in self._client.scan(STREAMS_TABLE, start)]
-        return {PartitionRow.load(text, at).state for at, text in rows}
+        return [PartitionRow.load(text, at) for at, text in rows]
 
 
 def _same(before: OpenRow, row: OpenRow) -> bool:

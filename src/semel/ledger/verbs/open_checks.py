@@ -173,6 +173,17 @@ def partly_joined(
     )
 
 
+def passed_by(client: LedgerClient, before: OpenRow, request: OpenRequest, sink: str) -> Diverged:
+    """Say that a sink that was added would never get the minibatch after the one it joined at."""
+    newest = before.reached()[0]
+    return Diverged(
+        f"pipeline {client.pipeline!r}: Spark goes on to batch {request.batch}, but sink {sink!r} "
+        f"was added at minibatch {before.minibatch} and has nothing of batch {newest}. Nothing was "
+        f"sent. Start with the copy of the checkpoint that runs batch {newest} again, or without "
+        "the sink"
+    )
+
+
 def lost_checkpoint(
     client: LedgerClient, before: OpenRow, request: OpenRequest
 ) -> ConfigurationError:

@@ -157,14 +157,16 @@ class PartitionClaim:
                 return Found.PENDING
 
     def _seize(self, found: PartitionRow, text: str) -> bool:
-        """Write this attempt into a pending row; False if the row changed meanwhile."""
+        """Write this attempt into a pending row; False if the row changed meanwhile. The attempt may
+        end before it has waited, so a longer lease and deadline of the previous one stay.
+        """
         taken = replace(
             found,
             attempt=self.who.attempt,
             process=self.who.process,
             task=self.who.task,
-            lease_s=self.who.lease_s,
-            deadline_s=self.who.deadline_s,
+            lease_s=max(self.who.lease_s, found.lease_s),
+            deadline_s=max(self.who.deadline_s, found.deadline_s),
             at=self.client.clock.wall(),
             taken=True,
             waited=False,
