@@ -157,8 +157,8 @@ class PartitionClaim:
                 return Found.PENDING
 
     def _seize(self, found: PartitionRow, text: str) -> bool:
-        """Write this attempt into a pending row; False if the row changed meanwhile. The attempt may
-        end before it has waited, so a longer lease and deadline of the previous one stay.
+        """Write this attempt into a pending row; False if the row changed meanwhile. The attempt
+        may end before it has waited, so a longer lease and deadline of the previous one stay.
         """
         taken = replace(
             found,
