@@ -61,15 +61,20 @@ HELP = {
 }
 """One line for each command in the list of commands."""
 
-app = typer.Typer(
-    name="semel",
-    help="Exactly-once delivery from Spark Structured Streaming.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    epilog=EPILOG,
-)
+
+def _make_app() -> typer.Typer:
+    return typer.Typer(
+        name="semel",
+        help="Exactly-once delivery from Spark Structured Streaming.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        epilog=EPILOG,
+    )
+
+
+app = _make_app()
 
 
 def explain(
@@ -155,6 +160,18 @@ _INTERRUPTED = 130
 """The exit status after Ctrl-C; some versions of typer return it, others raise."""
 
 
+def _app_for(arguments: list[str]) -> typer.Typer:
+    """Return the app with only the command that is called: typer inspects every command it has,
+    which takes longer than `semel status`. Without a known command, return the whole app.
+    """
+    name = arguments[0] if arguments else None
+    small = _make_app()
+    small.registered_callback = app.registered_callback
+    small.registered_commands = [each for each in app.registered_commands if each.name == name]
+    small.registered_groups = [each for each in app.registered_groups if each.name == name]
+    return small if small.registered_commands or small.registered_groups else app
+
+
 def _print_error(error: Exception) -> None:
     """Print an error as one line."""
     print(f"semel: {plain(' '.join(str(error).split()))}", file=sys.stderr)
@@ -166,7 +183,7 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):  # terminals with few characters show escapes
             stream.reconfigure(errors="backslashreplace")
     try:
-        status = app(standalone_mode=False, prog_name="semel")
+        status = _app_for(sys.argv[1:])(standalone_mode=False, prog_name="semel")
         if status == _INTERRUPTED:
             raise typer.Abort
     except _USAGE as error:
