@@ -1,8 +1,4 @@
-"""The sinks that come with semel, and what a sink of your own is made of.
-
-`__all__` is public. The names after it are for other rooms of semel: not documented, and they may
-change.
-"""
+"""The sinks that come with semel, and what a sink of your own is made of."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -41,6 +37,7 @@ if TYPE_CHECKING:
     from semel.sinks.postgres import Postgres, PostgresLoad
     from semel.sinks.redis import Redis
 
+# Public. The other names that are imported here are for other rooms of semel, and may change.
 __all__ = [
     "DELIVERED",
     "AnySession",

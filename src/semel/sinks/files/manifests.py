@@ -1,5 +1,4 @@
-"""A manifest names the files of one complete minibatch; readers use manifests only. The second
-stage of `Files` gets each manifest once its minibatch is complete.
+"""A manifest names the files of one complete minibatch; readers, and a second stage, use it.
 
 Always true:
 - a manifest is written atomically, after every file that it names, and only when the ledger has the

@@ -1,5 +1,4 @@
-"""Credentials: bearer tokens, basic authentication, client certificates, and how secrets stay
-secret.
+"""Credentials: bearer tokens, basic authentication, client certificates, and their secrecy.
 
 - A secret is a string, or `${NAME}`: a variable in the environment of the executor only.
 - A secret is in no repr, and `Masks` removes it from whatever a service echoes.

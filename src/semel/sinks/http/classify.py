@@ -1,5 +1,4 @@
-"""What a response, or a missing one, says about an event: the table of statuses and of broken
-connections.
+"""What a response, or none, means for an event: the table of statuses and broken connections.
 
 Always true:
 - a status that is not in the table means unknown;

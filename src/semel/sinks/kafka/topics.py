@@ -1,6 +1,4 @@
-"""What is known of the topics of a Kafka cluster: asked once per process; creates the progress
-topic.
-"""
+"""The topics of a Kafka cluster, asked for once per process; creates the progress topic."""
 
 from __future__ import annotations
 

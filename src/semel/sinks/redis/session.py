@@ -1,5 +1,4 @@
-"""A session with Redis: one script takes over the progress row, one script per chunk moves it and
-applies the effects.
+"""A session with Redis: a script takes over the progress row, one per chunk moves it and acts.
 
 Always true:
 - a chunk is one script, and a script is never split and sent again: the row has its outcome;
