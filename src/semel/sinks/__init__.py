@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from semel.sinks.postgres import Postgres, PostgresLoad
     from semel.sinks.redis import Redis
 
+# Public. The other names that are imported here are for other rooms of semel, and may change.
 __all__ = [
     "DELIVERED",
     "AnySession",
