@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 import semel
-from semel.spark.session import make_session
+from semel.spark import make_session
 
 
 def main(folder: Path) -> None:

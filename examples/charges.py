@@ -18,7 +18,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import semel
-from semel.spark.session import make_session
+from semel.spark import make_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

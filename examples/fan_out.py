@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import semel
-from semel.spark.session import make_session
+from semel.spark import make_session
 
 
 def main(folder: Path) -> None:

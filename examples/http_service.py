@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import semel
 from semel.sinks import Http
-from semel.spark.session import make_session
+from semel.spark import make_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,7 +20,7 @@ from confluent_kafka.cimpl import NewTopic
 
 import semel
 from semel.sinks import Kafka
-from semel.spark.session import make_session
+from semel.spark import make_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

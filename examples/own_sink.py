@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import semel
 from semel.sinks import DELIVERED, Capability, Progress, Receipt, Sink, Target
-from semel.spark.session import make_session
+from semel.spark import make_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 import semel
-from semel.spark.session import make_session
+from semel.spark import make_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

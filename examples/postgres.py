@@ -20,7 +20,7 @@ import psycopg
 
 import semel
 from semel.sinks import Postgres
-from semel.spark.session import make_session
+from semel.spark import make_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

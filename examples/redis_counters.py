@@ -19,7 +19,7 @@ from redis import Redis as Client
 
 import semel
 from semel.sinks import Redis
-from semel.spark.session import make_session
+from semel.spark import make_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
