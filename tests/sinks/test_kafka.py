@@ -91,7 +91,7 @@ def test_a_zombie_that_opens_again_finds_a_later_attempt(
 ) -> None:
     sink = sink_to(kafka, topic)
     sink.open(target(2, pipeline=place)).take_over()
-    with pytest.raises(Fenced, match=r"progress names 1\.2"):
+    with pytest.raises(Fenced, match=r"progress names attempt 1\.2"):
         sink.open(target(1, pipeline=place)).take_over()
 
 

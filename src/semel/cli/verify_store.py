@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from semel.cli.output import plain, show_json, show_table
 from semel.errors import ConfigurationError
 from semel.ledger import open_store
 from semel.ledger.store import Key
 from semel.urls import redact
-from semel.verify.store_contract import CASES, Case, Result, run_case
+
+if TYPE_CHECKING:
+    from semel.verify.store_contract import Case, Result
 
 EPILOG = (
     "Example: semel verify-store sqlite:///scratch.db. Exit status: 0 every case is ok; 1 a case "
@@ -55,6 +55,8 @@ def verify_store(
 
 
 def _chosen(names: Sequence[str] | None) -> list[Case]:
+    from semel.verify.store_contract import CASES
+
     known = {each.name: each for each in CASES}
     for name in names or ():
         if name not in known:
@@ -64,6 +66,11 @@ def _chosen(names: Sequence[str] | None) -> list[Case]:
 
 def _run(url: str, cases: Sequence[Case]) -> list[Result]:
     """Run the cases one after the other, with a progress bar on standard error."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    from semel.verify.store_contract import run_case
+
     progress = Progress(
         TextColumn("{task.description:<32}"),
         BarColumn(),
