@@ -105,6 +105,8 @@ def _show(url: str, results: Sequence[Result]) -> None:
 
 
 def _json(url: str, results: Sequence[Result]) -> dict[str, Any]:
+    from semel.verify.store_contract import CASES
+
     return {
         "store": redact(url),
         "ok": all(each.ok for each in results),
