@@ -208,7 +208,7 @@ def test_a_minibatch_is_not_judged_under_a_running_query(diverged: World, capsys
     with beats(os.environ["SEMEL_LEDGER"], run=2):
         assert "pipeline 'pay' is running (run 2)" in refused(capsys, "resolve", "pay/1.0", *said)
     end(diverged)
-    assert "stands at" in refused(capsys, "resolve", "pay/1.7", *said)
+    assert "is not the current one, which is" in refused(capsys, "resolve", "pay/1.7", *said)
     assert "no pipeline 'nobody'" in refused(capsys, "resolve", "nobody/1.0", *said)
     assert "is not a minibatch" in refused(capsys, "resolve", "pay/seven", *said)
     assert "there is no parked event" in refused(

@@ -452,7 +452,7 @@ def only_pending_is_open(
     for sink in set(known) - set(request.sinks):
         for row_key, text in scribe_.scan(STREAMS_TABLE, make_prefix(scribe_.pipeline, sink)):
             if PartitionRow.load(text, row_key).state is PartitionState.PENDING:
-                raise ConfigurationError(f"sink {sink!r} is left out, and half delivered")
+                raise ConfigurationError(f"sink {sink!r} was removed, but is half delivered")
 
 
 def nobody_joined(self: open_verb.Minibatches, *_: Any) -> frozenset[str]:

@@ -103,8 +103,8 @@ class Changes:
         self._change_sinks(batch, minibatches)
         if not self._between_minibatches(batch) or self.chance.random() < 0.4:
             return minibatches
-        if self.releases:
-            self._release()
+        if self.releases and self.cluster.newest().generation == 1:
+            self._release()  # after a lost checkpoint, old events with a new column are `Diverged`
         elif self.rescales:
             return self._rescale(batch, minibatches)
         return minibatches
@@ -116,7 +116,7 @@ class Changes:
 
     def refused(self, broken: PipelineBroken) -> bool:
         """Whether the product correctly refused a change, which is then undone."""
-        if self.left is None or "left out" not in str(broken):
+        if self.left is None or "was removed" not in str(broken):
             return False
         self.cluster.active.add(self.left)
         self._note(f"sink {self.left} is back: leaving it out was refused")
@@ -135,11 +135,11 @@ class Changes:
             self.leaves, self.left = None, self.leaves
 
     def _between_minibatches(self, batch: int) -> bool:
-        """Whether the last minibatch is complete, and Spark has committed it."""
+        """Whether the newest minibatch is complete, and Spark has committed it."""
         opened = self.cluster.opened()
         if opened is None:
             return False
-        mine = opened.query == self.cluster.query
+        mine = opened.query == self.cluster.query and opened.newest is None
         return mine and opened.complete and opened.minibatch.batch == batch - 1
 
     def _release(self) -> None:
