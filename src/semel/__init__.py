@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from semel.guarantees import explain
     from semel.ledger import Ledger
     from semel.sinks import sink
-    from semel.spark import deliver, deliver_batch
+    from semel.spark.deliver import deliver, deliver_batch
 
 __version__ = "0.2.0"
 
