@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -89,17 +89,25 @@ def verify_sink(
         if reset is not None:
             call(reset, find(reset))
         results = _run(tested, wanted, seed)
-    command = ["semel", "verify-sink", subject, "--arrived", arrived]
-    for option, value in (("--rows", rows), ("--reset", reset)):
-        command += [option, value] if value is not None else []
-    if (entity, event) != ("customer", "payment_id"):
-        command += ["--entity", entity, "--event", event]
+    command = _command(subject, arrived, {"--rows": rows, "--reset": reset}, (entity, event))
     if as_json:
         show_json(_to_json(tested, results, seed, command))
     else:
         _show(tested, results, seed, command)
     if not earned(results):
         raise typer.Exit(1)
+
+
+def _command(
+    subject: str, arrived: str, options: Mapping[str, str | None], columns: tuple[str, str]
+) -> list[str]:
+    """Return the command line that repeats this run."""
+    command = ["semel", "verify-sink", subject, "--arrived", arrived]
+    for option, value in options.items():
+        command += [option, value] if value is not None else []
+    if columns != ("customer", "payment_id"):
+        command += ["--entity", columns[0], "--event", columns[1]]
+    return command
 
 
 def _choose_cases(names: Sequence[str] | None) -> list[Case]:
