@@ -315,7 +315,7 @@ class Lane:
             f"{self.assignment.place(self.sink)}: events [{self.position}, {stop}) of the order "
             f"were recorded with {recorded}, and the replay gives {found} (from event {named} on). "
             f"The query does not give the same rows for the same input.{changed} Nothing was "
-            "repeated; look at the query, then say `semel resolve "
+            "repeated; look at the query, then run `semel resolve "
             f"{self.assignment.pipeline}/{self.assignment.opening.row.minibatch} "
             "as-recorded|as-replayed --reason ...`"
         )

@@ -195,7 +195,7 @@ class Doubts:
         lane = self._lane
         return HeldInDoubt(
             f"{lane.assignment.place(lane.sink)}: event {rows.id(at)} of {rows.entity(at)!r} is in "
-            f"doubt ({why}), and on_doubt is 'stop'. Look at the destination, then say `semel "
+            f"doubt ({why}), and on_doubt is 'stop'. Look at the destination, then run `semel "
             "resolve EVENT delivered|resend|discard --reason ...` and start the query again"
         )
 
@@ -211,6 +211,6 @@ def stop_if_held(client: LedgerClient, sink: Sink, place: str) -> None:
     if rows:
         raise HeldInDoubt(
             f"{place}: {len(rows)} events are in doubt, the first is event {rows[0].event} of "
-            f"{rows[0].entity!r}. Look at the destination, then say `semel resolve EVENT "
+            f"{rows[0].entity!r}. Look at the destination, then run `semel resolve EVENT "
             "delivered|resend|discard --reason ...` for each and start the query again"
         )

@@ -140,9 +140,12 @@ class Resending:
         except Unanswered as unanswered:
             fenced = self.sink.capability in (Capability.TRANSACTIONAL, Capability.SEQUENCED)
             if not fenced and self._again.in_vain(claimed):
-                why = f"nobody answers for it ({unanswered.__cause__ or 'no answer'})"
+                cause = unanswered.__cause__ or "no answer"
+                why = f"the destination does not answer for it ({cause})"
                 return self._doubt(claimed, OutcomeUnknown(why))
-            self._tell(claimed, "sending (nobody answers; it is asked again what became of it)")
+            self._tell(
+                claimed, "sending (no answer; the destination is asked again what became of it)"
+            )
             self._unanswered.add(claimed.key.key)
             return False  # it stays claimed, and the next drain asks what became of it
 

@@ -176,11 +176,12 @@ class Again:
                 arrived = answer_of(self.sink.probe, self._chunk(claimed).event(0))
             except Exception as error:  # noqa: BLE001 - a probe that fails cannot tell
                 return OutcomeUnknown(
-                    f"whoever sent it did not end, and the probe failed: {plain_text(error)}"
+                    "the previous sender ended without recording an outcome, and the probe failed: "
+                    f"{plain_text(error)}"
                 )
             if arrived is not None:
                 return DELIVERED if arrived else self._call(claimed)
-        return OutcomeUnknown("whoever sent it did not come to an end")
+        return OutcomeUnknown("the previous sender ended without recording an outcome")
 
     def _probe(self, claimed: Claimed, *, taken_over: bool) -> Receipt | DeliveryError:
         """PROBING: ask for the key of the sender before, then send under a key of our own."""

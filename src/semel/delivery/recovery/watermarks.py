@@ -128,7 +128,7 @@ class _ByPosition:
                 "may be new, so it is not skipped. Nothing of these rows was sent. Where a "
                 "stateful operator (a join, an aggregation) or a union stands between the source "
                 "and semel.deliver, use given identity (entity=, event=), under a new name; where "
-                "the topic was made anew, start under a new name"
+                "the topic was recreated, start under a new name"
             )
 
     def _compare_start(self, rows: Rows, before: Mark) -> None:
