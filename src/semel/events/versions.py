@@ -1,7 +1,7 @@
-"""The versions of the rules that decide which event is which.
+"""The versions of the rules that decide event identity.
 
-- A rule is never edited: a changed one gets the next number, and a pipeline's ledger names the ones
-  it began with.
+- A rule is never edited: a changed one gets the next number, and a pipeline's ledger records the
+  versions that it began with.
 """
 
 from __future__ import annotations
@@ -17,5 +17,5 @@ BUCKET = 1
 
 
 def versions() -> dict[str, int]:
-    """The rules in force, as an identity describes them to the ledger."""
+    """Return the rule versions in force, as an identity records them in the ledger."""
     return {"bucket": BUCKET, "digest": DIGEST, "order": ORDER}

@@ -1,1 +1,1 @@
-"""How values become text and come back: canonical JSON, dictionaries, Python values, times."""
+"""Encodings of values: canonical JSON, dictionary columns, Python values, dates and timestamps."""
