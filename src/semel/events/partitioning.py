@@ -47,8 +47,7 @@ def bucket_name(number: int, buckets: int) -> str:
 
 
 def sort(batch: pa.RecordBatch, identity: Identity) -> pa.RecordBatch:
-    """Sort the batch in its partition's order without Spark: nulls first, text by bytes, NaN last.
-    """
+    """Sort a batch in partition order without Spark: nulls first, text by bytes, NaN last."""
     batch = columns.without_views(batch)
     keys: list[pa.Array] = []
     for path in identity.order_columns(batch.schema):
