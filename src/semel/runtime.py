@@ -1,10 +1,10 @@
-"""What a test replaces: the clock, the process that holds a row, and randomness.
+"""The clock, the identity of a process and randomness, all of which a test can replace.
 
-- Leases and waits use `monotonic`, people read `wall`. A machine that was suspended has to find its
-  leases run out when it wakes up, so `monotonic` counts that time too, where the system has such a
-  clock (`CLOCK_BOOTTIME`). A virtual machine that its host has paused knows nothing of it.
-- A process id comes back after a while; together with the boot id and the start time it does not.
-  And every container of a machine has process ids of its own, under the same boot id.
+- Leases and waits use `monotonic`; people read `wall`. A machine that was suspended must find its
+  leases expired when it wakes up, so `monotonic` includes suspended time if the system has such a
+  clock (`CLOCK_BOOTTIME`). A virtual machine cannot detect that its host paused it.
+- A process id is reused after a while; together with the boot id and the start time it is unique.
+  Each container of a machine has its own process ids, under the same boot id.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class Clock(Protocol):
     """Time as one process sees it."""
 
     def monotonic(self) -> float:
-        """Seconds on a clock that never goes back; comparable within this process only. It goes on
-        while the machine is suspended.
+        """Seconds on a clock that never goes back; comparable within this process only. It keeps
+        counting while the machine is suspended.
         """
 
     def wall(self) -> float:
-        """Seconds since 1970, as other machines would roughly say too."""
+        """Seconds since 1970, roughly the same on other machines."""
 
     def sleep(self, seconds: float) -> None:
-        """Let the time pass."""
+        """Wait for this time."""
 
 
 _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
@@ -46,7 +46,7 @@ class SystemClock:
     """The machine's own clock."""
 
     def monotonic(self) -> float:
-        """Seconds since some start, those of a suspended machine included."""
+        """Seconds since an arbitrary start, including time when the machine was suspended."""
         return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)
 
     def wall(self) -> float:
@@ -54,7 +54,7 @@ class SystemClock:
         return time.time()
 
     def sleep(self, seconds: float) -> None:
-        """Let the time pass."""
+        """Wait for this time."""
         time.sleep(seconds)
 
 
@@ -64,7 +64,7 @@ _PIDS = Path("/proc/self/ns/pid")
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process of one machine since one boot, among those that see its process id."""
+    """One process of one machine and one boot, within the namespace of its process id."""
 
     host: str
     boot: str
@@ -73,25 +73,25 @@ class Process:
 
     @classmethod
     def here(cls) -> Process:
-        """Name this process."""
+        """Return the identity of this process."""
         pid = os.getpid()
         return cls(socket.gethostname(), _boot_id(), pid, _start_of(pid) or "")
 
     def gone(self) -> bool:
-        """Say whether the process has surely ended; False also when nobody can know from here."""
+        """Return whether the process has certainly ended; False also if that is unknown here."""
         if not self.boot or not self.start or self.boot != _boot_id():
             return False
         start = _start_of(self.pid)
-        # /proc may hide the processes of other users (hidepid): there the kernel is asked.
+        # /proc may hide the processes of other users (hidepid): then the kernel is asked.
         return start != self.start if start is not None else not _is_there(self.pid)
 
     def to_json(self) -> dict[str, Any]:
-        """Give it as a JSON object."""
+        """Return it as a JSON object."""
         return {"host": self.host, "boot": self.boot, "pid": self.pid, "start": self.start}
 
 
 def _boot_id() -> str:
-    """Tell boots of machines, and their containers, apart; empty where the system does not say."""
+    """Return an id of this boot and container; empty if the system does not provide one."""
     try:
         return f"{_BOOT.read_text().strip()} {_PIDS.readlink()}"
     except OSError:
@@ -99,8 +99,8 @@ def _boot_id() -> str:
 
 
 def _start_of(pid: int) -> str | None:
-    """Give the start time of a process in clock ticks since boot; empty when it has ended and only
-    its number is left, None when there is none to see.
+    """Return the start time of a process in clock ticks since boot; empty if it has ended and only
+    its process id is left, None if no such process is visible.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
@@ -111,7 +111,7 @@ def _start_of(pid: int) -> str | None:
 
 
 def _is_there(pid: int) -> bool:
-    """Whether a process has this number, whoever owns it."""
+    """Return whether a process has this id, whichever user owns it."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -123,7 +123,7 @@ def _is_there(pid: int) -> bool:
 
 @dataclass(frozen=True)
 class Runtime:
-    """Time, randomness, and whether a process is known to be gone. The simulator brings its own."""
+    """Time, randomness, and whether a process is known to be gone. The simulator has its own."""
 
     clock: Clock = field(default_factory=SystemClock)
     random: Random = field(default_factory=lambda: Random(uuid4().int))

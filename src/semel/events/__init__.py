@@ -1,4 +1,4 @@
-"""What is delivered: events on columns, with ids, order and digests, cut into chunks."""
+"""Events as columns, with ids, order and digests, cut into chunks for delivery."""
 
 from __future__ import annotations
 

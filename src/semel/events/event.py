@@ -1,8 +1,8 @@
-"""The names of things: which event, which minibatch, which attempt.
+"""The identifiers of events, minibatches and attempts.
 
-- An event id is an integer, a text, or a tuple of those; ids of one pipeline are all of one shape.
-- Attempts are totally ordered: a later run fences an earlier one, then Spark's own task attempt id
-  decides.
+- An event id is an integer, a text, or a tuple of those; all ids of a pipeline have one shape.
+- Attempts are totally ordered: a later run fences an earlier one; within a run, Spark's own task
+  attempt id decides.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing to deliver, as a sink that takes rows sees it."""
+    """One event to deliver, as a row-based sink receives it."""
 
     entity: EntityID
     id: EventID

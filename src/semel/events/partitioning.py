@@ -1,7 +1,7 @@
 """Which partition an event belongs to, and the one total order of a partition's events.
 
-- A bucket depends on the entity's text form and N alone: integer 42 and text '42' share one.
-- It is what Spark's `pmod(xxhash64(cast(entity as string)), N)` gives: no row visits Python for it.
+- A bucket depends only on the entity's text form and N: integer 42 and text '42' share one.
+- It equals Spark's `pmod(xxhash64(cast(entity as string)), N)`, so no row needs Python for it.
 - Rows that tie in the order are identical, and interchangeable.
 """
 
@@ -28,7 +28,7 @@ SEED = 42
 
 
 def bucket(entities: pa.Array, n: int) -> NDArray[np.int64]:
-    """The bucket of each entity among `n`; an entity is a string, an integer or a boolean."""
+    """Return the bucket of each entity among `n`; entities are strings, integers or booleans."""
     if n < 1:
         raise ValueError(f"there is no bucket among {n}")
     if entities.null_count:
@@ -42,12 +42,12 @@ def bucket(entities: pa.Array, n: int) -> NDArray[np.int64]:
 
 
 def bucket_name(number: int, buckets: int) -> str:
-    """Name a partition that is a bucket; the name carries the number of buckets: `3of8`."""
+    """Return the name of a bucket's partition, which includes the number of buckets: `3of8`."""
     return f"{number}of{buckets}"
 
 
 def sort(batch: pa.RecordBatch, identity: Identity) -> pa.RecordBatch:
-    """The batch in the partition's order, without Spark: nulls first, text by bytes, NaN last."""
+    """Sort a batch in partition order without Spark: nulls first, text by bytes, NaN last."""
     batch = columns.without_views(batch)
     keys: list[pa.Array] = []
     for path in identity.order_columns(batch.schema):
@@ -59,14 +59,14 @@ def sort(batch: pa.RecordBatch, identity: Identity) -> pa.RecordBatch:
 
 
 def cuts(start: int, stop: int, size: int) -> list[tuple[int, int]]:
-    """The range [start, stop) as contiguous ranges of `size`, the last of which may be shorter."""
+    """Split [start, stop) into contiguous ranges of `size`; the last may be shorter."""
     if size < 1:
         raise ValueError(f"a chunk of {size} events is not one")
     return list(pairwise([*range(start, stop, size), stop])) if start < stop else []
 
 
 def _keys(array: pa.Array, path: str) -> list[pa.Array]:
-    """A column as columns that Arrow can sort by."""
+    """Return a column as columns that Arrow can sort by."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if pa.types.is_struct(array.type):
@@ -81,14 +81,14 @@ def _keys(array: pa.Array, path: str) -> list[pa.Array]:
 
 
 def _ranks(array: pa.Array) -> pa.Array:
-    """Lists by their place among the lists of the batch; off the hot path, so row by row."""
+    """Return the rank of each list within the batch; not on the hot path, so row by row."""
     keys = [_comparable(value) for value in array.to_pylist()]
     places = {key: place for place, key in enumerate(sorted(set(keys)))}
     return pa.array([places[key] for key in keys], pa.int64())
 
 
 def _comparable(value: Any) -> tuple[Any, ...]:
-    """A value such that any two of one column compare: nulls first, NaN last."""
+    """Return a form in which any two values of a column compare: nulls first, NaN last."""
     if value is None:
         return ()
     if isinstance(value, dict):
@@ -96,5 +96,5 @@ def _comparable(value: Any) -> tuple[Any, ...]:
     if isinstance(value, (list, tuple)):
         return (0, *(_comparable(each) for each in value))
     if isinstance(value, float):
-        return (1, 0.0) if value != value else (0, value)  # noqa: PLR0124 - that is NaN
+        return (1, 0.0) if value != value else (0, value)  # noqa: PLR0124 - true only for NaN
     return (0, value)

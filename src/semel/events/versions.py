@@ -1,7 +1,7 @@
-"""The versions of the rules that decide which event is which.
+"""The versions of the rules that decide event identity.
 
-- A rule is never edited: a changed one gets the next number, and a pipeline's ledger names the ones
-  it began with.
+- A rule is never edited: a changed one gets the next number, and a pipeline's ledger records the
+  versions that it began with.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ DIGEST = 1
 """How content is hashed (`digests`): xxh3_128; streams of nulls, lengths and values."""
 
 ORDER = 1
-"""How the rows of a partition are ordered (`order`): nulls first, text by bytes, NaN last."""
+"""How a partition is ordered (`partitioning.sort`): nulls first, text by bytes, NaN last."""
 
 BUCKET = 1
-"""How an entity finds its partition (`order.bucket`): XXH64 of its text form, modulo N."""
+"""How an entity finds its partition (`partitioning.bucket`): XXH64 of its text form, modulo N."""
 
 
 def versions() -> dict[str, int]:
-    """The rules in force, as an identity describes them to the ledger."""
+    """Return the rule versions in force, as an identity records them in the ledger."""
     return {"bucket": BUCKET, "digest": DIGEST, "order": ORDER}

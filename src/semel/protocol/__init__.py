@@ -1,4 +1,4 @@
-"""What to do: states, capabilities and the RESUME table, which decides and never acts."""
+"""The states, capabilities and RESUME table of the protocol: it decides and never acts."""
 
 from semel.protocol.capabilities import Capability, DoubtWord, OnDoubt, OnReject, RejectWord
 from semel.protocol.resume import DOUBT, IMPOSSIBLE, RESUME, Action, DoubtRule, Remedy, Rule

@@ -1,4 +1,4 @@
-"""How values become text and come back: canonical JSON, dictionaries, Python values, times."""
+"""Encodings of values: canonical JSON, dictionary columns, Python values, dates and timestamps."""
 
 from semel.events.encoding import moments, python_values
 from semel.events.encoding.canonical_json import PreEncoded, canonical, compressed

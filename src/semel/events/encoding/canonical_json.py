@@ -1,9 +1,9 @@
-"""JSON as the ledger compares it, and values whose JSON is there already.
+"""Canonical JSON, which the ledger compares, and values that are already encoded.
 
-- Equal values make equal text: names are sorted, separators compact, and only what no store takes
-  is written as an escape.
-- What is `PreEncoded` is text once and deflated once, however many rows it goes into; what is dense
-  is never deflated.
+- Equal values have equal text: names are sorted, separators are compact, and only characters that
+  no store accepts are escaped.
+- A `PreEncoded` value is encoded once and deflated once, however many rows it goes into; a dense
+  value is never deflated.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _LEVEL = 1
 
 
 class PreEncoded:
-    """A JSON text, ready to stand in a payload as it is."""
+    """A JSON text that goes into a payload unchanged."""
 
     __slots__ = ("_deflated", "content", "dense")
 
     def __init__(self, content: bytes, *, dense: bool = False) -> None:
-        """Trusts that it is canonical JSON in UTF-8, and compressed already where it is dense."""
+        """Assumes canonical JSON in UTF-8, already compressed if it is dense."""
         self.content = content
         self.dense = dense
         self._deflated: bytes | None = None
@@ -47,11 +47,11 @@ class PreEncoded:
     def __reduce__(self) -> tuple[Any, ...]:
         if self.dense:
             return _dense, (self.content,)
-        # It travels deflated: that is what the other side needs, and a third of the content.
+        # Pickled in deflated form: the receiver needs that form, and it is a third of the size.
         return _inflated, (self.deflated(),)
 
     def deflated(self) -> bytes:
-        """The content as a part of a raw deflate stream that leans on nothing before it."""
+        """Return the content as a part of a raw deflate stream that needs no earlier part."""
         if self._deflated is None:
             self._deflated = _deflated(self.content)
         return self._deflated
@@ -63,12 +63,12 @@ def _dense(content: bytes) -> PreEncoded:
 
 def _inflated(deflated: bytes) -> PreEncoded:
     made = PreEncoded(zlib.decompressobj(-zlib.MAX_WBITS).decompress(deflated))
-    made._deflated = deflated  # noqa: SLF001 - its own other half
+    made._deflated = deflated  # noqa: SLF001 - the class is in this module
     return made
 
 
 def canonical(value: Any, default: Callable[[Any], Any] | None = None) -> str:
-    """The one text of a value. What JSON has no word for is a ValueError or TypeError."""
+    """Return the canonical text of a value. Raises ValueError or TypeError if JSON has none."""
     text = json.dumps(
         value,
         sort_keys=True,
@@ -83,7 +83,7 @@ def canonical(value: Any, default: Callable[[Any], Any] | None = None) -> str:
 
 
 def compressed(parts: list[bytes | PreEncoded]) -> bytes:
-    """The parts one after the other as one zlib stream."""
+    """Return the parts, concatenated, as one zlib stream."""
     made, check = [b"\x78\x01"], 1
     for part in parts:
         content = part.content if isinstance(part, PreEncoded) else part

@@ -1,8 +1,8 @@
-"""A column of texts that repeat, kept as one code per row and each text once.
+"""A column of repeating texts, stored as one code per row and each text once.
 
-- `names` holds no text twice; it may hold texts that no row has any more, after a slice.
-- The work on a slice is proportional to the slice; the texts are sorted, and made objects of
-  Python, at most once for all slices together.
+- `names` holds no text twice; after a slice it may hold texts that no row has any more.
+- The work on a slice is proportional to the slice; the texts are sorted, and converted to Python
+  objects, at most once for all slices together.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 class Names:
-    """Distinct texts in an order of their own, as Arrow and as Python have them."""
+    """Distinct texts in the order of their codes, as an Arrow array and as Python strings."""
 
     __slots__ = ("_array", "_ranks", "_texts")
 
     def __init__(self, array: pa.Array | None, texts: tuple[str, ...] | None = None) -> None:
-        """Trusts that one of the two is there, and that no text is there twice."""
+        """Assumes that one of the two is given, and that no text occurs twice."""
         self._array = array
         self._texts = texts
         self._ranks: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
@@ -42,7 +42,7 @@ class Names:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The texts as Python has them."""
+        """The texts as Python strings."""
         if self._texts is None:
             self._texts = tuple(self.array.to_pylist())
         return self._texts
@@ -51,7 +51,7 @@ class Names:
         return len(self.array if self._texts is None else self._texts)
 
     def ranks(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The codes in the order of their texts, and for each code its place in it."""
+        """Return the codes in the order of their texts, and for each code its rank."""
         if self._ranks is None:
             order = pc.sort_indices(self.array).to_numpy().astype(np.int64)
             rank = np.empty(len(order), np.int64)
@@ -69,21 +69,19 @@ class Labels:
 
     @classmethod
     def of(cls, array: pa.Array, path: str) -> Labels:
-        """The text forms of a column without nulls."""
-        columns.texts(
-            array.slice(0, 0), path
-        )  # a type that is no entity is refused before encoding
+        """Return the text forms of a column without nulls."""
+        columns.texts(array.slice(0, 0), path)  # refuse an unsupported type before encoding
         encoded = array.dictionary_encode()
         return cls(encoded.indices.to_numpy(), Names(columns.texts(encoded.dictionary, path)))
 
     @classmethod
     def one(cls, text: str, count: int) -> Labels:
-        """The same text for every row."""
+        """Return the same text for every row."""
         return cls(np.zeros(count, np.int32), Names(None, (text,)))
 
     @classmethod
     def concat(cls, runs: Sequence[Labels]) -> Labels:
-        """One run after the other."""
+        """Concatenate runs."""
         first = runs[0].names
         if all(run.names is first for run in runs):
             return cls(np.concatenate([run.codes for run in runs]), first)
@@ -110,15 +108,15 @@ class Labels:
         return self.names.texts
 
     def slice(self, start: int, stop: int) -> Labels:
-        """The rows [start, stop), without a copy."""
+        """Return the rows [start, stop), without a copy."""
         return Labels(self.codes[start:stop], self.names)
 
     def take(self, mask: NDArray[np.bool_]) -> Labels:
-        """The rows where the mask is true."""
+        """Return the rows where the mask is true."""
         return Labels(self.codes[mask], self.names)
 
     def distinct(self) -> tuple[NDArray[np.int32], NDArray[np.intp]]:
-        """The codes that rows have, and for each row its place among them."""
+        """Return the codes that occur, and for each row the index of its code among them."""
         if len(self.names) <= len(self.codes):
             used = np.zeros(len(self.names), np.bool_)
             used[self.codes] = True
@@ -129,11 +127,11 @@ class Labels:
         return present, places
 
     def texts_of(self, codes: NDArray[np.integer]) -> list[str]:
-        """The texts of these codes."""
+        """Return the texts of these codes."""
         return list(map(self.texts.__getitem__, codes.tolist()))
 
     def where(self, holds: Callable[[str], bool]) -> NDArray[np.bool_]:
-        """The rows whose text fulfils `holds`, which is asked once per distinct text."""
+        """Return a mask of the rows whose text fulfils `holds`, called once per distinct text."""
         present, places = self.distinct()
         answers = np.fromiter(map(holds, self.texts_of(present)), np.bool_, len(present))
         return cast("NDArray[np.bool_]", answers[places])

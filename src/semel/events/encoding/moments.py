@@ -1,11 +1,11 @@
-"""Dates and timestamps as text, also those that Arrow would write as another moment.
+"""Dates and timestamps as text, including those that Arrow would format as another moment.
 
 Always true:
-- Arrow has a text for the years -32767 to 32767. Beyond them it wraps a timestamp with a zone into
-  another year, and gives `<value out of range>` for any other: those are written by NumPy, in UTC;
-- Arrow cuts the seconds off an offset (Berlin was at +0053:28 until 1893): such a moment is written
-  in UTC too;
-- a column that holds neither is written as Arrow writes it, after a look at its bounds.
+- Arrow can format the years -32767 to 32767. Beyond them it wraps a timestamp with a zone into
+  another year, and returns `<value out of range>` for any other value: NumPy formats those, in UTC;
+- Arrow cuts the seconds off an offset (Berlin was at +0053:28 until 1893): such a moment is
+  formatted in UTC too;
+- a column that holds neither is formatted by Arrow, after a check of its bounds.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _DAY_S = 86_400
 
 
 def texts(array: pa.Array) -> pa.Array:
-    """Give the text of each date or timestamp: `2026-03-29`, `2026-03-29 01:30:00+0100`.
+    """Return the text of each date or timestamp: `2026-03-29`, `2026-03-29 01:30:00+0100`.
 
-    What Arrow cannot write rightly is in UTC, with a Z where the column has a zone.
+    A value that Arrow cannot format correctly is in UTC, with a Z if the column has a zone.
     """
     wrong = unwritable(array)
     if wrong is None:
@@ -50,8 +50,8 @@ def texts(array: pa.Array) -> pa.Array:
 
 
 def unwritable(array: pa.Array) -> NDArray[np.bool_] | None:
-    """Mark the values that Arrow would write as another moment, or not at all; None: there are
-    none.
+    """Return a mask of the values that Arrow would format as another moment, or not at all; None if
+    there are none.
     """
     kind = array.type
     per_day = 1 if pa.types.is_date(kind) else _DAY_S * PER_SECOND[kind.unit]
@@ -59,7 +59,7 @@ def unwritable(array: pa.Array) -> NDArray[np.bool_] | None:
     found = pc.min_max(numbers).as_py()
     if found["min"] is None:
         return None
-    first = max(FIRST_DAY * per_day, -(2**63) + 2 * per_day)  # local time may not overflow either
+    first = max(FIRST_DAY * per_day, -(2**63) + 2 * per_day)  # local time must not overflow either
     last = min(LAST_DAY * per_day, 2**63 - 1 - 2 * per_day)
     beyond = found["min"] < first or found["max"] > last
     early = _is_local(kind) and found["min"] < _WHOLE_MINUTES_S * PER_SECOND[kind.unit]
@@ -75,7 +75,7 @@ def unwritable(array: pa.Array) -> NDArray[np.bool_] | None:
 
 
 def _has_seconds(array: pa.Array, plain: Integers, beyond: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Mark the moments at which the zone is not whole minutes away from UTC."""
+    """Return a mask of the moments at which the zone's offset from UTC is not whole minutes."""
     kind = array.type
     inside = pa.array(np.where(beyond, 0, plain)).cast(kind)
     local = pc.local_timestamp(inside).cast(pa.int64()).to_numpy()
@@ -85,19 +85,19 @@ def _has_seconds(array: pa.Array, plain: Integers, beyond: NDArray[np.bool_]) ->
 
 
 def _is_local(kind: pa.DataType) -> bool:
-    """Whether it is written in a zone other than UTC."""
+    """Return whether values are formatted in a zone other than UTC."""
     return bool(pa.types.is_timestamp(kind) and kind.tz not in (None, "UTC"))
 
 
 def _numbers(array: pa.Array) -> pa.Array:
-    """Give dates as days, timestamps as their own units since 1970 in UTC."""
+    """Return dates as days, timestamps in their own units, since 1970 in UTC."""
     if pa.types.is_timestamp(array.type):
         return array.cast(pa.int64())
     return array.cast(pa.date32(), safe=False).cast(pa.int32()).cast(pa.int64())
 
 
 def _written(numbers: Integers, kind: pa.DataType) -> pa.Array:
-    """Write moments by NumPy. The day and the time of day apart: no number is NumPy's NaT then."""
+    """Format moments with NumPy; day and time of day separately, so that none is NumPy's NaT."""
     if pa.types.is_date(kind):
         return pa.array(np.datetime_as_string(numbers.astype("datetime64[D]")), pa.large_string())
     days, rest = np.divmod(numbers, _DAY_S * PER_SECOND[kind.unit])

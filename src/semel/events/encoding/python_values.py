@@ -1,8 +1,8 @@
-"""Values that Arrow holds and Python cannot: found by a look at columns, told in words.
+"""Values that Arrow can hold and Python cannot: how they are found and reported.
 
 - A timestamp of the year 9999 has no Python value in a zone east of Greenwich; nor has text that is
   not UTF-8.
-- A column whose values surely can be made is not made: only its bounds are looked at.
+- A column whose values are certain to convert is not converted: only its bounds are checked.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CANNOT = (OverflowError, ValueError)
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ArrowValue:
-    """A value as Arrow holds it, where Python has none: a text to read, and the value itself."""
+    """A value that Python cannot hold: a text to read, and the value as Arrow holds it."""
 
     text: str
     content: bytes
@@ -42,7 +42,7 @@ class ArrowValue:
 
     @classmethod
     def of(cls, array: pa.Array) -> ArrowValue:
-        """Keep the value of an array of one."""
+        """Make it from an array of one value."""
         out = pa.BufferOutputStream()
         batch = pa.RecordBatch.from_arrays([array], names=[""])
         with pa.ipc.new_stream(out, batch.schema) as stream:
@@ -50,12 +50,12 @@ class ArrowValue:
         return cls(_text(array), out.getvalue().to_pybytes())
 
     def array(self) -> pa.Array:
-        """Give the array of one again."""
+        """Return the array of one value."""
         return pa.ipc.open_stream(self.content).read_next_batch().column(0)
 
 
 def _text(array: pa.Array) -> str:
-    """Write a value down as well as it can be read."""
+    """Return the most readable text of a value."""
     kind = array.type
     try:
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
@@ -82,7 +82,7 @@ def require_values(rows: Rows) -> None:
 
 
 def refusal(rows: Rows, state: str = "") -> ConfigurationError:
-    """Name the first value that cannot be made, and its event."""
+    """Return the error that names the first value that cannot be converted, and its event."""
     for at in range(len(rows)):
         for name, array in zip(rows.batch.schema.names, rows.batch.columns, strict=True):
             try:
@@ -105,7 +105,7 @@ def _named(rows: Rows, at: int) -> str:
 
 
 def _surely(array: pa.Array) -> bool:
-    """Whether Python surely has every value of a column."""
+    """Return whether Python can certainly hold every value of a column."""
     kind = array.type
     if _is_plain(kind):
         return True
@@ -121,7 +121,7 @@ def _surely(array: pa.Array) -> bool:
 
 
 def _inner(array: pa.Array) -> list[pa.Array] | None:
-    """The arrays that a struct or a list is made of; None for what is neither."""
+    """Return the child arrays of a struct or a list; None for any other type."""
     if pa.types.is_struct(array.type):
         return list(array.flatten())
     if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):

@@ -1,8 +1,8 @@
-"""Identity, what makes an event the same event: one of three, chosen by the user.
+"""Event identity, which decides whether two events are the same: three kinds, chosen by the user.
 
-- `Position`: the source gives it. `Given`: columns are it. `Counter`: semel assigns it.
-- A description is frozen and travels; its stamper is made on the executor, one per partition and
-  attempt.
+- `Position`: the source provides it. `Given`: columns hold it. `Counter`: semel assigns it.
+- A description is frozen and is sent to executors; its stamper is made on the executor, one per
+  partition and attempt.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Identity by counter: semel assigns an entity's last id plus 1, 2, ... in the partition's order.
 
-- From the same state and the same rows come the same ids, wherever the borders of the batches lie.
-- The ids of an entity are gapless within a partition and go on from `last`.
+- The same state and the same rows produce the same ids, wherever the batches are split.
+- The ids of an entity are gapless within a partition and continue from `last`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Counter:
-    """For output that has no natural id; does not outlive the checkpoint."""
+    """For output that has no natural id; does not survive the loss of the checkpoint."""
 
     entity: str
     order_by: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class Counter:
         object.__setattr__(self, "order_by", names(self.order_by))
 
     def describe(self) -> dict[str, Any]:
-        """What may not change under a pipeline, as JSON."""
+        """Return the settings that must not change in a pipeline, as JSON."""
         return {
             "kind": self.kind,
             "entity": self.entity,
@@ -52,11 +52,11 @@ class Counter:
         }
 
     def columns(self) -> list[str]:
-        """The columns it looks at, as dotted paths."""
+        """Return the columns it reads, as dotted paths."""
         return once(*self.order_by, self.entity)
 
     def order_columns(self, schema: pa.Schema) -> list[str]:
-        """The declared order and the entity; every column decides ties, because ids follow it."""
+        """Return the declared order and the entity; all columns break ties, as ids follow it."""
         for each in schema:
             if pa.types.is_map(each.type):
                 raise ConfigurationError(
@@ -65,12 +65,12 @@ class Counter:
                 )
         return once(*self.order_by, self.entity, *schema.names)
 
-    def progress_ids(self, rows: Rows) -> EntityIds:  # noqa: ARG002 - the journal counts them
-        """None: the journal has the counters."""
+    def progress_ids(self, rows: Rows) -> EntityIds:  # noqa: ARG002 - the journal has them
+        """Return no ids: the journal has the counters."""
         return EntityIds.EMPTY
 
     def stamper(self, partition: str, *, last: Mapping[str, int] | None = None) -> CounterStamper:
-        """A stamper for one partition of one minibatch, going on from the last ids before it."""
+        """Return a stamper for one partition of one minibatch that continues from the last ids."""
         return CounterStamper(self, partition, {} if last is None else last)
 
 
@@ -88,7 +88,7 @@ class CounterStamper:
     _carried: list[pa.Array] | None = field(default=None, init=False)
 
     def stamp(self, batch: pa.RecordBatch) -> Rows:
-        """The next rows of the partition, each with the next id of its entity."""
+        """Return the next rows of the partition, each with the next id of its entity."""
         batch = columns.without_views(batch)
         path = self.identity.entity
         entity = columns.column(batch, path)
@@ -102,7 +102,7 @@ class CounterStamper:
         return Rows(batch, positions, labels, labels, (pa.array(self._number(labels)),))
 
     def state(self) -> dict[str, int]:
-        """The last id assigned to each entity of this partition so far."""
+        """Return the last id assigned to each entity of this partition so far."""
         return dict(zip(self._slots, self._ends.tolist(), strict=True))
 
     def _number(self, labels: Labels) -> NDArray[np.int64]:
@@ -113,7 +113,7 @@ class CounterStamper:
         return bases[labels.codes] + _occurrence(labels.codes, counts)
 
     def _find_slots(self, texts: tuple[str, ...]) -> NDArray[np.intp]:
-        """Where the last id of each entity is kept; one look-up per distinct entity of a batch."""
+        """Return the slot of each entity's last id; one lookup per distinct entity of a batch."""
         known = len(self._slots)
         slots = list(map(self._slots.get, texts))
         if None in slots:
@@ -145,14 +145,14 @@ class CounterStamper:
 
 
 def _occurrence(codes: NDArray[np.int32], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each row, the how-manieth of its code it is, from 1."""
+    """Return for each row its number among the rows of its code, from 1."""
     count = len(codes)
     ranks = np.arange(1, count + 1, dtype=np.int64)
     ranks -= np.repeat(np.cumsum(counts) - counts, counts)
     if (codes[1:] >= codes[:-1]).all():
         return ranks
     bits = max(count - 1, 1).bit_length()
-    # Code and row in one word: a plain sort of words is several times faster than a stable argsort.
+    # Code and row in one integer: a plain sort is several times faster than a stable argsort.
     words = (codes.astype(np.int64) << bits) | np.arange(count, dtype=np.int64)
     words.sort()
     placed = np.empty(count, np.int64)

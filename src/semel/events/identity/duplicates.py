@@ -1,7 +1,7 @@
-"""The events that went by, for the one case where a repeat need not stand beside its first.
+"""The set of events seen, for the one case where a repeat need not be next to its original.
 
-- 16 bytes per event: two independent 64-bit hashes; a false alarm needs both to meet.
-- Runs are merged as they double, so adding n events costs O(n log n) in all.
+- 16 bytes per event: two independent 64-bit hashes; a false alarm needs both to collide.
+- Runs are merged as they double, so adding n events costs O(n log n) in total.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Seen:
-    """A growing set of events, asked about a batch at a time."""
+    """A growing set of events, checked one batch at a time."""
 
     __slots__ = ("_runs",)
 
@@ -27,7 +27,7 @@ class Seen:
         self._runs: list[tuple[NDArray[np.uint64], NDArray[np.uint64]]] = []
 
     def add(self, rows: Rows) -> int | None:
-        """Add these rows; the index of one that was there before, or is there twice, or None."""
+        """Add these rows; return the index of one that was there before or is repeated, or None."""
         if not len(rows):
             return None
         left, right = _hash(rows, 0), _hash(rows, 1)
@@ -37,7 +37,7 @@ class Seen:
         if twice.any():
             return int(order[int(np.argmax(twice)) + 1])
         for known_left, known_right in self._runs:
-            # Two of the same first hash may stand side by side: look at both.
+            # Two entries with the same first hash may be adjacent: check both.
             at = np.searchsorted(known_left, left)
             for step in (0, 1):
                 near = np.minimum(at + step, len(known_left) - 1)
@@ -76,7 +76,7 @@ def _hash(rows: Rows, seed: int) -> NDArray[np.uint64]:
 
 
 def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of splitmix64: a bijection that spreads every bit over all."""
+    """Apply the finaliser of splitmix64: a bijection that spreads every bit over all bits."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))

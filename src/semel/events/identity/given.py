@@ -1,8 +1,8 @@
-"""Identity by columns: the producer, the ingress or the query itself gave every event its id.
+"""Identity by columns: the producer, the ingress or the query itself assigned every event its id.
 
-- Rows stand in the declared order, so repeats of an event with the same content are neighbours.
+- Rows are in the declared order, so repeats of an event with the same content are neighbours.
 - The same (entity, id) with the same content is one event; with other content it is `Diverged`.
-- With `increasing`, the ids of an entity rise within the partition.
+- With `increasing`, the ids of an entity increase within the partition.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Given:
-    """Columns are the identity: `entity` and one or several `event` columns."""
+    """Columns hold the identity: `entity` and one or several `event` columns."""
 
     entity: str
     event: tuple[str, ...]
@@ -52,7 +52,7 @@ class Given:
             raise ConfigurationError('given identity needs an event column: event="payment_id"')
 
     def describe(self) -> dict[str, Any]:
-        """What may not change under a pipeline, as JSON."""
+        """Return the settings that must not change in a pipeline, as JSON."""
         return {
             "kind": self.kind,
             "entity": self.entity,
@@ -63,29 +63,29 @@ class Given:
         }
 
     def columns(self) -> list[str]:
-        """The columns it looks at, as dotted paths."""
+        """Return the columns it reads, as dotted paths."""
         return once(*self.order_by, self.entity, *self.event)
 
     @property
     def memory(self) -> Memory:
-        """The highest id of each entity where ids increase, else every id."""
+        """The highest id of each entity if ids increase, otherwise every id."""
         return Memory.HIGHEST_IDS if self.increasing else Memory.ALL_IDS
 
-    def order_columns(self, schema: pa.Schema | None = None) -> list[str]:  # noqa: ARG002 - other columns decide nothing
-        """The declared order, or that of the ids, and the entity."""
+    def order_columns(self, schema: pa.Schema | None = None) -> list[str]:  # noqa: ARG002 - other columns are unused
+        """Return the declared order, or that of the ids, and the entity."""
         return once(*(self.order_by or self.event), self.entity, *self.event)
 
     def progress_ids(self, rows: Rows) -> EntityIds:
-        """The ids of the rows, or the highest of each entity where ids increase."""
+        """Return the ids of the rows, or the highest of each entity if ids increase."""
         return rows.last_id_sets() if self.increasing else rows.id_sets()
 
     def stamper(
         self,
         partition: str,
         *,
-        last: Mapping[str, int] | None = None,  # noqa: ARG002 - only counters go on from a state
+        last: Mapping[str, int] | None = None,  # noqa: ARG002 - only counters continue from a state
     ) -> GivenStamper:
-        """A stamper for one partition of one minibatch."""
+        """Return a stamper for one partition of one minibatch."""
         return GivenStamper(self, partition)
 
 
@@ -102,7 +102,7 @@ class GivenStamper:
     _last: dict[str, EventID] = field(default_factory=dict, init=False)
 
     def stamp(self, batch: pa.RecordBatch) -> Rows:
-        """The next rows of the partition, without those that repeat an event."""
+        """Return the next rows of the partition, without those that repeat an event."""
         rows = self._identified(columns.without_views(batch))
         rows = self._without_repeats(rows)
         if self.identity.order_by and self.identity.increasing:
@@ -120,7 +120,7 @@ class GivenStamper:
         return rows
 
     def state(self) -> dict[str, int]:
-        """Nothing: no ids are assigned."""
+        """Return an empty dict: no ids are assigned."""
         return {}
 
     def _identified(self, batch: pa.RecordBatch) -> Rows:
@@ -149,7 +149,7 @@ class GivenStamper:
             return rows
         carried = None if self._carried is None else self._carried[0]
         steps = columns.steps(rows.order, carried)
-        # A batch's first row has a predecessor only where there was a batch before it.
+        # A batch's first row has a predecessor only if there was an earlier batch.
         first = np.zeros(0 if carried else 1, np.bool_)
         falls, same = np.concatenate([first, steps.falls]), np.concatenate([first, steps.same])
         if falls.any():
@@ -169,7 +169,7 @@ class GivenStamper:
         return rows.take(~same)
 
     def _require_same_content(self, rows: Rows, same: NDArray[np.bool_]) -> None:
-        """Compare every repeat with its predecessor; the first row's is the carried one."""
+        """Compare every repeat with its predecessor; that of the first row is the carried row."""
         at = np.flatnonzero(same)
         if at[0] == 0 and self._carried is not None:
             self._compare(self._carried[1], rows.batch.slice(0, 1), rows, at[:1])
@@ -198,7 +198,7 @@ class GivenStamper:
                 )
 
     def _require_increasing(self, rows: Rows) -> None:
-        """Within every entity, ids rise from row to row and from batch to batch."""
+        """Require that the ids of each entity increase from row to row and from batch to batch."""
         present, places = rows.scopes.distinct()
         last: list[Any] = list(map(self._last.get, rows.scopes.texts_of(present)))
         known = np.flatnonzero([each is not None for each in last])

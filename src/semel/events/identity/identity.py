@@ -1,8 +1,8 @@
-"""What every way of identity promises: a stamper per partition, which turns batches into rows.
+"""The interface of identities: a stamper per partition, which turns batches into rows.
 
-- A stamper is fed a partition's batches in the partition's order, once, and numbers events from 0.
-- Fed the same rows it gives the same rows, wherever the borders of the batches lie.
-- It runs on an executor, for one attempt, and is thrown away with it.
+- A stamper gets a partition's batches once, in the partition's order, and numbers events from 0.
+- From the same rows it makes the same rows, wherever the batches are split.
+- It runs on an executor, for one attempt, and is discarded with it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Memory(Enum):
-    """What the ledger remembers of delivered events, so that a lost checkpoint repeats none."""
+    """What the ledger keeps of delivered events, so that a lost checkpoint causes no repeats."""
 
     POSITIONS = auto()
     HIGHEST_IDS = auto()
@@ -34,22 +34,22 @@ class Memory(Enum):
 
 
 class Stamper(Protocol):
-    """The identity of a partition's events, batch after batch."""
+    """Assigns identities to a partition's events, batch after batch."""
 
     repeats: int
     """How many rows were dropped as the same event again."""
 
     def stamp(self, batch: pa.RecordBatch) -> Rows:
-        """The next rows of the partition. Raises ConfigurationError or Diverged."""
+        """Return the next rows of the partition. Raises ConfigurationError or Diverged."""
         ...
 
     def state(self) -> dict[str, int]:
-        """The last id assigned to each entity of this partition so far, where ids are assigned."""
+        """Return the last id of each entity of this partition so far, if ids are assigned."""
         ...
 
 
 class Identity(Protocol):
-    """What makes an event the same event: `Position`, `Given` or `Counter`."""
+    """What identifies an event: `Position`, `Given` or `Counter`."""
 
     kind: ClassVar[str]
     survives_lost_checkpoint: ClassVar[bool]
@@ -67,35 +67,35 @@ class Identity(Protocol):
 
     @property
     def memory(self) -> Memory:
-        """What the ledger remembers of delivered events."""
+        """What the ledger keeps of delivered events."""
         ...
 
     def describe(self) -> dict[str, Any]:
-        """What may not change under a pipeline, as JSON."""
+        """Return the settings that must not change in a pipeline, as JSON."""
         ...
 
     def columns(self) -> list[str]:
-        """The columns it looks at, as dotted paths."""
+        """Return the columns it reads, as dotted paths."""
         ...
 
     def order_columns(self, schema: pa.Schema) -> list[str]:
-        """The columns, as dotted paths, that put a partition's rows into one total order."""
+        """Return the columns, as dotted paths, that put a partition's rows into one total order."""
         ...
 
     def progress_ids(self, rows: Rows) -> EntityIds:
-        """The ids that the progress row of a destination has to keep for these rows."""
+        """Return the ids that the progress row of a destination must keep for these rows."""
         ...
 
     def stamper(self, partition: str, *, last: Mapping[str, int] | None = None) -> Stamper:
-        """A stamper for one partition of one minibatch."""
+        """Return a stamper for one partition of one minibatch."""
         ...
 
 
 def names(value: str | tuple[str, ...] | list[str]) -> tuple[str, ...]:
-    """One column name or several, as a tuple."""
+    """Return one or several column names as a tuple."""
     return (value,) if isinstance(value, str) else tuple(value)
 
 
 def once(*paths: str | None) -> list[str]:
-    """Column paths without those left out, each at its first place only."""
+    """Return the column paths that are set, each at its first place only."""
     return list(dict.fromkeys(path for path in paths if path))

@@ -1,7 +1,7 @@
-"""Identity by position: source partition, offset, and ordinals of what was made of one offset.
+"""Identity by position: source partition, offset, and ordinals of the events made from one offset.
 
-- Positions of a source partition increase strictly; one that repeats is refused, never merged.
-- The scope is the source partition (`topic/3`). An entity, where named, is an ordering key only.
+- Positions of a source partition increase strictly; a repeated one is refused, never merged.
+- The scope is the source partition (`topic/3`). An entity, if named, is an ordering key only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Position:
-    """The source gives the identity: no look-up, no counter, no shuffle."""
+    """The source provides the identity: no lookup, no counter, no shuffle."""
 
     topic: str = "topic"
     partition: str = "partition"
@@ -46,7 +46,7 @@ class Position:
         object.__setattr__(self, "ordinals", names(self.ordinals))
 
     def describe(self) -> dict[str, Any]:
-        """What may not change under a pipeline, as JSON."""
+        """Return the settings that must not change in a pipeline, as JSON."""
         return {
             "kind": self.kind,
             "topic": self.topic,
@@ -58,28 +58,28 @@ class Position:
         }
 
     def columns(self) -> list[str]:
-        """The columns it looks at, as dotted paths."""
+        """Return the columns it reads, as dotted paths."""
         return once(self.topic, self.partition, self.offset, *self.ordinals, self.entity)
 
-    def order_columns(self, schema: pa.Schema) -> list[str]:  # noqa: ARG002 - other columns decide nothing
-        """Offset and ordinals: they are unique within a source partition."""
+    def order_columns(self, schema: pa.Schema) -> list[str]:  # noqa: ARG002 - other columns are unused
+        """Return offset and ordinals, which are unique within a source partition."""
         return once(self.offset, *self.ordinals)
 
-    def progress_ids(self, rows: Rows) -> EntityIds:  # noqa: ARG002 - the offset says it
-        """None: the progress row has the offset."""
+    def progress_ids(self, rows: Rows) -> EntityIds:  # noqa: ARG002 - the offset is enough
+        """Return no ids: the progress row has the offset."""
         return EntityIds.EMPTY
 
     def stamper(
         self,
         partition: str,
         *,
-        last: Mapping[str, int] | None = None,  # noqa: ARG002 - only counters go on from a state
+        last: Mapping[str, int] | None = None,  # noqa: ARG002 - only counters continue from a state
     ) -> PositionStamper:
-        """A stamper for one source partition of one minibatch."""
+        """Return a stamper for one source partition of one minibatch."""
         return PositionStamper(self, partition)
 
     def split(self, batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
-        """The batch cut where its source partition changes, for a task that holds several."""
+        """Split the batch where its source partition changes, for a task that holds several."""
         if not batch.num_rows:
             return []
         if batch.num_rows > 1 and self._is_of_one(batch):
@@ -105,8 +105,8 @@ class Position:
                 )
 
     def _is_of_one(self, batch: pa.RecordBatch) -> bool:
-        """Whether every row is surely of the partition that the first one is of: a look at two
-        columns, without taking them apart.
+        """Return whether every row is certainly of the first row's partition; compares two columns
+        without encoding them.
         """
         topic, number = (columns.column(batch, path) for path in (self.topic, self.partition))
         if topic.null_count or number.null_count:
@@ -120,7 +120,7 @@ class Position:
 
     @staticmethod
     def name(topic: str, partition: str) -> str:
-        """The source partition's name: `topic/3`. Only its last slash separates."""
+        """Return the source partition's name: `topic/3`. Only its last slash is a separator."""
         return f"{topic}/{partition.replace('%', '%25').replace('/', '%2F')}"
 
 
@@ -135,7 +135,7 @@ class PositionStamper:
     _carried: list[pa.Array] | None = field(default=None, init=False)
 
     def stamp(self, batch: pa.RecordBatch) -> Rows:
-        """The next rows of the source partition, in order of their offsets."""
+        """Return the next rows of the source partition, in order of their offsets."""
         batch = columns.without_views(batch)
         self.identity.require_partition(batch, self.partition)
         parts = tuple(self._part(batch, path) for path in self._paths())
@@ -156,7 +156,7 @@ class PositionStamper:
         return Rows(batch, positions, scopes, entities, parts, parts)
 
     def state(self) -> dict[str, int]:
-        """Nothing: no ids are assigned."""
+        """Return an empty dict: no ids are assigned."""
         return {}
 
     def _paths(self) -> tuple[str, ...]:
@@ -194,7 +194,7 @@ class PositionStamper:
             )
 
     def _event(self, parts: Sequence[pa.Array], row: int) -> str:
-        """Name a row of a batch; the one before its first is the one that is carried."""
+        """Return the name of a row of a batch; the row before the first is the carried row."""
         if row < 0 and self._carried is not None:
             parts, row = self._carried, 0
         values = [part[row].as_py() for part in parts]

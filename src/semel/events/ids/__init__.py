@@ -1,1 +1,1 @@
-"""Sets of event ids, kept on columns."""
+"""Sets of event ids, stored as columns."""

@@ -1,9 +1,9 @@
-"""Sets of event ids by scope as columns: how many ids there are costs arithmetic, not objects.
+"""Sets of event ids by scope as columns: the number of ids costs arithmetic, not Python objects.
 
 Always true:
-- scopes are distinct and stand in the order of their code points, which is that of their bytes;
-- the ids of scope n are the rows [borders[n], borders[n + 1]), at least one, and sorted;
-- integers are merged intervals [first, last]; a text is first and last at once.
+- scopes are distinct and sorted by code point, which is the same as by bytes;
+- the ids of scope n are the rows [borders[n], borders[n + 1]): at least one, and sorted;
+- integers are merged intervals [first, last]; for a text, first and last are the same.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class IdColumns:
 
     @classmethod
     def of(cls, names: Names, codes: NDArray[Any], ids: pa.Array) -> IdColumns:
-        """The ids of rows, at least one; a code says which name is the scope of its row."""
+        """Return the ids of rows, at least one; a row's code is the index of its scope's name."""
         order, ranks = names.ranks()
         return _united(names.array.take, order, ranks[codes], ids, ids)
 
     @classmethod
     def union(cls, parts: Sequence[IdColumns]) -> IdColumns:
-        """Every id that is in one of them; all are of one shape."""
+        """Return every id that is in any part; all parts are of one shape."""
         if len(parts) == 1:
             return parts[0]
         encoded = pa.concat_arrays([part.names for part in parts]).dictionary_encode()
@@ -60,7 +60,7 @@ class IdColumns:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> IdColumns | None:
-        """The sets that JSON tells in a form that `written` has; None where it is another form."""
+        """Return the sets of a JSON object in a form of `written`; None if it has another form."""
         if is_packed(value):
             parts = [cls(*columns) for columns in unpack(value)]
             if len({part.shape for part in parts}) > 1:
@@ -98,13 +98,13 @@ class IdColumns:
     def __len__(self) -> int:
         if self.shape == TEXT:
             return len(self.firsts)
-        # Modulo 2**64 a difference is right even where the ends are further apart than 2**63.
+        # Modulo 2**64 a difference is correct even if the ends are more than 2**63 apart.
         spans = self.lasts.to_numpy().view(np.uint64) - self.firsts.to_numpy().view(np.uint64)
         high, low = spans >> np.uint64(32), spans & np.uint64(2**32 - 1)
         return (int(high.sum()) << 32) + int(low.sum()) + len(spans)
 
     def equals(self, other: IdColumns) -> bool:
-        """Whether both hold the same ids."""
+        """Return whether both hold the same ids."""
         return bool(
             self.shape == other.shape
             and self.names.equals(other.names)
@@ -114,7 +114,7 @@ class IdColumns:
         )
 
     def sets(self) -> dict[str, IdSet]:
-        """A set for each scope."""
+        """Return a set for each scope."""
         items: list[Any] = self.firsts.to_pylist()
         if self.shape == INTEGER:
             items = list(zip(items, self.lasts.to_pylist(), strict=True))
@@ -122,7 +122,7 @@ class IdColumns:
         return {name: IdSet(self.shape, tuple(items[start:stop])) for name, (start, stop) in edges}
 
     def rows_of(self, places: Integers) -> tuple[Integers, Integers]:
-        """The rows of the scopes at these places, and for each row which of the places it is of."""
+        """Return the rows of the scopes at these places, and for each row which place it is of."""
         starts, counts = self.borders[places], self.borders[places + 1] - self.borders[places]
         owners = np.repeat(np.arange(len(places)), counts)
         before = np.cumsum(counts) - counts
@@ -130,12 +130,12 @@ class IdColumns:
 
     @property
     def dense(self) -> bool:
-        """Whether they are so many that they are written packed."""
+        """Whether there are so many ids that they are written packed."""
         return len(self.firsts) >= PACKED_MIN
 
     def written(self) -> bytes:
-        """The canonical JSON of {scope: ids}, where ids are [[first, last], ...] or texts; packed
-        where there are many.
+        """Return the canonical JSON of {scope: ids}, where ids are [[first, last], ...] or texts;
+        packed if there are many.
         """
         if self.dense:
             return pack(self.names, self.borders, self.firsts, self.lasts)
@@ -157,7 +157,7 @@ class IdColumns:
         return b"{" + cast("bytes", whole.as_buffer().to_pybytes()) + b"}"
 
     def _is_canonical(self) -> bool:
-        """Whether scopes have ids that are sorted, distinct and merged."""
+        """Return whether the ids of every scope are sorted, distinct and merged."""
         inner = np.ones(len(self.firsts), np.bool_)
         inner[self.borders[:-1]] = False
         if self.shape == TEXT:
@@ -171,7 +171,7 @@ class IdColumns:
 def _united(
     take: Any, order: Integers, owners: Integers, firsts: pa.Array, lasts: pa.Array
 ) -> IdColumns:
-    """Sort ids by their scope's rank and their own value, and merge what meets."""
+    """Sort ids by their scope's rank and their own value, and merge those that touch or overlap."""
     if pa.types.is_int64(firsts.type):
         owners, left, right = _merged(owners, firsts.to_numpy(), lasts.to_numpy())
         firsts = pa.array(left)
@@ -186,7 +186,7 @@ def _united(
 def _merged(
     owners: Integers, firsts: Integers, lasts: Integers
 ) -> tuple[Integers, Integers, Integers]:
-    """Intervals sorted by owner and first; the lasts are the firsts where each is of one number."""
+    """Return merged intervals by owner and first; `lasts` is `firsts` if each is one number."""
     if firsts is lasts or np.array_equal(firsts, lasts):
         owners, firsts = sorted_pairs(owners, firsts)
         lasts = firsts
@@ -204,7 +204,7 @@ def _merged(
 
 
 def _reached(owners: Integers, lasts: Integers) -> Integers:
-    """The greatest of the lasts so far of each owner."""
+    """Return the running maximum of `lasts` within each owner."""
     if (lasts[1:] >= lasts[:-1])[owners[1:] == owners[:-1]].all():
         return lasts
     values, places = np.unique(lasts, return_inverse=True)
@@ -214,7 +214,7 @@ def _reached(owners: Integers, lasts: Integers) -> Integers:
 
 
 def _distinct(owners: Integers, texts: pa.Array) -> tuple[Integers, pa.Array]:
-    """Texts sorted by owner and text, each once."""
+    """Return the texts sorted by owner and text, each once."""
     order = sorted_texts(owners, [texts])
     owners, texts = owners[order], texts.take(pa.array(order))
     fresh = np.ones(len(owners), np.bool_)
@@ -224,10 +224,10 @@ def _distinct(owners: Integers, texts: pa.Array) -> tuple[Integers, pa.Array]:
 
 
 def sorted_pairs(codes: NDArray[Any], numbers: Integers) -> tuple[Integers, Integers]:
-    """Codes and numbers sorted together.
+    """Return codes and numbers sorted together.
 
-    Ids mostly rise from row to row: then sorting by the code, stably, is all, and codes are sorted
-    by their digits. Otherwise a pair is one 64-bit word where it fits: far faster than two keys.
+    Ids mostly increase from row to row: then a stable sort by code, digit by digit, is enough.
+    Otherwise a pair is sorted as one 64-bit integer if it fits, which is far faster than two keys.
     """
     if _is_sorted(codes, numbers):
         return codes.astype(np.int64), numbers.copy()  # a view would keep the whole batch alive
@@ -246,8 +246,8 @@ def sorted_pairs(codes: NDArray[Any], numbers: Integers) -> tuple[Integers, Inte
 
 
 def _by_code(codes: NDArray[Any]) -> NDArray[np.intp]:
-    """The order of rows by code, ties as they come; 16 bits at a time NumPy sorts by counting.
-    There are fewer than 2**32 codes.
+    """Return the order of rows by code, ties in row order. NumPy sorts by counting 16 bits at a
+    time; there are fewer than 2**32 codes.
     """
     order = np.argsort((codes & 0xFFFF).astype(np.uint16), kind="stable")
     if len(codes) and int(codes.max()) > 0xFFFF:
@@ -256,7 +256,7 @@ def _by_code(codes: NDArray[Any]) -> NDArray[np.intp]:
 
 
 def sorted_texts(codes: NDArray[Any], parts: Sequence[pa.Array]) -> NDArray[np.intp]:
-    """The order of rows by code and ids, whose first part is a text or that have several parts."""
+    """Return the order of rows by code and id, for ids that are texts or have several parts."""
     if len(parts) == 1:
         by_text = pc.sort_indices(parts[0]).to_numpy()
     else:
@@ -268,20 +268,20 @@ def sorted_texts(codes: NDArray[Any], parts: Sequence[pa.Array]) -> NDArray[np.i
 
 
 def borders(codes: NDArray[Any]) -> Integers:
-    """Where each run of equal codes begins, and the end."""
+    """Return where each run of equal codes begins, and the end."""
     changes = np.flatnonzero(codes[1:] != codes[:-1]) + 1
     return np.concatenate([[0], changes, [len(codes)]])
 
 
 def _is_sorted(codes: NDArray[Any], numbers: Integers) -> bool:
-    """Whether there is nothing to sort: one scope and increasing ids, as positions have them."""
+    """Return whether there is nothing to sort: one scope and increasing ids, as positions have."""
     if codes[0] != codes[-1] or numbers[0] > numbers[-1]:
         return False
     return bool((codes == codes[0]).all() and (numbers[1:] >= numbers[:-1]).all())
 
 
 def json_inner(texts: pa.Array) -> pa.Array:
-    """The texts as they stand between quotes in JSON; nearly always as they are."""
+    """Return the texts escaped for JSON, without the quotes; nearly always they are unchanged."""
     _, ends, content = texts.buffers()
     if content is None or not content.size:
         return texts

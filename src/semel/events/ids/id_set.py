@@ -1,8 +1,8 @@
 """Sets of event ids, small enough to be the payload of a ledger row.
 
-- The ids of one set have one shape: all integers, all texts, or tuples whose parts agree;
-  anything else is a ValueError.
-- Integers are kept as merged inclusive intervals: an unbroken run is one pair, however long.
+- The ids of one set have one shape: all integers, all texts, or tuples whose parts agree; anything
+  else is a ValueError.
+- Integers are stored as merged inclusive intervals: a run without gaps is one pair, however long.
 - Sets are immutable, and equal sets have one JSON form.
 """
 
@@ -33,13 +33,13 @@ class IdSet:
     EMPTY: ClassVar[IdSet]
 
     def __init__(self, shape: Shape | None, items: tuple[Any, ...]) -> None:
-        """Trusts that `items` are sorted, merged and of this shape; `of` and `from_...` do not."""
+        """Assumes that `items` are sorted, merged and of this shape; `of` and `from_...` do not."""
         self._shape = shape if items else None
         self._items = items
 
     @classmethod
     def of(cls, ids: Iterable[EventID]) -> IdSet:
-        """The set of these ids. Raises ValueError where they are not of one shape."""
+        """Return the set of these ids. Raises ValueError if they are not of one shape."""
         if isinstance(ids, IdSet):
             return ids
         distinct: list[Any] = list(dict.fromkeys(ids))
@@ -55,7 +55,7 @@ class IdSet:
 
     @classmethod
     def from_intervals(cls, intervals: Iterable[Sequence[int]]) -> IdSet:
-        """The set of integers in these inclusive intervals, which may touch and overlap."""
+        """Return the set of integers in these inclusive intervals, which may touch and overlap."""
         pairs: list[Interval] = []
         for first, last in intervals:
             if _shape_of(first) != INTEGER or _shape_of(last) != INTEGER or last < first:
@@ -75,7 +75,7 @@ class IdSet:
             raise ValueError(f"a set of {self._shape} ids has no intervals")
         return self._items
 
-    def __contains__(self, id: object) -> bool:  # noqa: A002 - the word of the design
+    def __contains__(self, id: object) -> bool:  # noqa: A002 - the term of the design
         if not self._items or _shape_or_none(id) != self._shape:
             return False
         if self._shape == INTEGER:
@@ -135,17 +135,17 @@ class IdSet:
         return IdSet(shape, tuple(each for each in self._items if each in both))
 
     def isdisjoint(self, other: IdSet) -> bool:
-        """Whether no id is in both."""
+        """Return whether no id is in both."""
         return not self & other
 
     def max(self) -> EventID:
-        """The greatest id. Raises ValueError for the empty set."""
+        """Return the greatest id. Raises ValueError for the empty set."""
         if not self._items:
             raise ValueError("the empty set of event ids has no greatest id")
         return cast("EventID", self._items[-1][1] if self._shape == INTEGER else self._items[-1])
 
     def min(self) -> EventID:
-        """The least id. Raises ValueError for the empty set."""
+        """Return the least id. Raises ValueError for the empty set."""
         if not self._items:
             raise ValueError("the empty set of event ids has no least id")
         return cast("EventID", self._items[0][0] if self._shape == INTEGER else self._items[0])
@@ -159,7 +159,7 @@ class IdSet:
 
     @classmethod
     def from_json(cls, value: Any) -> IdSet:
-        """What `to_json` gave. Raises ValueError for anything else."""
+        """Read the output of `to_json`. Raises ValueError for anything else."""
         if isinstance(value, dict) and value.keys() == {"of"}:
             return cls.of(tuple(each) for each in value["of"])
         if isinstance(value, list) and all(isinstance(each, str) for each in value):
@@ -180,8 +180,8 @@ class IdSet:
 IdSet.EMPTY = IdSet(None, ())
 
 
-def shape_of(id: EventID) -> Shape:  # noqa: A002 - the word of the design
-    """The shape of an event id. Raises ValueError for what is not one."""
+def shape_of(id: EventID) -> Shape:  # noqa: A002 - the term of the design
+    """Return the shape of an event id. Raises ValueError for any other value."""
     return _shape_of(id)
 
 

@@ -1,7 +1,7 @@
-"""Sets of event ids by scope: what a span, a watermark or a destination has handled.
+"""Sets of event ids by scope: the events that a span, a watermark or a destination has handled.
 
-- Where the ids of all scopes are integers, or all texts, they are columns, and single sets are made
-  only where somebody asks for them.
+- If the ids of all scopes are integers, or all texts, they are stored as columns, and single sets
+  are made only on request.
 - Sets are immutable, and equal ones have one JSON text, however they were made.
 """
 
@@ -36,8 +36,8 @@ class EntityIds:
     EMPTY: ClassVar[EntityIds]
 
     def __init__(self, sets: dict[str, IdSet] | None, columns: IdColumns | None = None) -> None:
-        """Trusts that one of both is there, that no set is empty and that nobody else holds the
-        dictionary; `of` does not.
+        """Assumes that one of the two is given, that no set is empty and that the dictionary is not
+        shared; `of` does not.
         """
         self._made = sets
         self._columns = columns
@@ -46,12 +46,12 @@ class EntityIds:
 
     @classmethod
     def of(cls, sets: Mapping[str, Iterable[EventID]]) -> EntityIds:
-        """These sets by scope; anything that holds ids will do for a set."""
+        """Return these sets by scope; any iterable of ids is accepted as a set."""
         return cls({scope: kept for scope, ids in sets.items() if (kept := IdSet.of(ids))})
 
     @classmethod
     def union(cls, parts: Iterable[EntityIds]) -> EntityIds:
-        """Every id that is in one of them; gather first and unite once."""
+        """Return every id that is in any part. Collect the parts first and call this once."""
         some = [part for part in parts if part]
         if len(some) < 2:
             return some[0] if some else cls.EMPTY
@@ -73,30 +73,30 @@ class EntityIds:
 
     @property
     def columns(self) -> IdColumns | None:
-        """The sets as columns, where they are kept so."""
+        """The sets as columns, if they are stored as columns."""
         return self._columns
 
     def places_of(self, scopes: Sequence[str]) -> NDArray[np.int64]:
-        """Where these scopes stand in the columns, -1 for one that is not there."""
+        """Return the index of each scope in the columns, -1 for one that is not there."""
         if self._places is None:
             names = [] if self._columns is None else self._columns.names.to_pylist()
             self._places = dict(zip(names, range(len(names)), strict=True))
         return np.fromiter(map(self._places.get, scopes, repeat(-1)), np.int64, len(scopes))
 
-    def contains(self, scope: str, id: EventID) -> bool:  # noqa: A002 - the word of the design
-        """Whether this id of this scope is in the set."""
+    def contains(self, scope: str, id: EventID) -> bool:  # noqa: A002 - the term of the design
+        """Return whether this id of this scope is in the set."""
         return id in self._sets.get(scope, IdSet.EMPTY)
 
     def get(self, scope: str) -> IdSet:
-        """The ids of this scope, which may be none."""
+        """Return the ids of this scope, possibly none."""
         return self._sets.get(scope, IdSet.EMPTY)
 
     def items(self) -> ItemsView[str, IdSet]:
-        """The scopes that have ids, with them."""
+        """Return the scopes that have ids, with their ids."""
         return self._sets.items()
 
     def scopes(self) -> KeysView[str]:
-        """The scopes that have ids."""
+        """Return the scopes that have ids."""
         return self._sets.keys()
 
     def __len__(self) -> int:
@@ -137,16 +137,16 @@ class EntityIds:
         return EntityIds.of({scope: self._sets[scope] & other._sets[scope] for scope in both})
 
     def isdisjoint(self, other: EntityIds) -> bool:
-        """Whether no id of any scope is in both."""
+        """Return whether no id of any scope is in both."""
         both = self._sets.keys() & other._sets.keys()
         return all(self._sets[scope].isdisjoint(other._sets[scope]) for scope in both)
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON form of every set, sorted by scope."""
+        """Return the JSON form of every set, sorted by scope."""
         return {scope: self._sets[scope].to_json() for scope in sorted(self._sets)}
 
     def written(self) -> PreEncoded:
-        """The canonical text of `to_json`; a packed one where there are many ids."""
+        """Return the canonical text of `to_json`, packed if there are many ids."""
         if self._written is None:
             if self._columns is None:
                 self._written = PreEncoded(canonical(self.to_json()).encode())
@@ -156,7 +156,7 @@ class EntityIds:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> EntityIds:
-        """What `to_json` or `written` gave. Raises ValueError for anything else."""
+        """Read the output of `to_json` or `written`. Raises ValueError for anything else."""
         columns = IdColumns.from_json(value)
         if columns is not None:
             return cls(None, columns)
@@ -167,7 +167,7 @@ EntityIds.EMPTY = EntityIds.of({})
 
 
 def unpacked(value: Any) -> Any:
-    """The same JSON with every packed set in it written out, for people."""
+    """Return the same JSON with every packed set in it written out, for display."""
     if isinstance(value, list):
         return [unpacked(each) for each in value]
     if not isinstance(value, dict):
@@ -178,7 +178,7 @@ def unpacked(value: Any) -> Any:
 
 
 class Gathered:
-    """A growing union: parts are kept as they come and united many at a time."""
+    """A growing union: parts are collected, and united many at a time."""
 
     __slots__ = ("_levels",)
 
@@ -186,7 +186,7 @@ class Gathered:
         self._levels: list[list[EntityIds]] = []
 
     def add(self, ids: EntityIds) -> None:
-        """Take these ids too; adding n parts costs O(log n) unions of each."""
+        """Add these ids; with n parts, each part is united O(log n) times."""
         for level in self._levels:
             level.append(ids)
             if len(level) < GATHERED_MAX:
@@ -199,11 +199,11 @@ class Gathered:
         return any(self._parts())
 
     def ids(self) -> EntityIds:
-        """Every id that was added."""
+        """Return every id that was added."""
         return EntityIds.union(self._parts())
 
     def written(self) -> PreEncoded:
-        """The JSON of every id that was added; parts that are packed are not united for it."""
+        """Return the JSON of every id that was added; packed parts are joined, not united."""
         parts = [part.written() for part in self._parts() if part]
         shapes = {part.columns.shape for part in self._parts() if part.columns is not None}
         if len(parts) < 2 or len(shapes) > 1 or not all(part.dense for part in parts):

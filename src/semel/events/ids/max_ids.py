@@ -1,7 +1,7 @@
-"""The last id of each scope in runs that come one after the other, on columns.
+"""The last id of each scope in consecutive runs, on columns.
 
-Ids of a scope rise from row to row, so the last one is the greatest. A scope becomes a Python
-object only where somebody asks for one.
+The ids of a scope increase from row to row, so the last one is the greatest. A scope becomes a
+Python object only on request.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RUNS_MAX = 32
 
 
 class Latest:
-    """Takes runs in their order, and tells the last id of each scope."""
+    """Collects runs in their order, and returns the last id of each scope."""
 
     __slots__ = ("_runs",)
 
@@ -35,7 +35,7 @@ class Latest:
         self._runs: list[Run] = []
 
     def add(self, rows: Rows) -> None:
-        """Take the next run."""
+        """Add the next run."""
         if not len(rows):
             return
         last = last_rows(rows.scopes, rows.ids)
@@ -49,7 +49,7 @@ class Latest:
         return bool(self._runs)
 
     def ids(self) -> dict[str, EventID]:
-        """The last id of each scope."""
+        """Return the last id of each scope."""
         if not self._runs:
             return {}
         names, parts = _joined(self._runs)
@@ -58,7 +58,7 @@ class Latest:
         return dict(zip(names.to_pylist(), cast("list[EventID]", last), strict=True))
 
     def written(self, beside: int) -> PreEncoded:
-        """The canonical JSON of {scope: [last id, beside]}."""
+        """Return the canonical JSON of {scope: [last id, beside]}."""
         names, parts = _joined(self._runs)
         order = pc.sort_indices(names)
         pieces: list[Any] = []
@@ -75,12 +75,12 @@ class Latest:
 
 
 def _joined(runs: list[Run]) -> Run:
-    """One run of several: of a scope that is in some of them, the last one tells."""
+    """Join runs into one; for a scope that is in several of them, the last one decides."""
     if len(runs) == 1:
         return runs[0]
     encoded = pa.concat_arrays([names for names, _ in runs]).dictionary_encode()
     last = np.empty(len(encoded.dictionary), np.int64)
-    last[encoded.indices.to_numpy()] = np.arange(len(encoded))  # of several the last one stays
+    last[encoded.indices.to_numpy()] = np.arange(len(encoded))  # the last of several remains
     chosen = pa.array(last)
     columns = zip(*(parts for _, parts in runs), strict=True)
     return encoded.dictionary, tuple(pa.concat_arrays(list(each)).take(chosen) for each in columns)

@@ -1,7 +1,7 @@
 """Set arithmetic between a run of events and sets of event ids, on columns.
 
 - A run's ids are one array per part, int64 or string, without nulls; several parts are a tuple.
-- Python objects are made per scope, and per row only where ids are tuples.
+- Python objects are made per scope, and per row only if ids are tuples.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Parts = tuple[pa.Array, ...]
 
 
 def shape(parts: Parts) -> Shape:
-    """The shape of the ids that these arrays hold."""
+    """Return the shape of the ids that these arrays hold."""
     shapes = tuple(INTEGER if pa.types.is_int64(part.type) else TEXT for part in parts)
     return shapes[0] if len(shapes) == 1 else shapes
 
 
 def id_sets(scopes: Labels, parts: Parts) -> EntityIds:
-    """The ids of a run by scope."""
+    """Return the ids of a run by scope."""
     if not len(scopes):
         return EntityIds.EMPTY
     if len(parts) == 1:
@@ -57,12 +57,12 @@ def id_sets(scopes: Labels, parts: Parts) -> EntityIds:
 
 
 def last_rows(scopes: Labels, parts: Parts) -> NDArray[np.int64]:
-    """Of each scope in a run the row that has its greatest id."""
+    """Return for each scope of a run the row that has its greatest id."""
     if shape(parts) == INTEGER:
         numbers = parts[0].to_numpy()
         if (numbers[1:] >= numbers[:-1]).all():
             ends = np.full(len(scopes.names), -1, np.int64)
-            ends[scopes.codes] = np.arange(len(scopes))  # of several rows the last one stays
+            ends[scopes.codes] = np.arange(len(scopes))  # the last of several rows remains
             return ends[ends >= 0]
         order = np.lexsort((numbers, scopes.codes))
     else:
@@ -71,7 +71,7 @@ def last_rows(scopes: Labels, parts: Parts) -> NDArray[np.int64]:
 
 
 def last_ids(scopes: Labels, parts: Parts) -> dict[str, EventID]:
-    """The greatest id of each scope in a run."""
+    """Return the greatest id of each scope in a run."""
     if not len(scopes):
         return {}
     rows = last_rows(scopes, parts)
@@ -80,7 +80,7 @@ def last_ids(scopes: Labels, parts: Parts) -> dict[str, EventID]:
 
 
 def last_id_sets(scopes: Labels, parts: Parts) -> EntityIds:
-    """The greatest id of each scope in a run, as sets of one id."""
+    """Return the greatest id of each scope in a run, as sets of one id."""
     if not len(scopes):
         return EntityIds.EMPTY
     rows = last_rows(scopes, parts)
@@ -89,7 +89,7 @@ def last_id_sets(scopes: Labels, parts: Parts) -> EntityIds:
 
 
 def contained_in(scopes: Labels, parts: Parts, ids: EntityIds) -> NDArray[np.bool_]:
-    """The rows whose id is in the set of their scope."""
+    """Return a mask of the rows whose id is in the set of their scope."""
     found = np.zeros(len(scopes), np.bool_)
     if not ids or not len(scopes):
         return found
@@ -112,7 +112,7 @@ def contained_in(scopes: Labels, parts: Parts, ids: EntityIds) -> NDArray[np.boo
 
 
 def at_most(scopes: Labels, parts: Parts, last: Mapping[str, EventID]) -> NDArray[np.bool_]:
-    """The rows whose id is not greater than the last one of their scope."""
+    """Return a mask of the rows whose id is not greater than the last one of their scope."""
     if not last:
         return np.zeros(len(scopes), np.bool_)
     present, places = scopes.distinct()
@@ -139,7 +139,7 @@ def at_most(scopes: Labels, parts: Parts, last: Mapping[str, EventID]) -> NDArra
 def _against_integers(
     part: pa.Array, bounds: list[int | None], places: NDArray[np.intp]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Where ids are less than and equal to bounds, which may be greater than 64 bits hold."""
+    """Return where ids are less than, and where equal to, bounds that may not fit into 64 bits."""
     inside = [bound is not None and LEAST <= bound <= GREATEST for bound in bounds]
     fits = np.array(inside, np.bool_)[places]
     above = np.array([bound is not None and bound > GREATEST for bound in bounds], np.bool_)[places]
@@ -152,7 +152,7 @@ def _against_integers(
 def _in_columns(
     scopes: Labels, parts: Parts, ids: EntityIds, known: IdColumns
 ) -> NDArray[np.bool_]:
-    """The rows whose id is in the columns of their scope."""
+    """Return a mask of the rows whose id is in the columns of their scope."""
     present, places = scopes.distinct()
     found = ids.places_of(scopes.texts_of(present))
     shared = np.flatnonzero(found >= 0)
@@ -169,7 +169,7 @@ def _in_columns(
 
 
 def _keys(owners: NDArray[Any], texts: pa.Array) -> pa.Array:
-    """A text for each pair, no two pairs the same."""
+    """Return a text for each pair; different pairs have different texts."""
     return pc.binary_join_element_wise(pa.array(owners).cast(pa.string()), texts, "/")
 
 
@@ -180,7 +180,7 @@ def _in_intervals(
     firsts: NDArray[np.int64],
     lasts: NDArray[np.int64],
 ) -> NDArray[np.bool_]:
-    """Whether each number lies in an interval of its code: sort both together, look left."""
+    """Return whether each number lies in an interval of its code: sort both together, look left."""
     if not len(owners):
         return np.zeros(len(codes), np.bool_)
     every = np.concatenate([owners, codes])
@@ -189,7 +189,7 @@ def _in_intervals(
     order = np.lexsort((is_row, values, every))
     starts = np.where(is_row[order], -1, order)
     nearest = np.empty(len(order), np.int64)
-    # Intervals come sorted by code and first number, so the latest one seen is the greatest index.
+    # Intervals are sorted by code and first number, so the latest one has the greatest index.
     nearest[order] = np.maximum.accumulate(starts)
     nearest = nearest[len(owners) :]
     some = nearest >= 0
@@ -200,7 +200,7 @@ def _in_intervals(
 def _clipped(
     known: Mapping[int, IdSet],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """The intervals of the sets as far as 64-bit ids can be in them, sorted by code and first."""
+    """Return the intervals of the sets, clipped to 64-bit ids, sorted by code and first."""
     rows = [
         (code, max(first, LEAST), min(last, GREATEST))
         for code in sorted(known)
@@ -217,7 +217,7 @@ def _ids(parts: list[pa.Array]) -> list[Any]:
 
 
 def _shapes(ids: list[Any]) -> set[Shape]:
-    """The shapes among ids; where all are numbers or all texts, without a look at each."""
+    """Return the shapes of ids; if all are integers or all texts, without checking each."""
     kinds = set(map(type, ids))
     if kinds in ({int}, {str}):
         return {INTEGER if kinds == {int} else TEXT}

@@ -1,10 +1,10 @@
 """Large sets of ids as a compressed Arrow stream in one JSON text: `{"packed": "..."}`.
 
-- A set of ids by scope has a list for each scope, so a single text in its place is never one.
-- What is packed is read back as the same columns; people see it unpacked (`unpacked`).
-- Several streams in one text, with spaces between them, are a set that nobody has united yet.
-- A stream has its CRC-32 in front (`1a2b3c4d:...`), so that a damaged one is not read as other ids.
-  Version 0.1 wrote none: such a stream is looked at as a whole before it is believed.
+- A set of ids by scope has a list for each scope, so an object whose value is a text is not one.
+- Packed sets are read back as the same columns; they are displayed unpacked (`unpacked`).
+- Several streams in one text, separated by spaces, are a set that has not been united yet.
+- A stream is preceded by its CRC-32 (`1a2b3c4d:...`), so that a damaged one is not read as other
+  ids. Version 0.1 wrote none: such a stream is validated as a whole before it is used.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
 def is_packed(value: Mapping[str, Any]) -> bool:
-    """Whether this JSON object is a packed set."""
+    """Return whether this JSON object is a packed set."""
     return value.keys() == {PACKED} and isinstance(value[PACKED], str)
 
 
 def pack(names: pa.Array, borders: NDArray[np.int64], firsts: pa.Array, lasts: pa.Array) -> bytes:
-    """The JSON text of columns; numbers are kept as steps, which are small and repeat."""
+    """Return the JSON text of columns; integers are stored as steps, which are small and repeat."""
     columns = [names, _listed(borders, _steps(firsts))]
     if lasts is not firsts:
         beyond = lasts.to_numpy().view(np.uint64) - firsts.to_numpy().view(np.uint64)
@@ -53,12 +53,12 @@ def pack(names: pa.Array, borders: NDArray[np.int64], firsts: pa.Array, lasts: p
 
 
 def joined(packed: Iterable[bytes]) -> bytes:
-    """Packed sets as one, without a look into them."""
+    """Join packed sets into one, without reading them."""
     return _OPENED + b" ".join(each[len(_OPENED) : -len(_CLOSED)] for each in packed) + _CLOSED
 
 
 def unpack(value: Mapping[str, Any]) -> list[Columns]:
-    """The columns of a packed set, of each stream its own. Raises ValueError for what is none."""
+    """Return the columns of each stream of a packed set. Raises ValueError if it is not one."""
     try:
         return [_unpack(text) for text in value[PACKED].split(" ")]
     except (
@@ -95,7 +95,7 @@ def _unpack(text: str) -> Columns:
 
 
 def _require_whole(batch: pa.RecordBatch) -> None:
-    """See that a stream without a checksum is one that `pack` may have written."""
+    """Require that `pack` may have written this stream, which has no checksum."""
     batch.validate(full=True)
     scopes, firsts = batch.column("scope"), batch.column("first")
     lists = [firsts, *([batch.column("more")] if "more" in batch.schema.names else [])]
@@ -115,7 +115,7 @@ def _require_whole(batch: pa.RecordBatch) -> None:
 
 
 def _steps(firsts: pa.Array) -> pa.Array:
-    """Integers as the step from the one before, modulo 2**64; texts as they are."""
+    """Return integers as the step from the previous one, modulo 2**64; texts unchanged."""
     if not pa.types.is_int64(firsts.type):
         return firsts
     words = firsts.to_numpy().view(np.uint64)
