@@ -339,9 +339,9 @@ def test_a_row_that_belongs_to_nothing_is_found() -> None:
     ].replace('"number":2', '"number":99')
     store._tables["streams"]["given/x"] = store._tables["streams"]["given/base/a1/a1/0"]
     told = "\n".join(problems(store))
-    assert "its sink is not one of its pipeline's" in told
-    assert "it is of a minibatch that was never opened" in told
-    assert "its key has another number of parts" in told
+    assert "its sink is not registered for its pipeline" in told
+    assert "its minibatch was never opened" in told
+    assert "its key has the wrong number of parts" in told
 
 
 def test_what_a_running_pipeline_changes_between_two_looks_is_not_called_wrong() -> None:
