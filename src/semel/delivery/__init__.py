@@ -1,4 +1,4 @@
-"""Doing it: the protocol run for one partition, and the driver's part, without Spark."""
+"""Runs the protocol: the delivery of one partition and the driver's part, without Spark."""
 
 from semel.delivery.assignment import Assignment
 from semel.delivery.driver import Driver

@@ -1,7 +1,8 @@
-"""Calling a destination: what is tried again, for how long, and what each outcome is called.
+"""Calls a destination: what is retried, for how long, and how each outcome is classified.
 
-An error nobody classified is unknown. Opening a connection has no effect, so any error there can be
-tried again.
+Always true:
+- an unclassified error is an unknown outcome;
+- opening a connection has no effect, so any error there can be retried.
 """
 
 from __future__ import annotations
@@ -27,20 +28,22 @@ if TYPE_CHECKING:
 
 
 class Forgotten(Exception):
-    """What is to be called may have arrived before, and its key may not be remembered."""
+    """The events to send may have arrived before, and their key may be forgotten."""
 
 
 class RefusedInDoubt(OutcomeUnknown):
-    """It was refused, and an earlier call of it may have arrived: a refusal takes nothing back."""
+    """The event was refused, but an earlier call may have arrived: a refusal undoes nothing."""
 
     @classmethod
     def after(cls, why: Rejected) -> RefusedInDoubt:
-        """Say so of an event that was refused with `why`."""
+        """Return the error for an event that was refused with `why`."""
         return cls(f"{why}; an earlier call of it was not answered, so it may have arrived")
 
 
 def outcome(call: Callable[[], Receipt | None]) -> Receipt | DeliveryError:
-    """Make one call and say what came of it; only errors of semel's own pass through."""
+    """Make one call and return its outcome. Raises only semel's own errors other than
+    `DeliveryError`.
+    """
     try:
         receipt = call()
         if receipt is not None and not isinstance(receipt, Receipt):
@@ -49,7 +52,7 @@ def outcome(call: Callable[[], Receipt | None]) -> Receipt | DeliveryError:
         return error
     except SemelError:
         raise
-    except Exception as error:  # noqa: BLE001 - an error nobody classified is unknown
+    except Exception as error:  # noqa: BLE001 - an unclassified error is unknown
         return Unclassified.of(error)
     return DELIVERED if receipt is None else receipt
 
@@ -60,7 +63,7 @@ def call_patiently(
     runtime: Runtime,
     before_each: Callable[[], None] = lambda: None,
 ) -> Receipt | DeliveryError:
-    """Call, and call again while nothing arrived, until the sink's patience is at its end."""
+    """Call, and retry while nothing arrived, until the sink's retries are used up."""
     result: Receipt | DeliveryError = NotDelivered("not tried")
     for wait_s in retry.waits(runtime.random, runtime.clock.monotonic):
         if wait_s:
@@ -74,7 +77,9 @@ def call_patiently(
 
 
 def answer_of(probe: Callable[[Event], bool | None], event: Event) -> bool | None:
-    """Ask a probe about an event. Raises `OutcomeUnknown` for an answer that is still to be run."""
+    """Ask a probe about an event. Raises `OutcomeUnknown` for an answer that was not run (a
+    coroutine or generator).
+    """
     answer = probe(event)
     left = left_to_run(answer)
     if left is not None:
@@ -83,8 +88,8 @@ def answer_of(probe: Callable[[Event], bool | None], event: Event) -> bool | Non
 
 
 def forgets(sink: Sink, age_s: float) -> bool:
-    """Whether a REPEATABLE destination may have forgotten a key of this age before a repeat made
-    now has arrived.
+    """Whether a REPEATABLE destination may have forgotten a key of this age by the time a repeat
+    sent now arrives.
     """
     absorbs = sink.capability is Capability.REPEATABLE
     return absorbs and age_s + sink.deadline_s > sink.remembers_s
@@ -96,8 +101,8 @@ def open_session(
     runtime: Runtime,
     look_at: Callable[[Exception], None] = lambda _: None,
 ) -> AnySession:
-    """Open a session, patiently. Raises `NotDelivered` when the destination cannot be reached, and
-    what `look_at` raises of an error that nobody classified.
+    """Open a session, with retries. Raises `NotDelivered` if the destination cannot be reached, and
+    what `look_at` raises for an unclassified error.
     """
     last: Exception | None = None
     for _ in sink.retry.tries(runtime):
@@ -107,7 +112,7 @@ def open_session(
             last = error
         except SemelError:
             raise
-        except Exception as error:  # noqa: BLE001 - nothing is sent by connecting
+        except Exception as error:  # noqa: BLE001 - connecting sends nothing
             look_at(error)
             last = error
     raise NotDelivered(

@@ -1,10 +1,10 @@
 """Delivers one partition of one minibatch: one pass over its rows feeds every sink.
 
-Puts the batches of a partition together to runs that a step of a lane takes whole.
-
-What is done once for a run, looking up its entities above all, costs a fifth where five batches are
-one. Always true: rows keep their order, none waits that a step could have taken, and no run is made
-of more bytes than `GATHERED_BYTES` and the batch that passed it.
+Always true:
+- rows keep their order, and no row waits that a step could have taken;
+- the batches of a partition are gathered into runs that a step of a lane takes whole: the work done
+  once per run, above all looking up its entities, costs a fifth if five batches are one run;
+- no run has more bytes than `GATHERED_BYTES` and the batch that exceeded it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def way_of(lane: Lane) -> Strategy:
-    """Choose how the events of a lane reach its destination."""
+    """Choose the strategy that delivers the events of a lane."""
     if lane.sink.whole:
         return OverwriteStrategy(lane)
     if lane.sink.capability.records_intents:
@@ -46,8 +46,8 @@ def way_of(lane: Lane) -> Strategy:
 
 @contextlib.contextmanager
 def _giving_up(lanes: Sequence[Lane]) -> Iterator[None]:
-    """When a sink or the input fails, let every lane settle what it knows to be acknowledged: a
-    destination that is down puts nothing in doubt at another one.
+    """If a sink or the input fails, let every lane settle what it knows to be acknowledged: a
+    destination that is down puts no event of another one in doubt.
     """
     try:
         yield
@@ -56,14 +56,14 @@ def _giving_up(lanes: Sequence[Lane]) -> Iterator[None]:
     except Exception:
         for lane in lanes:
             if isinstance(lane.way, IntentStrategy):
-                with contextlib.suppress(Exception):  # the first error is the one that is told
+                with contextlib.suppress(Exception):  # the first error is the one to raise
                     lane.way.give_up()
         raise
 
 
 @dataclass
 class PartitionDelivery:
-    """Takes the batches of one partition, in its order, and delivers them to every sink."""
+    """Delivers the batches of one partition, in its order, to every sink."""
 
     assignment: Assignment
     sinks: Sequence[Sink]
@@ -74,18 +74,25 @@ class PartitionDelivery:
     """Events of partitions without a report: all of them were handled before a lost checkpoint."""
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> list[Report]:
-        """Deliver everything and report, one report for each sink that had events.
+        """Deliver everything and return one report for each sink that had events.
 
-        Raises `Fenced` when another attempt has the partition; its task must not succeed.
+        Raises `Fenced` if another attempt has the partition; then this task must not succeed.
         """
+        # 1. Only count a finished batch job. A sink that was added with a later minibatch gets
+        #    nothing of this one.
         if self.assignment.opening.counts:
             return count_partition(self.assignment, self.sinks, batches)
         later = self.assignment.opening.later
         sinks = [sink for sink in self.sinks if sink.name not in later]
         if not sinks:
             return []
+        # 2. Restore the counters as the previous minibatch left them, so that a replay after a
+        #    crash assigns the same ids.
         base = self._counters()
         stamper = self.assignment.identity.stamper(self.assignment.partition, last=base.values)
+        # 3. One pass over the input for all sinks. Each lane claims its partition in the ledger
+        #    before its first effect, so after a crash the next attempt finds what may have been
+        #    sent.
         with contextlib.ExitStack() as stack:
             lanes = [self._lane(sink, stack) for sink in sinks]
             with _giving_up(lanes):
@@ -93,9 +100,13 @@ class PartitionDelivery:
                     rows = stamper.stamp(batch)
                     for lane in lanes:
                         lane.push(rows)
+                # 4. Report only after every lane has finished: a task that fails before reports
+                #    nothing, so the driver cannot complete the minibatch without it.
                 reports = [report for lane in lanes if (report := lane.finish()) is not None]
             told = {report.sink for report in reports}
             self.skipped = sum(lane.figures.skipped for lane in lanes if lane.sink.name not in told)
+        # 5. Return the new counters with the reports. They are written in the commit that completes
+        #    the minibatch: a crash before it leaves the old ones for the replay.
         counted = stamper.state()
         if not counted:
             return reports
@@ -111,7 +122,7 @@ class PartitionDelivery:
         return lane
 
     def _counters(self) -> State:
-        """Give the counters as the minibatch before left them."""
+        """Return the counters as the previous minibatch left them."""
         if not self.assignment.identity.assigns_ids:
             return State()
         serial = self.assignment.opening.row.serial
@@ -125,8 +136,8 @@ GATHERED_BYTES = 64 << 20
 def gathered(
     batches: Iterable[pa.RecordBatch], wanted: Callable[[], int]
 ) -> Iterator[pa.RecordBatch]:
-    """Give the rows of `batches` in runs of as many as are wanted, or a multiple of it; copy only
-    where a run begins in one batch and ends in another.
+    """Yield the rows of `batches` in runs of as many as are wanted, or a multiple of it; copy only
+    if a run begins in one batch and ends in another.
     """
     kept: list[pa.RecordBatch] = []
     rows = size = 0

@@ -1,13 +1,14 @@
-"""The second stage of a delivery: what a sink has concluded is an event of the sink after it.
+"""The second stage of a delivery: each minibatch that a sink concludes is an event of a next sink.
 
 The steps for one minibatch: 1. record it as due, once the ledger has the minibatch complete; 2.
-claim it, which is the stage's intent; 3. send it; 4. record what came of it, the stage's complete.
+claim it, which is the stage's intent; 3. send it; 4. record the outcome, the stage's complete.
 
 Always true:
-- it is recorded once for its minibatch, whoever concludes it and however often: the key decides;
-- one that may have been sent is sent again only where the destination absorbs, tells or refuses it,
-  or where the policy or a person says so: it goes the way of every resend (`resending`);
-- they go one at a time, in the order of their minibatches.
+- it is recorded once for its minibatch, whichever run concludes it and however often: its key is
+  the same;
+- one that may have been sent is sent again only if the destination absorbs, reports or refuses a
+  repeat, or if the policy or a person says so: it is sent like every resend (`parking.resend`);
+- they are sent one at a time, in the order of their minibatches.
 """
 
 from __future__ import annotations
@@ -56,10 +57,10 @@ class Stages:
         self._runtime = runtime
 
     def hand_over(self, sink: Sink, ended: Ended) -> None:
-        """Hand a concluded minibatch to the stage after a sink, if there is one.
+        """Hand a concluded minibatch to the second stage of a sink, if there is one.
 
-        Raises `NotDelivered` where it surely did not arrive, `HeldInDoubt` under policy `stop`,
-        `Fenced` for a run that was replaced.
+        Raises `NotDelivered` if it surely did not arrive, `HeldInDoubt` under policy `stop`,
+        `Fenced` if the run was replaced.
         """
         stage = sink.stage
         if stage is None:
@@ -82,7 +83,7 @@ class Stages:
     # -- the steps
 
     def _due(self, sink: Sink, stage: Sink, ended: Ended) -> ParkedRow:
-        """Make the row that says what is to be sent."""
+        """Return the row that says what is to be sent."""
         batch = sink.announce(ended)
         return ParkedRow(
             entity=ended.sink,
@@ -101,7 +102,7 @@ class Stages:
         )
 
     def _record(self, stage: Sink, at: Key, row: ParkedRow) -> None:
-        """Record it as due; let go of older ones that were delivered without a doubt."""
+        """Record it as due; delete older ones that were delivered without a doubt."""
         open_key = make_key(OPEN_TABLE, self._client.pipeline)
         while True:
             text = self._client.read_one(open_key)
@@ -130,7 +131,7 @@ class Stages:
             return
 
     def _limit(self, stage: Sink, row: ParkedRow) -> None:
-        """See that no more waits than the stage allows."""
+        """Raise `HeldInDoubt` if more would wait than the stage allows."""
         rows = read_parked(self._client, stage.name)
         waiting = sum(not each.state.final for _, each, _ in rows)
         if waiting >= stage.park_limit:
@@ -141,15 +142,15 @@ class Stages:
             )
 
     def _wait_for_sender(self, stage: Sink) -> None:
-        """Wait until a sender before this one, of which nobody knows that it is gone, had all the
-        time that a lease and a call may take.
+        """Wait until an earlier sender that is not known to be gone had all the time that a lease
+        and a call may take.
         """
         left_s = Resending(self._client, stage, self._process, self._runtime).left_to_sender_s()
         if left_s > 0:
             self._runtime.clock.sleep(left_s)
 
     def _tell(self, stage: Sink, at: Key, ended: Ended) -> None:
-        """Say what waits for a person; stop where something can be tried again."""
+        """Log what waits for a person; raise if something can be tried again."""
         place = self._place(stage, ended.minibatch)
         row = self._standing(at)
         if row is None or row.state in (ParkedState.DELIVERED, ParkedState.DISCARDED):
@@ -187,8 +188,8 @@ class Stages:
 
 
 def _is_spent(row: ParkedRow, current: Minibatch) -> bool:
-    """Whether a row says nothing that is needed any more: its minibatch is not concluded again once
-    the next but one was, and nobody ever doubted it.
+    """Whether a row is not needed any more: its minibatch is not concluded again once the next but
+    one was, and it was never in doubt.
     """
     newer = (current.generation, current.batch - 1)
     older = (row.minibatch.generation, row.minibatch.batch) < newer

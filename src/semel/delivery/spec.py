@@ -1,4 +1,4 @@
-"""What a user asked for: which pipeline, how its events are told apart, and where they go."""
+"""The specification of a pipeline: its name, how its events are identified, and its sinks."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PipelineSpec:
-    """One pipeline as it was asked for. It travels to wherever the pipeline runs.
+    """One pipeline as the user specified it. It is sent to wherever the pipeline runs.
 
     Attributes:
         name: the pipeline's name in the ledger; a batch job's is `name@batch`.
-        partitions: over how many partitions entities are spread; None leaves it to semel.
-        order: whether the events of an entity arrive in order, where one is named.
-        accept_gap: go on although the input does not continue where the ledger stands.
-        remember_s: how long ids, and what became of parked events, are kept.
-        forms: of each column that gives an id, whether it is an integer, a text, a date, ...: the
-            same event under another form would be another event.
-        partition_by: which partition an entity belongs to, where its hash does not decide.
-        unknown_source: with positions, why nobody can tell whether a topic was made anew; nothing
-            where Kafka is asked.
+        partitions: the number of partitions over which entities are spread; if None, semel chooses.
+        order: whether the events of an entity arrive in order, if one is named.
+        accept_gap: proceed even if the input does not continue where the ledger stands.
+        remember_s: how long ids, and the outcomes of parked events, are kept.
+        forms: the type of each id column: integer, text, date, ...; the same event with an id of
+            another type would be another event.
+        partition_by: which partition an entity belongs to, if not by its hash.
+        unknown_source: with position identity, why semel cannot detect a recreated topic; empty if
+            Kafka is asked.
     """
 
     name: str
@@ -68,7 +68,7 @@ class PipelineSpec:
             )
 
     def _take_routing(self) -> None:
-        """Take the number of partitions from the routing, where it says one."""
+        """Take the number of partitions from the routing, if it has one."""
         if self.partition_by is None:
             return
         if not isinstance(self.partition_by, Routing):
@@ -92,7 +92,9 @@ class PipelineSpec:
             object.__setattr__(self, "partitions", own)
 
     def _refuse_park_limit(self, sink: Sink) -> None:
-        """What is parked at once has to fit, or the pipeline could stop with nothing to resolve."""
+        """Refuse a `park_limit` below what can be parked at once: the pipeline could stop with
+        nothing to resolve.
+        """
         if 0 < sink.park_limit < sink.parked_at_once:
             raise ConfigurationError(
                 f"pipeline {self.name!r}, sink {sink.name!r}: park_limit={sink.park_limit} is less "
@@ -102,7 +104,7 @@ class PipelineSpec:
             )
 
     def _worded(self, sink: Sink) -> Sink:
-        """Give the sink with the protocol's own values, where its policies were said in words."""
+        """Return the sink with policies of the protocol's enums, if they were given as strings."""
         if isinstance(sink.on_doubt, OnDoubt) and isinstance(sink.on_reject, OnReject):
             return sink
         try:

@@ -1,7 +1,7 @@
-"""Commands that import a user's module only look at it: while they do, no pipeline starts.
+"""Prevents pipelines from starting while a command only inspects a user's module.
 
-Always true: once a command has said that it looks, nothing starts in this process, not even from a
-thread that the module left behind; so there is one flag for the process, and nothing takes it back.
+Always true: after `only_look`, no pipeline starts in this process, not even from a thread that the
+module left behind; so there is one flag per process, and it is never cleared.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _looking: list[str] = []
 
 
 def only_look(doing: str) -> None:
-    """Refuse every start of a pipeline from here on, as long as this process lives.
+    """Refuse to start any pipeline for the rest of the life of this process.
 
     `doing` completes "start() is refused while ...".
     """
@@ -20,7 +20,7 @@ def only_look(doing: str) -> None:
 
 
 def refuse_while_looking(pipeline: str, call: str) -> None:
-    """Raise `ConfigurationError` where `call` would deliver while a command only looks."""
+    """Raise `ConfigurationError` if `call` would deliver while a command only looks."""
     for doing in _looking:
         raise ConfigurationError(
             f"pipeline {pipeline!r}: {call} is refused while {doing}; nothing was started and "

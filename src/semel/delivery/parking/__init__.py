@@ -1,1 +1,1 @@
-"""Events that wait beside the stream: parking, doubt, resends."""
+"""Events kept beside the stream: parked, in doubt, or to be resent."""

@@ -1,7 +1,7 @@
-"""Doubt: what becomes of single events that were rejected, or that may have arrived.
+"""Doubt: what happens to single events that were rejected, or that may have arrived.
 
-No protocol can tell "sent, reply lost" from "not sent" without help from the destination. So it is
-bounded, recorded, and decided by a policy of the user's or by a person.
+Always true: a doubt is bounded, recorded, and decided by the user's policy or by a person, because
+no protocol can distinguish "sent, reply lost" from "not sent" without help from the destination.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Verdicts:
-    """What is to be done about the undelivered events of a chunk, by their place in it."""
+    """What to do with the undelivered events of a chunk, by their place in it."""
 
     to_park: list[ParkedRow] = field(default_factory=list)
     to_send: list[int] = field(default_factory=list)
@@ -51,16 +51,16 @@ class Doubts:
         self._unsure: EntityIds | None = None
 
     def read(self) -> list[ParkedRow]:
-        """Take note of doubts that an earlier attempt has recorded; give all that it parked."""
+        """Remember the doubts that an earlier attempt recorded; return all that it parked."""
         rows = self._lane.read_marks()
         self._recorded.update(row.position for row in rows)
         return rows
 
     def wait_out_the_attempt_before(self) -> None:
-        """Wait until no call of an attempt before this one can be in flight.
+        """Wait until no call of an earlier attempt can be in flight.
 
-        A process known to be gone starts none any more, so the lease is saved if it had itself
-        waited. The calls it had begun may still arrive, so the deadline never is.
+        A process known to be gone starts no call any more, so the lease is saved if it had itself
+        waited. The calls that it had begun may still arrive, so the deadline is always waited for.
         """
         lane = self._lane
         before = lane.claim.predecessor
@@ -74,8 +74,8 @@ class Doubts:
         lane.runtime.clock.sleep(before.deadline_s + (0.0 if gone else before.lease_s))
 
     def report_late(self, chunks: Sequence[Chunk]) -> None:
-        """Record calls of this replaced attempt that may have arrived twice; nobody else can know
-        of them.
+        """Record calls of this replaced attempt that may have arrived twice; only this attempt
+        knows of them.
         """
         lane = self._lane
         for chunk in chunks:
@@ -93,10 +93,10 @@ class Doubts:
         found_so: bool = False,
         counts: bool = True,
     ) -> Verdicts:
-        """Say what is parked and what is sent (again), in the order of the rows.
+        """Decide what is parked and what is sent (again), in the order of the rows.
 
-        `found_so` says that an attempt before this one left the doubt. Neither that nor what was
-        refused counts against the destination, and nothing does unless it `counts`.
+        `found_so` means that an earlier attempt left the doubt. Neither that nor a refusal counts
+        against the destination, and nothing does if `counts` is False.
         """
         verdicts = Verdicts(found_so=found_so)
         failures = {at: self._with_doubt(rows, at, why) for at, why in failures.items()}
@@ -111,7 +111,7 @@ class Doubts:
             elif isinstance(why, OutcomeUnknown):
                 parked = len(verdicts.to_park)
                 self._doubt(verdicts, rows, at, why)
-                first = id(why) not in counted  # one call has one outcome, of however many events
+                first = id(why) not in counted  # one call has one outcome, for however many events
                 if counts and first and not found_so and not isinstance(why, RefusedInDoubt):
                     counted.add(id(why))
                     self._count(verdicts, rows, at, why, parked)
@@ -122,7 +122,7 @@ class Doubts:
     def _count(
         self, verdicts: Verdicts, rows: Rows, at: int, why: OutcomeUnknown, parked: int
     ) -> None:
-        """Count a call without an outcome against the sink, also in the rows made since `parked`;
+        """Count a call without an outcome against the sink, also in the rows added since `parked`;
         too many stop the query, and so does broken code, once this is recorded.
         """
         faults = self._lane.faults
@@ -134,7 +134,9 @@ class Doubts:
         verdicts.stop = faults.count(rows, at, why) or verdicts.stop
 
     def _with_doubt(self, rows: Rows, at: int, why: DeliveryError) -> DeliveryError:
-        """A refusal takes nothing back: what was in doubt and was sent again stays so."""
+        """Return the failure, or a doubt for a refused event that was in doubt and was sent again:
+        a refusal undoes nothing.
+        """
         if not isinstance(why, Rejected):
             return why
         before = int(rows.positions[at]) in self._recorded or self.was_sent_before(rows, at)
@@ -169,13 +171,13 @@ class Doubts:
                 self._ask(verdicts, rows, at, why)
 
     def _ask(self, verdicts: Verdicts, rows: Rows, at: int, why: OutcomeUnknown) -> None:
-        """Ask the user's function: arrived, not arrived, or nobody can tell."""
+        """Ask the user's function: arrived, not arrived, or unknown."""
         lane = self._lane
         position = int(rows.positions[at])
         event = lane.chunk(rows, position, position + 1).event(at)
         try:
             arrived = None if lane.sink.probe is None else answer_of(lane.sink.probe, event)
-        except Exception as error:  # noqa: BLE001 - a probe that fails cannot tell
+        except Exception as error:  # noqa: BLE001 - a failed probe answers nothing
             lane.faults.trace(Unclassified.of(error))
             arrived, why = None, OutcomeUnknown(f"{why}; the probe failed: {plain_text(error)}")
         if arrived is None:
@@ -201,7 +203,7 @@ class Doubts:
 
 
 def stop_if_held(client: LedgerClient, sink: Sink, place: str) -> None:
-    """Let nothing go on under policy `stop` before a person has said what happened.
+    """Stop under policy `stop` until a person has decided every event in doubt.
 
     Raises `HeldInDoubt`, which names the `place`.
     """

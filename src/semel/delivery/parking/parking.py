@@ -1,6 +1,7 @@
-"""Makes parked rows of events: their payload goes with them, and the stream goes on.
+"""Makes parked rows of events: their payload is stored with them, and the stream continues.
 
-Events that were parked when a generation was closed get their payload when they come again.
+Always true: an event that was parked when a generation was closed gets its payload when it comes
+again.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 
 def state_after(why: DeliveryError) -> ParkedState:
-    """Say as what an event is parked that progress has passed: a dead letter, to be sent again
-    where nothing arrived, in doubt where nobody knows.
+    """Return the state in which an event is parked that progress has passed: a dead letter if it
+    was refused, to be resent if nothing arrived, in doubt if the outcome is unknown.
     """
     if isinstance(why, Rejected):
         return ParkedState.REJECTED
@@ -38,7 +39,7 @@ def state_after(why: DeliveryError) -> ParkedState:
 
 
 def parked_row(lane: Lane, rows: Rows, at: int, state: ParkedState, why: str) -> ParkedRow:
-    """Make the parked row of one event; whether it holds its entity back follows from its state."""
+    """Return the parked row of one event; its state decides whether it holds its entity back."""
     blocks = state is ParkedState.RESEND or (
         lane.ordered(rows)
         and (
@@ -66,7 +67,9 @@ def parked_row(lane: Lane, rows: Rows, at: int, state: ParkedState, why: str) ->
 
 
 def value_of(rows: Rows, at: int) -> dict[str, Any]:
-    """Give the columns of one event as the ledger keeps them, also what Python cannot hold."""
+    """Return the columns of one event as the ledger keeps them, also values that Python cannot
+    hold.
+    """
     batch = rows.batch.slice(at, 1)
     return dict(zip(batch.schema.names, map(_kept, batch.columns), strict=True))
 
@@ -75,19 +78,19 @@ def _kept(array: pa.Array) -> Any:
     try:
         value = array[0].as_py()
         payloads.encode_value(value)
-        pa.array([value], array.type)  # what Python holds, Arrow may not take back
+        pa.array([value], array.type)  # a value that Python holds may not convert back to Arrow
     except (pa.ArrowException, *CANNOT, TypeError):
         return ArrowValue.of(array)
     return value
 
 
 def schema_text(rows: Rows) -> str:
-    """Write the schema of the rows down, so that a parked event can be made again as it was."""
+    """Return the schema of the rows as text, so that a parked event can be restored as it was."""
     return base64.b64encode(rows.batch.schema.serialize().to_pybytes()).decode()
 
 
 def rows_of(row: ParkedRow) -> Rows:
-    """Make rows of a parked event, with the schema it came with."""
+    """Restore the rows of a parked event, with the schema it came with."""
     if row.schema is None or row.value is None:
         raise ValueError(f"event {row.event} of {row.entity!r} has no payload yet")
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(row.schema)))
@@ -123,7 +126,7 @@ class Expected:
         }
 
     def fill(self, rows: Rows, schema: str) -> None:
-        """Give their payload to those among `rows` that are expected."""
+        """Store the payload of those among `rows` that are expected."""
         if not self._missing:
             return
         for at in np.flatnonzero(rows.contained_in(ids_of(self._missing))).tolist():
@@ -133,7 +136,7 @@ class Expected:
 
 
 def ids_of(events: Iterable[tuple[str, EventID]]) -> EntityIds:
-    """Put events, each a scope and an id, together to sets."""
+    """Return events, each a scope and an id, as sets."""
     found: dict[str, list[EventID]] = {}
     for scope, event in events:
         found.setdefault(scope, []).append(event)

@@ -1,11 +1,12 @@
-"""Draining parked events: what a person wants sent again, and what waited behind it.
+"""Drains parked events: those that a person wants resent, and those that waited behind them.
 
 Always true:
 - the parked events of an entity are sent in the order in which they came, one at a time;
-- nothing that may have been sent is sent, unless the destination absorbs, tells or refuses it, or a
-  policy or a person said so - and then not before the last call of whoever sent it first has ended;
-- no event can stop the stream or keep the slot for ever: what surely did not arrive and cannot be
-  sent is a dead letter again, what may have arrived and nobody can answer for is held.
+- an event that may have been sent is not sent, unless the destination absorbs, reports or refuses a
+  repeat, or a policy or a person said so - and then not before the last call of its first sender
+  has ended;
+- no event can stop the stream or keep the slot for ever: one that surely did not arrive and cannot
+  be sent is a dead letter again, one that may have arrived and gets no answer is held.
 """
 
 from __future__ import annotations
@@ -58,10 +59,10 @@ _MOMENT_S = 0.1
 
 @dataclass
 class Resending:
-    """Sends what is parked and free to go, for one sink. Run by the driver between minibatches, or
-    by a person.
+    """Sends the parked events of one sink that are free to go. Run by the driver between
+    minibatches, or by a person.
 
-    For SEQUENCED only the partition's own task may append: it gives its `partition` and its
+    For SEQUENCED only the partition's own task may append: it passes its `partition` and its
     `session`. An event that may not go yet is waited for, or with `waits=False` left for later.
     """
 
@@ -80,12 +81,12 @@ class Resending:
         self._unanswered: set[str] = set()
 
     def drain(self) -> int:
-        """Send what is free to go; say how many events were sent."""
+        """Send what is free to go; return how many events were sent."""
         if self.sink.capability is Capability.SEQUENCED and self.session is None:
             return 0
         heads = read_heads(self.client, self.sink.name)
         if heads and is_replayed_next(self.client):
-            return 0  # what is parked comes with the replay
+            return 0  # the replay brings the parked events
         return sum(self._drain(entity) for entity in heads)
 
     def _drain(self, entity: Entity) -> int:
@@ -125,16 +126,16 @@ class Resending:
     # -- one event
 
     def _send(self, item: Item) -> bool:
-        """Send one event, or find out what became of it; False when draining has to stop."""
+        """Send one event, or find out its outcome; False if draining has to stop."""
         claimed = self._claim(item)
         return claimed is not None and self._finish(claimed)
 
     def _finish(self, claimed: Claimed) -> bool:
-        """Send what is claimed and record what came of it, unless a later sender does."""
+        """Send what is claimed and record the outcome, unless a later sender does."""
         try:
             return self._settle(claimed)
         except Fenced:
-            if self.session is not None:  # the log's writer, so perhaps the whole task is
+            if self.session is not None:  # the log's writer, so the whole task may be fenced
                 raise
             return False
         except Unanswered as unanswered:
@@ -147,19 +148,25 @@ class Resending:
                 claimed, "sending (no answer; the destination is asked again what became of it)"
             )
             self._unanswered.add(claimed.key.key)
-            return False  # it stays claimed, and the next drain asks what became of it
+            return False  # it stays claimed, and the next drain asks for its outcome
 
     def _settle(self, claimed: Claimed) -> bool:
+        # 1. Wait for calls in flight: an earlier sender that crashed may have begun one that still
+        #    arrives.
         taken_over = claimed.was.state is ParkedState.SENDING
         twice = taken_over and self._sends_again
         self._wait_before(claimed, taken_over=taken_over)
+        # 2. Send, but ask first if it was taken over: its sender crashed before it recorded an
+        #    outcome.
         result = self._sent(claimed, taken_over=taken_over)
         if isinstance(result, OutcomeUnknown) and not taken_over and self._asks:
             self.runtime.clock.sleep(self.sink.deadline_s)
             result = self._again.ask(claimed)
+        # 3. Record the outcome in the commit that frees the slot. After a crash before it, the
+        #    event is still claimed, and the next sender asks for its outcome.
         if isinstance(result, NotDelivered):
             if taken_over and self.sink.capability is Capability.REPEATABLE:
-                raise Unanswered  # by the claim it is known since when it may have been sent
+                raise Unanswered  # the claim says since when it may have been sent
             again = ParkedState.RESEND if taken_over else claimed.was.state
             self._record(claimed, again, str(result), blocks=True, doubted=twice)
             return False
@@ -167,7 +174,7 @@ class Resending:
             self._record(claimed, ParkedState.DELIVERED, SENT_AGAIN, blocks=False, doubted=twice)
             return True
         if isinstance(result, Rejected) and claimed.was.doubted:
-            result = RefusedInDoubt.after(result)  # it takes nothing back of what was in doubt
+            result = RefusedInDoubt.after(result)  # a refusal undoes nothing that was in doubt
         if isinstance(result, Rejected):
             waits = self.sink.on_reject is OnReject.BLOCK or isinstance(result, Unsendable)
             blocks = waits and claimed.was.blocks
@@ -176,16 +183,16 @@ class Resending:
         return self._doubt(claimed, result)
 
     def _sent(self, claimed: Claimed, *, taken_over: bool) -> Receipt | DeliveryError:
-        """Send it. Raises `Unanswered` where it may have arrived and nobody says so."""
+        """Send it. Raises `Unanswered` if it may have arrived and there is no answer."""
         try:
             return self._again.deliver(claimed, taken_over=taken_over)
         except (NotDelivered, OutcomeUnknown) as error:
             if taken_over or isinstance(error, OutcomeUnknown):
-                raise Unanswered from error  # nobody answered, and it may have arrived before
-            return error  # nobody answered, so nothing was sent
+                raise Unanswered from error  # no answer, and it may have arrived before
+            return error  # no answer, so nothing was sent
         except ConfigurationError as error:
             if taken_over:
-                raise Unanswered from error  # nobody was asked, and it may have arrived before
+                raise Unanswered from error  # nothing was asked, and it may have arrived before
             return Unsendable(str(error))
         except (SemelError, Unanswered):
             raise
@@ -201,14 +208,12 @@ class Resending:
         blocks: bool,
         doubted: bool = False,
     ) -> None:
-        """Record what came of it, and say so in the log. Raises `Fenced` where a later sender has
-        it.
-        """
+        """Record the outcome, and log it. Raises `Fenced` if a later sender has it."""
         self._resends.settle(claimed, state, why, blocks=blocks, doubted=doubted)
         self._tell(claimed, f"{state.value} ({why})")
 
     def _tell(self, claimed: Claimed, outcome: str) -> None:
-        """Say which parked event was sent, who asked for it, and what came of it."""
+        """Log which parked event was sent, who asked for it, and the outcome."""
         row = claimed.row
         asked = f"asked for by {row.by}" if row.by else "whose turn it was"
         log.info(
@@ -223,19 +228,19 @@ class Resending:
         )
 
     def _claim(self, item: Item) -> Claimed | None:
-        """Take the event; first free the slot from a sender that did not come to an end."""
+        """Claim the event; first free the slot from a sender that recorded no outcome."""
         slot = self._resends.slot()
         if slot is not None and slot.current is not None:
             if not self._given_up(slot) or slot.current in self._unanswered:
                 return None
             stuck = self._resends.at(slot.current)
             if stuck is not None and stuck[1].state is not ParkedState.SENDING:
-                return None  # its sender came to an end meanwhile
+                return None  # its sender has ended meanwhile
             if stuck is not None and stuck[0] != item[0]:
                 left = self._resends.claim(*stuck)
                 if left is None:
                     return None
-                self._finish(left)  # whatever came of it: where the slot is free, it is free
+                self._finish(left)  # whatever the outcome: the next claim needs a free slot
             else:
                 item = stuck or item
         return self._resends.claim(*item)
@@ -250,8 +255,8 @@ class Resending:
         return self.runtime.gone(slot.process) or since > self.sink.lease_s + self.sink.deadline_s
 
     def left_to_sender_s(self) -> float:
-        """How long the sender that has the slot may still be at it; 0 where nobody has it, or it
-        can be taken over.
+        """Return how long the sender that has the slot may still be sending; 0 if there is none, or
+        it can be taken over.
         """
         slot = self._resends.slot()
         if slot is None or slot.current is None or self._given_up(slot):
@@ -260,8 +265,8 @@ class Resending:
         return max(self.sink.lease_s + self.sink.deadline_s - since, 0.0) + _MOMENT_S
 
     def _wait_before(self, claimed: Claimed, *, taken_over: bool) -> None:
-        """Let the calls of whoever had the event before come to an end, where the destination
-        fences nobody.
+        """Wait for the calls of an earlier sender of the event to end, if the destination does not
+        fence.
         """
         tells = self.sink.capability in (Capability.PROBING, Capability.OPAQUE)
         if taken_over and tells:
@@ -270,7 +275,7 @@ class Resending:
             self.runtime.clock.sleep(left)
 
     def _left_s(self, row: ParkedRow) -> float:
-        """How long a call from before an event was parked may still come to its end."""
+        """Return how long a call from before an event was parked may still take."""
         absorbs = self.sink.capability is Capability.REPEATABLE and self.sink.keyed_by_event
         fences = self.sink.capability in (Capability.TRANSACTIONAL, Capability.SEQUENCED)
         if fences or absorbs or not row.doubted or row.state is ParkedState.SENDING:
@@ -294,11 +299,11 @@ class Resending:
 
     @property
     def _asks(self) -> bool:
-        """Whether a function of the user's is asked for what may have arrived."""
+        """Whether a function of the user is asked for events that may have arrived."""
         return self.sink.capability is Capability.OPAQUE and self.sink.probe is not None
 
     @property
     def _sends_again(self) -> bool:
-        """Whether what may have arrived is sent once more because the policy says so."""
+        """Whether an event that may have arrived is sent once more because the policy says so."""
         opaque = self.sink.capability is Capability.OPAQUE
         return opaque and DOUBT[self.sink.on_doubt].remedy is Remedy.SEND

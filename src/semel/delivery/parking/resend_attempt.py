@@ -1,10 +1,10 @@
-"""Sends one parked event again, in the way that its destination's capability allows.
+"""Resends one parked event, in the way that its destination's capability allows.
 
 Always true:
-- where an earlier sender did not come to an end, the destination is asked or fenced before it is
-  sent to, or the policy decides;
-- an event that nobody can answer for yet stays in its sender's hands (`Unanswered`);
-- after `IN_VAIN_MAX` senders in a row that did not come to an end the destination is only asked, so
+- if an earlier sender recorded no outcome, the destination is asked or fenced before it is sent to,
+  or the policy decides;
+- an event whose outcome is not known yet stays claimed by its sender (`Unanswered`);
+- after `IN_VAIN_MAX` senders in a row that recorded no outcome the destination is only asked, so
   that no event keeps the others waiting.
 """
 
@@ -54,11 +54,11 @@ RESENDS = Minibatch(0, 0)
 
 
 class Unanswered(Exception):
-    """Nobody can say yet what became of an event that was sent; it stays in its sender's hands."""
+    """The outcome of an event that was sent is not known yet; it stays claimed by its sender."""
 
 
 class Unsendable(Rejected):
-    """It surely did not arrive, and it cannot be sent as the pipeline is now: a person decides."""
+    """It surely did not arrive, and cannot be sent as the pipeline is now: a person decides."""
 
 
 IN_VAIN_MAX = 3
@@ -73,7 +73,7 @@ _ABSENT = Unsendable(
 
 @dataclass(frozen=True)
 class Again:
-    """How events of one sink are sent again; a log is appended to through its task's `session`."""
+    """Resends events of one sink; a log is appended to through its task's `session`."""
 
     client: LedgerClient
     sink: Sink
@@ -82,7 +82,7 @@ class Again:
     session: SequencedSession | None = None
 
     def deliver(self, claimed: Claimed, *, taken_over: bool) -> Receipt | DeliveryError:
-        """Send, or ask first where an earlier sender did not come to an end."""
+        """Send, or ask first if an earlier sender recorded no outcome."""
         self._within_lease(claimed)
         known = self._unsent(claimed) if not taken_over else None
         if (taken_over or claimed.waited_in_doubt) and self._forgotten(claimed):
@@ -102,32 +102,34 @@ class Again:
                 return self._call(claimed, sent=taken_over)
 
     def in_vain(self, claimed: Claimed) -> bool:
-        """Whether so many senders before did not come to an end that another would not either."""
+        """Whether so many senders recorded no outcome that another would not either."""
         return claimed.token - claimed.first >= IN_VAIN_MAX
 
     def _unsent(self, claimed: Claimed) -> DeliveryError | None:
-        """Say why an event cannot be made again as it was; nothing of it was sent."""
+        """Return why an event cannot be restored as it was, if so; nothing of it was sent."""
         try:
             self._chunk(claimed)
-        except Exception as error:  # noqa: BLE001 - nothing is sent by reading
+        except Exception as error:  # noqa: BLE001 - reading sends nothing
             return Unsendable(f"it cannot be read again ({type(error).__name__}: {error})")
         return None
 
     def _within_lease(self, claimed: Claimed) -> None:
-        """Act only on what the ledger said less than a lease ago; `Fenced` when another has it."""
+        """Ask the ledger again if its last answer is older than a lease. Raises `Fenced` if another
+        sender has the event.
+        """
         late = self.client.clock.monotonic() - claimed.asked_at > self.sink.lease_s
         if late and not self.resends.still_mine(claimed):
             raise Fenced(f"event {claimed.row.event} of {claimed.row.entity!r} has a later sender")
 
     def _forgotten(self, claimed: Claimed) -> bool:
-        """Whether a key under which it may have been sent is not remembered any more."""
+        """Whether a key under which it may have been sent may be forgotten."""
         return forgets(self.sink, self.client.clock.wall() - claimed.began)
 
     def _patiently(
         self, claimed: Claimed, call: Callable[[], Receipt], *, sent: bool = False
     ) -> Receipt | DeliveryError:
-        """Call, and again while nothing arrived and nobody else has it; what may have been `sent`
-        only while its key is remembered.
+        """Call, with retries while nothing arrived and no other sender has it; what may have been
+        `sent` only while its key is remembered.
         """
 
         def looking() -> None:
@@ -141,8 +143,8 @@ class Again:
             return _FORGOTTEN
 
     def _call(self, claimed: Claimed, *, sent: bool = False) -> Receipt | DeliveryError:
-        """OPAQUE: once. REPEATABLE: until the answer is known, because a repeat is absorbed, or the
-        patience is at its end. What may have been `sent` before is in doubt when it is refused.
+        """Call once (OPAQUE), or until the answer is known or the retries are used up (REPEATABLE:
+        a repeat is absorbed). What may have been `sent` before is in doubt if it is refused.
         """
         session = cast("Session", self._open(claimed))
         chunk = self._chunk(claimed)
@@ -168,13 +170,15 @@ class Again:
         return result
 
     def ask(self, claimed: Claimed) -> Receipt | DeliveryError:
-        """OPAQUE, and an earlier sender did not come to an end: it may have arrived."""
+        """Ask about an event that may have arrived, because an earlier sender recorded no outcome
+        (OPAQUE).
+        """
         if DOUBT[self.sink.on_doubt].remedy is Remedy.SEND:
             return self._call(claimed, sent=True)
         if self.sink.probe is not None:
             try:
                 arrived = answer_of(self.sink.probe, self._chunk(claimed).event(0))
-            except Exception as error:  # noqa: BLE001 - a probe that fails cannot tell
+            except Exception as error:  # noqa: BLE001 - a failed probe answers nothing
                 return OutcomeUnknown(
                     "the previous sender ended without recording an outcome, and the probe failed: "
                     f"{plain_text(error)}"
@@ -184,7 +188,7 @@ class Again:
         return OutcomeUnknown("the previous sender ended without recording an outcome")
 
     def _probe(self, claimed: Claimed, *, taken_over: bool) -> Receipt | DeliveryError:
-        """PROBING: ask for the key of the sender before, then send under a key of our own."""
+        """Ask for the keys of earlier senders, then send under an own key (PROBING)."""
         session = cast("ProbingSession", self._open(claimed))
         try:
             earlier = range(claimed.first, claimed.token) if taken_over else ()
@@ -212,8 +216,9 @@ class Again:
             session.close()
 
     def _transact(self, claimed: Claimed) -> Receipt | DeliveryError:
-        """TRANSACTIONAL: a progress row of its own names the last event that was resent, so no
-        other may be resent while that row does not say what became of this one.
+        """Send in a transaction (TRANSACTIONAL). A progress row of its own names the last event
+        that was resent, so no other may be resent while the outcome of this one is not known from
+        that row.
         """
         sent = False
         for _ in range(3):
@@ -231,8 +236,8 @@ class Again:
         raise Unanswered
 
     def _transaction(self, claimed: Claimed) -> Receipt | DeliveryError:
-        """Fence the row, ask it, and send where it does not name the event. Raises `NotDelivered`
-        when nobody answered.
+        """Fence the row, read it, and send if it does not name the event. Raises `NotDelivered` if
+        there was no answer.
         """
         name: list[object] = [claimed.key.key]
         session = cast("TransactionalSession", self._open(claimed))
@@ -262,8 +267,9 @@ class Again:
             session.close()
 
     def _append(self, claimed: Claimed) -> Receipt | DeliveryError:
-        """SEQUENCED: the log says which resend was its last. While it does not say, the event stays
-        claimed: whoever is next has to ask for every number under which it may have been sent.
+        """Append to the log (SEQUENCED), which says which resend was its last. While it does not
+        answer, the event stays claimed: the next sender has to ask for every number under which it
+        may have been sent.
         """
         session = cast("SequencedSession", self.session)
         if self._resent(session) >= claimed.first:
@@ -294,7 +300,7 @@ class Again:
         return open_session(self.sink, target, self.runtime)
 
     def _chunk(self, claimed: Claimed, token: int | None = None) -> Chunk:
-        """Make the event again as it was when it was parked, under its old identity and OSN."""
+        """Restore the event as it was when it was parked, under its old identity and OSN."""
         row = claimed.row
         names = f"{key_part(self.client.pipeline)}/{key_part(self.sink.name)}/"
         chunk = Chunk(
@@ -312,7 +318,7 @@ class Again:
 
 
 def _single(result: Receipt | DeliveryError) -> Receipt | DeliveryError:
-    """Tell the outcome of a chunk of one event."""
+    """Return the outcome of a chunk of one event."""
     if isinstance(result, Receipt) and result.failures:
         return next(iter(result.failures.values()))
     return result

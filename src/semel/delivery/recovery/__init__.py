@@ -1,1 +1,1 @@
-"""What follows a lost checkpoint: the old generation is closed, watermarks are kept."""
+"""Recovery from a lost checkpoint: closing the old generation, and watermarks."""

@@ -1,8 +1,7 @@
-"""Closes an older generation: what was done in its pending partitions goes into watermarks.
+"""Closes an older generation: what was handled in its pending partitions goes into watermarks.
 
 Always true:
-- fence first, then ask: the ledger's row is ours, then the destination's, and only then is anybody
-  asked;
+- fence first, then ask: take over the ledger's row, then the destination's, and only then ask;
 - an event that may have arrived is never left for a re-read to send, unless its key absorbs it or
   the policy says so.
 """
@@ -57,12 +56,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Handled:
-    """What is known of a partition that nobody will finish.
+    """What is known of a partition that no attempt will finish.
 
     Attributes:
         ids: delivered, parked or dropped by policy.
         upto: with position identity, the last id up to which everything is handled.
-        doubtful: may have arrived, and nobody can be asked.
+        doubtful: may have arrived, and nothing can be asked.
         unsure: may have arrived, and comes again under a key that absorbs it.
         rejected: refused by the destination's script, not parked yet: position, scope, id, why.
     """
@@ -92,23 +91,28 @@ class Closing:
     runtime: Runtime
 
     def run(self) -> int:
-        """Close every leftover; say how many there were."""
+        """Close every leftover; return how many there were."""
+        # 1. Take over the rows in the ledger: an attempt that is still alive can record nothing
+        #    more.
         by_name = {sink.name: sink for sink in self.sinks}
         found = take_leftovers(self.client, self.opening, by_name, self.process)
+        # 2. Wait for its calls in flight, if the destination does not fence: one of a crashed
+        #    attempt that arrives after the question would be sent again.
         self._wait(found, by_name)
+        # 3. Close each in one commit: after a crash the next run takes over those that are left.
         for leftover in found:
             self._close(leftover, by_name[leftover.sink])
         return len(found)
 
     def _wait(self, found: Sequence[Leftover], sinks: dict[str, Sink]) -> None:
-        """Wait once for all, until no call of an older generation can be in flight where nobody
-        fences it.
+        """Wait once for all, until no call of an older generation can be in flight at a destination
+        that does not fence.
         """
         longest = 0.0
         for leftover in found:
             sink = sinks[leftover.sink]
             if leftover.row.dropped and not sink.whole:
-                continue  # all of it is sent anew, whatever is still in flight
+                continue  # all of it is sent again, whatever is in flight
             doubts = sink.capability is Capability.OPAQUE and DOUBT[sink.on_doubt].waits
             if sink.capability is Capability.PROBING or sink.whole or doubts:
                 before = leftover.predecessor
@@ -118,11 +122,15 @@ class Closing:
             self.runtime.clock.sleep(longest)
 
     def _close(self, leftover: Leftover, sink: Sink) -> None:
+        # 1. Fence the destination and ask what was handled: a crash here changes nothing, it is
+        #    asked again.
         handled = self._handled(leftover, sink)
         if leftover.row.dropped:
             repeated = sink.capability is Capability.REPEATABLE
             unsure = handled.unsure | handled.ids if repeated else EntityIds.EMPTY
             handled = Handled(osn=handled.osn, sent=handled.sent, unsure=unsure)
+        # 2. Decide what is parked and what is skipped when it comes again, with the heads as they
+        #    are.
         while True:
             doubts, resent = self._doubts(leftover, sink, handled)
             kept = handled.ids | (handled.doubtful if not resent else EntityIds.EMPTY)
@@ -135,6 +143,8 @@ class Closing:
                 entries=self._entries(leftover, sink, kept, handled, resent=resent),
                 parks=plan_parking(self.client.pipeline, sink.name, doubts, heads, marks),
             )
+            # 3. One commit writes the watermarks and deletes the rows: a crash leaves either the
+            #    rows, to be closed again, or the watermarks.
             try:
                 close_partition(self.client, self.opening, leftover, fold)
             except HeadMoved:
@@ -168,7 +178,7 @@ class Closing:
         return handled
 
     def _empty_place(self, leftover: Leftover, sink: Sink) -> None:
-        """Put nothing where an attempt may have put a part: its events come again, elsewhere."""
+        """Empty a place where an attempt may have put a part: its events come again, elsewhere."""
         session = cast("WholeSession", self._open(leftover, sink))
         try:
             session.finish()
@@ -194,7 +204,7 @@ class Closing:
             session.close()
 
     def _require_kept(self, leftover: Leftover, osn: int) -> None:
-        """Raise `Diverged` when the destination stands below what it acknowledged."""
+        """Raise `Diverged` if the destination stands below what it acknowledged."""
         partition = leftover.row.partition
         acknowledged = self.opening.acknowledged(leftover.sink, partition)
         if osn < acknowledged:
@@ -213,7 +223,7 @@ class Closing:
         return Handled(told.ids, upto, told.osn, sent=told.osn, rejected=rejected)
 
     def _from_spans(self, leftover: Leftover, sink: Sink) -> Handled:
-        """Settled spans are handled; of an open one, what destination or key tell."""
+        """Return settled spans as handled, and what destination or key show of an open one."""
         handled = Handled(osn=leftover.row.osn)
         for span in leftover.spans:
             handled.osn = max(handled.osn, span.osn[1])
@@ -264,8 +274,8 @@ class Closing:
     def _doubts(
         self, leftover: Leftover, sink: Sink, handled: Handled
     ) -> tuple[list[ParkedRow], bool]:
-        """Park what is in doubt, without payload until it comes again; say whether it is to be sent
-        then.
+        """Return the rows that park events in doubt, without payload until they come again, and
+        whether they are to be sent then.
         """
         remedy = DOUBT[sink.on_doubt].remedy
         state = {Remedy.PASS: ParkedState.SKIPPED, Remedy.SEND: ParkedState.RESENT}.get(
@@ -290,7 +300,9 @@ class Closing:
         return rows, state is ParkedState.RESENT
 
     def _rejected(self, leftover: Leftover, sink: Sink, handled: Handled) -> list[ParkedRow]:
-        """Park dead letters that progress has passed, without payload until they come again."""
+        """Return the rows that park dead letters which progress has passed, without payload until
+        they come again.
+        """
         blocks = sink.on_reject is OnReject.BLOCK
         return [
             self._parked(
@@ -308,7 +320,9 @@ class Closing:
         *,
         blocks: bool,
     ) -> ParkedRow:
-        """Make the row of an event at its position; with position identity it holds nobody back."""
+        """Return the row of an event at its position; with position identity it blocks no other
+        event.
+        """
         position, scope, event = place
         return ParkedRow(
             entity=scope,
@@ -352,7 +366,9 @@ class Closing:
         *,
         resent: bool,
     ) -> list[Entry]:
-        """Journal what is handled, and what comes again although it may have arrived."""
+        """Return journal entries of what is handled, and of what comes again although it may have
+        arrived.
+        """
         watermark = self._entry(leftover, sink, kept, handled)
         made = [] if watermark is None else [watermark]
         unsure = handled.unsure | (handled.doubtful if resent else EntityIds.EMPTY)
@@ -388,7 +404,7 @@ class Closing:
 
 
 def _ranks(span: SpanRow | None) -> dict[tuple[str, EventID], int]:
-    """Give the place of each event of a span: the order of given ids is by id, then entity."""
+    """Return the place of each event of a span: given ids are ordered by id, then entity."""
     if span is None:
         return {}
     every = sorted(
@@ -401,21 +417,23 @@ def _ranks(span: SpanRow | None) -> dict[tuple[str, EventID], int]:
 
 
 def _last_sent(settled: int, parked: set[int]) -> int:
-    """Give the last OSN of settled spans whose event was not parked."""
+    """Return the last OSN of settled spans whose event was not parked."""
     while settled in parked:
         settled -= 1
     return settled
 
 
 def _id_of(sort_key: list[Any] | None) -> EventID | None:
-    """With position identity the sort key is the id: an offset, or offset and ordinals."""
+    """Return the id in a sort key: with position identity they are the same, an offset, or offset
+    and ordinals.
+    """
     if not sort_key:
         return None
     return sort_key[0] if len(sort_key) == 1 else tuple(sort_key)
 
 
 def _greatest(sets: Sequence[EntityIds]) -> EventID | None:
-    """The greatest id of a settled span, with position identity (one scope)."""
+    """Return the greatest id of a settled span, with position identity (one scope)."""
     found: EventID | None = None
     for chunk in sets:
         for scope in chunk.scopes():

@@ -1,9 +1,11 @@
-"""Watermarks: which events of a partition were handled in minibatches before this one.
+"""Watermarks: which events of a partition were handled in earlier minibatches.
 
-Within a generation Spark never gives an event twice, so only a lost checkpoint makes a watermark
-hold anything back. Always true:
-- what is skipped was delivered, parked or resolved under the same identity;
-- input that does not continue where the ledger stands is never taken for new.
+Within a generation Spark never produces an event twice, so a watermark holds events back only after
+a lost checkpoint.
+
+Always true:
+- a skipped event was delivered, parked or resolved under the same identity;
+- input that does not continue where the ledger stands is never treated as new.
 """
 
 from __future__ import annotations
@@ -52,17 +54,17 @@ class Watermark(Protocol):
         """Mark the rows that are not to be delivered again."""
 
     def observe(self, rows: Rows) -> None:
-        """Take note of rows that belong to this minibatch."""
+        """Remember rows that belong to this minibatch."""
 
     def mark(self) -> Mark | None:
-        """Give the position watermark after this minibatch."""
+        """Return the position watermark after this minibatch."""
 
     def entry(self) -> Entry | None:
-        """Give what goes into the journal with this minibatch."""
+        """Return what goes into the journal with this minibatch."""
 
 
 def watermark(assignment: Assignment, sink: Sink, journal: Journal) -> Watermark:
-    """Choose the watermark that the identity has."""
+    """Return the watermark that the identity needs."""
     match assignment.identity.memory:
         case Memory.POSITIONS:
             return _ByPosition(assignment, sink)
@@ -91,7 +93,7 @@ class _Nothing:
 
 
 class _ByPosition:
-    """All up to x, and a set above it, per source partition."""
+    """Everything up to an id, and a set above it, per source partition."""
 
     def __init__(self, assignment: Assignment, sink: Sink) -> None:
         self._assignment = assignment
@@ -119,7 +121,9 @@ class _ByPosition:
         return mask | above
 
     def _refuse_again(self, rows: Rows, again: NDArray[np.bool_], before: Mark) -> None:
-        """What this generation has passed never comes again in it: such a row is another event."""
+        """Refuse a row that this generation has passed: it never comes again, so this is another
+        event.
+        """
         if before.generation == self._assignment.opening.row.minibatch.generation and again.any():
             at = int(np.flatnonzero(again)[0])
             raise Diverged(
@@ -132,7 +136,7 @@ class _ByPosition:
             )
 
     def _compare_start(self, rows: Rows, before: Mark) -> None:
-        """A gap looks like a re-read: it stops the pipeline unless told."""
+        """Refuse a gap, which looks like a re-read, unless it is accepted."""
         starts_at = self._assignment.starts_at
         first = _offset(rows.id(0)) if starts_at is None else starts_at
         wanted = next_offset(before)
@@ -150,7 +154,7 @@ class _ByPosition:
             )
 
     def _compare_content(self, rows: Rows, mask: NDArray[np.bool_], before: Mark) -> None:
-        """The event at the watermark is met again in a re-read: it must be the same one."""
+        """Require that the event at the watermark, if a re-read brings it again, is the same."""
         told = self._assignment.opening.row.continues or self._assignment.accept_gap
         if before.upto is None or before.digest is None or told or not mask.any():
             return
@@ -210,7 +214,7 @@ class Reached:
     above: IdSet = field(default=IdSet.EMPTY)
 
     def joined(self, ids: IdSet, left: IdSet, generation: int) -> Reached:
-        """Give it with `ids` handled too, of a minibatch in which `left` are not."""
+        """Return it with `ids` handled too, of a minibatch in which `left` are not."""
         every = list(self.above | ids)
         least = left.min() if left else None
         below = [each for each in every if least is None or _less(each, least)]
@@ -221,12 +225,12 @@ class Reached:
         return Reached(last, generation, above)
 
     def passed(self, last: EventID, generation: int) -> Reached:
-        """Give it after `last` was reached in a minibatch of `generation`."""
+        """Return it after `last` was reached in a minibatch of `generation`."""
         above = IdSet.of(each for each in self.above if _less(last, each))
         return Reached(last, generation, above)
 
     def dump(self) -> list[Any]:
-        """Give it as JSON."""
+        """Return it as JSON."""
         last = list(self.last) if isinstance(self.last, tuple) else self.last
         plain = [last, self.generation]
         return [*plain, self.above.to_json()] if self.above else plain
@@ -244,7 +248,7 @@ def _reached(values: dict[str, list[Any]]) -> dict[str, Reached]:
 
 
 class _ByMaximum(_Journaled):
-    """Ids that only increase: a maximum per entity, with the generation it was reached in."""
+    """Ids that only increase: a maximum per entity, with the generation in which it was reached."""
 
     def __init__(self, assignment: Assignment, sink: Sink, journal: Journal) -> None:
         super().__init__(assignment, sink, journal)
@@ -261,8 +265,8 @@ class _ByMaximum(_Journaled):
 
     @cached_property
     def _greatest(self) -> int | None:
-        """Give the greatest id of all that were reached, where they are integers and that is all
-        there is to know.
+        """Return the greatest id of all that were reached, if they are integers and there is
+        nothing above.
         """
         last = [value[0] for value in self._state.values.values()]
         kinds = set(map(type, last))
@@ -272,12 +276,12 @@ class _ByMaximum(_Journaled):
 
     @cached_property
     def _same(self) -> dict[str, EventID]:
-        """Give what was reached in this generation, by scope."""
+        """Return what was reached in this generation, by scope."""
         return {scope: last for scope, last, here in self._lasts() if here}
 
     @cached_property
     def _older(self) -> dict[str, EventID]:
-        """Give what was reached in generations before, by scope."""
+        """Return what was reached in earlier generations, by scope."""
         return {scope: last for scope, last, here in self._lasts() if not here}
 
     def _lasts(self) -> Iterator[tuple[str, EventID, bool]]:
@@ -320,7 +324,7 @@ class _ByMaximum(_Journaled):
 
 
 class _BySet(_Journaled):
-    """Other ids: the sets of the minibatches that are remembered, looked at only after a lost
+    """Other ids: the sets of the minibatches that are remembered, read only after a lost
     checkpoint.
     """
 
@@ -364,18 +368,18 @@ class _BySet(_Journaled):
 
 
 def _all_after(upto: EventID, rows: Rows) -> bool:
-    """Whether all rows surely come after `upto`: positions rise, so the first one tells."""
+    """Whether all rows surely come after `upto`: positions rise, so the first one decides."""
     first = rows.id(0)
     return isinstance(upto, int) and isinstance(first, int) and first > upto
 
 
 def _parts(event: EventID) -> tuple[Any, ...]:
-    """An id as something that compares with another of its shape."""
+    """Return an id as a tuple that compares with another of its shape."""
     return event if isinstance(event, tuple) else (event,)
 
 
 def _offset(event: EventID) -> int:
-    """The offset in a position: the id itself, or the first of its parts."""
+    """Return the offset in a position: the id itself, or the first of its parts."""
     offset = event[0] if isinstance(event, tuple) else event
     return int(offset)
 

@@ -1,1 +1,1 @@
-"""The ways to deliver a partition, one per kind of recovery."""
+"""The strategies that deliver a partition, one per kind of recovery."""

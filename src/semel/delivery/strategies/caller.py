@@ -1,9 +1,10 @@
 """Calls a destination for a lane that records intents, each effect within the lease.
 
-- An effect starts only within the lease, counted from before the ledger was asked.
-- An unknown outcome is repeated where a repeat is absorbed (`repeating`), asked for where the
-  destination tells, and given back where nobody knows.
-- Nothing that may have been sent is repeated when its key may be forgotten: it is given back too.
+Always true:
+- an effect starts only within the lease, counted from before the ledger was asked;
+- an unknown outcome is repeated if a repeat is absorbed (`repeat`), asked for if the destination
+  can report it, and returned if neither is possible;
+- nothing that may have been sent is repeated if its key may be forgotten: it is returned too.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class Caller:
 
     Attributes:
         late: chunks whose call ended so late that a replacement may not have waited for it.
-        unsure: the positions of events that may have arrived although nobody said so (REPEATABLE).
-        arrived: the positions that are known to have arrived, of the chunk that was last called for
+        unsure: the positions of events that may have arrived without an answer (REPEATABLE).
+        arrived: the positions known to have arrived, of the chunk that was last called for
             (REPEATABLE).
     """
 
@@ -50,8 +51,8 @@ class Caller:
         self.arrived: set[int] = set()
 
     def call(self, chunk: Chunk, recorded_at: float) -> Receipt | DeliveryError:
-        """Send a chunk whose intent was recorded at `recorded_at`. Raises `NotDelivered` when
-        patience ended and nothing of the last call arrived.
+        """Send a chunk whose intent was recorded at `recorded_at`. Raises `NotDelivered` if the
+        retries are used up and nothing of the last call arrived.
         """
         match self._lane.sink.capability:
             case Capability.REPEATABLE:
@@ -67,8 +68,8 @@ class Caller:
     def _send(
         self, chunk: Chunk, looking: Callable[[], None] | None = None
     ) -> Receipt | DeliveryError:
-        """Make one call, again while nothing arrived; a session with an unknown outcome is not used
-        again.
+        """Make one call, with retries while nothing arrived; a session with an unknown outcome is
+        not used again.
         """
         lane = self._lane
         call = partial(_deliver, self._opened(), chunk)
@@ -82,12 +83,12 @@ class Caller:
         return result
 
     def _look_at(self, chunk: Chunk, result: object) -> None:
-        """See whether the sink's own code is at fault, where what may have arrived is repeated or
+        """Check whether the sink's own code is the cause, if what may have arrived is repeated or
         asked for. Raises `SinkBroken`.
         """
         capability = self._lane.sink.capability
         if capability is Capability.OPAQUE:
-            return  # what may have arrived is recorded first
+            return  # events that may have arrived are recorded first
         try:
             self._lane.faults.look_at(chunk.rows, result)
         except SinkBroken:
@@ -96,8 +97,8 @@ class Caller:
             raise
 
     def _send_absorbed(self, recorded_at: float, chunk: Chunk) -> Receipt | DeliveryError:
-        """Send what carries its key. Raises `Forgotten` where it may have arrived, and its key may
-        be forgotten when it arrives once more.
+        """Send events that carry their key. Raises `Forgotten` if they may have arrived, and the
+        key may be forgotten by the time they arrive again.
         """
         lane = self._lane
 
@@ -110,7 +111,7 @@ class Caller:
         return self._send(chunk, looking)
 
     def _call_and_ask(self, chunk: Chunk) -> Receipt | DeliveryError:
-        """PROBING: after an unknown outcome ask for the key, and send again what did not arrive."""
+        """After an unknown outcome ask for the key, and resend what did not arrive (PROBING)."""
         lane = self._lane
         result: Receipt | DeliveryError = DELIVERED
         for _ in lane.sink.retry.tries(lane.runtime, only_pauses=True):
@@ -131,7 +132,7 @@ class Caller:
         )
 
     def has_arrived(self, chunk: Chunk) -> bool:
-        """Ask the destination for a chunk's key, patiently; asking has no effect."""
+        """Ask the destination for a chunk's key, with retries; asking has no effect."""
         lane = self._lane
         last: Exception | None = None
         for _ in lane.sink.retry.tries(lane.runtime):
@@ -141,8 +142,8 @@ class Caller:
             except DeliveryError as error:
                 last = error
             except SemelError:
-                raise  # said for good: asking again would only hide it
-            except Exception as error:  # noqa: BLE001 - nothing is sent by asking
+                raise  # final: asking again would only hide it
+            except Exception as error:  # noqa: BLE001 - asking sends nothing
                 lane.faults.look_at_opening(error)
                 last = error
             self.close()
@@ -153,7 +154,7 @@ class Caller:
         ) from last
 
     def close(self) -> None:
-        """Give the session back."""
+        """Close the session."""
         if self._session is not None:
             session, self._session = self._session, None
             session.close()
@@ -174,7 +175,7 @@ class Caller:
 
 
 def refuse_single_failures(lane: Lane, receipt: Receipt) -> None:
-    """Where the destination tells of whole chunks later, single events cannot fail alone."""
+    """Refuse failures of single events if the destination reports on whole chunks only."""
     if receipt.failures:
         why = receipt.failures[min(receipt.failures)]
         raise ConfigurationError(
@@ -184,7 +185,7 @@ def refuse_single_failures(lane: Lane, receipt: Receipt) -> None:
 
 
 def _deliver(session: Session, chunk: Chunk) -> Receipt | None:
-    """Deliver a chunk; a receipt that says no event of it arrived is the whole chunk's outcome."""
+    """Deliver a chunk; if no event of it arrived, raise that for the whole chunk."""
     receipt = session.deliver(chunk)
     failures = receipt.failures if isinstance(receipt, Receipt) else {}
     absent = [why for why in failures.values() if isinstance(why, NotDelivered)]

@@ -1,4 +1,4 @@
-"""The way to REPEATABLE, PROBING and OPAQUE: the intent is in the ledger before the effect.
+"""Delivery to REPEATABLE, PROBING and OPAQUE: the intent is in the ledger before the effect.
 
 Always true:
 - a span is durable before its first chunk is sent, and settled (with the next one) after its last;
@@ -57,7 +57,7 @@ class IntentStrategy:
         self._inherited = False
 
     def wants(self) -> int:
-        """A span; while resuming, the next recorded one just as it was recorded."""
+        """Return the size of a span; while resuming, of the next recorded one, as recorded."""
         lane = self._lane
         if self._action is Action.COUNT:
             return replay_check.wants(lane)
@@ -68,7 +68,7 @@ class IntentStrategy:
         return lane.sink.chunk_rows * lane.sink.span_chunks
 
     def step(self, rows: Rows) -> int:
-        """Claim, resume or deliver, as what was found says."""
+        """Claim, resume or deliver, depending on what was found."""
         self._drafts.rows = rows
         try:
             return self._step(rows)
@@ -93,7 +93,7 @@ class IntentStrategy:
         return len(rows)
 
     def finish(self) -> None:
-        """An OPAQUE span is settled at once; the others when the driver completes the minibatch."""
+        """Settle an OPAQUE span now; others are settled when the driver completes the minibatch."""
         if self._recorded:
             self._lane.short = True
         if self._action is Action.COUNT:
@@ -109,7 +109,7 @@ class IntentStrategy:
             raise
 
     def give_up(self) -> None:
-        """The task fails, not for what was sent from here: settle what was acknowledged."""
+        """Settle what was acknowledged: the task fails, but not because of it."""
         try:
             self._settle()
         except Fenced:
@@ -117,18 +117,19 @@ class IntentStrategy:
             raise
 
     def close(self) -> None:
-        """Give the session back."""
+        """Close the session."""
         self._caller.close()
 
     # -- claim and resume
 
     def _claim(self, rows: Rows) -> int:
-        """Claim with the first span in the same commit; a partition found pending reads its spans
-        instead.
-        """
+        """Claim the partition with its first span; read the spans of one that is found pending."""
         lane = self._lane
+        # 1. Read which entities are blocked: their events are parked, not sent.
         lane.look_at_heads(Found.NEW)
         location = lane.sink.locate(lane.assignment.target(lane.sink))
+        # 2. One commit: the claim, the first intent, and what is parked. After a crash from here
+        #    on, the next attempt finds which events may have been sent.
         while True:
             draft = self._drafts.next(rows)
             lane.limit_parks(draft.parks)
@@ -138,6 +139,7 @@ class IntentStrategy:
                 lane.reread_heads()
                 continue
             break
+        # 3. Send only if this attempt inserted the row: a crashed one may have sent it.
         self._action = RESUME[found, lane.sink.capability].action
         if self._action is Action.DELIVER:
             lane.faults.recall()
@@ -149,9 +151,7 @@ class IntentStrategy:
         return 0
 
     def _read_spans(self) -> None:
-        """Look at what was recorded, and wait out the calls of the attempt before where nobody
-        fences it.
-        """
+        """Read the recorded spans, and wait out earlier calls if nothing fences them."""
         lane = self._lane
         lane.look_at_heads(Found.PENDING)
         row = lane.claim.row
@@ -175,7 +175,7 @@ class IntentStrategy:
             self._doubts.wait_out_the_attempt_before()
 
     def _waits(self) -> bool:
-        """Whether what may be in flight has to be waited out before anybody is asked or sent to."""
+        """Whether calls in flight are waited out before the destination is asked or sent to."""
         sink = self._lane.sink
         if sink.capability is Capability.PROBING:
             return True
@@ -186,18 +186,21 @@ class IntentStrategy:
         lane = self._lane
         action = RESUME[self._found_of(span), lane.sink.capability].action
         if lane.position + len(rows) < span.stop:
-            return len(rows)  # the end of the input, or a settled span that is skipped in steps
+            return len(rows)  # the input ended, or a settled span is skipped in steps
         self._recorded.popleft()
+        # 1. Compare the digests before anything is sent: after a crash Spark may replay other rows.
         running = lane.running_after(rows, len(rows))
         if running != span.running:
             recorded, found = f"digest {span.running}", f"digest {running}"
             raise lane.diverged(span.stop, recorded, found, rows)
+        # 2. A settled span was delivered: only count it, and what was handled of an intended one.
         if action is Action.SKIP:
             lane.count_before(range(span.start, span.stop))
             return len(rows)
         handled = rows.contained_in(span.handled)
         if handled.any():
             lane.count_before(set(rows.positions[handled].tolist()))
+        # 3. Doubt, ask for or repeat the rest: the attempt that crashed may have sent any of it.
         draft = Draft(span, rows, handled, NO_PARKS)
         if action is Action.DOUBT:
             self._doubt_all(draft)
@@ -210,7 +213,7 @@ class IntentStrategy:
         return len(rows)
 
     def _inherit(self, draft: Draft) -> None:
-        """The attempt before may have sent any of it, and may still send it under the same key."""
+        """Mark it unsure: the previous attempt may have sent it, or may yet, under the same key."""
         sink = self._lane.sink
         left = draft.to_send(draft.span.start, draft.span.stop)
         self._caller.unsure.update(left.positions.tolist())
@@ -222,7 +225,7 @@ class IntentStrategy:
         return Found.EXPIRED if self._lane.forgotten(span.at) else Found.INTENDED
 
     def _doubt_all(self, draft: Draft) -> None:
-        """Nobody can be asked about any event of this span that was not handled before."""
+        """Doubt the events of a span that were not handled before: nothing can be asked."""
         if not len(draft.to_send(draft.span.start, draft.span.stop)):
             self._unsettled = draft
             return
@@ -231,7 +234,7 @@ class IntentStrategy:
             self._send(left)
 
     def _doubt_from(self, draft: Draft, start: int) -> Draft | None:
-        """Doubt what is to be sent from `start` on; give what the policy sends all the same."""
+        """Doubt what is to be sent from `start` on; return what the policy sends all the same."""
         stop = draft.span.stop
         rows = draft.to_send(start, stop)
         why = OutcomeUnknown(f"attempt {draft.span.attempt} ended between intent and settle")
@@ -241,8 +244,10 @@ class IntentStrategy:
     # -- deliver
 
     def _deliver(self, rows: Rows) -> None:
-        """Settle the span before and record the next one in one commit, then send it."""
+        """Settle the previous span and record the next one in one commit, then send it."""
         lane = self._lane
+        # 1. One commit, after the last answer for the previous span and before the first call of
+        #    the next: a crash leaves one of the two intended, and nothing is sent unrecorded.
         while True:
             draft = self._drafts.next(rows)
             before = None if self._unsettled is None else settled(self._unsettled.span)
@@ -253,6 +258,7 @@ class IntentStrategy:
                 lane.reread_heads()
                 continue
             break
+        # 2. Only now send: a call before the commit would be unknown to the next attempt.
         self._unsettled = None
         self._caller.late.clear()
         self._caller.unsure.clear()
@@ -260,10 +266,7 @@ class IntentStrategy:
         self._send(draft)
 
     def _send(self, draft: Draft, *, ask_first: bool = False, resumed: bool = False) -> None:
-        """Send the chunks of a recorded span in their order; what goes wrong makes a new span of
-        the rest. A `resumed` one may have been sent before: it is in doubt from where its keys are
-        forgotten.
-        """
+        """Send the chunks of a recorded span in order; after a failure the rest is a new span."""
         current: Draft | None = draft
         queue: deque[Range] = deque(draft.span.chunks)
         while queue and current is not None:
@@ -271,37 +274,38 @@ class IntentStrategy:
             rows = current.to_send(start, stop)
             if not len(rows):
                 continue
+            # 1. What may have been sent before a crash is in doubt once its key may be forgotten.
             if resumed and self._lane.forgotten(current.span.at):
                 resumed, current = False, self._doubt_from(current, start)
                 queue = deque() if current is None else deque(current.span.chunks)
                 continue
             chunk = self._lane.chunk(rows, start, stop, current.span.number)
+            # 2. Ask before sending: a chunk may have arrived before the crash.
             if ask_first and self._caller.has_arrived(chunk):
                 self._lane.figures.suppressed += len(rows)
                 continue
+            # 3. Call. If nothing arrived, withdraw: the next attempt would find a doubt.
             self._lane.faults.calls += 1
             try:
                 result = self._caller.call(chunk, current.span.at)
             except (NotDelivered, SinkBroken):
-                with suppress(LedgerUnavailable):  # the first error is the one that is told
+                with suppress(LedgerUnavailable):  # the first error is the one to raise
                     self._withdraw(current, chunk)
                 raise
             if isinstance(result, Receipt) and not result.failures:
                 self._lane.figures.delivered += len(rows)
                 self._lane.faults.answered()
                 continue
+            # 4. Park failures and record the rest in one commit: a crash before leaves all
+            #    intended.
             current = self._trouble(current, queue, chunk, result)
             queue = deque() if current is None else deque(current.span.chunks)
         self._unsettled = current
 
-    # -- trouble
-
     def _trouble(
         self, draft: Draft, queue: deque[Range], chunk: Chunk, result: Receipt | DeliveryError
     ) -> Draft | None:
-        """Park what was rejected or is in doubt; make a new span of what is left, None when nothing
-        is.
-        """
+        """Park what was rejected or is in doubt; return a new span of the rest, if any."""
         if self._inherited:
             self._doubts.wait_out_the_attempt_before()
             self._inherited = False
@@ -324,11 +328,10 @@ class IntentStrategy:
     def _looks_down(
         self, draft: Draft, chunk: Chunk, failures: Mapping[int, DeliveryError]
     ) -> bool:
-        """Whether the destination may be down, as far as this chunk shows.
-
-        Then the task fails, and the attempts after it repeat just that under the same keys; the
-        one after `TRIES_MAX` of them holds it, so that no event stops a stream for long. Where the
-        keys may be forgotten nobody repeats it. Raises `OutcomeUnknown`.
+        """Whether the destination may be down, judging by this chunk. If so, the task fails, and
+        later attempts repeat just that under the same keys; the one after `TRIES_MAX` of them holds
+        it, so that no event stops a stream for long. It is not repeated if the keys may be
+        forgotten. Raises `OutcomeUnknown`.
         """
         lane = self._lane
         silent = unanswered(failures, len(chunk))
@@ -352,7 +355,7 @@ class IntentStrategy:
     def _after(
         self, draft: Draft, queue: deque[Range], chunk: Chunk, verdicts: Verdicts
     ) -> Draft | None:
-        """Settle up to the first event that is still to be sent, and record the rest anew."""
+        """Settle up to the first event still to be sent, and record the rest as a new span."""
         inherited = self._may_have_been_sent(queue)
         if inherited and not self._lane.sink.keyed_by_event:
             if DOUBT[self._lane.sink.on_doubt].remedy not in (Remedy.SEND, Remedy.ASK):
@@ -365,26 +368,26 @@ class IntentStrategy:
         first = int(positions[min(verdicts.to_send)]) if verdicts.to_send else chunk.stop
         again = {int(positions[at]) for at in verdicts.to_send}
         handled = {int(position) for position in positions.tolist()} - again
-        self._caller.unsure -= again | handled  # it is decided about all of these
+        self._caller.unsure -= again | handled  # all of these are decided
         ranges = [(first, chunk.stop)] if first < chunk.stop else []
         ranges.extend(queue)
         rest_was_sent = inherited or any(position > first for position in handled)
         if verdicts.stop and not rest_was_sent:
-            ranges = []  # nothing of the rest was sent, so nothing of it shall be in doubt
+            ranges = []  # nothing of the rest was sent, so it must not be in doubt
         left = self._again(draft, first, ranges, verdicts.to_park, handled)
         if verdicts.stop:
             raise verdicts.stop
         return left
 
     def _may_have_been_sent(self, ranges: Iterable[Range]) -> bool:
-        """Whether an attempt before may have sent anything of these chunks (REPEATABLE)."""
+        """Whether an earlier attempt may have sent anything of these chunks (REPEATABLE)."""
         unsure = self._caller.unsure
         return any(start <= each < stop for start, stop in ranges for each in unsure)
 
     def _hold_by_chunk(self, draft: Draft, chunk: Chunk, verdicts: Verdicts) -> Draft:
-        """Park a chunk of an inherited span, and let the chunks after it keep their numbers and so
-        their keys. One of them that has an event of an entity that waits now can neither be sent
-        before it nor be parted: it may have arrived, so it is in doubt too.
+        """Park a chunk of an inherited span; the chunks after it keep their numbers and so their
+        keys. One that has an event of an entity that waits now can neither be sent before it nor be
+        split: it may have arrived, so it is in doubt too.
         """
         lane = self._lane
         why = OutcomeUnknown("it may have arrived with its chunk, and its entity waits")
@@ -417,8 +420,8 @@ class IntentStrategy:
         return kept
 
     def _doubt_rest(self, draft: Draft, chunk: Chunk, verdicts: Verdicts) -> Chunk:
-        """A policy sends events of an inherited chunk again, so under other keys: the same policy
-        decides about all that comes after it in its span. Gives all of it as one chunk.
+        """Apply the policy, which sends events of an inherited chunk again under other keys, to all
+        that comes after it in its span. Returns all of it as one chunk.
         """
         stop = draft.span.stop
         rest = draft.to_send(chunk.stop, stop)
@@ -437,9 +440,7 @@ class IntentStrategy:
         to_park: Sequence[ParkedRow],
         handled: set[int],
     ) -> Draft | None:
-        """Write in one commit: settled up to `first`, parked what is to be, and an intent for
-        `ranges`.
-        """
+        """Settle up to `first`, park `to_park` and record an intent for `ranges`, in one commit."""
         lane, span = self._lane, draft.span
         while True:
             before = None
@@ -466,25 +467,25 @@ class IntentStrategy:
             return new
 
     def _withdraw(self, draft: Draft, chunk: Chunk) -> None:
-        """Nothing of this chunk arrived and the task gives up: leave no doubt where none is."""
+        """Remove the intent of a chunk of which nothing arrived, since the task fails."""
         if self._lane.sink.capability is Capability.PROBING:
-            return  # what is recorded is asked for, whenever that is
+            return  # the next attempt asks for what is recorded
         if any(position >= chunk.start for position in self._caller.unsure):
             self._keep_what_was_sent(draft, chunk, draft.span.tries)
             return
         rest = draft.rows.positions[chunk.start - draft.span.start :]
         handled = draft.handled[chunk.start - draft.span.start :]
         if not set(rest[handled].tolist()) <= self._lane.parked_at:
-            return  # beside it others were delivered, and only this intent tells
+            return  # others were delivered, and only this intent records it
         if chunk.start > draft.span.start:
             self._lane.claim.write(settled=settled(self._drafts.cut_off(draft, chunk.start)))
         else:
             self._lane.claim.write(withdrawn=True)
 
     def _keep_what_was_sent(self, draft: Draft, chunk: Chunk, tries: int) -> None:
-        """The task fails: leave as intended only what may have arrived and what stands before it,
-        so that nothing else is in doubt when its keys are forgotten. A chunk that may have arrived
-        keeps its number and its events, and so its key.
+        """Leave as intended, since the task fails, only what may have arrived and what is before
+        it, so that nothing else is in doubt when its keys are forgotten. A chunk that may have
+        arrived keeps its number and its events, and so its key.
         """
         start, stop = draft.span.start, draft.span.stop
         last = max(each for each in self._caller.unsure if start <= each < stop)

@@ -1,10 +1,10 @@
-"""The way to TRANSACTIONAL and SEQUENCED destinations: they tell what is done, so no intents.
+"""Delivery to TRANSACTIONAL and SEQUENCED: they report what is done, so no intents are needed.
 
 Always true:
-- fence first, then ask: whoever finds the partition pending takes the progress row or the log's
-  epoch before it looks at how far they are;
+- fence first, then ask: an attempt that finds the partition pending takes the progress row or the
+  log's epoch before it reads how far they are;
 - an event is parked before progress or C passes it;
-- an outcome that is not known is asked for, never assumed.
+- an unknown outcome is asked for, never assumed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ ASK_MAX = 20
 
 @dataclass(slots=True)
 class Done:
-    """How far the destination says we are, and how that can be checked against the replay."""
+    """How far the destination says it is, and how that can be checked against the replay."""
 
     events: int = 0
     digest_at: tuple[int, str] | None = None
@@ -70,7 +70,7 @@ class ProgressStrategy:
         self._parked: set[int] = set()
 
     def wants(self) -> int:
-        """A chunk; while skipping, up to where the destination stands or a digest is known."""
+        """Return the size of a chunk; while skipping, up to the progress or to a known digest."""
         lane = self._lane
         if self._action is Action.COUNT:
             return replay_check.wants(lane)
@@ -81,7 +81,7 @@ class ProgressStrategy:
         return min([lane.sink.chunk_rows, *ahead])
 
     def step(self, rows: Rows) -> int:
-        """Claim, skip or deliver, as what was found says."""
+        """Claim, skip or deliver, depending on what was found."""
         lane = self._lane
         if self._action is None:
             self._claim(rows)
@@ -104,7 +104,7 @@ class ProgressStrategy:
         return len(rows)
 
     def finish(self) -> None:
-        """See that the replay covers what the destination says is done."""
+        """Check that the replay covers what the destination says is done."""
         if self._action is Action.COUNT:
             return
         if self._lane.position < self._done.events:
@@ -112,7 +112,7 @@ class ProgressStrategy:
         self._lane.within_lease()
 
     def close(self) -> None:
-        """Give the session back."""
+        """Close the session."""
         if self._session is not None:
             session, self._session = self._session, None
             session.close()
@@ -121,8 +121,12 @@ class ProgressStrategy:
 
     def _claim(self, rows: Rows) -> None:
         lane = self._lane
+        # 1. Claim in the ledger before the first effect: after a crash the next attempt finds the
+        #    partition pending, and asks the destination.
         location = lane.sink.locate(lane.assignment.target(lane.sink))
         found = lane.claim.claim(None, location=location, begins=rows.sort_key(0))
+        # 2. A new partition has nothing to ask for. Only if the last opener wins, fence now: a
+        #    replaced attempt may open a session at any time, and then the ledger decides.
         self._action = RESUME[found, lane.sink.capability].action
         if self._action is Action.DELIVER:
             lane.look_at_heads(Found.NEW)
@@ -130,19 +134,27 @@ class ProgressStrategy:
                 self._ask()
             self._resend()
         elif self._action in (Action.ASK_PROGRESS, Action.ASK_TAIL):
+            # 3. An earlier attempt began it and may have crashed after any transaction: fence and
+            #    ask.
             self._resume()
 
     def _resume(self) -> None:
-        """Fence, then ask; and read what was parked, progress may not have passed it yet."""
+        """Read what is parked, fence, ask, and resend."""
         lane = self._lane
+        # 1. Read what is parked: an attempt may have crashed after parking an event and before
+        #    progress passed it.
         lane.look_at_heads(Found.PENDING)
         self._parked.update(row.position for row in lane.read_marks() if not row.state.only_marks)
+        # 2. Fence, then ask: a call of an attempt that is still alive can no longer change the
+        #    answer.
         self._ask()
+        # 3. Resend only now that earlier appends are known: one that landed before a crash is not
+        #    repeated.
         self._resend()
 
     def _resend(self) -> None:
-        """A log has one writer: what is parked and free to go is appended here, before the own
-        events.
+        """Append the parked events that are free to go, before the partition's own: a log has one
+        writer.
         """
         lane = self._lane
         if lane.sink.capability is not Capability.SEQUENCED or not lane.heads:
@@ -158,24 +170,22 @@ class ProgressStrategy:
         )
         resending.drain()
         if lane.sink.last_opener_wins:
-            lane.claim.check()  # a resend that was asked for took the fence anew
+            lane.claim.check()  # a resend that was requested took the fence again
         lane.reread_heads()
 
     def _ask(self) -> None:
-        """Take the row or the epoch anew, and learn how far we are."""
+        """Take the progress row or the epoch again, and read how far delivery is."""
         lane = self._lane
         told = self._take_over()
         if lane.sink.last_opener_wins:
-            lane.claim.check()  # a zombie can take such a fence too: only the ledger tells
+            lane.claim.check()  # a zombie can take such a fence too: the ledger decides
         self._done = self._from_tail(told) if isinstance(told, Tail) else self._from_row(told)
         row = lane.claim.row
         if row is not None and row.done > self._done.events:
             self._done.events = row.done
 
     def _take_over(self) -> Progress | Tail | None:
-        """Open a session and fence with it; trying again is safe, because fencing has no other
-        effect.
-        """
+        """Open a session and fence with it; retrying is safe: fencing has no other effect."""
         lane = self._lane
         last: Exception | None = None
         for _ in lane.sink.retry.tries(lane.runtime):
@@ -186,8 +196,8 @@ class ProgressStrategy:
             except DeliveryError as error:
                 last = error
             except SemelError:
-                raise  # said for good: asking again would only hide it
-            except Exception as error:  # noqa: BLE001 - nothing is sent by asking
+                raise  # final: asking again would only hide it
+            except Exception as error:  # noqa: BLE001 - asking sends nothing
                 lane.faults.look_at_opening(error)
                 last = error
         raise NotDelivered(
@@ -227,7 +237,7 @@ class ProgressStrategy:
         return Done(compared.suppressed, digest_at, key)
 
     def _compare(self, rows: Rows) -> None:
-        """The replay must be what was delivered, as far as the destination can tell."""
+        """Require that the replay is what was delivered, as far as the destination reports it."""
         lane, done = self._lane, self._done
         stop = lane.position + len(rows)
         if done.digest_at is not None and done.digest_at[0] == stop:
@@ -258,22 +268,27 @@ class ProgressStrategy:
         self._send(rows, self._lane.position, self._lane.position + len(rows))
 
     def _send(self, rows: Rows, start: int, stop: int) -> None:
-        """Send the range [start, stop); split it while the destination rejects it, ask while it is
-        unknown.
+        """Send the range [start, stop); split it if the destination rejects it, ask if the outcome
+        is unknown.
         """
         lane = self._lane
         for _ in range(ASK_MAX):
+            # 1. Leave out what is parked: it was parked first, so that no crash lets progress pass
+            #    an event that is neither delivered nor parked.
             chosen = rows.slice(start - lane.position, stop - lane.position)
             if self._parked:
                 chosen = chosen.take(~np.isin(chosen.positions, list(self._parked)))
             if not len(chosen):
                 return
+            # 2. One transaction or append with its progress: a crash leaves both or neither.
             result = self._call(rows, chosen, start, stop)
             if isinstance(result, Receipt):
                 if lane.sink.capability is Capability.SEQUENCED:
                     refuse_single_failures(lane, result)
                 lane.figures.delivered += len(chosen) - len(result.failures)
                 lane.sent = lane.last_osn_before + int(chosen.positions[-1]) + 1
+                # 3. Park what it refused before the next chunk. After a crash in between, the
+                #    progress row names it, and the next attempt parks it.
                 self._park(chosen, result.failures)
                 return
             if isinstance(result, Rejected):
@@ -281,6 +296,8 @@ class ProgressStrategy:
                 return
             if isinstance(result, NotDelivered):
                 raise lane.unreached(result)
+            # 4. The outcome is unknown: fence, ask, and send only what is missing. A crash while
+            #    asking changes nothing: the next attempt asks too.
             lane.faults.look_at(chosen, result)
             self._ask_again(result)
             self._park_rejected(rows)
@@ -293,7 +310,7 @@ class ProgressStrategy:
     def _call(
         self, rows: Rows, chosen: Rows, start: int, stop: int
     ) -> Receipt | DeliveryError | Fenced:
-        """Make one transaction or append of the range, with the progress it leaves."""
+        """Make one transaction or append of the range, with the progress after it."""
         lane, session = self._lane, self._opened
         progress = self._progress(rows, start, stop)
         chunk = lane.chunk(chosen, start, stop)
@@ -306,7 +323,7 @@ class ProgressStrategy:
             return fenced
 
     def _progress(self, rows: Rows, start: int, stop: int) -> Progress:
-        """Say what is done once the range [start, stop) is: what was parked counts."""
+        """Return the progress after the range [start, stop), which includes what was parked."""
         lane = self._lane
         count = stop - lane.position
         opening = lane.assignment.opening
@@ -323,7 +340,7 @@ class ProgressStrategy:
         )
 
     def _ask_again(self, result: DeliveryError | Fenced) -> None:
-        """An unknown outcome, or an epoch lost to a zombie: fence anew, ask what is done."""
+        """Fence again and ask, after an unknown outcome or an epoch lost to a zombie."""
         lane = self._lane
         if not isinstance(result, Fenced):
             lane.runtime.clock.sleep(lane.sink.retry.first_s)
@@ -334,7 +351,7 @@ class ProgressStrategy:
             lane.claim.check()
 
     def _isolate(self, rows: Rows, chosen: Rows, start: int, stop: int, why: Rejected) -> None:
-        """Halve the range until the rejected event stands alone, and park it."""
+        """Halve the range until the rejected event is alone, and park it."""
         if len(chosen) == 1:
             self._park(chosen, {0: why})
             return
@@ -355,8 +372,8 @@ class ProgressStrategy:
             pass  # a head moved: park with the heads as they are now
 
     def _park_followers(self, rows: Rows) -> None:
-        """Park the events whose entity waits, a chunk at a time; deliver live those whose head is
-        gone.
+        """Park the events whose entity waits, a chunk at a time; those whose head is gone are
+        delivered.
         """
         lane = self._lane
         while True:
@@ -369,7 +386,7 @@ class ProgressStrategy:
                 return
 
     def _parks(self, made: list[ParkedRow]) -> bool:
-        """Park these rows in one commit; False when a head moved, which is then read again."""
+        """Park these rows in one commit; False if a head moved, after the heads are read again."""
         lane = self._lane
         parks = lane.parks(made)
         lane.limit_parks(parks)

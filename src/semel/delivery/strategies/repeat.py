@@ -1,10 +1,10 @@
 """The calls for one chunk at a REPEATABLE destination, until each of its events has an outcome.
 
 Always true:
-- by chunk key a chunk is repeated whole, under its key; by event key only what has no outcome yet
-  is, each event under its own key;
-- a refusal is believed of an event that was never sent before, or whose earlier calls were all
-  answered; of any other it is a doubt (`RefusedInDoubt`);
+- by chunk key a chunk is repeated whole, under its key; by event key only events without an outcome
+  are repeated, each under its own key;
+- a refusal counts as one if the event was never sent before, or if its earlier calls were all
+  answered; of any other event it is a doubt (`RefusedInDoubt`);
 - an event that was never sent is not in doubt.
 """
 
@@ -38,8 +38,8 @@ UNTRIED = NotDelivered("not tried: an event of its entity before it failed")
 
 
 def unanswered(failures: Mapping[int, DeliveryError], count: int) -> list[DeliveryError]:
-    """Give what was not answered, where so little of a chunk of `count` events was answered that
-    the destination may be down: nothing of it, or all but too many.
+    """Return the unanswered failures if so little of a chunk of `count` events was answered that
+    the destination may be down: no event was answered, or too many were not.
     """
     refused = any(isinstance(why, Rejected | RefusedInDoubt) for why in failures.values())
     silent = [why for why in failures.values() if _silent(why)]
@@ -52,11 +52,11 @@ def _silent(why: DeliveryError | None) -> bool:
 
 
 class Repeating:
-    """One chunk on its way.
+    """The delivery of one chunk.
 
     Attributes:
-        unsure: the positions of events that may have arrived although nobody said so; kept by the
-            caller, because an attempt before may have left it so.
+        unsure: the positions of events that may have arrived without an answer; kept by the caller,
+            because an earlier attempt may have left them so.
         arrived: the positions of the events that are known to have arrived.
     """
 
@@ -75,10 +75,10 @@ class Repeating:
         self._unanswered = 0
 
     def run(self) -> Receipt | Rejected:
-        """Call until every outcome is known or the patience is at its end.
+        """Call until every outcome is known or the retries are used up.
 
-        `Rejected` is given back only where the whole chunk was refused and nothing of it was sent
-        before. Raises `NotDelivered` when the destination is away.
+        Returns `Rejected` only if the whole chunk was refused and nothing of it was sent before.
+        Raises `NotDelivered` if the destination cannot be reached.
         """
         left: Sequence[int] = range(len(self._chunk))
         result: Receipt | DeliveryError = DELIVERED
@@ -108,7 +108,7 @@ class Repeating:
         return positions
 
     def _call(self, places: Sequence[int]) -> Receipt | DeliveryError:
-        """Send these events and take note of what came of each."""
+        """Send these events and note the outcome of each."""
         chunk = self._chunk
         if len(places) < len(chunk):
             chosen = np.zeros(len(chunk), np.bool_)
@@ -116,13 +116,13 @@ class Repeating:
             chunk = replace(chunk, rows=chunk.rows.take(chosen))
         result = self._send(chunk)
         if isinstance(result, Receipt) and not (result.failures or self.unsure or self._failures):
-            return result  # what nearly always happens takes no note of single events
+            return result  # nearly always: no single event to note
         for at, place in enumerate(places):
             self._note(place, result.failures.get(at) if isinstance(result, Receipt) else result)
         return result
 
     def _note(self, place: int, why: DeliveryError | None) -> None:
-        """Take note of one outcome, in the light of the calls before."""
+        """Note one outcome, given the earlier calls."""
         position = self._positions[place]
         if why is None:
             self._failures.pop(place, None)
@@ -130,7 +130,7 @@ class Repeating:
             self.arrived.add(position)
             return
         if position in self.arrived:
-            return  # by chunk key it was sent once more with the others, and nothing takes it back
+            return  # by chunk key it was repeated with the others: it has arrived all the same
         if isinstance(why, OutcomeUnknown):
             self.unsure.add(position)
         elif position in self.unsure:
@@ -139,8 +139,8 @@ class Repeating:
         self._failures[place] = why
 
     def _left(self, places: Sequence[int]) -> list[int]:
-        """Give what is to be repeated: everything, or what has a key of its own, no outcome, and
-        nothing before it that its entity waits for.
+        """Return what is to be repeated: everything, or the events that have their own key and no
+        outcome, and wait for no earlier event of their entity.
         """
         open_ = [place for place in places if self._open(place)]
         if not self._by_event:
@@ -154,8 +154,8 @@ class Repeating:
     def _blocked(
         self, before: int, counts: Callable[[DeliveryError], bool] = lambda _: True
     ) -> dict[tuple[str, str], int]:
-        """Give the entities that wait for an event of theirs which failed at a place `before`, and
-        for the first such place; a dead letter is waited for only where that is asked for.
+        """Return the entities that wait for an event of theirs which failed at a place `before`,
+        each with the first such place; a dead letter blocks only under `OnReject.BLOCK`.
         """
         if not self._lane.ordered(self._chunk.rows):
             return {}
@@ -175,7 +175,7 @@ class Repeating:
     # -- one answer for several events, by event key
 
     def _isolate(self, places: Sequence[int]) -> None:
-        """Find out which events of a refused or unanswered call are at fault."""
+        """Find out which events of a refused or unanswered call are the cause."""
         if len(places) > 1:
             for place in places:
                 if self._positions[place] in self.unsure:
@@ -187,8 +187,8 @@ class Repeating:
         self._part(places)
 
     def _part(self, places: Sequence[int]) -> None:
-        """Send halves of what got one answer, once each, until every event has its own answer; what
-        stands behind an unanswered event of its entity is not sent.
+        """Send halves of what got one answer, once each, until every event has its own answer; an
+        event behind an unanswered one of its entity is not sent.
         """
         if len(places) < 2:
             self._unanswered += any(self._open(place) for place in places)
@@ -203,7 +203,7 @@ class Repeating:
                 self._part(free)
 
     def _free(self, places: Sequence[int]) -> list[int]:
-        """Leave out what waits behind an event that failed; it was not sent again, at least."""
+        """Leave out events that wait behind one that failed; at least they were not sent again."""
         blocked = self._blocked(places[0])
         free = []
         for place in places:
@@ -213,10 +213,10 @@ class Repeating:
                 self._failures[place] = UNTRIED
         return free
 
-    # -- the end
+    # -- the result
 
     def _forget(self) -> None:
-        """Its key may be forgotten: what may have arrived is in doubt, the rest was not sent."""
+        """Doubt what may have arrived, since its key may be forgotten; the rest was not sent."""
         doubt = OutcomeUnknown("it may have been sent longer ago than its key is remembered")
         for place, position in enumerate(self._positions):
             if position in self.unsure:

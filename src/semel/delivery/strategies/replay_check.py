@@ -1,12 +1,10 @@
-"""Counts and digests one partition of a batch job that is finished: nothing is sent or written.
+"""Counts and digests partitions that were delivered before: no event of them is sent.
 
-What it tells is what the delivery in the first generation told of the same rows: no watermark held
-anything back then, and counters started from nothing.
-
-What a lane does with a partition that is complete: count and digest it, deliver nothing.
-
-With position identity a re-run may end later than the first try did; then the row goes back to
-pending.
+Always true:
+- of a finished batch job nothing is written either, and the reports are those of its delivery in
+  the first generation: no watermark held anything back then, and counters started from nothing;
+- with position identity a re-run of a complete partition may end later than the first run did; then
+  its row goes back to pending.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 def count_partition(
     assignment: Assignment, sinks: Sequence[Sink], batches: Iterable[pa.RecordBatch]
 ) -> list[Report]:
-    """Report count and digest for every sink, without a look at the ledger; nothing for no events.
+    """Report count and digest for every sink, without reading the ledger; nothing for no events.
 
     Raises what stamping raises: `ConfigurationError`, `Diverged`.
     """
@@ -70,7 +68,7 @@ STEP_ROWS = 65_536
 
 
 def wants(lane: Lane) -> int:
-    """Take rows up to the end of what was complete, then whatever comes."""
+    """Return the rows left of what was complete, at most `STEP_ROWS`; then `STEP_ROWS`."""
     row = lane.claim.row
     count = row.count if row is not None and row.count is not None else 0
     left = count - lane.position
@@ -78,9 +76,9 @@ def wants(lane: Lane) -> int:
 
 
 def goes_on(lane: Lane, rows: Rows) -> bool:
-    """Say whether events came beyond a complete range, and put the row back to pending for them.
+    """Whether events came beyond a complete range; if so, put the row back to pending for them.
 
-    Raises `Diverged` when the range itself is not what was delivered.
+    Raises `Diverged` if the range itself is not what was delivered.
     """
     row = lane.claim.row
     if row is None or row.count is None or lane.position < row.count:
@@ -101,6 +99,6 @@ def goes_on(lane: Lane, rows: Rows) -> bool:
 def count_rows(lane: Lane, rows: Rows) -> int:
     """Count rows that were delivered before."""
     if not lane.position:
-        lane.read_marks()  # what was parked was not delivered
+        lane.read_marks()  # parked events were not delivered
     lane.count_before(range(lane.position, lane.position + len(rows)))
     return len(rows)

@@ -1,7 +1,8 @@
-"""Drafts of spans: what is recorded before it is sent, and which of its events are not.
+"""Drafts of spans: which events are recorded before they are sent, and which of them are not sent.
 
-- A span is contiguous in the partition's order; what of it is handled is told beside it.
-- Who waits behind a blocked entity is parked in the commit that records the span, and not sent.
+Always true:
+- a span is contiguous in the partition's order; what is handled of it is recorded beside it;
+- events behind a blocked entity are parked in the commit that records the span, and not sent.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Draft:
-    """A span in the making, with its rows and which of them are not to be sent from here."""
+    """A span to be recorded, with its rows and which of them are not to be sent from here."""
 
     span: SpanRow
     rows: Rows
@@ -41,7 +42,7 @@ class Draft:
     parks: Parks
 
     def to_send(self, start: int, stop: int) -> Rows:
-        """Give the rows of the range [start, stop) that are to be sent."""
+        """Return the rows of the range [start, stop) that are to be sent."""
         low, high = start - self.span.start, stop - self.span.start
         chosen = self.rows.slice(low, high)
         handled = self.handled[low:high]
@@ -53,8 +54,7 @@ class Drafts:
 
     Attributes:
         rows: those of the step, from the lane's position on.
-        unsure: the positions of events that may have arrived although nobody said so; kept by the
-            caller.
+        unsure: the positions of events that may have arrived without an answer; kept by the caller.
     """
 
     def __init__(self, lane: Lane, unsure: AbstractSet[int], doubts: Doubts) -> None:
@@ -66,8 +66,8 @@ class Drafts:
     def next(self, rows: Rows) -> Draft:
         """Draft the next span, cut by the sink's limits as they are now.
 
-        A function is called with Python values: one that cannot be made is found here, before there
-        is an intent.
+        A function is called with Python values: one that cannot be converted is found here, before
+        there is an intent.
         """
         start = self._lane.position
         if self._lane.sink.takes_python_values:
@@ -82,8 +82,8 @@ class Drafts:
         to_park: Sequence[ParkedRow] = (),
         at: float | None = None,
     ) -> Draft:
-        """Draft the next span over `rows`: who waits behind a blocked entity is parked and not
-        sent. What may have arrived waits in doubt, since the intent that was recorded `at`.
+        """Draft the next span over `rows`: events behind a blocked entity are parked and not sent.
+        Those that may have arrived wait in doubt, since the intent that was recorded `at`.
         """
         lane = self._lane
         handled = np.zeros(len(rows), np.bool_)
@@ -113,8 +113,8 @@ class Drafts:
         return Draft(span, rows, handled, parks)
 
     def _follower(self, rows: Rows, place: int, recorded_at: float) -> ParkedRow:
-        """Park an event behind the first of its entity: in doubt where an attempt before, or one
-        of an older generation, may have sent it.
+        """Return the row that parks an event behind the first of its entity: in doubt if an earlier
+        attempt, or one of an older generation, may have sent it.
         """
         why = "an event of its entity is parked"
         row = parked_row(self._lane, rows, place, ParkedState.WAITING, why)
@@ -123,7 +123,7 @@ class Drafts:
         return row
 
     def cut_off(self, draft: Draft, first: int) -> SpanRow:
-        """Give the part of a span before `first`."""
+        """Return the part of a span before `first`."""
         span, lane = draft.span, self._lane
         rows = draft.rows.slice(0, first - span.start)
         return replace(
@@ -136,8 +136,8 @@ class Drafts:
         )
 
     def kept(self, draft: Draft, last: int, handled: AbstractSet[int], tries: int = 0) -> Draft:
-        """Give a span, under its number, that ends with the chunk of position `last`: the chunks
-        after it were never sent. What is at the `handled` positions is not sent any more.
+        """Return a span, under its number, that ends with the chunk of position `last`: the chunks
+        after it were never sent. Events at the `handled` positions are not sent any more.
         """
         span, lane = draft.span, self._lane
         chunks = tuple(each for each in span.chunks if each[0] <= last)
@@ -156,15 +156,15 @@ class Drafts:
         return Draft(kept, rows, known, NO_PARKS)
 
     def _running(self, stop: int) -> str:
-        """Give the partition's digest up to `stop`, which lies within the rows of this step."""
+        """Return the partition's digest up to `stop`, which lies within the rows of this step."""
         if self.rows is None:
             raise AssertionError("there is no span before there are rows")
         return self._lane.running_after(self.rows, stop - self._lane.position)
 
 
 def _parked_once(to_park: Sequence[ParkedRow], followers: list[ParkedRow]) -> list[ParkedRow]:
-    """Give one row for each event: a doubt about one that has to wait is told by the row it waits
-    in.
+    """Return one row per event: a doubt about an event that has to wait is recorded in the row in
+    which it waits.
     """
     marked = {row.position for row in to_park if row.state.only_marks}
     waits = {row.position for row in followers}
@@ -175,7 +175,7 @@ def _parked_once(to_park: Sequence[ParkedRow], followers: list[ParkedRow]) -> li
 
 
 def settled(span: SpanRow) -> SpanRow:
-    """Give a span as it stands once settled: one range, one set."""
+    """Return a span as it is once settled: one range, one set."""
     ids = (EntityIds.union(span.ids),)
     chunks = ((span.start, span.stop),)
     return replace(span, chunks=chunks, ids=ids, state=SpanState.SETTLED, tries=0)
