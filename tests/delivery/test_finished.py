@@ -230,7 +230,7 @@ def test_looking_for_an_event_of_a_finished_batch_says_what_is_known() -> None:
     [trace] = Ledger(world.store).find("pay", "a", 1)
     assert trace.state == "handled"
     assert "finished with 4 events, and each of them was delivered or is parked" in str(trace.why)
-    assert "whether this one was among them is not kept" in str(trace.why)
+    assert "does not keep whether this one was among them" in str(trace.why)
     summary = Ledger(world.store).summary("pay")
     assert summary.finished
     assert summary.sinks["out"].delivered == 4

@@ -104,7 +104,7 @@ def test_counted_ids_refuse_a_lost_checkpoint(world: World) -> None:
     driver = Driver(world, COUNTED, [Till().sink()])
     driver.minibatch(0, {"0": rows("a")})
     driver.minibatch(1, {"0": rows("a")})
-    with pytest.raises(ConfigurationError, match="ids that semel counted"):
+    with pytest.raises(ConfigurationError, match="ids that semel counts do not survive"):
         driver.open(0, query="another checkpoint")
 
 
