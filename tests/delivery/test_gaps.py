@@ -40,7 +40,7 @@ def test_a_gap_stops_the_driver_before_anything_is_written() -> None:
 
 def test_a_partition_that_is_not_read_any_more_is_named() -> None:
     world = delivered()
-    with pytest.raises(Diverged, match="t/0, which the ledger goes on with at 5, is not read"):
+    with pytest.raises(Diverged, match="t/0, which the ledger continues at 5, is not read"):
         world.driver.begin("q2", 0, {"u/0": 0})
 
 

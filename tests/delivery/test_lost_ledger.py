@@ -15,7 +15,7 @@ from semel.errors import ConfigurationError, Diverged, NotDelivered, SemelError
 from semel.ledger.client import LedgerClient
 from semel.verify.simulator.cluster import MemoryStore
 
-UNKNOWN = "the checkpoint is at batch 2, and the ledger knows nothing of this pipeline"
+UNKNOWN = "the checkpoint is at batch 2, and the ledger does not know this pipeline"
 
 
 def lose_ledger(world: World) -> None:

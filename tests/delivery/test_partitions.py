@@ -341,7 +341,7 @@ def test_a_pending_partition_that_no_task_came_for_is_diverged() -> None:
     world.out.plan(crash_after)
     with pytest.raises(Crash):
         world.task(opening, INPUT)
-    with pytest.raises(Diverged, match="no task came"):
+    with pytest.raises(Diverged, match="no task reports it"):
         world.driver.end(opening, [])
 
 
