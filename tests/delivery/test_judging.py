@@ -399,7 +399,7 @@ def test_ids_that_were_counted_cannot_be_kept_half_way() -> None:
 def test_another_minibatch_and_another_pipeline_are_refused() -> None:
     world = half_done("opaque", GIVEN)
     for wrong in (Minibatch(1, 0), Minibatch(1, 2), Minibatch(2, 1)):
-        with pytest.raises(ConfigurationError, match=r"which is 1\.1\. Judge only the"):
+        with pytest.raises(ConfigurationError, match=r"which is 1\.1\. Judge only the minibatch"):
             judge_minibatch(world.client, wrong, Judgement.AS_RECORDED, "ann", "looked")
     nobody = LedgerClient(world.store, "typo", world.clock)
     with pytest.raises(ConfigurationError, match="'typo' is not in this ledger"):
