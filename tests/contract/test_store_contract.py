@@ -58,6 +58,7 @@ class TestAStoreOfAnotherPackage(StoreContract):
         return f"memory://{installed}"
 
 
+@pytest.mark.rows("S12")
 def test_a_registered_store_is_a_ledger(installed: Path) -> None:
     with Ledger("memory://ledger") as ledger:
         assert ledger.pipelines() == []
