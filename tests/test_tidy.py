@@ -77,6 +77,10 @@ TEXTS = (
         r"\bif (not )?(\w+\.)*(testing|is_testing|under_test)\b",
         "faults enter through the interfaces production uses",
     ),
+    Text(
+        r"\b(papers|anew|mend(ed|s)?|beating|leave away)\b",
+        "plain English: docs, recreated or again, fix, running, remove",
+    ),
 )
 
 BUILTINS = {"print"}
@@ -269,7 +273,7 @@ def test_the_source_is_tidy(checker: str, sources: list[Source]) -> None:
 
 
 TIME, PERF, SLEEP, NOW, TODAY, RANDOM, NUMPY, PRINT = (rule.pattern for rule in NAMES)
-UNFINISHED, TESTING = (rule.pattern for rule in TEXTS)
+UNFINISHED, TESTING, IDIOM = (rule.pattern for rule in TEXTS)
 
 LONG = "    pass\n" * FUNCTION_LINES_MAX
 
@@ -316,6 +320,8 @@ PLANTED = [
     (UNFINISHED, "semel/a.py", '"""FIXME."""\n'),
     (TESTING, "semel/a.py", "if testing:\n    pass\n"),
     (TESTING, "semel/a.py", "if not self.is_testing:\n    pass\n"),
+    (IDIOM, "semel/a.py", '"""It is made anew."""\n'),
+    (IDIOM, "semel/a.py", "message = 'the run is beating'\n"),
 ]
 
 CLEAN = [
@@ -340,6 +346,7 @@ CLEAN = [
     (RANDOM, "semel/a.py", "import random\ndef f(r: random.Random):\n    return r.random()\n"),
     (PRINT, "semel/cli/a.py", "print('seed 1')\n"),
     (UNFINISHED, "semel/a.py", "TODOS = ()\n"),
+    (IDIOM, "semel/a.py", "recommended = amended = 1\n"),
 ]
 
 
