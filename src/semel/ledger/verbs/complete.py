@@ -7,7 +7,7 @@ Always true:
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import Diverged, Fenced
@@ -77,10 +77,8 @@ class Report:
     dropped_before: int = 0
     skipped: int = 0
     unanswered: int = 0
-    location: str | None = None
     placed: Mapping[str, Any] | None = None
     columns: dict[str, str] | None = None
-    figures: dict[str, float] = field(default_factory=dict)
 
 
 def complete(
