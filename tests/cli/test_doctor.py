@@ -134,7 +134,7 @@ def test_what_a_version_of_pyspark_has_not_is_said(monkeypatch: pytest.MonkeyPat
         installed["pyspark"] = version
         return next(iter(doctor.check_packages()))
 
-    assert "Spark Connect, text with a collation" in spark("3.5.9").found
+    assert "Spark Connect, strings with a collation" in spark("3.5.9").found
     assert "Spark Connect" not in spark("4.0.5").found
     assert "columns of type TIME" in spark("4.0.5").found
     assert spark("4.3.0") == Check("PySpark", "4.3.0")

@@ -46,7 +46,7 @@ class Feature:
 CONNECT = Feature("Spark Connect", (4, 0), "refused: use a classic session")
 FEATURES = (
     CONNECT,
-    Feature("text with a collation", (4, 0), "Spark has none: text is compared by its bytes"),
+    Feature("strings with a collation", (4, 0), "Spark has none: compared by their bytes"),
     Feature("columns of type VARIANT", (4, 0), "Spark has none"),
     Feature("sources written in Python", (4, 0), "Spark has none"),
     Feature("columns of type TIME", (4, 1), "Spark has none: use a timestamp, string or number"),
