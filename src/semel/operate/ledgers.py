@@ -44,7 +44,9 @@ def require_ledger(url: str) -> None:
     if scheme == "sqlite" and rest.startswith("/"):
         path = Path(rest[1:])
         if not is_there(path):
-            raise ConfigurationError(f"there is no ledger at {path}; check the path")
+            raise ConfigurationError(
+                f"there is no ledger at {path}; check the path, or start the pipeline first"
+            )
         if path.is_file() and _is_another_database(path):
             raise ConfigurationError(
                 f"there is no ledger in the SQLite database {path}; check the path"

@@ -231,4 +231,6 @@ def _require_file(url: str) -> None:
     """Refuse a path without a ledger: opening the store would create an empty one there."""
     scheme, _, rest = url.partition("://")
     if scheme == "sqlite" and rest.startswith("/") and not is_there(Path(rest[1:])):
-        raise ConfigurationError(f"there is no ledger at {rest[1:]}; check the path")
+        raise ConfigurationError(
+            f"there is no ledger at {rest[1:]}; check the path, or start the pipeline first"
+        )
