@@ -18,7 +18,7 @@ export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install java maven demo check docs test rows test-spark smoke-spark simulate bench bench-spine format clean
+.PHONY: help install java maven demo check docs test rows test-spark smoke-spark simulate bench bench-engine format clean
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -61,7 +61,7 @@ test: java maven $(INSTALLED) $(SMOKED:%=.venv-spark-%/.installed) ## every test
 	for version in $(SMOKED); do $(MAKE) smoke-spark VERSION=$$version || exit 1; done
 
 rows: $(INSTALLED) ## which test showed each row of the source systems in the last run; JSON=1
-	@$(BIN)/python -m tests.rows $(if $(JSON),--json)
+	@$(BIN)/python -m tests.support.rows $(if $(JSON),--json)
 
 # An environment of its own for each PySpark. The extra `connect` needs 4.0: that of 3.5 wants NumPy before 2.
 .venv-spark-%/.installed: pyproject.toml constraints.txt
@@ -84,11 +84,11 @@ BENCHES := postgres http redis kafka files
 
 bench: java maven $(INSTALLED) ## measure every destination against its peers, and draw it (20 minutes)
 	mkdir -p build/bench
-	for name in $(BENCHES); do $(BIN)/semel bench $$name --json > build/bench/$$name.json || exit 1; done
-	$(BIN)/python -m semel.bench.plots $(BENCHES:%=build/bench/%.json) --into docs/img
+	for name in $(BENCHES); do $(BIN)/python -m benchmarks $$name --json > build/bench/$$name.json || exit 1; done
+	$(BIN)/python -m benchmarks.plots $(BENCHES:%=build/bench/%.json) --into docs/img
 
-bench-spine: $(INSTALLED) ## measure the spine on this machine
-	$(BIN)/python -m semel.bench.spine
+bench-engine: $(INSTALLED) ## measure columns, the engine and the ledger on this machine, without Spark
+	$(BIN)/python -m benchmarks engine
 
 format: $(INSTALLED) ## write the format and what ruff can mend by itself
 	$(BIN)/ruff check --fix-only .
@@ -96,4 +96,4 @@ format: $(INSTALLED) ## write the format and what ruff can mend by itself
 
 clean: ## remove caches and built files (.venv stays)
 	rm -rf build dist site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
-	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
+	find src tests benchmarks -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -1,7 +1,7 @@
-"""Deliver a batch job under a name, as a scheduler would run it: once, and again, and again.
+"""Deliver a batch job under a name, three times, as a scheduler might run it.
 
-`python examples/batch.py [FOLDER]` sends the reminders of one day; a second run finds them sent,
-and a third one, with other content under the same name, is refused.
+`python examples/batch.py [FOLDER]` sends the reminders of one day. The second run sends nothing,
+and the third, with other content under the same name, is refused.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 import semel
-from semel.spark.session import make_session
+from semel.spark import make_session
 
 
 def main(folder: Path) -> None:

@@ -1,7 +1,7 @@
-"""Charge payments over HTTP, each once: a plain function as a sink (OPAQUE), ids given by columns.
+"""Charge payments over HTTP, each once: a plain function as a sink (OPAQUE), ids from columns.
 
-`python examples/charges.py [FOLDER]` starts a bank that counts its charges, and charges it from a
-stream of files. Everything it writes is in FOLDER, by default a temporary one.
+`python examples/charges.py [FOLDER]` starts a small bank as an HTTP server and charges payments
+from a stream of files. It writes everything into FOLDER, by default a temporary one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import semel
-from semel.spark.session import make_session
+from semel.spark import make_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,20 +28,20 @@ charged: list[str] = []
 
 
 class Bank(BaseHTTPRequestHandler):
-    """The destination: it charges whatever it is sent, as often as it is sent."""
+    """The destination: it charges every request, also a repeated one."""
 
     def do_POST(self) -> None:
-        """Charge."""
+        """Charge, or refuse an amount of zero or less."""
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if body["amount"] <= 0:
-            self.send_error(422, "an amount is more than nothing")
+            self.send_error(422, "the amount must be positive")
             return
         charged.append(f"{body['customer']}/{body['payment_id']}")
         self.send_response(200)
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 bank = ThreadingHTTPServer(("127.0.0.1", 0), Bank)
@@ -78,7 +78,7 @@ def start(payments: DataFrame) -> StreamingQuery:
 
 
 def main(folder: Path) -> None:
-    """Charge six payments, one of them impossible; then start again, with nothing new."""
+    """Charge six payments, one of which the bank refuses; then start again without new input."""
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     os.chdir(folder)

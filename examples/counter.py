@@ -1,8 +1,8 @@
 """Deliver running totals, which have no ids of their own: semel counts them.
 
 `python examples/counter.py [FOLDER]` counts clicks by page in update mode, and announces every new
-total. The ids of a page are 1, 2, 3, ... in the order of its totals. (A closed window has an id,
-its start: docs/start.md shows it.)
+total. The ids of a page are 1, 2, 3, ... in the order of its totals. (A closed window needs no
+counter, because its start is its id: docs/start.md shows that.)
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 import semel
-from semel.spark.session import make_session
+from semel.spark import make_session
 
 
 def main(folder: Path) -> None:

@@ -1,7 +1,7 @@
-"""Deliver one stream to two sinks in one pass; each has its own place in the ledger.
+"""Deliver one stream to two sinks in one pass; each sink has its own records in the ledger.
 
-`python examples/fan_out.py [FOLDER]` writes orders to an archive in batches and mails the large
-ones. A mail server that refuses an address parks that event at the mail sink alone.
+`python examples/fan_out.py [FOLDER]` writes orders to an archive in batches and sends a mail for
+each. An order whose address is refused is parked at the mail sink alone.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import semel
-from semel.spark.session import make_session
+from semel.spark import make_session
 
 
 def main(folder: Path) -> None:
-    """Deliver six orders to both."""
+    """Deliver six orders to both sinks."""
     folder = folder.absolute()
     orders, archive, mails = folder / "orders", folder / "archive.txt", folder / "mails.txt"
     orders.mkdir(parents=True, exist_ok=True)
     rows = [{"shop": "north", "number": n, "mail": f"c{n}@example.com"} for n in range(1, 6)]
-    rows.append({"shop": "north", "number": 6, "mail": "nobody"})
+    rows.append({"shop": "north", "number": 6, "mail": "invalid"})
     (orders / "1.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     @semel.sink(name="archive", window=1000, batches=True)

@@ -1,8 +1,8 @@
-"""Write orders to Parquet files that readers may trust: each order once, no file half-written.
+"""Write orders to Parquet files: each order once, and no half-written file is visible.
 
-`python examples/files.py [FOLDER]` delivers three minibatches, loses the checkpoint, reads all
-orders again, and the files that manifests name hold each of them once. At the end of each minibatch
-its manifest is handed on, as a load into a warehouse would be.
+`python examples/files.py [FOLDER]` delivers three minibatches, deletes the checkpoint and reads all
+orders again; the files that the manifests name contain each order once. At the end of each
+minibatch a function gets its manifest, as a load into a warehouse would.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import semel
 from semel.sinks import Files
 from semel.sinks.files import committed, read
-from semel.spark.session import make_session
+from semel.spark import make_session
 
 if TYPE_CHECKING:
-    from semel.sinks.files.manifests import Manifest
+    from semel.sinks import Manifest
 
 ORDERS = "customer string, order_id bigint, amount double"
 
@@ -41,10 +41,10 @@ def main(folder: Path) -> None:
     folder = folder.absolute()
     orders(folder / "orders")
     spark = make_session("files")
-    told: list[int] = []
+    loaded: list[int] = []
 
     def load(manifest: Manifest) -> None:
-        told.append(manifest.rows)  # `PostgresLoad` makes this a COPY that happens once
+        loaded.append(manifest.rows)  # `PostgresLoad` runs a COPY here, exactly once
 
     lake = Files(name="lake", url=str(folder / "lake"), then=load)
 
@@ -69,7 +69,7 @@ def main(folder: Path) -> None:
     deliver()
     found = list(committed(place))
     print(f"committed: {sum(each.rows for each in found)} orders in {len(found)} minibatches")
-    print(f"told at the end of each minibatch: {told}")
+    print(f"rows in the manifest of each minibatch: {loaded}")
     shutil.rmtree(folder / "checkpoint")
     deliver()
     print(f"checkpoint lost, all read again: {sum(map(len, read(place)))} orders")

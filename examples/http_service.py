@@ -1,7 +1,7 @@
-"""Charge payments at a bank that knows the Idempotency-Key header: one effect each (REPEATABLE).
+"""Charge payments at a bank that supports the Idempotency-Key header: one effect (REPEATABLE).
 
-`python examples/http_service.py [FOLDER] [URL]` charges the bank at URL; without one it starts a
-small bank of its own, which loses one of its answers. Everything is written in FOLDER.
+`python examples/http_service.py [FOLDER] [URL]` charges the bank at URL; without a URL it starts a
+small bank, which loses one of its answers. It writes everything into FOLDER.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import semel
 from semel.sinks import Http
-from semel.spark.session import make_session
+from semel.spark import make_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,25 +27,25 @@ requests: list[str] = []
 
 
 class Bank(BaseHTTPRequestHandler):
-    """The destination: a key that it has seen is answered, and has no second effect."""
+    """The destination: it answers a key that it has seen, and does not charge again."""
 
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        """Charge, unless the key was here before."""
+        """Charge, unless the key is known."""
         key, text = self.headers["Idempotency-Key"], self.headers["Content-Length"]
         body = json.loads(self.rfile.read(int(text)))
         requests.append(key)
         charged.setdefault(key, f"{self.path} {body['amount']}")
         if len(requests) == 5:
-            self.close_connection = True  # the charge happened, and nobody hears of it
+            self.close_connection = True  # charged, but the answer is lost
             return
         self.send_response(201)
         self.send_header("Content-Length", "0")
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def run(spark: SparkSession, folder: Path, url: str) -> None:
@@ -56,7 +56,7 @@ def run(spark: SparkSession, folder: Path, url: str) -> None:
         name="bank",
         url=url + "/customers/{customer}/charges",
         body={"amount": "{amount}", "reference": "payment {payment_id}"},
-        idempotency=True,  # REPEATABLE: what the bank answers to a known key is the first answer
+        idempotency=True,  # REPEATABLE: the bank repeats its first answer for a known key
         remembers_s=24 * 3600,
         timeout_s=5.0,
     )
@@ -78,7 +78,7 @@ def run(spark: SparkSession, folder: Path, url: str) -> None:
 
 
 def main(folder: Path, url: str | None) -> None:
-    """Charge twelve payments, lose the checkpoint, and read them all again."""
+    """Charge twelve payments, delete the checkpoint, and read them all again."""
     folder = folder.absolute()
     (folder / "payments").mkdir(parents=True, exist_ok=True)
     rows = [{"customer": f"c{n % 3}", "payment_id": n, "amount": 10 * n} for n in range(12)]

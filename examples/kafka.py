@@ -1,7 +1,7 @@
 """Payments into a Kafka topic, each once, also when the checkpoint is lost (TRANSACTIONAL).
 
-`python examples/kafka.py HOST:PORT [FOLDER]` sends payments to the topic `semel-example`, loses the
-checkpoint, reads them all again, and the topic has each of them once. A broker to try it with:
+`python examples/kafka.py HOST:PORT [FOLDER]` sends payments to the topic `semel-example`, deletes
+the checkpoint and reads them all again; the topic has each of them once. A broker to try it with:
 `docker run -d -p 9092:9092 apache/kafka:4.0.0`.
 """
 
@@ -20,7 +20,7 @@ from confluent_kafka.cimpl import NewTopic
 
 import semel
 from semel.sinks import Kafka
-from semel.spark.session import make_session
+from semel.spark import make_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,7 +50,7 @@ def run(spark: SparkSession, folder: Path, servers: str) -> None:
 
 
 def create_topic(servers: str) -> None:
-    """See that the topic is there; semel makes none but its own."""
+    """Create the topic if it does not exist; semel creates only its own topic."""
     admin = AdminClient({"bootstrap.servers": servers})
     try:
         admin.create_topics([NewTopic(TOPIC, 3)])[TOPIC].result(30)
@@ -60,7 +60,7 @@ def create_topic(servers: str) -> None:
 
 
 def records(servers: str, folder: Path) -> list[tuple[str, int, int]]:
-    """Read the topic as its users should: what is committed, and nothing else."""
+    """Read the topic as consumers should: only committed records."""
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
@@ -86,7 +86,7 @@ def records(servers: str, folder: Path) -> list[tuple[str, int, int]]:
 
 
 def main(servers: str, folder: Path) -> None:
-    """Send twelve payments, lose the checkpoint, and send again."""
+    """Send twelve payments, delete the checkpoint, and send again."""
     folder = folder.absolute()
     (folder / "payments").mkdir(parents=True, exist_ok=True)
     rows = [{"customer": f"c{n % 3}", "payment_id": n, "amount": n} for n in range(12)]
@@ -106,6 +106,6 @@ def main(servers: str, folder: Path) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) < 2:
-        sys.exit("python examples/kafka.py HOST:PORT [FOLDER]")
+        sys.exit("usage: python examples/kafka.py HOST:PORT [FOLDER]")
     made = sys.argv[2] if len(sys.argv) > 2 else tempfile.mkdtemp(prefix="semel-kafka-")
     main(sys.argv[1], Path(made))

@@ -1,7 +1,7 @@
-"""A sink of one's own that is exact: `balance = balance + x` in SQLite (TRANSACTIONAL).
+"""Write a sink that is exactly-once: `balance = balance + x` in SQLite (TRANSACTIONAL).
 
-`python examples/own_sink.py [FOLDER]` books payments, loses the checkpoint, reads them all again,
-and the balances stand. The progress row and the effect are one transaction of the destination.
+`python examples/own_sink.py [FOLDER]` books payments, deletes the checkpoint and reads them all
+again; the balances do not change. Progress row and effect are one transaction of the destination.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import semel
 from semel.sinks import DELIVERED, Capability, Progress, Receipt, Sink, Target
-from semel.spark.session import make_session
+from semel.spark import make_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,13 +41,13 @@ class Balances(Sink):
 
     @property
     def capability(self) -> Capability:
-        """A claim, which `BalancesSession` has to make true."""
+        """Return the claim that `BalancesSession` has to fulfil."""
         return Capability.TRANSACTIONAL
 
     def open(self, target: Target) -> BalancesSession:
         """Connect, on the executor."""
         connection = sqlite3.connect(self.path, timeout=30, isolation_level=None)
-        connection.execute("pragma synchronous = full")  # what is acknowledged stays
+        connection.execute("pragma synchronous = full")  # keep what was acknowledged
         connection.executescript(TABLES)
         return BalancesSession(connection, target)
 
@@ -61,7 +61,7 @@ class BalancesSession:
         self.place = json.dumps([target.pipeline, target.sink, target.partition])
 
     def take_over(self) -> Progress | None:
-        """Write this attempt into the progress row; tell what stood there."""
+        """Write this attempt into the progress row; return the row as it was."""
         minibatch, attempt = self.target.minibatch, self.target.attempt
         with self.transaction():
             stood = self.read()
@@ -70,13 +70,13 @@ class BalancesSession:
         return stood
 
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
-        """Move the row, then book: both or neither."""
+        """Move the row and book the payments: both or neither."""
         with self.transaction():
             stood = self.read()
             progress.require_kept(stood, self.place)
             if stood is not None and stood.minibatch == progress.minibatch:
                 if stood.done > progress.start:
-                    raise semel.Fenced("a call of this attempt has arrived after all")
+                    raise semel.Fenced("an earlier call of this attempt was committed")
                 progress = replace(progress, ids=stood.ids | progress.ids)
             self.write(progress)
             for event in chunk.events():
@@ -88,14 +88,14 @@ class BalancesSession:
         return DELIVERED
 
     def close(self) -> None:
-        """Roll back what is not committed, and give the connection back."""
+        """Close the connection; this rolls back an open transaction."""
         self.connection.close()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing. An error of COMMIT is unknown: semel takes the row over and asks."""
+        """Commit all or nothing. After an error of COMMIT semel takes the row over and asks."""
         try:
-            self.connection.execute("begin immediate")  # the lock that makes the row ours
+            self.connection.execute("begin immediate")  # lock first, then read
         except sqlite3.OperationalError as error:
             raise semel.NotDelivered(str(error)) from error
         try:
@@ -107,7 +107,7 @@ class BalancesSession:
             raise
 
     def read(self) -> Progress | None:
-        """Give the row. Raises `Fenced` when it names a later attempt or minibatch."""
+        """Return the row. Raises `Fenced` if it names a later attempt or minibatch."""
         found = self.connection.execute(
             "select row from progress where place = ?", (self.place,)
         ).fetchone()
@@ -120,7 +120,7 @@ class BalancesSession:
         return stood
 
     def write(self, progress: Progress) -> None:
-        """Put the row."""
+        """Write the row."""
         self.connection.execute(
             "insert or replace into progress values (?, ?)",
             (self.place, json.dumps(progress.to_json())),
@@ -128,7 +128,7 @@ class BalancesSession:
 
 
 def run(spark: SparkSession, folder: Path) -> dict[str, int]:
-    """Book what has arrived; give the balances."""
+    """Book the payments that have arrived; return the balances."""
     bank = folder / "bank.db"
     schema = "customer string, payment_id bigint, amount bigint"
     payments = spark.readStream.schema(schema).json(str(folder / "payments"))
@@ -152,7 +152,7 @@ def run(spark: SparkSession, folder: Path) -> dict[str, int]:
 
 
 def main(folder: Path) -> None:
-    """Book twelve payments, lose the checkpoint, and book again."""
+    """Book twelve payments, delete the checkpoint, and book again."""
     folder = folder.absolute()
     (folder / "payments").mkdir(parents=True, exist_ok=True)
     rows = [{"customer": f"c{n % 3}", "payment_id": n, "amount": n} for n in range(12)]

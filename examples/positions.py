@@ -1,8 +1,8 @@
 """Deliver a log by position: topic, partition and offset are the identity, nothing is shuffled.
 
-`python examples/positions.py [FOLDER]` reads a small log of Kafka's shape, delivers it, throws the
-checkpoint away, reads all of it again and delivers only what is new. The log is a source written in
-Python, with what PySpark has for it since 4.2; Kafka's own positions need no such version.
+`python examples/positions.py [FOLDER]` delivers a small log with the columns of Kafka, deletes the
+checkpoint, reads the log again and delivers only what is new. The log is a Python data source that
+needs PySpark 4.2; a pipeline that reads Kafka does not need that version.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 import semel
-from semel.spark.session import make_session
+from semel.spark import make_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,58 +30,58 @@ class Meters(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` calls it."""
+        """Return the name for `format`."""
         return "meters"
 
     def schema(self) -> str:
-        """The columns of Kafka's source that matter, and a value."""
+        """Return the columns of Kafka's source that matter, and a value."""
         return "topic string, partition int, offset bigint, reading bigint"
 
     def streamReader(self, schema: Any) -> MetersReader:  # noqa: N802 - Spark's name
-        """Read it as a stream."""
+        """Return a reader for a stream."""
         del schema
         return MetersReader(int(self.options["length"]))
 
 
 class MetersReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Gives everything that there is at once. Its offsets look as Kafka's do: {topic: {partition}}.
+    """Returns the whole log at once. Its offsets look like Kafka's: {topic: {partition: offset}}.
 
-    With offsets of that shape semel compares where Spark begins with where the ledger stands.
+    With offsets of that form semel compares where Spark starts with where the ledger stands.
     """
 
     def __init__(self, length: int) -> None:
         self.length = length
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Nothing moves meanwhile."""
+        """Do nothing: the log does not grow while it is read."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """From the beginning."""
+        """Start from the beginning."""
         return {"meters": {"0": 0, "1": 0}}
 
     def latestOffset(self, start: Any, limit: Any) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """To the end."""
+        """Read to the end."""
         del start, limit
         return {"meters": {"0": self.length, "1": self.length}}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """One task for each partition of the log."""
+        """Return one task for each partition of the log."""
         begins, ends = start["meters"], end["meters"]
         return [InputPartition((each, begins[each], ends[each])) for each in sorted(ends)]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[str, int, int, int]]:
-        """Give the readings of one stretch."""
+        """Return the readings of one range of offsets."""
         number, start, stop = partition.value
         for offset in range(start, stop):
             yield "meters", int(number), offset, 1000 * int(number) + offset
 
 
 def run(spark: SparkSession, folder: Path, length: int) -> int:
-    """Deliver the log; give how many readings the destination has by now."""
+    """Deliver the log; return how many readings the destination has."""
     destination = folder / "readings"
     destination.mkdir(exist_ok=True)
 
-    @semel.sink(window=100, batches=True)  # an Arrow batch of up to 100 events at a call
+    @semel.sink(window=100, batches=True)  # an Arrow batch of up to 100 events per call
     def append(batch: Any) -> None:
         partition = batch.column("partition")[0].as_py()
         with (destination / f"{partition}.txt").open("a") as file:
@@ -99,7 +99,7 @@ def run(spark: SparkSession, folder: Path, length: int) -> int:
 
 
 def main(folder: Path) -> None:
-    """Deliver, lose the checkpoint, deliver again."""
+    """Deliver, delete the checkpoint, deliver again."""
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     spark = make_session("positions")

@@ -1,7 +1,8 @@
 """`balance = balance + x` in PostgreSQL, exactly once (TRANSACTIONAL).
 
-`python examples/postgres.py URL [FOLDER]` (or the URL in POSTGRES_URL) books payments, loses the
-checkpoint, reads them all again, and the balances stand. It makes and drops a schema `semel_demo`.
+`python examples/postgres.py URL [FOLDER]` (or the URL in POSTGRES_URL) books payments, deletes the
+checkpoint and reads them all again; the balances do not change. It creates a schema `semel_demo`
+and drops it at the end.
 A server to try it with: `docker run -d -p 5432:5432 -e POSTGRES_PASSWORD=secret postgres:17`.
 """
 
@@ -19,7 +20,7 @@ import psycopg
 
 import semel
 from semel.sinks import Postgres
-from semel.spark.session import make_session
+from semel.spark import make_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +37,7 @@ on conflict (customer) do update set balance = b.balance + excluded.balance
 
 
 def run(spark: SparkSession, url: str, folder: Path) -> dict[str, int]:
-    """Book what has arrived; give the balances."""
+    """Book the payments that have arrived; return the balances."""
     schema = "customer string, payment_id bigint, amount bigint"
     payments = spark.readStream.schema(schema).json(str(folder / "payments"))
     bookings = Postgres(name="bookings", url=url, apply=BOOK, schema="semel_demo")
@@ -60,7 +61,7 @@ def run(spark: SparkSession, url: str, folder: Path) -> dict[str, int]:
 
 
 def main(url: str, folder: Path) -> None:
-    """Book twelve payments, lose the checkpoint, and book again."""
+    """Book twelve payments, delete the checkpoint, and book again."""
     folder = folder.absolute()
     (folder / "payments").mkdir(parents=True, exist_ok=True)
     rows = [{"customer": f"c{n % 3}", "payment_id": n, "amount": n} for n in range(12)]

@@ -1,8 +1,8 @@
 """Counters in Redis, exactly once (TRANSACTIONAL).
 
-`python examples/redis_counters.py URL [FOLDER]` (or the URL in REDIS_URL) adds payments up, loses
-the checkpoint, reads them all again, and the sums stand. It uses keys `semel_demo:*` and removes
-them. A server to try it with: `docker run -d -p 6379:6379 redis:7`.
+`python examples/redis_counters.py URL [FOLDER]` (or the URL in REDIS_URL) adds payments up, deletes
+the checkpoint and reads them all again; the sums do not change. It uses keys `semel_demo:*` and
+removes them at the end. A server to try it with: `docker run -d -p 6379:6379 redis:7`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from redis import Redis as Client
 
 import semel
 from semel.sinks import Redis
-from semel.spark.session import make_session
+from semel.spark import make_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +28,7 @@ CUSTOMERS = ("c0", "c1", "c2")
 
 
 def run(spark: SparkSession, url: str, folder: Path) -> dict[str, int]:
-    """Add up what has arrived; give the sums."""
+    """Add up the payments that have arrived; return the sums."""
     schema = "customer string, payment_id bigint, amount bigint"
     payments = spark.readStream.schema(schema).json(str(folder / "payments"))
     counters = Redis(
@@ -59,7 +59,7 @@ def run(spark: SparkSession, url: str, folder: Path) -> dict[str, int]:
 
 
 def main(url: str, folder: Path) -> None:
-    """Count twelve payments, lose the checkpoint, and count again."""
+    """Count twelve payments, delete the checkpoint, and count again."""
     folder = folder.absolute()
     (folder / "payments").mkdir(parents=True, exist_ok=True)
     rows = [{"customer": f"c{n % 3}", "payment_id": n, "amount": n} for n in range(12)]

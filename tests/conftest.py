@@ -1,6 +1,6 @@
 """Real servers for tests: one Kafka and one Redis a run, one PostgreSQL for each process of xdist.
 
-They stop with the run, also when it is killed: each is watched by a caretaker of its own.
+They stop with the run, also when it is killed (`support.servers.cleanup`).
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-import rows_plugin
-from kafka_fixture import ONE_OF_A_RUN, kafka, kafka_to_restart
-from redis_fixture import cut, redis, redis_of_the_run
-from semel.bench.servers import PostgresServer
-from skips import pytest_make_collect_report, pytest_runtest_makereport
+from support import rows_plugin
+from support.kafka_fixture import ONE_OF_A_RUN, kafka, kafka_to_restart
+from support.redis_fixture import cut, redis, redis_of_the_run
+from support.servers.postgres import PostgresServer
+from support.skips import pytest_make_collect_report, pytest_runtest_makereport
 
 __all__ = [
     "cut",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -14,24 +15,46 @@ from pathlib import Path
 
 import pytest
 
-from cli.running import semel
-from semel.bench import kafka_broker, redis
-from semel.bench.progress import Progress
-from semel.bench.turns import folder
-from semel.bench.writes import counted_writes
-from semel.ledger.clock import SystemClock
-from semel.ledger.store import Key, Put
-from semel.ledger.stores import open_store
+from benchmarks import plots, redis, results
+from benchmarks.__main__ import main
+from benchmarks.progress import Progress
+from benchmarks.rounds import folder
+from benchmarks.writes import counted_writes
+from semel.ledger.store.commit import Key, Put
+from semel.ledger.store.opening import open_store
+from semel.runtime import SystemClock
+from support.servers import kafka
 
 CLOCK = SystemClock()
 PATIENCE_S = 20.0
+ROOT = Path(__file__).parents[1]
 BENCHMARK = """
-from semel.bench.turns import folder
+from benchmarks.rounds import folder
 with folder() as place:
     (place / "checkpoint").mkdir()
     print(place, flush=True)
     input()
 """
+
+
+@pytest.fixture(autouse=True)
+def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Results are kept in a folder of the test."""
+    monkeypatch.setattr(results, "RESULTS", tmp_path / "results")
+    return tmp_path / "results"
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Run `python -m benchmarks` in this process, so that replaced code is what runs."""
+    before = sys.argv
+    sys.argv = ["benchmarks", *arguments]
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        sys.argv = before
+    printed = capsys.readouterr()
+    return int(ended.value.code or 0), printed.out, printed.err
 
 
 def test_the_folder_of_a_benchmark_is_gone_at_its_end() -> None:
@@ -44,6 +67,7 @@ def test_the_folder_of_a_benchmark_is_gone_at_its_end() -> None:
 def test_the_folder_of_a_benchmark_is_gone_when_its_process_is_ended(how: signal.Signals) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", BENCHMARK],
+        cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -72,13 +96,46 @@ def test_a_benchmark_says_how_long_it_takes_and_how_far_it_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis, "measure", partial(redis.measure, rows=2_000))
-    status, out, err = semel(capsys, "bench", "redis", "--json")
+    status, out, err = run(capsys, "redis", "--json")
     assert (status, len(json.loads(out)["rows"])) == (0, 2)
     lines = err.splitlines()
-    assert lines[0] == "semel bench redis: about 2 minutes on 2 quiet cores: 16 turns"
-    assert re.fullmatch(r"counters, turn 0 of 3: semel \(\d+ min so far\)", lines[1])
-    last = r"counters, turn 3 of 3: pipelined \(\d+ min so far, about \d+ min left\)"
+    assert lines[0] == "benchmark redis: about 2 minutes on 2 quiet cores: 16 runs"
+    assert re.fullmatch(r"counters, round 0 of 3: semel \(\d+ min so far\)", lines[1])
+    last = r"counters, round 3 of 3: pipelined \(\d+ min so far, about \d+ min left\)"
     assert re.fullmatch(last, lines[16])
+
+
+def test_a_finished_run_is_kept_with_what_it_ran_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, kept: Path
+) -> None:
+    monkeypatch.setattr(redis, "measure", partial(redis.measure, rows=2_000))
+    status, out, _ = run(capsys, "redis", "--json")
+    [path] = kept.iterdir()
+    result = json.loads(path.read_text())
+    assert (status, json.loads(out)) == (0, result)
+    assert path.name == f"redis-{result['date'][:10]}.json"
+    assert (result["benchmark"], result["arguments"]) == ("redis", {"repetitions": 3})
+    assert result["machine"].keys() == {"cores", "memory_gib", "cpu"}
+    assert result["versions"].keys() == {"python", "pyspark", "pyarrow", "semel"}
+    assert {"commit", "changed"} < result.keys()
+    for private in (socket.gethostname(), str(ROOT), str(Path.home())):
+        assert f'"{private}' not in path.read_text()
+    name, rows = plots.read(path)
+    assert (name, len(rows)) == ("redis", 2)
+    assert run(capsys, "redis", "--no-keep")[0] == 0
+    assert list(kept.iterdir()) == [path]
+    results.keep(result, kept)
+    assert {each.name for each in kept.iterdir()} == {path.name, f"{path.stem}-2.json"}
+
+
+def test_every_kept_result_of_the_repository_says_what_it_ran_on() -> None:
+    for path in (ROOT / "benchmarks" / "results").glob("*.json"):
+        result = json.loads(path.read_text())
+        name = f"{result['benchmark']}-{result['date'][:10]}"
+        assert path.stem.removeprefix(name) in {"", *(f"-{number}" for number in range(2, 100))}
+        assert result["machine"].keys() == {"cores", "memory_gib", "cpu"}
+        assert result["versions"].keys() == {"python", "pyspark", "pyarrow", "semel"}
+        assert re.fullmatch(r"[0-9a-f]{40}", result["commit"])
 
 
 @pytest.mark.parametrize("whose", ["semel", "pipelined"])
@@ -86,27 +143,27 @@ def test_a_benchmark_that_fails_says_which_side_did_and_keeps_what_it_measured(
     whose: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    method, turns = ("peer", count()) if whose == "pipelined" else ("semel", count())
-    works = getattr(redis.Bench, method)
+    method, runs = ("peer", count()) if whose == "pipelined" else ("semel", count())
+    works = getattr(redis.RedisBenchmark, method)
 
-    def fails(bench: redis.Bench) -> float:
-        if bench.rows == 2_000 and next(turns) == 1:
+    def fails(bench: redis.RedisBenchmark) -> float:
+        if bench.rows == 2_000 and next(runs) == 1:
             raise RuntimeError("the line is cut\nand much more")
         return float(works(bench))
 
-    monkeypatch.setattr(redis.Bench, method, fails)
+    monkeypatch.setattr(redis.RedisBenchmark, method, fails)
     monkeypatch.setattr(redis, "measure", partial(redis.measure, rows=2_000))
-    status, out, err = semel(capsys, "bench", "redis", "--json")
+    status, out, err = run(capsys, "redis", "--json")
     assert status == 1
     assert "Traceback" not in err
-    where = f"in the turn of counters, turn 1 of 3: {whose}"
-    assert f"semel bench redis failed {where}: RuntimeError: the line is cut\n" in err
+    where = f"in counters, round 1 of 3: {whose}"
+    assert f"benchmark redis failed {where}: RuntimeError: the line is cut\n" in err
     told = json.loads(out)
     assert told["failed"]["where"] == where
     before = 8 + 2 + (whose == "pipelined")
     assert len(told["measured"]) == before
     assert err.count(" events/s\n") == before
-    [folder] = tmp_path.glob("semel-bench-redis-failed-*")
+    [folder] = tmp_path.glob("semel-benchmark-redis-failed-*")
     assert told["failed"]["folder"] == str(folder)
     assert "raise RuntimeError" in (folder / "error.txt").read_text()
     assert len(json.loads((folder / "measured.json").read_text())) == before
@@ -126,22 +183,22 @@ def test_logs_are_kept_where_a_turn_fails_and_only_there(
     def run() -> None:
         try:
             with progress.leaves({"broker.log": log.read_text, "no.log": (log / "no").read_text}):
-                progress.turn("copy", 0, 3, "semel", "rec/s", lambda: 5.0)
-                progress.turn("copy", 0, 3, "Flink", "rec/s", fails)
+                progress.run("copy", 0, 3, "semel", "rec/s", lambda: 5.0)
+                progress.run("copy", 0, 3, "Flink", "rec/s", fails)
         finally:
             log.unlink()  # as a server that goes takes its log with it
 
     with pytest.raises(ConnectionError) as raised:
         run()
     failure = progress.failed("kafka", raised.value)
-    assert failure.told().splitlines() == [
-        "semel bench kafka failed in the turn of copy, turn 0 of 3: Flink: ConnectionError",
+    assert str(failure).splitlines() == [
+        "benchmark kafka failed in copy, round 0 of 3: Flink: ConnectionError",
         (
             f"the error and the logs are kept in {failure.folder}: "
             "error.txt, measured.json, broker.log, no.log"
         ),
         "measured so far:",
-        "  copy, turn 0: semel: 5 rec/s",
+        "  copy, round 0: semel: 5 rec/s",
     ]
     assert (failure.folder / "broker.log").read_text() == "the broker said this"
     assert "could not be read" in (failure.folder / "no.log").read_text()
@@ -150,7 +207,9 @@ def test_logs_are_kept_where_a_turn_fails_and_only_there(
 def test_a_benchmark_that_cannot_start_says_what_is_missing_in_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(kafka_broker, "FETCH", tmp_path / "nowhere")
-    status, _, err = semel(capsys, "bench", "kafka")
+    monkeypatch.setattr(kafka, "FETCH", tmp_path / "nowhere")
+    status, _, err = run(capsys, "kafka")
     assert status == 2
-    assert err.splitlines()[-1] == "semel: a Kafka broker can only be had in a checkout of semel"
+    assert (
+        err.splitlines()[-1] == "benchmarks: a Kafka broker can only be had in a checkout of semel"
+    )

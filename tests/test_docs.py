@@ -18,8 +18,14 @@ import pyarrow as pa
 import pytest
 
 import semel
-from delivery.world import World
-from docs_blocks import (
+from semel.cli import verify_sink
+from semel.delivery import PipelineSpec
+from semel.events import Given, columns
+from semel.protocol import Capability
+from semel.sinks import Files
+from semel.verify.contract.cases import CASES
+from semel.verify.contract.suite import Earned, Finding, Result
+from support.docs_blocks import (
     ELSEWHERE,
     NAMES,
     ON_SPARK,
@@ -33,14 +39,8 @@ from docs_blocks import (
     typed,
     wrong_commands,
 )
-from semel.cli import verify_sink
-from semel.delivery import Agreement
-from semel.events import Given, columns
-from semel.protocol import Capability
-from semel.sinks import Files
-from semel.verify.contract import Earned, Finding, Result
-from semel.verify.contract_cases import CASES
-from sinks.s3 import S3Server, rclone
+from support.pipeline import World
+from support.servers.s3 import S3Server, rclone
 
 pages = pytest.mark.parametrize("page", NAMES)
 
@@ -84,7 +84,7 @@ def test_every_option_of_a_command_is_in_its_synopsis() -> None:
     assert {name: options(*name) for name in shown} == shown
 
 
-GROUPS = ("parked", "ledger", "bench")
+GROUPS = ("parked", "ledger")
 
 
 # -- Python
@@ -139,9 +139,11 @@ def test_what_is_printed_of_a_proof_is_what_the_command_prints(
     says = {case.name: case.says for case in CASES}
     stories = (
         "process 1: killed within call 2 (4.09 ms into it); it ended there",
-        "process 2: no fault; it came to its end",
+        "process 2: no fault; it finished",
     )
-    twice = "duplicated: event 2 of 'c0ffee12-14-a' arrived twice; its sessions said: process 2: "
+    twice = (
+        "duplicated: event 2 of 'c0ffee12-14-a' arrived twice; its sessions answered: process 2: "
+    )
     finding = Finding("killed within call 2 (4.09 ms into it)", (f"{twice}delivered",), stories)
     results = [
         Result("clean", says["clean"], Earned.YES, 4, 8, 0, 0.9, ()),
@@ -189,9 +191,9 @@ def test_files_in_an_object_store_are_read_as_printed(
 
 def test_what_start_prints_of_costs_is_what_explain_says() -> None:
     charge = semel.sink(window=1, on_doubt="hold", name="charge")(lambda _: None)
-    agreement = Agreement("charges", (charge,), Given("customer", ("payment_id",)))
+    spec = PipelineSpec("charges", (charge,), Given("customer", ("payment_id",)))
     [printed] = [each.text for each in blocks("docs/start.md", "") if each.text[:6] == "Costs:"]
-    assert printed in str(semel.explain(agreement))
+    assert printed in str(semel.explain(spec))
 
 
 def test_the_docs_speak_of_payments_that_the_tutorial_has() -> None:

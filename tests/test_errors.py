@@ -11,9 +11,9 @@ import pytest
 
 from semel import errors
 from semel.errors import NotDelivered, SemelError, plain_text
-from semel.ledger.keys import key
-from semel.ledger.parked import HeadMoved
-from semel.ledger.store import Conflict
+from semel.ledger.keys import make_key
+from semel.ledger.store.commit import Conflict
+from semel.ledger.verbs.parked import HeadMoved
 
 BRANCH = re.compile(r"^(?P<indent>[│ ]*)(?:[├└]── )?(?P<name>[A-Z]\w+)(?:  +(?P<says>.+))?$")
 
@@ -78,8 +78,8 @@ def test_not_delivered_keeps_when_to_try_again() -> None:
 
 
 def test_what_never_leaves_its_room_survives_pickling_too() -> None:
-    conflict = pickle.loads(pickle.dumps(Conflict(key("open", "pay"))))
-    assert conflict.key == key("open", "pay")
+    conflict = pickle.loads(pickle.dumps(Conflict(make_key("open", "pay"))))
+    assert conflict.key == make_key("open", "pay")
     assert "open:pay" in str(conflict)
     assert type(pickle.loads(pickle.dumps(HeadMoved()))) is HeadMoved
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from machine import Machine
+from support.script_machine import Machine
 
 
 @pytest.fixture

@@ -137,13 +137,13 @@ def section(title: str) -> str:
 
 
 def test_every_word_of_deliver_is_in_the_promise() -> None:
-    told = section("The words of `deliver`")
+    told = section("The parameters of `deliver`")
     missing = [word for word in inspect.signature(deliver).parameters if f"`{word}`" not in told]
     assert missing == []
 
 
 def test_every_word_of_deliver_batch_is_in_the_promise() -> None:
-    told = section("The words of `deliver_batch`")
+    told = section("The parameters of `deliver_batch`")
     words = inspect.signature(deliver_batch).parameters
     assert [word for word in words if f"`{word}`" not in told] == []
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
-from semel.bench.plots import bar_of, draw
-from semel.bench.rows import Row
+from benchmarks.plots import bar_of, draw
+from benchmarks.rows import Row
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+ROOT = Path(__file__).parents[1]
 APPEND = Row("append; peer: Spark's JDBC <as it comes>", 300.0, 100.0, 3.1, (2.5, 3.5), "rows/s")
 VISIBLE = Row("until visible, median, at 1,000 rec/s", 100.0, 500.0, 0.2, (0.1, 0.25), "ms")
 
@@ -42,10 +40,10 @@ def test_bars_are_as_long_as_their_ratios_and_names_are_escaped() -> None:
 
 
 def test_the_command_draws_what_a_benchmark_printed(tmp_path: Path) -> None:
-    given = tmp_path / "postgres.json"
-    given.write_text(json.dumps({"rows": [APPEND.to_json()]}))
-    command = [sys.executable, "-m", "semel.bench.plots", str(given), "--into", str(tmp_path)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    given = tmp_path / "postgres-2026-11-18.json"
+    given.write_text(json.dumps({"benchmark": "postgres", "rows": [APPEND.to_json()]}))
+    command = [sys.executable, "-m", "benchmarks.plots", str(given), "--into", str(tmp_path)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
     assert (tmp_path / "postgres.svg").read_text() == draw("postgres", [APPEND])
     line = "| append | Spark's JDBC <as it comes> | 300 | 100 rows/s | **3.10** | 2.50 - 3.50 | 3 |"
     assert done.stdout.splitlines() == [line]

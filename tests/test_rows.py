@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-import rows
-from rows import REQUIRED, ROWS, expand
+from support import rows
+from support.rows import REQUIRED, ROWS, expand
 
 pytest_plugins = ["pytester"]
 
@@ -144,7 +144,7 @@ def test_a_row_that_is_not_written_out_is_refused() -> None:
 
 CONFTEST = """
 import pytest
-import rows_plugin
+from support import rows_plugin
 
 def pytest_addoption(parser):
     rows_plugin.add_option(parser)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import skips
+from support import skips
 
 FILES = {
     "test_one.py": """
@@ -37,10 +37,10 @@ def test_on_ci_every_skip_that_is_not_listed_fails(ci: bool, tmp_path: Path) -> 
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "listing.py").write_text(
-        "import skips\nskips.MAY_BE_SKIPPED['test_listed.py::'] = 'for this test'\n"
+        "from support import skips\nskips.MAY_BE_SKIPPED['test_listed.py::'] = 'for this test'\n"
     )
     paths = os.pathsep.join([str(Path(__file__).parent), str(tmp_path)])
-    options = ["-q", "-ra", "-p", "skips", "-p", "listing", "-p", "no:cacheprovider"]
+    options = ["-q", "-ra", "-p", "support.skips", "-p", "listing", "-p", "no:cacheprovider"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, "--continue-on-collection-errors"],
         env={"PYTHONPATH": paths, "CI": str(ci).lower()},

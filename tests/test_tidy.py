@@ -22,11 +22,24 @@ FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
 
 BANNED_MODULES = {"utils", "common", "core", "base", "helpers", "types"}
+DOORS = {
+    "semel.events.encoding",
+    "semel.ledger.store",
+    "semel.ledger.store.libpq",  # URLs of PostgreSQL: the sink reads them too
+    "semel.ledger.store.sqlite",  # the contract suite's own ledger
+    "semel.ledger.store.sqlite_file",  # whether a file is a ledger, without opening it
+    "semel.spark.deliver",  # what `semel` offers: the door would import all of Spark's room
+    "semel.verify.contract",
+    "semel.verify.demo",
+    "semel.verify.simulator",
+    "semel.verify.store_contract",
+}
+"""Doors inside a room, and modules that other rooms may import around it, with the reason."""
+
 BANNED_CLASSES = re.compile(r"(Manager|Handler|Helper|Base|Impl)$")
 
-CLOCK = ("semel/*/clock.py",)
-BENCH = ("semel/bench/*",)
-FACES = ("semel/cli/*", "semel/bench/*")
+CLOCK = ("semel/runtime.py",)
+FACES = ("semel/cli/*",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +62,7 @@ class Text:
 
 NAMES = (
     Name(r"time\.(time|monotonic)(_ns)?", "take a Clock", CLOCK),
-    Name(r"time\.(perf_counter|process_time)(_ns)?", "take a Clock", CLOCK + BENCH),
+    Name(r"time\.(perf_counter|process_time)(_ns)?", "take a Clock", CLOCK),
     Name(r"(time|asyncio)\.sleep", "take a Clock", CLOCK),
     Name(r"datetime\.datetime\.(now|utcnow|today)", "take a Clock", CLOCK),
     Name(r"datetime\.date\.today", "take a Clock", CLOCK),
@@ -63,6 +76,10 @@ TEXTS = (
     Text(
         r"\bif (not )?(\w+\.)*(testing|is_testing|under_test)\b",
         "faults enter through the interfaces production uses",
+    ),
+    Text(
+        r"\b(papers|anew|mend(ed|s)?|beating|leave away)\b",
+        "plain English: docs, recreated or again, fix, running, remove",
     ),
 )
 
@@ -179,6 +196,18 @@ def check_pyspark(source: Source) -> Iterator[Finding]:
             yield node.lineno, "pyspark is imported in semel/spark only"
 
 
+def check_doors(source: Source) -> Iterator[Finding]:
+    """A room's `__init__` is its door: other rooms import from it, not from modules behind it."""
+    room = PurePosixPath(source.path).parts[1]
+    for node in ast.walk(source.tree):
+        if not isinstance(node, ast.ImportFrom) or node.level or not node.module:
+            continue
+        parts = node.module.split(".")
+        around = len(parts) > 2 and parts[0] == "semel" and parts[1] not in (room, "urls")
+        if around and node.module not in DOORS:
+            yield node.lineno, f"{node.module} is behind a door: import from semel.{parts[1]}"
+
+
 def check_seed(source: Source) -> Iterator[Finding]:
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Call) and not node.args and not node.keywords:
@@ -219,6 +248,7 @@ CHECKERS: dict[str, Checker] = {
     "class name": check_class_name,
     "bare except": check_bare_except,
     "pyspark": check_pyspark,
+    "door": check_doors,
     "seed": check_seed,
     **{rule.pattern: name_checker(rule) for rule in NAMES},
     **{rule.pattern: text_checker(rule) for rule in TEXTS},
@@ -243,7 +273,7 @@ def test_the_source_is_tidy(checker: str, sources: list[Source]) -> None:
 
 
 TIME, PERF, SLEEP, NOW, TODAY, RANDOM, NUMPY, PRINT = (rule.pattern for rule in NAMES)
-UNFINISHED, TESTING = (rule.pattern for rule in TEXTS)
+UNFINISHED, TESTING, IDIOM = (rule.pattern for rule in TEXTS)
 
 LONG = "    pass\n" * FUNCTION_LINES_MAX
 
@@ -266,13 +296,15 @@ PLANTED = [
     ("bare except", "semel/a.py", "try:\n    f()\nexcept:\n    g()\n"),
     ("pyspark", "semel/delivery/a.py", "import pyspark.sql\n"),
     ("pyspark", "semel/cli/a.py", "def f():\n    from pyspark.sql import Row\n"),
+    ("door", "semel/delivery/a.py", "from semel.ledger.keys import make_key\n"),
+    ("door", "semel/cli/a.py", "def f():\n    from semel.verify.contract.suite import Suite\n"),
     ("seed", "semel/a.py", "import random\nr = random.Random()\n"),
     ("seed", "semel/a.py", "import numpy as np\nr = np.random.default_rng()\n"),
     (TIME, "semel/ledger/a.py", "import time\nnow = time.time()\n"),
     (TIME, "semel/ledger/a.py", "import time as t\nnow = t.monotonic_ns()\n"),
     (TIME, "semel/ledger/a.py", "from time import monotonic as m\nnow = m()\n"),
     (TIME, "semel/ledger/a.py", "import time\ndef f(clock=time.monotonic): ...\n"),
-    (TIME, "semel/bench/a.py", "import time\nnow = time.time()\n"),
+    (TIME, "semel/cli/a.py", "import time\nnow = time.time()\n"),
     (PERF, "semel/delivery/a.py", "import time\nnow = time.perf_counter()\n"),
     (SLEEP, "semel/delivery/a.py", "from time import sleep\nsleep(1)\n"),
     (SLEEP, "semel/delivery/a.py", "import asyncio\nasyncio.sleep(1)\n"),
@@ -288,6 +320,8 @@ PLANTED = [
     (UNFINISHED, "semel/a.py", '"""FIXME."""\n'),
     (TESTING, "semel/a.py", "if testing:\n    pass\n"),
     (TESTING, "semel/a.py", "if not self.is_testing:\n    pass\n"),
+    (IDIOM, "semel/a.py", '"""It is made anew."""\n'),
+    (IDIOM, "semel/a.py", "message = 'the run is beating'\n"),
 ]
 
 CLEAN = [
@@ -300,15 +334,19 @@ CLEAN = [
     ("bare except", "semel/a.py", "try:\n    f()\nexcept Exception:\n    g()\n"),
     ("pyspark", "semel/spark/a.py", "import pyspark\n"),
     ("pyspark", "semel/delivery/a.py", '"""The host is pyspark."""\nimport pysparkling\n'),
+    ("door", "semel/delivery/a.py", "from semel.ledger import make_key\n"),
+    ("door", "semel/ledger/verbs/a.py", "from semel.ledger.keys import make_key\n"),
+    ("door", "semel/delivery/a.py", "from semel.ledger.store import Put\n"),
     ("seed", "semel/a.py", "import random\nr = random.Random(1)\n"),
-    (TIME, "semel/delivery/clock.py", "import time\nnow = time.monotonic()\n"),
+    (TIME, "semel/runtime.py", "import time\nnow = time.monotonic()\n"),
     (TIME, "semel/a.py", '"""Never time.time()."""\ndef f(time):\n    return time.time()\n'),
-    (PERF, "semel/bench/a.py", "import time\nnow = time.perf_counter()\n"),
+    (PERF, "semel/runtime.py", "import time\nnow = time.perf_counter()\n"),
     (SLEEP, "semel/a.py", "def f(clock):\n    clock.sleep(1)\n"),
     (NOW, "semel/a.py", "from datetime import datetime\ndatetime.fromtimestamp(0)\n"),
     (RANDOM, "semel/a.py", "import random\ndef f(r: random.Random):\n    return r.random()\n"),
     (PRINT, "semel/cli/a.py", "print('seed 1')\n"),
     (UNFINISHED, "semel/a.py", "TODOS = ()\n"),
+    (IDIOM, "semel/a.py", "recommended = amended = 1\n"),
 ]
 
 

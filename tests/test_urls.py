@@ -13,16 +13,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from semel.cli.ledger_checks import check_ledger
 from semel.errors import ConfigurationError, SemelError
-from semel.events.ids import Attempt, Minibatch
+from semel.events.event import Attempt, Minibatch
 from semel.ledger import Ledger
-from semel.ledger.keys import key
-from semel.ledger.stores import open_store
+from semel.ledger.keys import make_key
+from semel.ledger.store.opening import open_store
+from semel.operate.ledger_checks import check_ledger_url
 from semel.sinks import Files, Http, Kafka, Postgres, Redis, Target
 from semel.sinks.http.templates import UrlTemplate
-from semel.sinks.postgres.load import PostgresLoad
-from semel.sinks.redis.line import Line
+from semel.sinks.postgres.manifest_loader import PostgresLoad
+from semel.sinks.redis.connection import RedisConnection
 from semel.urls import conceal, place, redact
 
 MARKS = ("hush", "sesame", "quiet")
@@ -56,7 +56,7 @@ def load(url: str) -> Iterator[str]:
 def redis(url: str) -> Iterator[str]:
     sink = Redis(name="out", url=url, key="k", command="SADD", arguments=("{id}",))
     yield from (repr(sink), str(sink.describe()), *sink.notes())
-    line = Line(url, 0.5)
+    line = RedisConnection(url, 0.5)
     yield from (repr(line), line.shown)
 
 
@@ -193,12 +193,12 @@ def test_what_is_redacted_has_no_password(url: str) -> None:
 
 REACHED: dict[str, Callable[[str], Iterator[str]]] = {
     "postgresql://{}127.0.0.1:1/d{}": lambda url: _asked(
-        lambda: open_store(url).read([key("t", "a")])
+        lambda: open_store(url).read([make_key("t", "a")])
     ),
     "postgresql://{}127.0.0.1:1/e{}": lambda url: (
-        f"{each.found} {each.do}" for each in check_ledger(url)
+        f"{each.found} {each.do}" for each in check_ledger_url(url)
     ),
-    "redis://{}127.0.0.1:1/0{}": lambda url: _asked(lambda: Line(url, 0.5).ask(b"PING")),
+    "redis://{}127.0.0.1:1/0{}": lambda url: _asked(lambda: RedisConnection(url, 0.5).ask(b"PING")),
 }
 
 

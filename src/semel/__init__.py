@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from semel import errors, sinks
-    from semel.delivery.explaining import explain
     from semel.errors import (
         ConfigurationError,
         DeliveryError,
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
         SemelError,
         SinkBroken,
     )
-    from semel.events import Event
-    from semel.events.routing import by_directory, by_range
+    from semel.events import Event, by_directory, by_range
+    from semel.guarantees import explain
     from semel.ledger import Ledger
     from semel.sinks import sink
     from semel.spark.deliver import deliver, deliver_batch
@@ -62,12 +61,12 @@ __all__ = [
 
 _HOMES = {
     "Event": "semel.events",
-    "by_directory": "semel.events.routing",
-    "by_range": "semel.events.routing",
+    "by_directory": "semel.events",
+    "by_range": "semel.events",
     "Ledger": "semel.ledger",
     "deliver": "semel.spark",
     "deliver_batch": "semel.spark",
-    "explain": "semel.delivery.explaining",
+    "explain": "semel.guarantees",
     "sink": "semel.sinks",
 }
 

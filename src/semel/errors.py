@@ -1,24 +1,24 @@
-"""The errors of semel, and what each one says about the events it names.
+"""The errors of semel, and what each one means for the events it names.
 
 ```
 SemelError
 ├── ConfigurationError        the pipeline as written cannot keep its promise; no event moved yet
 │   └── MissingExtra          an optional dependency is missing (the message has the pip line)
-├── DeliveryError             what a sink says about a chunk - sink authors raise these
+├── DeliveryError             the outcome of a chunk; sink authors raise these
 │   ├── NotDelivered          nothing arrived; trying again is safe (retry_after_s)
 │   ├── Rejected              nothing arrived, and nothing ever will
-│   └── OutcomeUnknown        it may have arrived - and any foreign exception means this
+│   └── OutcomeUnknown        it may have arrived; any other exception from a sink means this
 ├── LedgerError
 │   ├── LedgerUnavailable     the store cannot be reached, or its reply was lost
-│   ├── Fenced                a later attempt or run has it
-│   └── Diverged              a replay produced other content under a recorded identity
-├── HeldInDoubt               a person has to say what happened first (policy `stop`)
-├── SinkBroken                a sink's own code fails (NameError, ...) and never succeeded before
-└── EventsParked              a batch job is finished, and events of it are parked
+│   ├── Fenced                a later attempt or run has taken over
+│   └── Diverged              a replay produced different content under a recorded identity
+├── HeldInDoubt               a person must first decide what happened (policy `stop`)
+├── SinkBroken                a sink's code fails (NameError, ...) and has delivered nothing before
+└── EventsParked              a batch job finished, but some of its events are parked
 ```
 
-Every error survives pickling, because it travels from an executor to the driver. Text that comes
-from outside enters a message through `plain_text`: on one line, escaped and cut.
+Every error survives pickling, because it travels from an executor to the driver. External text
+enters a message through `plain_text`: on one line, escaped and truncated.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CUT = "..."
 
 
 class SemelError(Exception):
-    """Anything semel says on purpose. The message names what it is about and what to do next."""
+    """Base of every error semel raises on purpose; the message names its subject and what to do."""
 
 
 class ConfigurationError(SemelError):
@@ -42,11 +42,11 @@ class MissingExtra(ConfigurationError):
 
 
 class DeliveryError(SemelError):
-    """What a sink says about a chunk. Sink authors raise its three kinds."""
+    """The outcome of a chunk, as a sink reports it. Sink authors raise its three kinds."""
 
 
 class NotDelivered(DeliveryError):
-    """Nothing arrived; trying again is safe, after `retry_after_s` where it is known."""
+    """Nothing arrived; trying again is safe, after `retry_after_s` if it is known."""
 
     def __init__(self, message: str = "", retry_after_s: float | None = None) -> None:
         super().__init__(message, retry_after_s)
@@ -62,27 +62,27 @@ class Rejected(DeliveryError):
 
 
 class OutcomeUnknown(DeliveryError):
-    """It may have arrived. Any foreign exception out of a sink means this."""
+    """It may have arrived. Any exception from a sink that is not a semel error means this."""
 
 
 class LedgerError(SemelError):
-    """What the ledger says."""
+    """An error of the ledger."""
 
 
 class LedgerUnavailable(LedgerError):
-    """The store cannot be reached, or its reply was lost: nobody knows if it committed."""
+    """The store cannot be reached, or its reply was lost: it may or may not have committed."""
 
 
 class Fenced(LedgerError):
-    """A later attempt or run has it; this one stops and changes nothing more."""
+    """A later attempt or run has taken over; this one stops and changes nothing more."""
 
 
 class Diverged(LedgerError):
-    """A replay produced other content under a recorded identity."""
+    """A replay produced different content under a recorded identity."""
 
 
 class HeldInDoubt(SemelError):
-    """A person has to say what happened first."""
+    """A person must first decide what happened."""
 
 
 class SinkBroken(SemelError):
@@ -90,26 +90,31 @@ class SinkBroken(SemelError):
 
 
 class EventsParked(SemelError):
-    """A batch job is finished, and events of it are parked: not all of it was delivered.
+    """A batch job finished, but some of its events are parked and were not delivered.
 
-    `result` is what `deliver_batch` would have returned.
+    `result` is the value that `deliver_batch` would have returned.
     """
 
     result: object = None
 
 
 def plain_text(text: object, limit: int = SHOWN_MAX) -> str:
-    """Give foreign text as it may stand in an error: printable, on one line, `limit` characters.
+    """Return external text for an error message: printable, one line, at most `limit` characters.
 
-    What does not print (line breaks, ESC, marks that turn the direction of writing, lone
-    surrogates) is escaped as in Python; bytes are read as UTF-8. Text that was cut ends in `...`.
+    Characters that do not print (line breaks, ESC, marks that change the writing direction, lone
+    surrogates) are escaped as in Python; bytes are decoded as UTF-8. Truncated text ends in `...`.
     """
     if isinstance(text, bytes):
         text = text[: 4 * limit + 4].decode(errors="backslashreplace")
     told = str(text)
-    shown = "".join(each if each.isprintable() else _escaped(each) for each in told[: limit + 1])
+    shown = printable(told[: limit + 1])
     return shown if len(shown) <= limit else shown[: max(limit - len(_CUT), 0)] + _CUT[:limit]
 
 
-def _escaped(character: str) -> str:
+def printable(text: str) -> str:
+    """Return the text with each character that does not print escaped as in Python."""
+    return "".join(each if each.isprintable() else _python_escape(each) for each in text)
+
+
+def _python_escape(character: str) -> str:
     return character.encode("unicode_escape", "backslashreplace").decode("ascii")

@@ -1,10 +1,10 @@
-"""URLs as people may read them, and URLs that nobody can read without doubt.
+"""Redaction of URLs for display, and refusal of URLs that cannot be read without doubt.
 
 Always true:
-- what is shown holds no password, key or token: only what is known to be none is shown, and of a
-  URL that is not written as it should be nothing but its scheme;
-- a special character in a password that is not written as %XX ends it too early: the rest of it
-  becomes a host, a port or a path. Such a URL is refused, and none of it is printed.
+- displayed text holds no password, key or token: only parts known not to be secret are shown, and
+  of a malformed URL only its scheme;
+- a special character in a password that is not written as %XX ends the password early: the rest is
+  parsed as a host, a port or a path. Such a URL is refused, and no part of it is printed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SHOWN = frozenset({"application_name", "connect_timeout", "db", "sslmode", "tar
 
 
 def redact(url: str) -> str:
-    """Give a URL without its secrets, for people to read."""
+    """Return the URL without its secrets, for display."""
     if url.startswith("sqlite:///"):
         return url
     if "://" not in url:
@@ -63,7 +63,7 @@ def redact(url: str) -> str:
 
 
 def place(url: str) -> str:
-    """Give a URL without user, password and query: the place that it names."""
+    """Return the URL without user, password and query: the place that it names."""
     if "://" not in url:
         return url
     found = _PLACE.fullmatch(url)
@@ -72,25 +72,25 @@ def place(url: str) -> str:
     host, after = found["host"], url[found.end("host") :]
     of_http = found["scheme"] in ("http", "https")
     if "@" in after and (found["user"] or (of_http and (":" in host or _MISPLACED.search(after)))):
-        return _scheme_only(url)  # what looks like the host may be a part of the password
+        return _scheme_only(url)  # the apparent host may be a part of the password
     return f"{found['scheme']}://{host}{found['path'] or ''}"
 
 
 def scheme_of(url: str) -> str:
-    """Give the scheme with its `://`, if it is one; it is safe to show."""
+    """Return the scheme with its `://`, or an empty string if there is none; it is safe to show."""
     found = _NAMED_SCHEME.match(url)
     return "" if found is None else found[0]
 
 
 def conceal(text: str, secrets: Iterable[str]) -> str:
-    """Give somebody else's text without these secrets, the longest first."""
+    """Return external text with these secrets hidden, the longest first."""
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     return text
 
 
 def require_one_line(url: object, what: str, form: str) -> str:
-    """Refuse what is no text, and a line end, a blank or a control character in a URL."""
+    """Refuse a value that is not a string, or has a line end, a blank or a control character."""
     if not isinstance(url, str):
         raise ConfigurationError(f"{what} is not a URL, but {type(url).__name__}; use {form}")
     if any(each.isspace() or not each.isprintable() for each in url):
@@ -101,7 +101,7 @@ def require_one_line(url: object, what: str, form: str) -> str:
 def require_parts(
     what: str, form: str, *, hosts: Iterable[str], ports: Iterable[str], database: str
 ) -> None:
-    """Refuse a URL whose parts, as its own parser has them, cannot be what was meant."""
+    """Refuse a URL whose parts, as its own parser reads them, cannot be what was meant."""
     if "@" in database or any("@" in host for host in hosts):
         raise unreadable(what, form)
     for port in ports:
@@ -110,8 +110,8 @@ def require_parts(
 
 
 def require_authority(url: str, what: str, form: str) -> None:
-    """Refuse a URL whose user, password, host and port are not where they belong, as they are
-    written; the database and the options hold no @.
+    """Refuse a URL whose user, password, host and port, as written, are not where they belong, or
+    whose database or options contain @.
     """
     require_one_line(url, what, form)
     scheme, _, rest = url.partition("://")
@@ -125,12 +125,12 @@ def require_authority(url: str, what: str, form: str) -> None:
 
 
 def is_misplaced(after: str) -> bool:
-    """Whether what stands behind host and port looks like a part of a user and a password."""
+    """Return whether the text after host and port looks like part of a user and a password."""
     return _MISPLACED.search(after) is not None
 
 
 def unreadable(what: str, form: str) -> ConfigurationError:
-    """Say that a URL cannot be read without doubt; nothing of it is shown."""
+    """Return the error for a URL that cannot be read without doubt; no part of it is shown."""
     return ConfigurationError(
         f"{what} is not a URL that can be read: its host, port or path holds what does not belong "
         f"there, and nothing of it is shown, because it may be a part of the password. {ESCAPES}. "

@@ -1,10 +1,10 @@
-"""No test of a command depends on the ledger of whoever runs it, or waits long for a heartbeat."""
+"""No test of a command uses the ledger of the developer, or waits long for a heartbeat."""
 
 from __future__ import annotations
 
 import pytest
 
-from semel.cli import status
+from semel.operate import status
 
 
 @pytest.fixture(autouse=True)
@@ -14,5 +14,5 @@ def _no_ledger_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _runs_beat_faster_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that is `beats` beats often, so that one that does not need not be watched for long."""
+    """The runs of `beats` write heartbeats often, so silent runs need not be watched for long."""
     monkeypatch.setattr(status, "WATCH_S", 0.4)

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 import typer.main
 
-from cli.running import pipeline_at, refused, semel
-from delivery.witnesses import lost
 from semel.cli.main import app
-from semel.ledger import Scribe
-from semel.ledger.owners import Owners
-from semel.ledger.processes import Process
+from semel.ledger import LedgerClient
+from semel.ledger.inspect.ledger import TABLES
+from semel.ledger.verbs.runs import Owners
+from semel.runtime import Process
+from semel.verify.contract.suite import SEED, SETTLES_S
+from support.command_line import pipeline_at, refused, semel
+from support.destinations import lost
 
 Out = pytest.CaptureFixture[str]
 
@@ -64,6 +66,14 @@ def test_a_command_has_help_with_an_example_and_json(name: str, capsys: Out) -> 
     assert status == 0
     assert f"Example: semel {name}" in words
     assert "--json" in words
+
+
+def test_the_help_has_the_tables_and_defaults_that_the_commands_use(capsys: Out) -> None:
+    words = " ".join(semel(capsys, "ledger", "ls", "--help")[1].split())
+    assert f"One of {', '.join(TABLES)}." in words
+    words = " ".join(semel(capsys, "verify-sink", "--help")[1].split())
+    assert f"default: ({SEED})" in words
+    assert f"default: ({SETTLES_S})" in words
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -115,11 +125,29 @@ def run(*arguments: str, **settings: Any) -> subprocess.CompletedProcess[bytes]:
 
 def test_a_terminal_that_knows_few_characters_is_no_fault(tmp_path: Path) -> None:
     world = pipeline_at(tmp_path / "ledger.db")
-    Owners(Scribe(world.store, "Zürich 日本")).register({"sinks": {}}, Process.here(), "n")
+    Owners(LedgerClient(world.store, "Zürich 日本")).register({"sinks": {}}, Process.here(), "n")
     url = f"sqlite:///{tmp_path}/ledger.db"
     done = run("status", "--ledger", url, env=os.environ | {"PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"Z\\xfcrich" in done.stdout
+
+
+def test_status_loads_only_the_rooms_that_it_needs(tmp_path: Path) -> None:
+    pipeline_at(tmp_path / "ledger.db").minibatch(0, "a1")
+    script = (
+        "import sys; from semel.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: print(*sorted(sys.modules), file=sys.stderr)"
+    )
+    arguments = ["status", "--json", "--ledger", f"sqlite:///{tmp_path}/ledger.db"]
+    command = [sys.executable, "-c", script, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    loaded = set(done.stderr.split())
+    assert "semel.operate.status" in loaded
+    for room in ("spark", "verify", "delivery", "sinks", "guarantees"):
+        assert f"semel.{room}" not in loaded
+    for module in ("pyspark", "psycopg", "semel.operate.doctor"):
+        assert module not in loaded
 
 
 def test_whoever_has_read_enough_is_no_fault(tmp_path: Path) -> None:

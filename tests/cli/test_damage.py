@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.running import read_json, refused, semel
-from ledger.older import load, read
 from semel.ledger import open_store
+from support.command_line import read_json, refused, semel
+from support.ledger.crashed_pipelines import load, read
 
 Out = pytest.CaptureFixture[str]
 HELD = "given/post/a/e30001/a1/a1"
@@ -140,7 +140,7 @@ def test_an_answer_that_needs_a_damaged_row_is_not_given(path: Path, capsys: Out
 
 def test_a_ledger_is_checked(path: Path, capsys: Out) -> None:
     assert read_json(capsys, "ledger", "check")["problems"] == []
-    assert "nothing is wrong" in semel(capsys, "ledger", "check")[1]
+    assert "no problems" in semel(capsys, "ledger", "check")[1]
     damage(path, "heads", "given/post/a", "truncated")
     status, out, err = semel(capsys, "ledger", "check")
     assert (status, err) == (1, "")
@@ -177,8 +177,8 @@ def test_thousands_of_digits_are_no_number(path: Path, capsys: Out) -> None:
     status, out, err = semel(capsys, "ledger", "find", *at, "--event", digits)
     assert (status, err) == (1, "")
     assert "delivered" not in out
-    assert "nothing that is parked" in refused(capsys, "parked", "show", f"t%2F0/{digits}")
+    assert "there is no parked event" in refused(capsys, "parked", "show", f"t%2F0/{digits}")
     told = refused(capsys, "resolve", f"given/{digits}.7", "as-recorded", "--reason", "x")
-    assert "no minibatch" in told
+    assert "is not a minibatch" in told
     told = refused(capsys, "rescale", "given", digits)
     assert "Traceback" not in told

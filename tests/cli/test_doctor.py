@@ -12,11 +12,8 @@ from typing import Any
 
 import pytest
 
-from cli.running import pipeline_at, read_json, refused, semel
-from contract.pooling import Pool
-from semel.bench.servers import PostgresServer
-from semel.cli import checks, doctor
-from semel.cli.checks import (
+from semel.operate import checks, doctor
+from semel.operate.checks import (
     Check,
     Health,
     check_clock,
@@ -25,6 +22,9 @@ from semel.cli.checks import (
     compare_clocks,
 )
 from semel.spark import versions
+from support.command_line import pipeline_at, read_json, refused, semel
+from support.servers.postgres import PostgresServer
+from support.servers.transaction_pool import Pool
 
 Out = pytest.CaptureFixture[str]
 
@@ -43,7 +43,7 @@ def looked(capsys: Out, *arguments: str) -> dict[str, dict[str, str]]:
 
 
 def java(tmp_path: Path, script: str) -> Path:
-    """A home of Java whose program does what the script says."""
+    """A home of Java whose program runs the script."""
     program = tmp_path / "jdk" / "bin" / "java"
     program.parent.mkdir(parents=True, exist_ok=True)
     program.write_text(f"#!/bin/sh\n{script}\n")
@@ -134,7 +134,7 @@ def test_what_a_version_of_pyspark_has_not_is_said(monkeypatch: pytest.MonkeyPat
         installed["pyspark"] = version
         return next(iter(doctor.check_packages()))
 
-    assert "Spark Connect, text with a collation" in spark("3.5.9").found
+    assert "Spark Connect, strings with a collation" in spark("3.5.9").found
     assert "Spark Connect" not in spark("4.0.5").found
     assert "columns of type TIME" in spark("4.0.5").found
     assert spark("4.3.0") == Check("PySpark", "4.3.0")
@@ -149,7 +149,7 @@ def test_what_a_version_of_pyspark_has_not_is_said(monkeypatch: pytest.MonkeyPat
 
 def test_assertions_that_are_left_out_are_a_warning() -> None:
     told = subprocess.run(
-        [sys.executable, "-O", "-c", "from semel.cli.doctor import *; print(check_python())"],
+        [sys.executable, "-O", "-c", "from semel.operate.doctor import *; print(check_python())"],
         capture_output=True,
         text=True,
         check=True,
@@ -242,7 +242,7 @@ def test_a_server_that_does_not_answer_is_missing_and_its_password_is_not_shown(
 
 
 class JumpingClock:
-    """A clock whose wall time is set while somebody looks."""
+    """A clock whose wall time is set while it is checked."""
 
     def __init__(self, jump: float, wall: float = 1.8e9) -> None:
         self._jump, self._wall, self._monotonic = jump, wall, 0.0
@@ -263,7 +263,7 @@ def test_a_clock_that_jumps_or_is_years_behind_is_a_warning() -> None:
     assert check_clock(JumpingClock(-3)).health is Health.WARNING
     assert check_clock(JumpingClock(0, wall=1_000.0)).health is Health.WARNING
     assert compare_clocks(100.0, 99.9, 100.1).health is Health.OK
-    assert compare_clocks(100.0, 90.0, 110.0).health is Health.OK  # nobody can tell
+    assert compare_clocks(100.0, 90.0, 110.0).health is Health.OK  # too slow to know
     assert compare_clocks(100.0, 109.9, 110.1).health is Health.WARNING
 
 

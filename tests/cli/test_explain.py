@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 import semel as package
-from cli.running import read_json, refused, semel
-from delivery.witnesses import Absorber, Database, Destination, Logs, Post, Register
-from semel.delivery import Agreement
-from semel.delivery.calls import forgets
-from semel.delivery.costs import cost
-from semel.delivery.guarantees import (
+from semel.delivery import PipelineSpec
+from semel.delivery.calling import forgets
+from semel.errors import ConfigurationError
+from semel.events import Counter, Given, Identity, Position
+from semel.guarantees.costs import cost
+from semel.guarantees.wording import (
     AFTER_A_CRASH,
     AFTER_A_ZOMBIE,
     AFTER_AN_OPAQUE_ZOMBIE,
@@ -24,10 +24,10 @@ from semel.delivery.guarantees import (
     ON_DOUBT,
     ON_REJECT,
 )
-from semel.errors import ConfigurationError
-from semel.events import Counter, Given, Identity, Position
 from semel.protocol import Capability, OnDoubt, OnReject
 from semel.sinks import Files, Http, Postgres, Sink
+from support.command_line import read_json, refused, semel
+from support.destinations import Absorber, Database, Destination, Logs, Post, Register
 
 Out = pytest.CaptureFixture[str]
 
@@ -62,14 +62,14 @@ def test_every_capability_and_policy_has_its_words() -> None:
 def test_a_pipeline_is_told_with_its_row_of_the_promise(
     capability: Capability, identity: Identity
 ) -> None:
-    agreement = Agreement("charges", (sink_of(capability),), identity)
-    words = told(agreement)
+    spec = PipelineSpec("charges", (sink_of(capability),), identity)
+    words = told(spec)
     for part in (f"is {capability.value.upper()}:", "'charges'", AFTER_A_CRASH[capability]):
         assert part in words
     assert "{" not in words
     for part in ("After a zombie", "After a lost checkpoint", "Order:", "Not promised"):
         assert part in words
-    as_json = package.explain(agreement).to_json()
+    as_json = package.explain(spec).to_json()
     assert json.loads(json.dumps(as_json)) == json.loads(json.dumps(as_json))
     assert as_json["sinks"][0]["capability"] == capability.value
 
@@ -83,10 +83,10 @@ def test_only_an_opaque_sink_has_events_in_doubt(capability: Capability) -> None
 
 def test_what_may_be_in_doubt_is_the_window_times_the_partitions() -> None:
     opaque = sink_of(Capability.OPAQUE, chunk_rows=3)
-    [promise] = package.explain(Agreement("p", (opaque,), GIVEN, partitions=8)).sinks
+    [promise] = package.explain(PipelineSpec("p", (opaque,), GIVEN, partitions=8)).sinks
     assert (promise.in_doubt_per_partition, promise.in_doubt_at_once) == (3, 24)
     assert "at most 3 events per partition and crash, so 24 in all 8 partitions" in promise.in_doubt
-    [promise] = package.explain(Agreement("p", (opaque,), Position(), partitions=8)).sinks
+    [promise] = package.explain(PipelineSpec("p", (opaque,), Position(), partitions=8)).sinks
     assert promise.in_doubt_at_once is None
     assert "times the number of partitions" in promise.in_doubt
 
@@ -101,28 +101,28 @@ def test_the_policy_is_told(policy: OnDoubt) -> None:
 
 def test_one_truth_is_told_of_what_can_be_asked_and_of_what_is_parked(tmp_path: Path) -> None:
     postgres = Postgres(name="out", url="postgresql://h/d", table="t")
-    assert "In doubt: none, ever; the destination can tell." in told(postgres)
+    assert "In doubt: none, ever; the destination knows what arrived." in told(postgres)
     asked = told(Http(name="out", url="http://h", probe="http://h/{id}"))
     assert "neither be asked" not in asked
-    assert "Your probe is asked about what may have arrived" in asked
+    assert "Your probe is asked about each event that may have arrived" in asked
     files = told(Files(name="out", url=str(tmp_path)))
     assert "nothing is parked" in files
     assert "dead letter" not in files
 
 
 def test_how_long_a_destination_remembers_is_told() -> None:
-    assert "remembers keys, 24 hours" in told(sink_of(Capability.REPEATABLE))
-    assert "remembers keys, 90 seconds" in told(sink_of(Capability.REPEATABLE, remembers_s=90))
+    assert "remembers keys for 24 hours" in told(sink_of(Capability.REPEATABLE))
+    assert "remembers keys for 90 seconds" in told(sink_of(Capability.REPEATABLE, remembers_s=90))
 
 
 def test_that_a_repeat_has_to_arrive_while_its_key_is_remembered_is_told() -> None:
     sink = sink_of(Capability.REPEATABLE, remembers_s=90, deadline_s=30)
     assert not forgets(sink, 59.0)
     assert forgets(sink, 61.0)
-    assert "away for longer than 60 seconds" in told(sink)
+    assert "down for longer than 60 seconds" in told(sink)
     never = sink_of(Capability.REPEATABLE, remembers_s=20, deadline_s=30)
     assert forgets(never, 0.0)
-    assert "away for longer than 0 seconds" in told(never)
+    assert "down for longer than 0 seconds" in told(never)
 
 
 @pytest.mark.parametrize(
@@ -131,37 +131,39 @@ def test_that_a_repeat_has_to_arrive_while_its_key_is_remembered_is_told() -> No
         (Position(), "nothing is repeated. The ledger knows up to which offset"),
         (Given("c", ("id",), increasing=True), "the greatest id of each entity"),
         (GIVEN, "nothing is repeated of the last 2 hours"),
-        (Counter("c"), "refused. Counted ids begin anew"),
+        (Counter("c"), "refused. Counted ids restart"),
     ],
 )
 def test_what_survives_a_lost_checkpoint_is_told(identity: Identity, words: str) -> None:
-    agreement = Agreement("p", (sink_of(Capability.OPAQUE),), identity, remember_s=7_200)
-    assert words in told(agreement)
-    found = package.explain(agreement).identity
+    spec = PipelineSpec("p", (sink_of(Capability.OPAQUE),), identity, remember_s=7_200)
+    assert words in told(spec)
+    found = package.explain(spec).identity
     assert found is not None
     assert found.survives_lost_checkpoint == identity.survives_lost_checkpoint
 
 
 def test_a_topic_made_anew_that_nobody_would_notice_is_told_with_the_reason() -> None:
-    unknown = Agreement("p", (sink_of(Capability.OPAQUE),), Position(), unknown_source="it is dark")
-    assert "A topic made anew is noticed only when it reaches that offset: it is dark." in told(
+    unknown = PipelineSpec(
+        "p", (sink_of(Capability.OPAQUE),), Position(), unknown_source="it is dark"
+    )
+    assert "A recreated topic is detected only when it reaches that offset: it is dark." in told(
         unknown
     )
-    assert "A topic made anew stops it as well." in told(replace(unknown, unknown_source=""))
+    assert "A recreated topic stops it too." in told(replace(unknown, unknown_source=""))
 
 
 def test_order_is_told_as_it_is() -> None:
     opaque = sink_of(Capability.OPAQUE)
-    assert "in order of payment_id" in told(Agreement("p", (opaque,), GIVEN))
-    assert "Order: off" in told(Agreement("p", (opaque,), GIVEN, order=False))
-    assert "wait behind it" not in told(Agreement("p", (opaque,), GIVEN, order=False))
-    assert "No entity is named" in told(Agreement("p", (opaque,), Position()))
-    assert "within a source partition" in told(Agreement("p", (opaque,), Position(entity="c")))
+    assert "in order of payment_id" in told(PipelineSpec("p", (opaque,), GIVEN))
+    assert "Order: off" in told(PipelineSpec("p", (opaque,), GIVEN, order=False))
+    assert "wait behind it" not in told(PipelineSpec("p", (opaque,), GIVEN, order=False))
+    assert "No entity is named" in told(PipelineSpec("p", (opaque,), Position()))
+    assert "within a source partition" in told(PipelineSpec("p", (opaque,), Position(entity="c")))
 
 
-def test_a_bare_sink_a_function_and_what_carries_an_agreement_are_understood() -> None:
+def test_a_bare_sink_a_function_and_what_carries_a_spec_are_understood() -> None:
     class Writer:
-        agreement = Agreement("charges", (sink_of(Capability.OPAQUE),), GIVEN)
+        spec = PipelineSpec("charges", (sink_of(Capability.OPAQUE),), GIVEN)
 
     def charge(event: package.Event) -> None:
         raise AssertionError("it is not called")
@@ -181,7 +183,7 @@ def test_a_bare_sink_a_function_and_what_carries_an_agreement_are_understood() -
         "pay",
     ]
     for wrong in (5, None, object, lambda: 5, lambda: lambda: 5):
-        with pytest.raises(ConfigurationError, match="nothing to explain"):
+        with pytest.raises(ConfigurationError, match="cannot be explained"):
             package.explain(wrong)
 
 
@@ -190,7 +192,7 @@ def test_a_bare_sink_a_function_and_what_carries_an_agreement_are_understood() -
 
 MODULE = """
 import semel
-from semel.delivery import Agreement
+from semel.delivery import PipelineSpec
 from semel.events import Given
 
 print("a module may print")
@@ -206,7 +208,7 @@ class Kept:
 
 
 def pipeline():
-    return Agreement("charges", (charge,), Given("customer", ("payment_id",)), partitions=4)
+    return PipelineSpec("charges", (charge,), Given("customer", ("payment_id",)), partitions=4)
 
 
 def broken():
@@ -244,7 +246,7 @@ def test_what_cannot_be_imported_found_or_explained_gets_one_line(
     semel(capsys, "explain", f"{module}:charge")  # what it prints is not counted below
     assert "has no 'x.y'" in refused(capsys, "explain", f"{module}:x.y")
     assert "RuntimeError: no session" in refused(capsys, "explain", f"{module}:broken")
-    assert "nothing to explain" in refused(capsys, "explain", f"{module}:semel")
+    assert "cannot be explained" in refused(capsys, "explain", f"{module}:semel")
 
 
 RUNS = """
@@ -281,7 +283,7 @@ def test_a_module_that_delivers_when_it_is_imported_is_told_to_guard_it(
         status, out, _ = semel(capsys, command, f"guarded_{module}:charge")
         assert (status, out[:23]) == (0, "Sink 'charge' is OPAQUE")
         said = refused(capsys, command, f"guarded_{module}:run")
-        assert f"is refused while `semel` looks at 'guarded_{module}:run'" in said
+        assert f"is refused while `semel` inspects 'guarded_{module}:run'" in said
 
 
 def test_each_sink_says_what_holds_at_its_destination() -> None:
@@ -306,7 +308,7 @@ def test_each_sink_says_what_holds_at_its_destination() -> None:
         "semel_progress",
         "'semel-progress'",
         "headers of the records",
-        "How durable that is: unknown",
+        "Durability: unknown",
         "Idempotency-Key",
     )
     for text, word in zip(told, words, strict=True):
@@ -317,9 +319,9 @@ def test_each_sink_says_what_holds_at_its_destination() -> None:
 @pytest.mark.rows("N12")
 def test_what_the_readmes_configuration_costs_is_printed_with_what_to_change() -> None:
     charge = package.sink(window=1, on_doubt="hold", name="charge")(lambda _: None)
-    agreement = Agreement("charges", (charge,), GIVEN)
-    [promise] = package.explain(agreement).sinks
-    assert promise.cost == cost(charge, agreement)
+    spec = PipelineSpec("charges", (charge,), GIVEN)
+    [promise] = package.explain(spec).sinks
+    assert promise.cost == cost(charge, spec)
     each, day = promise.cost.bytes_each, promise.cost.bytes_per_day
     assert day == each * 10 * 86_400
     remembers = (
@@ -332,14 +334,14 @@ def test_what_the_readmes_configuration_costs_is_printed_with_what_to_change() -
         remembers,
         "increasing=True, where the ids of an entity only rise, remembers one id per entity",
     ):
-        assert part in told(agreement)
+        assert part in told(spec)
 
 
 def test_what_costs_less_says_so() -> None:
-    risen = Agreement("p", (sink_of(Capability.TRANSACTIONAL),), replace(GIVEN, increasing=True))
+    risen = PipelineSpec("p", (sink_of(Capability.TRANSACTIONAL),), replace(GIVEN, increasing=True))
     assert "Costs: no ledger commit per event, 2 per minibatch" in told(risen)
     assert "Remembers the last id of each entity" in told(risen)
-    placed = Agreement("p", (sink_of(Capability.REPEATABLE, chunk_rows=50),), Position())
+    placed = PipelineSpec("p", (sink_of(Capability.REPEATABLE, chunk_rows=50),), Position())
     assert "Costs: 1 ledger commit per 400 events, besides" in told(placed)
     assert "Remembers nothing per event." in told(placed)
     assert "emember" not in package.explain(sink_of(Capability.OPAQUE)).sinks[0].costs
@@ -350,5 +352,5 @@ def test_a_plain_function_with_an_argument_is_said_to_be_taken_for_a_sink() -> N
         return payments
 
     words = told(start)
-    assert "'start' is a plain function with an argument, so it is explained as a sink" in words
+    assert "'start' is a plain function with a parameter, so it is explained as a sink" in words
     assert "is a plain function" not in told(package.sink(start))

@@ -9,18 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.doubles import parked
-from semel.cli.handles import find_event, read_events, read_ids, write_id, write_text
 from semel.errors import ConfigurationError
 from semel.events import Minibatch
-from semel.events.ids import EventID
-from semel.ledger import Ledger, Scribe, keys
-from semel.ledger.owners import Owners
-from semel.ledger.parked import parking
-from semel.ledger.processes import Process
-from semel.ledger.stores import open_store
+from semel.events.event import EventID
+from semel.ledger import Ledger, LedgerClient, keys
+from semel.ledger.store.opening import open_store
+from semel.ledger.verbs.parked import plan_parking
+from semel.ledger.verbs.runs import Owners
+from semel.operate.event_names import read_ids, write_id, write_text
+from semel.operate.parked import read_parked_events
 from semel.protocol import ParkedState
-from semel.verify.memory import MemoryStore
+from semel.runtime import Process
+from semel.verify.simulator.cluster import MemoryStore
+from support.ledger.one_pipeline import parked
 
 TEXTS = [
     "c42",
@@ -57,18 +58,19 @@ IDS: list[EventID] = [0, 7, -7, 10**30, *TEXTS, (7, "x"), ("a,b", 1), ("",), ("7
 def test_every_printed_handle_finds_its_own_event_again(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path}/ledger.db")
     for pipeline, sink in [("pay", "out"), ("a/b", "it's"), ("-x", "7")]:
-        scribe = Scribe(store, pipeline)
-        Owners(scribe).register({"sinks": {sink: {}}}, Process.here(), "n")
+        client = LedgerClient(store, pipeline)
+        Owners(client).register({"sinks": {sink: {}}}, Process.here(), "n")
         rows = [parked(7, entity=entity, blocks=False) for entity in TEXTS]
         rows += [parked(event, entity="e", blocks=False) for event in IDS]
         rows += [parked(event, entity="e", scope="t/0", blocks=False) for event in (7, (7, 1))]
-        made = parking(pipeline, sink, rows, {})
+        made = plan_parking(pipeline, sink, rows, {})
         store.commit([], made.updates)
-    events = read_events(Ledger(store))
+    known = read_parked_events(Ledger(store))
+    events = known.events
     assert len(events) == 3 * (len(TEXTS) + len(IDS) + 2)
     for each in events:
-        assert find_event(events, each.handle) is each
-        assert find_event(events, each.short) is each
+        assert known.find(each.handle) is each
+        assert known.find(each.short) is each
         assert shlex.split(each.handle) == [each.handle]
         assert each.handle.isprintable()
         assert not each.handle.startswith(("-", "~"))
@@ -77,7 +79,7 @@ def test_every_printed_handle_finds_its_own_event_again(tmp_path: Path) -> None:
 
 @given(st.text(max_size=40))
 def test_a_text_is_read_as_it_was_written(text: str) -> None:
-    assert keys.text_of(write_text(text)) == text
+    assert keys.key_text(write_text(text)) == text
     assert shlex.split(write_text(text)) == [write_text(text)]
     assert read_ids(write_id(text))[0] == text
 
@@ -89,37 +91,38 @@ def test_an_id_of_several_columns_is_read_as_it_was_written(event: tuple[int | s
 
 def ledger_with(*events: EventID, sinks: tuple[str, ...] = ("out",)) -> Ledger:
     store = MemoryStore()
-    scribe = Scribe(store, "pay")
-    Owners(scribe).register({"sinks": {sink: {} for sink in sinks}}, Process.here(), "n")
+    client = LedgerClient(store, "pay")
+    Owners(client).register({"sinks": {sink: {} for sink in sinks}}, Process.here(), "n")
     for sink in sinks:
         rows = [parked(event, blocks=False) for event in events]
-        store.commit([], parking("pay", sink, rows, {}).updates)
+        store.commit([], plan_parking("pay", sink, rows, {}).updates)
     return Ledger(store)
 
 
 @pytest.mark.parametrize("typed", ["pay/out/e/7", "out/e/7", "e/7", "e/7@1.0", "pay/out/e/7@1.0"])
 def test_what_stands_before_the_entity_may_be_left_out(typed: str) -> None:
-    assert find_event(read_events(ledger_with(7, 8)), typed).row.event == 7
+    assert read_parked_events(ledger_with(7, 8)).find(typed).row.event == 7
 
 
 @pytest.mark.parametrize("typed", ["7", "e", "e/9", "e/7@1.1", "pa/out/e/7", "x/pay/out/e/7", "@f"])
 def test_what_is_not_parked_is_not_found(typed: str) -> None:
-    with pytest.raises(ConfigurationError, match="nothing that is parked"):
-        find_event(read_events(ledger_with(7)), typed)
+    with pytest.raises(ConfigurationError, match="there is no parked event"):
+        read_parked_events(ledger_with(7)).find(typed)
 
 
 def test_digits_mean_the_text_where_ids_are_texts() -> None:
-    assert find_event(read_events(ledger_with("7", "8")), "e/7").row.event == "7"
+    assert read_parked_events(ledger_with("7", "8")).find("e/7").row.event == "7"
 
 
 def test_a_comma_that_nobody_escaped_is_found_too() -> None:
-    assert find_event(read_events(ledger_with("a,b")), "e/a,b").row.event == "a,b"
+    assert read_parked_events(ledger_with("a,b")).find("e/a,b").row.event == "a,b"
 
 
 def test_what_fits_several_events_lists_them() -> None:
-    events = read_events(ledger_with(7, sinks=("mail", "post")))
+    known = read_parked_events(ledger_with(7, sinks=("mail", "post")))
+    events = known.events
     with pytest.raises(ConfigurationError) as told:
-        find_event(events, "e/7")
+        known.find("e/7")
     for each in events:
         assert each.handle in str(told.value)
         assert each.short in str(told.value)
@@ -127,14 +130,15 @@ def test_what_fits_several_events_lists_them() -> None:
 
 def test_an_event_that_was_parked_in_two_minibatches_has_two_names() -> None:
     store = MemoryStore()
-    scribe = Scribe(store, "pay")
-    Owners(scribe).register({"sinks": {"out": {}}}, Process.here(), "n")
+    client = LedgerClient(store, "pay")
+    Owners(client).register({"sinks": {"out": {}}}, Process.here(), "n")
     rows = [
         parked(7, minibatch=Minibatch(1, 0), state=ParkedState.RESENT, blocks=False),
         parked(7, minibatch=Minibatch(2, 3)),
     ]
-    store.commit([], parking("pay", "out", rows, {}).updates)
-    events = read_events(Ledger(store))
+    store.commit([], plan_parking("pay", "out", rows, {}).updates)
+    known = read_parked_events(Ledger(store))
+    events = known.events
     assert [each.handle for each in events] == ["pay/out/e/7@1.0", "pay/out/e/7@2.3"]
-    assert all(find_event(events, each.handle) is each for each in events)
-    assert find_event(events, "e/7") is events[1]  # the other one is final
+    assert all(known.find(each.handle) is each for each in events)
+    assert known.find("e/7") is events[1]  # the other one is final

@@ -1,4 +1,4 @@
-"""`semel parked` and `semel resolve`: what a person sees of parked events, and says of them."""
+"""`semel parked` and `semel resolve`: a person lists parked events and decides about them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from cli.running import beats, pipeline_at, read_json, refused, semel
-from delivery.witnesses import Database, lost
-from delivery.world import ORDERED_POSITION, World
 from semel.errors import Diverged, OutcomeUnknown
-from semel.ledger.owners import Owners
+from semel.ledger.verbs.runs import Owners
 from semel.protocol import OnReject
+from support.command_line import beats, pipeline_at, read_json, refused, semel
+from support.destinations import Database, lost
+from support.pipeline import ORDERED_POSITION, World
 
 Out = pytest.CaptureFixture[str]
 
@@ -56,14 +56,14 @@ def test_an_event_is_shown_with_its_payload_by_either_name(world: World, capsys:
     status, out, _ = semel(capsys, "parked", "show", told["short"])
     assert status == 0
     assert "pay/out/a/5" in out
-    assert "waiting: behind an event of its entity" in out
+    assert "waiting: behind another event of its entity" in out
     assert "  v: 9" in out
 
 
 def test_the_traceback_of_the_first_call_that_failed_is_shown(world: World, capsys: Out) -> None:
     status, out, _ = semel(capsys, "parked", "show", "a/1")
     assert status == 0
-    assert "traceback of the call, the first that failed so:" in out
+    assert "traceback of the first call that failed with this error:" in out
     assert "TimeoutError: no reply" in out.partition("traceback")[2].partition("payload:")[0]
     assert "in lost" in out
     assert "in lost" in read_json(capsys, "parked", "show", "a/1")["row"]["trace"]
@@ -93,9 +93,9 @@ def test_after_resend_the_running_pipeline_sends_it_and_what_waits(
     with beats(os.environ["SEMEL_LEDGER"]):
         told = read_json(capsys, "resolve", "a/1", "resend", "--reason", "not there")
     assert "@" in told["by"]
-    assert "run 1 of pay is beating" in told["next"]
+    assert "pipeline pay is running (run 1)" in told["next"]
     assert "it is sent, and the 2 behind it follow, before the next minibatch" in told["next"]
-    assert "once no earlier call can be on its way" in told["next"]
+    assert "once no earlier call can still be in flight" in told["next"]
     world.clock.move(60.0)
     world.driver.drain()
     assert world.out.seen.split() == ["a1", "c4", "a1", "a3", "a5"]
@@ -103,8 +103,8 @@ def test_after_resend_the_running_pipeline_sends_it_and_what_waits(
 
 
 def test_it_says_so_when_nobody_runs_who_could_send(world: World, capsys: Out) -> None:
-    Owners(world.scribe).beat(1, "nonce-1", ended=True)
-    status, out, _ = semel(capsys, "resolve", "b/2", "resend", "--reason", "the address is mended")
+    Owners(world.client).beat(1, "nonce-1", ended=True)
+    status, out, _ = semel(capsys, "resolve", "b/2", "resend", "--reason", "the address is fixed")
     assert status == 0
     assert "pipeline pay does not seem to run (ended)" in out
     assert "once it is started" in out
@@ -112,12 +112,14 @@ def test_it_says_so_when_nobody_runs_who_could_send(world: World, capsys: Out) -
 
 def test_what_cannot_be_resolved_so_is_refused_in_one_line(world: World, capsys: Out) -> None:
     assert "is waiting" in refused(capsys, "resolve", "a/3", "resend", "--reason", "x")
-    assert "nothing that is parked" in refused(capsys, "resolve", "a/9", "resend", "--reason", "x")
-    assert "no decision" in refused(capsys, "resolve", "a/1", "retry", "--reason", "x")
+    assert "there is no parked event" in refused(
+        capsys, "resolve", "a/9", "resend", "--reason", "x"
+    )
+    assert "unknown decision" in refused(capsys, "resolve", "a/1", "retry", "--reason", "x")
     assert "--reason" in refused(capsys, "resolve", "a/1", "resend")
     assert "empty" in refused(capsys, "resolve", "a/1", "resend", "--reason", " ")
     assert "no pipeline 'nobody'" in refused(capsys, "parked", "ls", "nobody")
-    assert "nothing that is parked" in refused(capsys, "parked", "show", "@00000000000")
+    assert "there is no parked event" in refused(capsys, "parked", "show", "@00000000000")
 
 
 def test_where_nothing_is_parked_it_says_so(tmp_path: Path, capsys: Out) -> None:
@@ -172,7 +174,7 @@ def diverged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def end(world: World) -> None:
-    Owners(world.scribe).beat(2, "nonce-2", ended=True)
+    Owners(world.client).beat(2, "nonce-2", ended=True)
 
 
 def test_a_minibatch_that_diverged_stands_as_recorded(diverged: World, capsys: Out) -> None:
@@ -195,7 +197,7 @@ def test_or_it_is_delivered_anew_as_replayed(diverged: World, capsys: Out) -> No
     )
     assert status == 0
     assert "pay/1.0: as-replayed" in out
-    assert "delivered anew" in out
+    assert "are delivered again" in out
     diverged.start()
     diverged.minibatch(0, "a1 b2=9")
     assert diverged.out.seen == "a1 b2 a1 b2"
@@ -204,12 +206,12 @@ def test_or_it_is_delivered_anew_as_replayed(diverged: World, capsys: Out) -> No
 def test_a_minibatch_is_not_judged_under_a_running_query(diverged: World, capsys: Out) -> None:
     said = ("as-replayed", "--reason", "x")
     with beats(os.environ["SEMEL_LEDGER"], run=2):
-        assert "run 2 of pipeline 'pay' is beating" in refused(capsys, "resolve", "pay/1.0", *said)
+        assert "pipeline 'pay' is running (run 2)" in refused(capsys, "resolve", "pay/1.0", *said)
     end(diverged)
-    assert "stands at" in refused(capsys, "resolve", "pay/1.7", *said)
+    assert "is not the current one, which is" in refused(capsys, "resolve", "pay/1.7", *said)
     assert "no pipeline 'nobody'" in refused(capsys, "resolve", "nobody/1.0", *said)
-    assert "is no minibatch" in refused(capsys, "resolve", "pay/seven", *said)
-    assert "nothing that is parked" in refused(
+    assert "is not a minibatch" in refused(capsys, "resolve", "pay/seven", *said)
+    assert "there is no parked event" in refused(
         capsys, "resolve", "pay/1.0", "delivered", "--reason", "x"
     )
 

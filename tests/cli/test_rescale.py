@@ -1,4 +1,4 @@
-"""`semel rescale`: another number of partitions, while nobody works with them."""
+"""`semel rescale`: another number of partitions for a stopped pipeline."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.running import beats, pipeline_at, read_json, refused, semel
 from semel.ledger import Ledger
+from support.command_line import beats, pipeline_at, read_json, refused, semel
 
 Out = pytest.CaptureFixture[str]
 
@@ -21,7 +21,7 @@ def test_a_pipeline_that_stands_still_gets_another_number_of_partitions(
     world.partition = "0of1"
     world.minibatch(0, "a1 b2")
     with beats(tmp_path / "ledger.db", away_s=-3_600.0):
-        assert "is beating" in refused(capsys, "rescale", "pay", "4")
+        assert "is running (run 1)" in refused(capsys, "rescale", "pay", "4")
     world.driver.beat(ended=True)
     assert read_json(capsys, "rescale", "pay", "4") == {"pipeline": "pay", "partitions": 4}
     assert read_json(capsys, "rescale", "pay", "4") == {"pipeline": "pay", "partitions": 4}
@@ -43,7 +43,7 @@ def test_entities_are_spread_in_another_way_when_that_is_said(
     world.partition = "0of1"
     world.minibatch(0, "a1 b2")
     world.driver.beat(ended=True)
-    assert "makes 3 partitions, and 4" in refused(capsys, "rescale", "pay", "4", "--range", "b,c")
+    assert "makes 3 partitions, but 4" in refused(capsys, "rescale", "pay", "4", "--range", "b,c")
     both = refused(capsys, "rescale", "pay", "3", "--range", "b,c", "--hash")
     assert "--range or --hash, not both" in both
     assert semel(capsys, "rescale", "pay", "3", "--range", "b,c")[0] == 0

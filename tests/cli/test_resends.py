@@ -1,4 +1,4 @@
-"""What a person asked to be sent again: the log and `semel status` say what came of it."""
+"""Resends that a person asked for: the log and `semel status` show the outcome."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.running import pipeline_at, read_json, semel
-from delivery.witnesses import away, lost
-from delivery.world import World
+from support.command_line import pipeline_at, read_json, semel
+from support.destinations import away, lost
+from support.pipeline import World
 
 Out = pytest.CaptureFixture[str]
 Log = pytest.LogCaptureFixture
@@ -78,7 +78,7 @@ def test_a_delivered_event_is_shown_in_words_that_do_not_contradict_each_other(
 ) -> None:
     read_json(capsys, "resolve", "a/1", "delivered", "--reason", "seen", "--by", "ann")
     out = " ".join(semel(capsys, "parked", "show", "a/1")[1].split())
-    assert "state delivered: a person said that it arrived" in out
+    assert "state delivered: a person recorded that it arrived" in out
     assert "was in doubt yes" in out
     assert "may have arrived" not in out
     world.driver.drain(waits=True)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.running import semel
-from semel.verify.worlds import world_seed
+from semel.verify.simulator.worlds import world_seed
+from support.command_line import semel
 
 
 def test_a_few_worlds_are_summed_up_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,10 +52,10 @@ def test_a_world_is_told_again_by_its_seed(capsys: pytest.CaptureFixture[str]) -
 def test_an_invalid_world_ends_with_status_1_its_story_and_its_seed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from semel.ledger.partitions import Holding
+    from semel.ledger.verbs.partitions import PartitionClaim
     from semel.protocol import Found
 
-    monkeypatch.setattr(Holding, "_take_over", lambda _: Found.NEW)
+    monkeypatch.setattr(PartitionClaim, "_take_over", lambda _: Found.NEW)
     status, out, err = semel(capsys, "simulate", "--worlds", "10", "--processes", "0", "--json")
     told = json.loads(out)
     assert status == 1
@@ -133,3 +133,19 @@ def test_an_interrupt_stops_it_at_once_and_is_no_fault_of_a_world() -> None:
     assert out == ""
     assert "semel: stopped" in err
     assert "Traceback" not in err
+
+
+def test_without_greenlet_the_message_has_the_pip_line() -> None:
+    script = (
+        "import sys\n"
+        "sys.modules['greenlet'] = None\n"  # its import fails
+        "sys.argv = ['semel', 'simulate', '--worlds', '1', *sys.argv[1:]]\n"
+        "from semel.cli.main import main\n"
+        "main()\n"
+    )
+    for options in ([], ["--replay", "7000003"]):
+        command = [sys.executable, "-c", script, *options]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert "semel: greenlet is not installed: pip install 'semel[simulate]'" in done.stderr
+        assert "Traceback" not in done.stderr

@@ -1,4 +1,4 @@
-"""`semel status` and `semel ledger`: who runs what, how far it is, and what became of an event."""
+"""`semel status` and `semel ledger`: runs, progress, rows, and the outcome of an event."""
 
 from __future__ import annotations
 
@@ -18,9 +18,17 @@ from typing import Any
 
 import pytest
 
-from cli.running import beats, pipeline_at, read_json, refused, semel
-from delivery.witnesses import Crash, Database, Destination, Post, crash, lost
-from delivery.world import (
+from semel.events import Given, Identity
+from semel.ledger import LedgerClient, open_store, payloads
+from semel.ledger.keys import make_key
+from semel.ledger.store.commit import Put
+from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
+from semel.ledger.verbs.runs import Owners
+from semel.protocol import OnDoubt, ParkedState
+from semel.runtime import Process, SystemClock
+from support.command_line import beats, pipeline_at, read_json, refused, semel
+from support.destinations import Crash, Database, Destination, Post, crash, lost
+from support.pipeline import (
     COUNTER,
     GIVEN,
     INCREASING,
@@ -29,15 +37,7 @@ from delivery.world import (
     World,
     events,
 )
-from semel.bench.servers import PostgresServer
-from semel.events import Given, Identity
-from semel.ledger import Scribe, open_store, payloads
-from semel.ledger.keys import key
-from semel.ledger.owners import Owners
-from semel.ledger.processes import Process
-from semel.ledger.pruning import REMEMBER_S, Pruning
-from semel.ledger.store import Put
-from semel.protocol import OnDoubt, ParkedState
+from support.servers.postgres import PostgresServer
 
 Out = pytest.CaptureFixture[str]
 
@@ -65,11 +65,11 @@ def test_status_tells_who_runs_what_is_open_and_what_is_parked(
     world.minibatch(0, "a1 b2 a3")
     world.open(1)
     with beats(os.environ["SEMEL_LEDGER"]):
-        told = read_json(capsys, "status", "pay")
-        status, out, _ = semel(capsys, "status")
+        told = read_json(capsys, "status", "pay", "--watch")
+        status, out, _ = semel(capsys, "status", "--watch")
     assert {name: told[name] for name in ("run", "state", "host", "process", "minibatch")} == {
         "run": 1,
-        "state": "beating",
+        "state": "running",
         "host": "host",
         "process": 1,
         "minibatch": "1.1",
@@ -95,7 +95,7 @@ def test_status_tells_who_runs_what_is_open_and_what_is_parked(
         }
     ]
     assert status == 0
-    beat = re.search(r"beating, (\d+) s ago", out)
+    beat = re.search(r"running, (\d+) s ago", out)
     assert beat is not None
     assert int(beat[1]) <= round(time.time() - began)
     for words in ("1 on host", "1.1 open", "given: c, id", "semel parked ls"):
@@ -126,7 +126,7 @@ def test_what_policy_skip_dropped_counts_as_skipped_also_when_its_row_is_pruned(
     for batch in range(1, 4):
         made.minibatch(batch, f"d{batch}")
     made.clock.move(2 * REMEMBER_S)
-    Pruning(made.scribe).run(["out"])
+    Pruning(made.client).run(["out"])
     assert made.parked() == []
     assert told_of(capsys, url) == {"delivered": 4, "skipped": 1, "discarded": 1}
 
@@ -171,21 +171,21 @@ def test_a_check_finds_what_waits_for_a_person(world: World, capsys: Out) -> Non
     assert semel(capsys, "status", "--check")[0] == 0
 
 
-def test_a_run_is_beating_silent_ended_or_gone(world: World, capsys: Out) -> None:
+def test_a_run_that_is_watched_is_running_silent_ended_or_gone(world: World, capsys: Out) -> None:
     def state() -> tuple[int, str]:
-        told = read_json(capsys, "status", "pay")
+        told = read_json(capsys, "status", "pay", "--watch")
         return told["run"], told["state"]
 
     with beats(os.environ["SEMEL_LEDGER"]):
-        assert state() == (1, "beating")
+        assert state() == (1, "running")
     assert state() == (1, "silent")
-    Owners(world.scribe).beat(1, "nonce-1", ended=True)
+    Owners(world.client).beat(1, "nonce-1", ended=True)
     assert state() == (1, "ended")
     killed = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     start = Path(f"/proc/{killed.pid}/stat").read_text().rpartition(")")[2].split()[19]
     here = Process.here()
     driver = Process(here.host, here.boot, killed.pid, start)
-    Owners(world.scribe).register(world.driver.describe(), driver, "nonce-2")
+    Owners(world.client).register(world.driver.describe(), driver, "nonce-2")
     os.kill(killed.pid, signal.SIGKILL)
     killed.wait()
     assert state() == (2, "gone")
@@ -196,12 +196,61 @@ def test_the_clock_of_the_machine_that_runs_it_does_not_matter(
     world: World, capsys: Out, tmp_path: Path, away_s: float
 ) -> None:
     with beats(tmp_path / "ledger.db", away_s=away_s):
-        assert read_json(capsys, "status", "pay")["state"] == "beating"
-    assert read_json(capsys, "status", "pay")["state"] == "silent"
+        assert read_json(capsys, "status", "pay", "--watch")["state"] == "running"
+        assert read_json(capsys, "status", "pay")["state"] == "unconfirmed"
+    assert read_json(capsys, "status", "pay", "--watch")["state"] == "silent"
+
+
+def test_without_watching_status_answers_at_once_with_what_is_known(
+    world: World, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asleep(*_: object) -> None:
+        raise AssertionError("status waited")
+
+    monkeypatch.setattr(SystemClock, "sleep", asleep)
+    told = read_json(capsys, "status", "pay")
+    assert (told["state"], told["host"]) == ("unconfirmed", "host")
+    out = semel(capsys, "status")[1]
+    assert re.search(
+        r"pay: run 1 is not confirmed: its last heartbeat was \d+ s ago by the clock of host; "
+        "`semel status --watch` watches it for 10 s",
+        out,
+    )
+
+
+def test_a_run_of_this_machine_is_known_to_run_without_watching(
+    world: World, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def state() -> str:
+        found = read_json(capsys, "status", "pay")["state"]
+        return str(found)
+
+    Owners(world.client).register(world.driver.describe(), Process.here(), "nonce-2")
+    world.clock.now = time.time()
+    Owners(world.client).beat(2, "nonce-2")
+    monkeypatch.setattr("semel.operate.status.WATCH_S", 60.0)
+    assert state() == "running"
+    world.clock.now = time.time() - 120.0  # the process is there, but its heartbeat stopped
+    Owners(world.client).beat(2, "nonce-2")
+    assert state() == "unconfirmed"
+    world.clock.now = time.time() + 120.0  # the clock was set back
+    Owners(world.client).beat(2, "nonce-2")
+    assert state() == "unconfirmed"
+    Owners(world.client).beat(2, "nonce-2", ended=True)
+    assert state() == "ended"
+
+
+def test_a_batch_job_is_named_without_its_batch(tmp_path: Path, capsys: Out) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    store = open_store(url)
+    Owners(LedgerClient(store, "pay@1")).register({"sinks": {}}, Process.here(), "n")
+    store.close()
+    assert read_json(capsys, "status", "pay", "--ledger", url)["pipeline"] == "pay@1"
+    assert read_json(capsys, "parked", "ls", "pay", "--ledger", url) == []
 
 
 def as_another(act: Callable[[], Any]) -> Any:
-    """Do it in a child that is another user; give what it gives."""
+    """Call a function in a child process of another user, and return its result."""
     ours, its = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -315,12 +364,15 @@ def test_what_is_in_doubt_parked_or_pending_is_told_so(world: World, capsys: Out
         world.task(world.open(1), "c5 d6")
     assert states("9") == (1, ["pending"])
     _, out, _ = semel(capsys, "ledger", "find", "--entity", "a", "--event", "9")
-    assert "it may be among those of partition 0" in out
+    assert "it may be among the events of partition 0" in out
 
 
 @pytest.mark.parametrize(
     ("destination", "then"),
-    [(Post(), "what of it is in doubt shows after"), (Database(), "the destination is asked at")],
+    [
+        (Post(), "the next start shows which of their events are in doubt"),
+        (Database(), "the next start asks the destination what it has"),
+    ],
 )
 def test_what_becomes_of_a_pending_partition_is_told_by_capability(
     tmp_path: Path, destination: Destination, then: str, capsys: Out
@@ -329,9 +381,9 @@ def test_what_becomes_of_a_pending_partition_is_told_by_capability(
     destination.plan(crash)
     with pytest.raises(Crash):
         world.task(world.open(0), "c5 d6")
-    Owners(world.scribe).beat(1, "nonce-1", ended=True)
+    Owners(world.client).beat(1, "nonce-1", ended=True)
     _, out, _ = semel(capsys, "status", "--ledger", f"sqlite:///{tmp_path}/ledger.db")
-    assert f"pay, sink out: 1 partition is pending, and nobody runs it; {then} the next" in out
+    assert f"pay, sink out: 1 partition is pending, and no run is active; {then}\n" in out
 
 
 def test_digits_may_be_a_text_and_an_id_may_have_several_columns(
@@ -379,7 +431,7 @@ def test_an_id_that_is_a_date_or_a_timestamp_is_found_in_any_readable_form(
 ) -> None:
     made = pipeline_at(tmp_path / "ledger.db")
     made.minibatch(0, f"a{number}")
-    at = key("pipelines", "pay")
+    at = make_key("pipelines", "pay")
     [text] = made.store.read([at]).values()
     known = json.loads(text)
     with_form = payloads.dump({**known, "forms": {known["identity"]["event"][0]: form}})
@@ -454,7 +506,7 @@ def test_a_wrong_ledger_pipeline_sink_or_table_gets_one_line(
 
 
 def test_two_pipelines_have_to_be_told_apart(world: World, capsys: Out) -> None:
-    other = Scribe(world.store, "refunds")
+    other = LedgerClient(world.store, "refunds")
     Owners(other).register({"sinks": {"out": {}}, "identity": None}, Process.here(), "n")
     told = refused(capsys, "ledger", "find", "--entity", "a")
     assert "pay" in told

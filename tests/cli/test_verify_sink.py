@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cli.running import semel
+from support.command_line import semel
 
 Out = pytest.CaptureFixture[str]
 
@@ -148,7 +148,7 @@ def test_what_cannot_be_looked_at_is_unknown_and_not_earned(module: str, capsys:
         (("{m}:send",), "--arrived"),
         (("{m}", "--arrived", "{m}:arrived"), "is not MODULE:OBJECT"),
         (("{m}:nothing", "--arrived", "{m}:arrived"), "has no 'nothing'"),
-        (("{m}:arrived", "--arrived", "{m}:arrived"), "arrived gives a list, not a sink"),
+        (("{m}:arrived", "--arrived", "{m}:arrived"), "arrived returns a list, not a sink"),
         (("{m}:send", "--arrived", "{m}:no_function"), "not a function"),
         (("{m}:send", "--arrived", "{m}:arrived", "--case", "x"), "there is no case 'x'"),
         (("{m}:send", "--arrived", "{m}:arrived", "--reset", "{m}:blind"), "blind failed: OSError"),

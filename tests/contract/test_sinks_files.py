@@ -10,8 +10,8 @@ from pyarrow import fs
 
 from semel.sinks import Sink
 from semel.sinks.files import Files, read
-from semel.verify.plugin import SinkContract
-from sinks.s3 import BUCKET, S3Server, rclone
+from semel.verify.contract.plugin import SinkContract
+from support.servers.s3 import BUCKET, S3Server, rclone
 
 pytestmark = pytest.mark.rows("N10")
 

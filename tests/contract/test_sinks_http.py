@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from semel.bench.http_witness import HttpWitness
 from semel.sinks import Sink
 from semel.sinks.http import Http
-from semel.verify.plugin import SinkContract
+from semel.verify.contract.plugin import SinkContract
+from support.servers.http_witness import HttpWitness
 
 pytestmark = pytest.mark.rows("N10")
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from semel.bench.kafka_broker import KafkaBroker
 from semel.sinks import Sink
 from semel.sinks.kafka import Kafka
-from semel.verify.plugin import SinkContract
-from sinks.kafka_world import consumed
+from semel.verify.contract.plugin import SinkContract
+from support.servers.kafka import KafkaBroker
+from support.sinks.kafka_pipeline import consumed
 
 pytestmark = pytest.mark.rows("N10")
 

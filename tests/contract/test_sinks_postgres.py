@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from semel.bench.servers import PostgresServer
 from semel.sinks import Sink
 from semel.sinks.postgres import Postgres
-from semel.verify.plugin import SinkContract
+from semel.verify.contract.plugin import SinkContract
+from support.servers.postgres import PostgresServer
 
 pytestmark = pytest.mark.rows("N10")
 

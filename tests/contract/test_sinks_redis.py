@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from semel.bench.redis_server import RedisServer
 from semel.sinks import Sink
 from semel.sinks.redis import Redis
-from semel.verify.plugin import SinkContract
+from semel.verify.contract.plugin import SinkContract
+from support.servers.redis import RedisServer
 
 pytestmark = pytest.mark.rows("N10")
 

@@ -17,14 +17,14 @@ import pytest
 
 from semel.errors import ConfigurationError, LedgerUnavailable, MissingExtra
 from semel.ledger import payloads
-from semel.ledger.keys import key
-from semel.ledger.store import Absent, Conflict, Equals, Put, Store, Sweep
-from semel.ledger.stores import open_store
+from semel.ledger.keys import make_key
+from semel.ledger.store.commit import Absent, Conflict, Equals, Put, Store, Sweep
+from semel.ledger.store.opening import open_store
 
 if TYPE_CHECKING:
-    from semel.bench.servers import PostgresServer
+    from support.servers.postgres import PostgresServer
 
-A, B = key("t", "a"), key("t", "b")
+A, B = make_key("t", "a"), make_key("t", "b")
 ONE, TWO = payloads.dump({"n": 1}), payloads.dump({"n": 2})
 
 
@@ -43,7 +43,7 @@ def store(postgres: PostgresServer, database: str) -> Iterator[Store]:
 
 
 class Wire:
-    """A proxy before the server that cuts the line when told to: before a request, or its reply."""
+    """A proxy before the server that cuts the line on request: before a request, or its reply."""
 
     def __init__(self, port: int) -> None:
         self.cut_at = b""
@@ -232,7 +232,7 @@ def test_the_isolation_that_the_database_prefers_does_not_matter(
     postgres.execute(f"alter database {database} set default_transaction_isolation = serializable")
     store = open_store(postgres.url(database))
     with ThreadPoolExecutor(8) as threads:
-        puts = [Put(key("u", n), ONE) for n in range(200)]
+        puts = [Put(make_key("u", n), ONE) for n in range(200)]
         list(threads.map(lambda put: store.commit([Absent(put.key)], [put]), puts))
     assert len(list(store.scan("u", ""))) == 200
     store.close()
@@ -339,7 +339,7 @@ def test_a_standby_is_unavailable(postgres: PostgresServer, database: str) -> No
 def test_a_newer_ledger_asks_for_a_newer_semel(
     postgres: PostgresServer, database: str, store: Store
 ) -> None:
-    store.commit([], [Put(key("semel", "schema"), payloads.dump({"version": 2}))])
+    store.commit([], [Put(make_key("semel", "schema"), payloads.dump({"version": 2}))])
     with pytest.raises(ConfigurationError, match="upgrade semel"):
         open_store(postgres.url(database)).read([A])
 
@@ -374,7 +374,7 @@ def test_a_conflict_keeps_the_connection(store: Store) -> None:
 
 
 def test_without_its_driver_the_store_names_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "semel.ledger.postgres", raising=False)
+    monkeypatch.delitem(sys.modules, "semel.ledger.store.postgres", raising=False)
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(MissingExtra, match=r"pip install 'semel\[postgres\]'"):
         open_store("postgresql://h/d")

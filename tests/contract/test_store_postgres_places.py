@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from contract.pooling import Pool
 from semel.errors import ConfigurationError, LedgerUnavailable
 from semel.ledger import payloads
-from semel.ledger.keys import key
-from semel.ledger.postgres import PostgresStore
-from semel.ledger.scribe import Scribe
-from semel.ledger.store import Absent, Equals, Put
-from semel.ledger.stores import open_store
+from semel.ledger.client import LedgerClient
+from semel.ledger.keys import make_key
+from semel.ledger.store.commit import Absent, Equals, Put
+from semel.ledger.store.opening import open_store
+from semel.ledger.store.postgres import PostgresStore
+from support.servers.transaction_pool import Pool
 
 if TYPE_CHECKING:
-    from semel.bench.servers import PostgresServer
+    from support.servers.postgres import PostgresServer
 
-A, B = key("t", "a"), key("t", "b")
+A, B = make_key("t", "a"), make_key("t", "b")
 ONE, TWO = payloads.dump({"n": 1}), payloads.dump({"n": 2})
 
 TABLES = "select schemaname::text from pg_tables where tablename = 'semel_ledger' order by 1"
@@ -50,7 +50,7 @@ def url(postgres: PostgresServer, database: str) -> str:
 
 @contextmanager
 def role(postgres: PostgresServer, database: str) -> Iterator[str]:
-    """A user with no rights but to connect; gives its URL."""
+    """A user with no rights but to connect; returns its URL."""
     postgres.execute("create role clerk login password 'clerk'")
     head = postgres.url().split("@")[0]
     try:
@@ -144,9 +144,9 @@ def test_who_may_only_read_can_look_and_is_told_what_a_commit_needs(
     postgres: PostgresServer, database: str, url: str
 ) -> None:
     commits(url, Put(A, ONE))
-    with role(postgres, database) as clerk:
+    with role(postgres, database) as charge_client:
         postgres.execute("grant select on semel_ledger to clerk", database)
-        with closing(open_store(clerk)) as store:
+        with closing(open_store(charge_client)) as store:
             assert store.read([A]) == {A: ONE}
             with pytest.raises(ConfigurationError, match="grant"):
                 store.commit([], [Put(A, TWO)])
@@ -160,10 +160,10 @@ def test_a_ledger_that_the_user_may_not_see_gets_no_twin_beside_it(
     commits(url, Put(A, ONE))
     postgres.execute("grant create on schema public to public", database)
     with (
-        role(postgres, database) as clerk,
+        role(postgres, database) as charge_client,
         pytest.raises(ConfigurationError, match=r"schema books .* grant usage"),
     ):
-        commits(clerk, Put(A, TWO))
+        commits(charge_client, Put(A, TWO))
     assert postgres.execute(TABLES, database) == [("books",)]
 
 
@@ -190,7 +190,7 @@ def test_a_ledger_that_another_one_comes_to_hide_is_noticed(
         postgres.execute(f"create table {name} (like semel_ledger including all)", database)
         postgres.execute(f"insert into {name} select * from public.semel_ledger", database)
         store.close()
-        with pytest.raises(ConfigurationError, match=r"public\.semel_ledger .* found before it"):
+        with pytest.raises(ConfigurationError, match=r"public\.semel_ledger .* precedes it"):
             store.commit([], [Put(A, TWO)])
 
 
@@ -268,10 +268,10 @@ def test_a_commit_whose_wait_was_cut_off_finds_its_own_success(
 ) -> None:
     with closing(PostgresStore(url, answer_s=1.0)) as store, ThreadPoolExecutor(1) as threads:
         store.commit([], [Put(A, ONE)])
-        scribe = Scribe(store, "pay")
+        client = LedgerClient(store, "pay")
         with standby_away(postgres):
             commit = threads.submit(
-                scribe.commit, [Equals(A, ONE), Absent(B)], [Put(A, TWO), Put(B, ONE)]
+                client.commit, [Equals(A, ONE), Absent(B)], [Put(A, TWO), Put(B, ONE)]
             )
             time.sleep(2.5)
             assert not commit.done()
@@ -316,8 +316,8 @@ def test_a_pool_that_hands_its_connections_on_after_each_transaction_is_no_obsta
     ):
         assert store.read([A]) == {}
         for turn in range(30):
-            store.commit([], [Put(key("t", turn), ONE)])
-            assert store.read([key("t", turn)]) == {key("t", turn): ONE}
+            store.commit([], [Put(make_key("t", turn), ONE)])
+            assert store.read([make_key("t", turn)]) == {make_key("t", turn): ONE}
         assert len(list(store.scan("t", ""))) == 30
 
 

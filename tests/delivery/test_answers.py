@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from delivery.test_finding import IDENTITIES, where
-from delivery.witnesses import Crash, Post, crash, crash_after, lost
-from delivery.world import GIVEN, World, world_like, world_of
 from semel.ledger import Ledger, Trace
-from semel.ledger.pruning import REMEMBER_S, Pruning
-from semel.ledger.rescaling import rescale
+from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
+from semel.ledger.verbs.rescale import rescale_pipeline
 from semel.protocol import OnDoubt
+from support.destinations import Crash, Post, crash, crash_after, lost
+from support.pipeline import GIVEN, World, world_like, world_of
 
 EXACT = ("transactional", "sequenced")
 
@@ -27,7 +27,7 @@ def later(world: World, first: int = 1) -> None:
         world.minibatch(batch, f"b{100 + batch}")
     world.clock.move(3 * REMEMBER_S)
     world.minibatch(first + 4, f"b{104 + first}")
-    pruned = Pruning(world.scribe).run([sink.name for sink in world.sinks])
+    pruned = Pruning(world.client).run([sink.name for sink in world.sinks])
     assert pruned > 0
     assert world.parked() == []
 
@@ -115,7 +115,7 @@ def test_outcomes_survive_a_lost_checkpoint_and_another_number_of_partitions() -
     world.minibatch(0, "a1 b2")
     later(world)
     assert where(world, "a", 1) == "skipped by policy"
-    rescale(world.scribe, 3)
+    rescale_pipeline(world.client, 3)
     world.partition, world.partitions = "0of3", 3
     world.start()
     world.minibatch(6, "b200")
@@ -158,7 +158,7 @@ def test_a_pruning_that_is_interrupted_leaves_a_row_or_its_outcome() -> None:
         world.wire.forget()
         setattr(world.wire, f"crash_{moment}", 1)
         with pytest.raises(Crash):
-            Pruning(world.scribe).run(["out"])
+            Pruning(world.client).run(["out"])
         world.wire.forget()
         assert where(world, "a", 1) == "discarded"
 

@@ -10,7 +10,23 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from delivery.witnesses import (
+from semel.errors import (
+    ConfigurationError,
+    Diverged,
+    Fenced,
+    HeldInDoubt,
+    NotDelivered,
+    Rejected,
+)
+from semel.events import Chunk, Event, Identity
+from semel.ledger.store.commit import Conflict
+from semel.ledger.verbs.complete import Report
+from semel.ledger.verbs.parked import resolve_parked
+from semel.ledger.verbs.pruning import Pruning
+from semel.ledger.verbs.rescale import rescale_pipeline
+from semel.protocol import OnDoubt, OnReject, ParkedState
+from semel.sinks import Receipt, Retry, Target
+from support.destinations import (
     Absorber,
     AbsorberLine,
     Couriers,
@@ -36,7 +52,7 @@ from delivery.witnesses import (
     lost_on_the_way,
     names_in,
 )
-from delivery.world import (
+from support.pipeline import (
     GIVEN,
     INCREASING,
     ORDERED_POSITION,
@@ -47,22 +63,6 @@ from delivery.world import (
     world_like,
     world_of,
 )
-from semel.errors import (
-    ConfigurationError,
-    Diverged,
-    Fenced,
-    HeldInDoubt,
-    NotDelivered,
-    Rejected,
-)
-from semel.events import Chunk, Event, Identity
-from semel.ledger.parked import resolve
-from semel.ledger.pruning import Pruning
-from semel.ledger.reports import Report
-from semel.ledger.rescaling import rescale
-from semel.ledger.store import Conflict
-from semel.protocol import OnDoubt, OnReject, ParkedState
-from semel.sinks import Receipt, Retry, Target
 
 MANY = 400
 """So many calls over the wire are far more than any of these stories needs."""
@@ -422,7 +422,7 @@ def test_after_a_change_of_partitions_the_last_minibatch_is_not_delivered_again(
     world.add(Database())
     world.start()
     world.minibatch(0, "a1 b2")  # complete, and the driver dies before Spark commits the batch
-    rescale(world.scribe, 2)
+    rescale_pipeline(world.client, 2)
     world.partitions = 2
     world.start()
     with contextlib.suppress(ConfigurationError, Diverged):
@@ -441,7 +441,7 @@ def test_what_is_parked_of_a_log_can_still_go_after_a_change_of_partitions() -> 
     world.minibatch(0, "a1 b2")
     world.out.refuses.clear()
     try:
-        rescale(world.scribe, 2)
+        rescale_pipeline(world.client, 2)
     except ConfigurationError:
         return  # it says that something is parked
     world.partitions, world.partition = 2, "0-of-2"
@@ -464,7 +464,7 @@ def test_a_set_that_is_pruned_during_the_second_reading_does_not_make_its_events
     world.minibatch(2, "a5 b6")
     world.start()
     world.minibatch(0, "a1 b2 c9", "q2")  # it has met what is known; c9 is new
-    Pruning(world.scribe, remember_s=50.0).run(["out"])
+    Pruning(world.client, remember_s=50.0).run(["out"])
     with contextlib.suppress(HeldInDoubt):  # nobody can tell any more, and it says so
         world.minibatch(1, "a3 b4 a5 b6 a7", "q2")
     assert world.out.seen.split().count("a3") == 1
@@ -481,7 +481,7 @@ def test_what_a_person_discarded_in_a_minibatch_that_is_still_open_stays_discard
     world.out.refuses.clear()
     world.resolve("b2", "discarded")
     world.clock.move(1_000.0)  # nobody came for a long time
-    Pruning(world.scribe, remember_s=500.0).run(["out"])
+    Pruning(world.client, remember_s=500.0).run(["out"])
     world.start()
     world.minibatch(0, "a1 b2")
     assert world.out.seen == "a1"
@@ -734,7 +734,7 @@ def test_an_entity_may_have_any_name(name: str, identity: Identity) -> None:
     world.driver.end(opening, world.task(opening, named("a1 b2 a3")))
     assert [row.state.value for _, row in world.parked_rows()] == ["held", "waiting"]
     [(at, _), _] = world.parked_rows()
-    resolve(world.scribe, "out", at, ParkedState.RESEND, "ann", "looked")
+    resolve_parked(world.client, "out", at, ParkedState.RESEND, "ann", "looked")
     world.clock.move(100.0)
     opening = world.open(1)
     world.driver.end(opening, world.task(opening, named("a4 b5")))

@@ -8,8 +8,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from delivery.witnesses import Crash, away, crash, crash_after, fine
-from delivery.world import (
+from semel.errors import Diverged, NotDelivered
+from semel.events.event import EventID
+from semel.ledger.rows import SpanRow
+from semel.ledger.store.commit import Requirement, Update
+from semel.ledger.verbs.sequences import SequenceRow
+from semel.protocol import SpanState
+from semel.sinks import Retry
+from support.destinations import Crash, away, crash, crash_after, fine
+from support.pipeline import (
     EXACT,
     KINDS,
     POSITION,
@@ -17,13 +24,6 @@ from delivery.world import (
     crash_everywhere,
     world_like,
 )
-from semel.errors import Diverged, NotDelivered
-from semel.events.ids import EventID
-from semel.ledger.rows import SpanRow
-from semel.ledger.sequences import SequenceRow
-from semel.ledger.store import Requirement, Update
-from semel.protocol import SpanState
-from semel.sinks import Retry
 
 STANDS = ("streams", "events", "sequences", "parked", "journal", "heads")
 

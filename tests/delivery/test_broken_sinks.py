@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from delivery.witnesses import Post, fine, lost
-from delivery.world import KINDS, World, world_like, world_of
 from semel.errors import HeldInDoubt, SinkBroken
 from semel.protocol import OnDoubt
 from semel.sinks import Target
+from support.destinations import Post, fine, lost
+from support.pipeline import KINDS, World, world_like, world_of
 
 SEVEN = " ".join(f"{chr(97 + at % 7)}{at}" for at in range(30))
 """30 events of 7 entities."""

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from delivery.witnesses import Crash, Post, crash, fine
-from delivery.world import KINDS, World, events, world_like, world_of
 from semel.errors import Diverged
-from semel.ledger.rows import StreamRow
-from semel.ledger.store import Put
+from semel.ledger.rows import PartitionRow
+from semel.ledger.store.commit import Put
+from support.destinations import Crash, Post, crash, fine
+from support.pipeline import KINDS, World, events, world_like, world_of
 
 INPUT = "a1 b2 c3 d4 e5 f6"
 
@@ -101,7 +101,7 @@ def test_a_row_of_an_older_version_says_nothing_of_columns() -> None:
     world = world_of(Post())
     half_delivered(world)
     for at, text in list(world.store.memory.scan("streams", "")):
-        row = StreamRow.load(text, at)
+        row = PartitionRow.load(text, at)
         assert row.columns == {
             "topic": "string",
             "partition": "int32",

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from delivery.witnesses import Crash, Folder, FolderLine, FolderSink
-from delivery.world import COUNTER, GIVEN, POSITION, World, crash_everywhere, world_of
 from semel.errors import Fenced, NotDelivered, OutcomeUnknown, Rejected
 from semel.events import Identity, Minibatch
-from semel.ledger.judging import judge
+from semel.ledger.verbs.divergence import judge_minibatch
 from semel.protocol import Judgement
-from semel.sinks import Retry, Target
-from semel.sinks.endings import Concluding, Ended
+from semel.sinks import Ended, Retry, Target
+from support.destinations import Crash, Folder, FolderLine, FolderSink
+from support.pipeline import COUNTER, GIVEN, POSITION, World, crash_everywhere, world_of
 
 INPUT = "a1 b2 c3 d4 e5"
 NAMES = INPUT.split()
@@ -67,7 +66,7 @@ def shelf(identity: Identity = GIVEN, **settings: Any) -> World:
 
 def test_a_minibatch_is_concluded_once_the_ledger_has_it_complete() -> None:
     world = shelf()
-    assert isinstance(world.sinks[0], Concluding)
+    assert world.sinks[0].concludes
     opening = world.open(0)
     reports = world.task(opening, "a1 b2", partition="0")
     reports += world.task(opening, "c3", partition="1", spark_task=1)
@@ -192,7 +191,7 @@ def test_a_judged_minibatch_is_concluded_as_recorded() -> None:
     world.out.raises = [Rejected("not now")]
     with pytest.raises(Rejected):
         world.minibatch(0, INPUT)
-    judge(world.scribe, Minibatch(1, 0), Judgement.AS_RECORDED, "ann", "looked")
+    judge_minibatch(world.client, Minibatch(1, 0), Judgement.AS_RECORDED, "ann", "looked")
     world.start()
     opening = world.open(0)
     assert opening.settled
@@ -205,7 +204,7 @@ def test_what_a_person_dropped_is_not_concluded_any_more() -> None:
     world.out.raises = [Rejected("not now")]
     with pytest.raises(Rejected):
         world.minibatch(0, "a1 b2")
-    judge(world.scribe, Minibatch(1, 0), Judgement.AS_REPLAYED, "ann", "looked")
+    judge_minibatch(world.client, Minibatch(1, 0), Judgement.AS_REPLAYED, "ann", "looked")
     world.start()
     world.minibatch(0, INPUT)
     assert world.out.told == {Minibatch(2, 0): NAMES}

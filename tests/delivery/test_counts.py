@@ -8,13 +8,13 @@ from contextlib import closing
 
 import pytest
 
-from delivery.witnesses import Crash, Database, Post, crash, fine, lost
-from delivery.world import KINDS, World, world_like, world_of
-from semel.cli.status import read_standing
-from semel.delivery.resending import Resending
+from semel.delivery.parking.resend import Resending
 from semel.ledger import Ledger
-from semel.ledger.reports import Report
+from semel.ledger.verbs.complete import Report
+from semel.operate import read_status
 from semel.protocol import OnDoubt, OnReject
+from support.destinations import Crash, Database, Post, crash, fine, lost
+from support.pipeline import KINDS, World, world_like, world_of
 
 INPUT = "a1 a2 b3 b4 c5 c6"
 
@@ -124,7 +124,7 @@ def test_what_was_sent_again_since_counts_as_delivered() -> None:
     world.clock.sleep(60)  # nothing of the first call is under way any more
     world.start()
     driver = world.driver
-    Resending(driver.scribe, driver.sinks[0], driver.process, driver.around).drain()
+    Resending(driver.client, driver.sinks[0], driver.process, driver.runtime).drain()
     [report] = world.minibatch(0, INPUT)
     assert world.parked() == ["a1 delivered", "a2 delivered"]
     assert counts(report) == {"suppressed": 6}
@@ -134,15 +134,12 @@ def told(world: World) -> dict[str, int | None]:
     """What `semel status` counts, where it is not nought."""
     names = ("delivered", "in_doubt", "rejected", "waiting", "skipped", "discarded")
     with closing(Ledger(world.store)) as ledger:
-        [sink] = read_standing(ledger, "pay")["sinks"]
+        [sink] = read_status(ledger, "pay", watch=False).to_json()["sinks"]
     return {name: sink[name] for name in names if sink[name] != 0}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_status_does_not_count_as_delivered_what_is_parked(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("semel.cli.status.WATCH_S", 0.0)
+def test_status_does_not_count_as_delivered_what_is_parked(kind: str) -> None:
     world = world_like(kind, on_reject=OnReject.BLOCK, chunk_rows=1, span_chunks=1)
     world.out.refuses.update({"a1", "b2"})
     world.minibatch(0, "a1 b2 a3 c4")

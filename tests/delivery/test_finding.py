@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from delivery.witnesses import Couriers, Crash, away, crash, crash_after, fine, lost
-from delivery.world import COUNTER, GIVEN, INCREASING, ORDERED_POSITION, POSITION, World, world_like
 from semel.events import Identity
 from semel.ledger import Ledger
-from semel.ledger.judging import judge
+from semel.ledger.verbs.divergence import judge_minibatch
 from semel.protocol import Judgement, OnReject
+from support.destinations import Couriers, Crash, away, crash, crash_after, fine, lost
+from support.pipeline import (
+    COUNTER,
+    GIVEN,
+    INCREASING,
+    ORDERED_POSITION,
+    POSITION,
+    World,
+    world_like,
+)
 
 IDENTITIES: dict[str, Identity] = {
     "position": POSITION,
@@ -77,7 +85,7 @@ def test_what_was_discarded_because_it_came_anew_is_found_as_it_is_now(
     world = world_like(kind, IDENTITIES[identity])
     world.out.refuses.add("a1")
     world.minibatch(0, "a1 b2")
-    judge(world.scribe, world.opened().minibatch, Judgement.AS_REPLAYED, "ann", "looked")
+    judge_minibatch(world.client, world.opened().minibatch, Judgement.AS_REPLAYED, "ann", "looked")
     world.start()
     opening = world.open(0)
     assert world.parked() == ["a1 discarded"]
@@ -98,7 +106,7 @@ def test_what_a_person_discarded_and_is_delivered_as_replayed_is_found_delivered
     world.out.refuses.add("a1")
     world.minibatch(0, "a1 b2")
     world.resolve("a1", "discarded")
-    judge(world.scribe, world.opened().minibatch, Judgement.AS_REPLAYED, "ann", "looked")
+    judge_minibatch(world.client, world.opened().minibatch, Judgement.AS_REPLAYED, "ann", "looked")
     world.start()
     world.out.refuses.clear()
     world.minibatch(0, "a1=9 b2=9")
@@ -111,7 +119,7 @@ def test_what_was_discarded_and_is_parked_anew_is_found_parked(identity: str) ->
     world = world_like("transactional", IDENTITIES[identity])
     world.out.refuses.add("a1")
     world.minibatch(0, "a1 b2")
-    judge(world.scribe, world.opened().minibatch, Judgement.AS_REPLAYED, "ann", "looked")
+    judge_minibatch(world.client, world.opened().minibatch, Judgement.AS_REPLAYED, "ann", "looked")
     world.start()
     world.minibatch(0, "a1=9 b2=9")
     assert world.parked() == ["a1 discarded", "a1 rejected"]
@@ -178,8 +186,8 @@ def test_a_summary_tells_who_runs_what_is_open_and_what_is_parked() -> None:
     ledger = Ledger(world.store)
     assert ledger.pipelines() == ["pay"]
     summary = ledger.summary("pay")
-    assert (summary["run"], summary["minibatch"], summary["complete"]) == (1, "1.1", False)
-    assert summary["sinks"]["out"] == {
+    assert (summary.run, str(summary.minibatch), summary.complete) == (1, "1.1", False)
+    assert summary.sinks["out"].to_json() == {
         "capability": "opaque",
         "partitions": {"complete": 1},
         "last_osn": 3,

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from delivery.witnesses import Crash, Post, crash_after, fine
-from delivery.world import (
+from semel.delivery import Assignment
+from semel.delivery.strategies.replay_check import count_partition
+from semel.errors import ConfigurationError, Diverged, Fenced
+from semel.events import Attempt, Identity
+from semel.ledger import Ledger
+from semel.ledger.verbs.batch_jobs import Finished, combined
+from semel.ledger.verbs.complete import Report
+from semel.ledger.verbs.divergence import judge_minibatch
+from semel.protocol import Judgement
+from support.destinations import Crash, Post, crash_after, fine
+from support.pipeline import (
     COUNTER,
     GIVEN,
     INCREASING,
@@ -19,15 +28,6 @@ from delivery.world import (
     world_like,
     world_of,
 )
-from semel.delivery import Assignment
-from semel.delivery.recounting import count
-from semel.errors import ConfigurationError, Diverged, Fenced
-from semel.events import Attempt, Identity
-from semel.ledger import Ledger
-from semel.ledger.finished import Finished, combined
-from semel.ledger.judging import judge
-from semel.ledger.reports import Report
-from semel.protocol import Judgement
 
 IDENTITIES: dict[str, Identity] = {
     "position": POSITION,
@@ -72,7 +72,7 @@ def test_a_re_run_with_the_same_content_does_nothing(kind: str, identity: str) -
 def test_a_re_run_with_other_content_is_refused(identity: str, text: str) -> None:
     world = world_like("opaque", IDENTITIES[identity])
     run(world)
-    with pytest.raises(Diverged, match=r"is finished with 4 events and digest .* this run gives"):
+    with pytest.raises(Diverged, match=r"is finished with 4 events and digest .* this run has"):
         run(world, text)
     assert once(world.out.seen) == once(TEXT)
 
@@ -125,7 +125,7 @@ def test_a_run_from_before_cannot_open_finished_work_again() -> None:
     world = world_like("opaque", POSITION)
     old = world.start()
     run(world)
-    with pytest.raises(ConfigurationError, match="is a batch that is finished"):
+    with pytest.raises(ConfigurationError, match="is a finished batch"):
         old.begin("batch", 0)
     assert once(world.out.seen) == once(TEXT)
 
@@ -170,7 +170,7 @@ def test_a_batch_that_was_judged_is_not_compared(decision: Judgement) -> None:
     world.out.plan(fine, crash_after)
     with pytest.raises(Crash):
         world.task(opening, TEXT)
-    judge(world.scribe, world.opened().minibatch, decision, "ann", "looked")
+    judge_minibatch(world.client, world.opened().minibatch, decision, "ann", "looked")
     run(world, "a1=9 b2 a3 c4")
     kept = world.driver.finished()
     assert kept is not None
@@ -181,7 +181,7 @@ def test_a_batch_that_was_judged_is_not_compared(decision: Judgement) -> None:
 def test_a_complete_batch_that_was_settled_keeps_what_is_recorded() -> None:
     world = world_like("transactional", COUNTER)
     reports = world.minibatch(0, TEXT, "batch")
-    judge(world.scribe, world.opened().minibatch, Judgement.AS_RECORDED, "ann", "looked")
+    judge_minibatch(world.client, world.opened().minibatch, Judgement.AS_RECORDED, "ann", "looked")
     run(world, "a1=9")
     assert world.driver.finished() == {"out": told(reports)}
 
@@ -209,11 +209,11 @@ def test_counting_tells_what_delivering_told_however_batches_are_cut(identity: s
         0,
     )
     batches = [events("a1"), events("b2 a3"), events("c4")]
-    again = count(assignment, world.sinks, batches)
+    again = count_partition(assignment, world.sinks, batches)
     assert [(each.sink, each.count, each.digest) for each in again] == [
         (each.sink, each.count, each.digest) for each in whole
     ]
-    assert count(assignment, world.sinks, []) == []
+    assert count_partition(assignment, world.sinks, []) == []
     assert (world.store.reads, len(world.store.scans)) == (looked, scanned)
 
 
@@ -230,7 +230,7 @@ def test_looking_for_an_event_of_a_finished_batch_says_what_is_known() -> None:
     [trace] = Ledger(world.store).find("pay", "a", 1)
     assert trace.state == "handled"
     assert "finished with 4 events, and each of them was delivered or is parked" in str(trace.why)
-    assert "whether this one was among them is not kept" in str(trace.why)
+    assert "does not keep whether this one was among them" in str(trace.why)
     summary = Ledger(world.store).summary("pay")
-    assert summary["finished"]
-    assert summary["sinks"]["out"]["delivered"] == 4
+    assert summary.finished
+    assert summary.sinks["out"].delivered == 4

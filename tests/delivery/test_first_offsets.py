@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from delivery.witnesses import Crash, crash
-from delivery.world import ORDERED_POSITION, POSITION, world_like
 from semel.errors import Diverged, NotDelivered, Rejected
-from semel.ledger.gaps import positions
-from semel.ledger.sequences import read_sequences
+from semel.ledger.verbs.open_checks import positions
+from semel.ledger.verbs.sequences import read_sequences
 from semel.protocol import OnReject
 from semel.sinks import Receipt
+from support.destinations import Crash, crash
+from support.pipeline import ORDERED_POSITION, POSITION, world_like
 
 EXACT = ["repeatable", "transactional", "sequenced", "probing"]
 
@@ -50,4 +50,4 @@ def test_an_event_before_the_first_that_was_parked_is_not_left_out() -> None:
     opening = world.open(0, "q2")
     with pytest.raises(Diverged, match=r'"0": 1}'):
         world.task(opening, "b10")
-    assert positions([read_sequences(world.scribe, "out")]) == {"t/0": 1}
+    assert positions([read_sequences(world.client, "out")]) == {"t/0": 1}

@@ -7,18 +7,18 @@ from dataclasses import replace
 import pytest
 
 from delivery.test_rescaled import deliver
-from delivery.witnesses import Database
-from delivery.world import GIVEN, World, once, world_like
 from semel.errors import Diverged, HeldInDoubt
 from semel.ledger import payloads
-from semel.ledger.journal import TABLE as JOURNAL
-from semel.ledger.judging import judge
-from semel.ledger.keys import OPEN, key
-from semel.ledger.pruning import REMEMBER_S, Pruning
-from semel.ledger.rescaling import rescale
+from semel.ledger.journal import JOURNAL_TABLE as JOURNAL
+from semel.ledger.keys import OPEN_TABLE, make_key
 from semel.ledger.rows import OpenRow
-from semel.ledger.store import Put
+from semel.ledger.store.commit import Put
+from semel.ledger.verbs.divergence import judge_minibatch
+from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
+from semel.ledger.verbs.rescale import rescale_pipeline
 from semel.protocol import Judgement
+from support.destinations import Database
+from support.pipeline import GIVEN, World, once, world_like
 
 DOUBT = "is new, or older than the ids that are remembered"
 
@@ -29,7 +29,7 @@ def forgotten() -> World:
     world.minibatch(0, "a1 b2")
     world.clock.move(2 * REMEMBER_S)
     world.minibatch(1, "a3 b4")
-    Pruning(world.scribe).run(["out"])
+    Pruning(world.client).run(["out"])
     return world
 
 
@@ -77,7 +77,7 @@ def test_what_a_generation_forgets_of_its_own_does_not_stop_it() -> None:
     for batch in range(1, 4):
         world.clock.move(REMEMBER_S)
         world.minibatch(batch, f"a{batch + 3}", "q2")
-        Pruning(world.scribe).run(["out"])
+        Pruning(world.client).run(["out"])
     world.minibatch(4, "a7", "q2")
     assert world.out.seen == "a1 b2 a3 a4 a5 a6 a7"
     world.start()
@@ -94,7 +94,7 @@ def re_reading(*, met: bool) -> World:
     world.minibatch(0, "a1 b2 c9" if met else "c9", "q2")
     for _ in range(3):
         world.clock.move(REMEMBER_S)
-        Pruning(world.scribe).run(["out"])
+        Pruning(world.client).run(["out"])
     return world
 
 
@@ -116,11 +116,11 @@ def test_a_minibatch_of_a_long_re_read_that_is_judged_as_recorded_repeats_nothin
     opening = world.open(1, "q2")
     with pytest.raises(Diverged, match="as-recorded"):
         world.driver.end(opening, world.task(opening, "a3 b4 a5 b6"))
-    judge(world.scribe, world.opened().minibatch, Judgement.AS_RECORDED, "ann", "looked")
+    judge_minibatch(world.client, world.opened().minibatch, Judgement.AS_RECORDED, "ann", "looked")
     world.start()
     for _ in range(3):
         world.clock.move(REMEMBER_S)
-        Pruning(world.scribe).run(["out"])
+        Pruning(world.client).run(["out"])
     world.minibatch(1, "a3 b4 a5 b6", "q2")
     assert once(world.out.seen) == "a1 b2 a3 b4 a5 b6 c9"
 
@@ -134,10 +134,10 @@ def test_what_a_minibatch_delivered_is_known_however_late_it_is_judged() -> None
     opening = world.open(1)  # of a copy of the checkpoint that is one batch older
     with pytest.raises(Diverged, match="as-recorded"):
         world.driver.end(opening, world.task(opening, "a3 b4"))
-    judge(world.scribe, world.opened().minibatch, Judgement.AS_RECORDED, "ann", "looked")
+    judge_minibatch(world.client, world.opened().minibatch, Judgement.AS_RECORDED, "ann", "looked")
     for _ in range(2):
         world.clock.move(2 * REMEMBER_S)
-        Pruning(world.scribe).run(["out"])
+        Pruning(world.client).run(["out"])
         world.start()
         opening = world.open(1)
     world.driver.end(opening, world.task(opening, "a3 b4"))
@@ -151,7 +151,7 @@ def test_a_judgement_does_not_end_the_caution_after_a_lost_checkpoint() -> None:
     world.minibatch(0, "a5", "q2", accept_gap=True)
     world.start()
     world.minibatch(0, "a5", "q3", accept_gap=True)  # lost again: the task accepts, nobody else
-    judge(world.scribe, world.opened().minibatch, Judgement.AS_RECORDED, "ann", "looked")
+    judge_minibatch(world.client, world.opened().minibatch, Judgement.AS_RECORDED, "ann", "looked")
     world.start()
     with pytest.raises(HeldInDoubt, match=DOUBT):
         world.minibatch(0, "a1 a5", "q3")
@@ -167,12 +167,12 @@ def test_a_rescaling_keeps_the_age_of_what_a_re_read_may_still_need() -> None:
     world.start()
     deliver(world, 0, ["a1", "c9"], "q2")
     world.clock.move(1.0)
-    rescale(world.scribe, 2)
+    rescale_pipeline(world.client, 2)
     world.partitions = 2
     world.start()
     for _ in range(3):
         world.clock.move(REMEMBER_S)
-        Pruning(world.scribe).run(["out"])
+        Pruning(world.client).run(["out"])
     deliver(world, 1, ["b2", "a3", "b4", "a5"], "q2")
     assert once(world.out.seen) == "a1 b2 a3 b4 a5 c9"
 
@@ -180,7 +180,7 @@ def test_a_rescaling_keeps_the_age_of_what_a_re_read_may_still_need() -> None:
 def marked(world: World, partition: str, state: dict[str, object]) -> None:
     """Put the mark of a partition there, as an older version has written it."""
     row = {"number": 0, "full": False, "state": state, "at": 0.0}
-    at = key(JOURNAL, "pay", "watermark:out", partition, 0)
+    at = make_key(JOURNAL, "pay", "watermark:out", partition, 0)
     world.store.memory.commit([], [Put(at, payloads.dump(row))])
 
 
@@ -199,7 +199,7 @@ def test_a_rescaling_does_not_say_of_all_partitions_what_one_of_them_has_met(
     for number, generation in enumerate(met):
         state: dict[str, object] = {"forgot": True}
         marked(world, f"{number}of2", state if generation is None else {**state, "met": generation})
-    rescale(world.scribe, 1)
+    rescale_pipeline(world.client, 1)
     world.partitions = 1
     world.start()
     if goes_on:
@@ -218,7 +218,7 @@ def test_a_partition_that_forgot_nothing_does_not_take_from_another_what_it_has_
     world.start()
     deliver(world, 0, ["a1", "b2"], "q2")
     marked(world, "0of2", {"forgot": True, "met": 2})
-    rescale(world.scribe, 1)
+    rescale_pipeline(world.client, 1)
     world.partitions = 1
     world.start()
     deliver(world, 1, ["a3", "b4"], "q2")
@@ -246,9 +246,9 @@ def test_a_re_read_that_an_older_version_began_keeps_what_it_may_need() -> None:
     world.minibatch(0, "a1 b2 c9", "q2")
     row = world.opened()
     older = replace(row, first=0)
-    world.store.memory.commit([], [Put(key(OPEN, "pay"), older.dump())])
+    world.store.memory.commit([], [Put(make_key(OPEN_TABLE, "pay"), older.dump())])
     world.clock.move(2 * REMEMBER_S)
-    Pruning(world.scribe).run(["out"])
+    Pruning(world.client).run(["out"])
     world.start()
     world.minibatch(1, "a3 b4 a5", "q2")
     assert once(world.out.seen) == "a1 b2 a3 b4 a5 c9"

@@ -7,14 +7,14 @@ import re
 
 import pytest
 
-from delivery.witnesses import Crash, Database, Post, crash, crash_after, fine, lost
-from delivery.world import COUNTER, GIVEN, POSITION, World, once, world_of
 from semel.delivery import Driver
 from semel.delivery.driver import PRUNE_EVERY
 from semel.errors import ConfigurationError, Diverged
 from semel.events import IdSet
-from semel.ledger.gaps import next_offset
-from semel.ledger.sequences import Mark
+from semel.ledger.verbs.open_checks import next_offset
+from semel.ledger.verbs.sequences import Mark
+from support.destinations import Crash, Database, Post, crash, crash_after, fine, lost
+from support.pipeline import COUNTER, GIVEN, POSITION, World, once, world_of
 
 
 def delivered() -> World:
@@ -31,7 +31,7 @@ def test_a_gap_stops_the_driver_before_anything_is_written() -> None:
     with pytest.raises(Diverged) as caught:
         world.driver.begin("q2", 0, {"t/0": 8, "t/1": 3})
     text = str(caught.value)
-    assert "t/0 begins at offset 8 and the ledger goes on at 5 (3 offsets are left out)" in text
+    assert "t/0 begins at offset 8 and the ledger continues at 5 (3 offsets are skipped)" in text
     assert "accept_gap=True" in text
     [found] = re.findall(r"'startingOffsets', '(.*?)'\)", text)
     assert json.loads(found) == {"t": {"0": 5, "1": -2}}
@@ -40,7 +40,7 @@ def test_a_gap_stops_the_driver_before_anything_is_written() -> None:
 
 def test_a_partition_that_is_not_read_any_more_is_named() -> None:
     world = delivered()
-    with pytest.raises(Diverged, match="t/0, which the ledger goes on with at 5, is not read"):
+    with pytest.raises(Diverged, match="t/0, which the ledger continues at 5, is not read"):
         world.driver.begin("q2", 0, {"u/0": 0})
 
 
@@ -77,11 +77,11 @@ def test_another_topic_under_the_same_name_is_still_found() -> None:
 
 
 def test_a_judged_generation_is_not_looked_at_for_gaps() -> None:
-    from semel.ledger.judging import judge
+    from semel.ledger.verbs.divergence import judge_minibatch
     from semel.protocol import Judgement
 
     world = delivered()
-    judge(world.scribe, world.opened().minibatch, Judgement.AS_REPLAYED, "ann", "looked")
+    judge_minibatch(world.client, world.opened().minibatch, Judgement.AS_REPLAYED, "ann", "looked")
     opening = world.driver.begin("q", 1, {"t/0": 9})
     world.driver.end(opening, world.task(opening, "a9"))
     assert world.out.seen.endswith("a9")
@@ -166,12 +166,12 @@ def test_the_next_offset_is_the_first_that_is_not_handled_as_a_whole(
 
 def driver(world: World, number: int, partitions: int | None, default: int | None) -> Driver:
     return Driver(
-        world.scribe,
+        world.client,
         world.sinks,
         world.identity,
         world.process("d"),
         f"n-{number}",
-        world.around,
+        world.runtime,
         partitions,
         default_partitions=default,
     )

@@ -8,8 +8,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.delivery import gathering
-from semel.delivery.gathering import gathered
+from semel.delivery import partition
+from semel.delivery.partition import gathered
 
 SIZES = st.lists(st.integers(0, 12), max_size=20)
 
@@ -74,10 +74,10 @@ def test_a_whole_batch_is_handed_on_without_a_copy() -> None:
 
 
 def test_large_rows_are_not_heaped_up() -> None:
-    large = batches([4] * 10, text="x" * (gathering.GATHERED_BYTES // 8))
+    large = batches([4] * 10, text="x" * (partition.GATHERED_BYTES // 8))
     runs = list(gathered(large, lambda: 1_000))
     assert numbers(runs) == list(range(40))
-    assert max(run.nbytes for run in runs) < 2 * gathering.GATHERED_BYTES
+    assert max(run.nbytes for run in runs) < 2 * partition.GATHERED_BYTES
 
 
 def test_batches_with_other_columns_are_not_put_together() -> None:

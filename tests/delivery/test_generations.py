@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from delivery.witnesses import Crash, Database, Post, after, before, crash, crash_after, fine, lost
-from delivery.world import (
+from semel.errors import ConfigurationError, Diverged, Fenced, HeldInDoubt
+from semel.events import Identity
+from semel.ledger.keys import key_number, split_key
+from semel.protocol import OnDoubt, OnReject
+from support.destinations import (
+    Crash,
+    Database,
+    Post,
+    after,
+    before,
+    crash,
+    crash_after,
+    fine,
+    lost,
+)
+from support.pipeline import (
     COUNTER,
     EXACT,
     GIVEN,
@@ -20,14 +36,11 @@ from delivery.world import (
     POSITION,
     World,
     crash_everywhere,
+    events,
     once,
     world_like,
     world_of,
 )
-from semel.errors import ConfigurationError, Diverged, Fenced, HeldInDoubt
-from semel.events import Identity
-from semel.ledger.keys import number_of, split
-from semel.protocol import OnDoubt, OnReject
 
 SURVIVING: dict[str, Identity] = {
     "position": POSITION,
@@ -383,6 +396,30 @@ def test_an_event_in_doubt_that_is_released_before_it_comes_again_goes_when_it_h
 
 
 @pytest.mark.rows("S21")
+def test_an_event_in_doubt_that_is_released_while_it_is_read_again_gets_its_payload() -> None:
+    """The task has looked at what is parked when a person says so; the event comes only once."""
+    world = world_like("opaque", GIVEN, chunk_rows=1)
+    world.minibatch(0, FIRST)
+    opening = world.open(1)
+    world.out.plan(fine, crash)
+    with pytest.raises(Crash):
+        world.task(opening, SECOND)
+    world.start()
+    opening = world.open(0, "q2")
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield events(FIRST)
+        world.resolve("d4", "resend")
+        yield events(f"{SECOND} d7")
+
+    world.driver.end(opening, world.task(opening, rows()))
+    world.clock.move(100)
+    world.driver.drain()
+    assert (world.parked(), world.heads()) == (["d4 delivered", "d7 delivered"], [])
+    assert once(world.out.seen) == once(f"{FIRST} {SECOND} d7")
+
+
+@pytest.mark.rows("S21")
 @pytest.mark.parametrize("identity", SURVIVING)
 @pytest.mark.parametrize(
     ("policy", "twice"),
@@ -426,5 +463,5 @@ def test_rows_of_an_older_generation_are_gone_when_it_is_closed(kind: str) -> No
     world.start()
     world.open(0, "q2")
     for table in ("streams", "events"):
-        left = [number_of(split(at.key)[2]) for at, _ in world.store.memory.scan(table, "")]
+        left = [key_number(split_key(at.key)[2]) for at, _ in world.store.memory.scan(table, "")]
         assert left == []

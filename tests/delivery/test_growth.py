@@ -9,15 +9,24 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from delivery.witnesses import Absorber, Crash, Database, Destination, Logs, Post, crash_after, lost
-from delivery.world import COUNTER, GIVEN, INCREASING, POSITION, World, events, world_of
 from semel.delivery import Assignment, PartitionDelivery
 from semel.events import Attempt, Identity
+from semel.ledger.inspect.ledger import TABLES
 from semel.ledger.journal import Journal
-from semel.ledger.outcomes import TABLE as OUTCOMES
-from semel.ledger.pruning import REMEMBER_S
-from semel.ledger.reading import TABLES
-from semel.ledger.store import Sweep
+from semel.ledger.store.commit import Sweep
+from semel.ledger.verbs.outcomes import OUTCOMES_TABLE as OUTCOMES
+from semel.ledger.verbs.pruning import REMEMBER_S
+from support.destinations import (
+    Absorber,
+    Crash,
+    Database,
+    Destination,
+    Logs,
+    Post,
+    crash_after,
+    lost,
+)
+from support.pipeline import COUNTER, GIVEN, INCREASING, POSITION, World, events, world_of
 
 MINIBATCHES = 10_000
 STEP_S = REMEMBER_S / 300  # a minibatch is forgotten after 300 others
@@ -38,7 +47,7 @@ def grow(
     """Run minibatches, some with doubts and dead letters that a person resolves, and watch."""
     world = world_of(make(), identity, chunk_rows=1)
     plant(world)
-    journal = Journal(world.scribe)  # one worker process that lives all the time
+    journal = Journal(world.client)  # one worker process that lives all the time
     most: list[dict[str, tuple[int, int]]] = [{}, {}]
     for batch in range(count):
         world.clock.move(STEP_S)
@@ -56,7 +65,7 @@ def grow(
             0,
         )
         rows: list[pa.RecordBatch] = [events(text)]
-        delivery = PartitionDelivery(assignment, world.sinks, world.scribe, journal, world.around)
+        delivery = PartitionDelivery(assignment, world.sinks, world.client, journal, world.runtime)
         world.driver.end(opening, delivery.run(rows))
         tidy(world)
         if batch % 50 == 49:

@@ -6,8 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from delivery.witnesses import Crash, Post, after, crash_after, fine, lost, lost_on_the_way
-from delivery.world import (
+from semel.events import Identity
+from semel.ledger.verbs.parked import head_key
+from semel.protocol import OnDoubt, OnReject
+from support.destinations import Crash, Post, after, crash_after, fine, lost, lost_on_the_way
+from support.pipeline import (
     COUNTER,
     GIVEN,
     INCREASING,
@@ -18,9 +21,6 @@ from delivery.world import (
     world_like,
     world_of,
 )
-from semel.events import Identity
-from semel.ledger.parked import head_key
-from semel.protocol import OnDoubt, OnReject
 
 ORDERED: dict[str, Identity] = {
     "given": GIVEN,

@@ -8,11 +8,11 @@ from itertools import combinations
 
 import pytest
 
-from delivery.witnesses import Absorber, Crash, Post, crash, fine
-from delivery.world import GIVEN, World, world_of
 from semel.events import EntityIds
 from semel.ledger.rows import SpanRow
-from semel.ledger.store import Put
+from semel.ledger.store.commit import Put
+from support.destinations import Absorber, Crash, Post, crash, fine
+from support.pipeline import GIVEN, World, world_of
 
 INSIDE = ("a1", "b2", "a3", "b4")
 BEYOND = ("a5", "c6")

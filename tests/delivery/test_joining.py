@@ -6,8 +6,13 @@ import pytest
 
 from delivery.test_concluding import Shelf
 from delivery.test_finished import run
-from delivery.witnesses import Crash, Database, Post, crash_after, fine
-from delivery.world import (
+from semel.errors import ConfigurationError, Diverged
+from semel.events import Identity
+from semel.ledger import Ledger
+from semel.ledger.verbs.divergence import judge_minibatch
+from semel.protocol import Judgement
+from support.destinations import Crash, Database, Post, crash_after, fine
+from support.pipeline import (
     COUNTER,
     GIVEN,
     INCREASING,
@@ -18,12 +23,7 @@ from delivery.world import (
     world_like,
     world_of,
 )
-from delivery.world import KINDS as EVERY
-from semel.errors import ConfigurationError, Diverged
-from semel.events import Identity
-from semel.ledger import Ledger
-from semel.ledger.judging import judge
-from semel.protocol import Judgement
+from support.pipeline import KINDS as EVERY
 
 IDENTITIES: dict[str, Identity] = {
     "given": GIVEN,
@@ -109,6 +109,27 @@ def test_a_sink_that_was_left_out_and_comes_back_to_a_replay_gets_it(identity: s
     assert (world.out.seen, new(world)) == ("a1 b2 a3 b4", "a1 b2 a3 b4")
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("identity", IDENTITIES)
+def test_a_sink_that_was_added_with_the_next_minibatch_gets_nothing_of_the_one_before(
+    identity: str, kind: str
+) -> None:
+    """An older copy of the checkpoint is back. It would get them after later ones, numbered and
+    remembered as if those had never come.
+    """
+    world = world_of(Post(), IDENTITIES[identity])
+    world.minibatch(0, "a1 b2")
+    destination, own = EVERY[kind]()
+    world.add(destination, "new", **own)
+    world.start()
+    world.minibatch(1, "a3 b4")
+    world.start()
+    world.minibatch(0, "a1 b2")
+    world.minibatch(1, "a3 b4")
+    world.minibatch(2, "a5")
+    assert (world.out.seen, new(world)) == ("a1 b2 a3 b4 a5", "a3 b4 a5")
+
+
 @pytest.mark.parametrize("identity", ["given", "increasing", "counter"])
 def test_counted_and_remembered_ids_are_those_of_the_other_sink(identity: str) -> None:
     world = world_of(Database(), IDENTITIES[identity])
@@ -188,7 +209,7 @@ def test_spark_does_not_go_on_past_what_it_has_only_a_part_of(identity: str) -> 
     every = list(world.sinks)
     world.sinks = every[:1]
     world.start()
-    with pytest.raises(ConfigurationError, match="sink 'new' is left out, but its partition"):
+    with pytest.raises(ConfigurationError, match="sink 'new' was removed, but its partition"):
         world.open(1)
     world.sinks = every
     world.start()
@@ -196,6 +217,39 @@ def test_spark_does_not_go_on_past_what_it_has_only_a_part_of(identity: str) -> 
     world.minibatch(1, "a3")
     assert (world.out.seen, once(new(world))) == ("a1 b2 a3", "a1 b2 a3")
     assert world.parked("new") == ["b2 held"]
+
+
+@pytest.mark.parametrize("identity", IDENTITIES)
+def test_spark_does_not_go_on_past_a_minibatch_after_the_one_it_joined_at(identity: str) -> None:
+    """An older copy of the checkpoint, and then the newer one again."""
+    world = world_of(Post(), IDENTITIES[identity])
+    world.minibatch(0, "a1 b2")
+    world.minibatch(1, "a3 b4")
+    world.add(Database(), "new")
+    world.start()
+    world.minibatch(0, "a1 b2")
+    world.start()
+    with pytest.raises(Diverged, match=r"sink 'new' was added at minibatch 1\.0"):
+        world.minibatch(2, "a5")
+    world.minibatch(1, "a3 b4")
+    world.minibatch(2, "a5")
+    assert (world.out.seen, new(world)) == ("a1 b2 a3 b4 a5", "a1 b2 a3 b4 a5")
+
+
+def test_a_sink_that_had_the_one_before_and_was_left_out_since_comes_back_with_the_next() -> None:
+    world = world_of(Post())
+    world.add(Database(), "new")
+    world.start()
+    world.minibatch(0, "a1 b2")
+    back = world.sinks.pop()
+    world.start()
+    world.minibatch(1, "a3 b4")
+    world.start()
+    world.minibatch(0, "a1 b2")
+    world.sinks.append(back)
+    world.start()
+    world.minibatch(2, "a5")
+    assert (world.out.seen, new(world)) == ("a1 b2 a3 b4 a5", "a1 b2 a5")
 
 
 def test_counted_ids_that_it_has_only_a_part_of_are_not_judged_as_recorded() -> None:
@@ -208,7 +262,9 @@ def test_counted_ids_that_it_has_only_a_part_of_are_not_judged_as_recorded() -> 
     with pytest.raises(Crash):
         world.task(opening, "a1 b2")
     with pytest.raises(ConfigurationError, match=r"minibatch 1\.0 is half delivered under ids"):
-        judge(world.scribe, world.opened().minibatch, Judgement.AS_RECORDED, "ann", "looked")
+        judge_minibatch(
+            world.client, world.opened().minibatch, Judgement.AS_RECORDED, "ann", "looked"
+        )
     world.start()
     world.minibatch(0, "a1 b2")
     assert (world.out.seen, new(world)) == ("a1 b2", "a1 b2")

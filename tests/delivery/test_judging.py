@@ -6,8 +6,13 @@ from collections import Counter as Tally
 
 import pytest
 
-from delivery.witnesses import Crash, Post, crash_after, fine, lost
-from delivery.world import (
+from semel.errors import ConfigurationError, Diverged, Fenced
+from semel.events import Identity, Minibatch
+from semel.ledger.client import LedgerClient
+from semel.ledger.verbs.divergence import judge_minibatch
+from semel.protocol import Judgement, OnDoubt, OnReject
+from support.destinations import Crash, Post, crash_after, fine, lost
+from support.pipeline import (
     COUNTER,
     GIVEN,
     INCREASING,
@@ -21,11 +26,6 @@ from delivery.world import (
     world_like,
     world_of,
 )
-from semel.errors import ConfigurationError, Diverged, Fenced
-from semel.events import Identity, Minibatch
-from semel.ledger.judging import judge
-from semel.ledger.scribe import Scribe
-from semel.protocol import Judgement, OnDoubt, OnReject
 
 IDENTITIES: dict[str, Identity] = {
     "position": POSITION,
@@ -60,7 +60,7 @@ def diverge(world: World, text: str = REPLAY, batch: int = 1) -> None:
 
 def say(world: World, decision: Judgement) -> None:
     """A person has looked."""
-    judge(world.scribe, world.opened().minibatch, decision, "ann", "looked")
+    judge_minibatch(world.client, world.opened().minibatch, decision, "ann", "looked")
 
 
 def seen(world: World) -> dict[str, int]:
@@ -138,7 +138,7 @@ def test_a_partition_that_the_replay_does_not_have_is_closed(
     world = half_done("transactional", IDENTITIES[identity])
     world.start()
     opening = world.open(1)
-    with pytest.raises(Diverged, match="no task came for it"):
+    with pytest.raises(Diverged, match="no task reports it"):
         world.driver.end(opening, [])
     say(world, decision)
     world.start()
@@ -274,7 +274,7 @@ def test_nothing_is_reported_of_what_is_settled() -> None:
     reports = world.minibatch(0, FIRST)
     say(world, Judgement.AS_RECORDED)
     opening = world.open(0)
-    with pytest.raises(AssertionError, match="nothing is reported"):
+    with pytest.raises(AssertionError, match="a settled minibatch has no reports"):
         world.driver.end(opening, reports)
 
 
@@ -392,18 +392,18 @@ def test_as_recorded_what_was_parked_of_it_stays_parked() -> None:
 
 def test_ids_that_were_counted_cannot_be_kept_half_way() -> None:
     world = half_done("transactional", COUNTER)
-    with pytest.raises(ConfigurationError, match="Say as-replayed, which delivers all of it anew"):
+    with pytest.raises(ConfigurationError, match="Use as-replayed, which delivers all of it again"):
         say(world, Judgement.AS_RECORDED)
 
 
 def test_another_minibatch_and_another_pipeline_are_refused() -> None:
     world = half_done("opaque", GIVEN)
     for wrong in (Minibatch(1, 0), Minibatch(1, 2), Minibatch(2, 1)):
-        with pytest.raises(ConfigurationError, match=r"which is 1\.1\. Judge the one that"):
-            judge(world.scribe, wrong, Judgement.AS_RECORDED, "ann", "looked")
-    nobody = Scribe(world.store, "typo", world.clock)
+        with pytest.raises(ConfigurationError, match=r"which is 1\.1\. Judge only the minibatch"):
+            judge_minibatch(world.client, wrong, Judgement.AS_RECORDED, "ann", "looked")
+    nobody = LedgerClient(world.store, "typo", world.clock)
     with pytest.raises(ConfigurationError, match="'typo' is not in this ledger"):
-        judge(nobody, Minibatch(1, 1), Judgement.AS_RECORDED, "ann", "looked")
+        judge_minibatch(nobody, Minibatch(1, 1), Judgement.AS_RECORDED, "ann", "looked")
 
 
 @pytest.mark.parametrize("decision", Judgement)

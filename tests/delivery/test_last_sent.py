@@ -10,8 +10,14 @@ from typing import Any
 
 import pytest
 
-from delivery.witnesses import Crash, Logs, crash, fine
-from delivery.world import (
+from semel.errors import Diverged
+from semel.events import Identity
+from semel.ledger import Ledger
+from semel.ledger.rows import OpenRow
+from semel.ledger.verbs.sequences import SequenceRow
+from semel.operate import read_status
+from support.destinations import Crash, Logs, crash, fine
+from support.pipeline import (
     COUNTER,
     GIVEN,
     INCREASING,
@@ -22,12 +28,6 @@ from delivery.world import (
     world_like,
     world_of,
 )
-from semel.cli.status import read_standing
-from semel.errors import Diverged
-from semel.events import Identity
-from semel.ledger import Ledger
-from semel.ledger.rows import OpenRow
-from semel.ledger.sequences import SequenceRow
 
 IDENTITIES: dict[str, Identity] = {
     "position": POSITION,
@@ -48,13 +48,9 @@ def standing(world: World) -> tuple[int, int]:
 def told(world: World) -> tuple[int, int]:
     """L and C, as `semel status` shows them."""
     with closing(Ledger(world.store)) as ledger:
-        [sink] = read_standing(ledger, "pay")["sinks"]
-    return sink["last_osn"], sink["transmitted"]
-
-
-@pytest.fixture(autouse=True)
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("semel.cli.status.WATCH_S", 0.0)
+        [sink] = read_status(ledger, "pay", watch=False).sinks
+    assert sink.transmitted is not None
+    return sink.last_osn, sink.transmitted
 
 
 @pytest.mark.rows("O6")
@@ -116,7 +112,7 @@ def test_a_complete_minibatch_records_l_and_the_input_position_in_one_commit(
         assert [each for each in world.wire.log if "sequences" in each and "open" in each]
         assert (world.opened().inputs, standing(world)[0]) == (at, (2, 3)[batch])
     with closing(Ledger(world.store)) as ledger:
-        assert read_standing(ledger, "pay")["inputs"] == list(world.opened().inputs)
+        assert read_status(ledger, "pay", watch=False).inputs == world.opened().inputs
 
 
 @pytest.mark.rows("O7")

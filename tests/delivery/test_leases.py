@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from delivery.witnesses import Crash, Post, Register, before, crash, crash_after
-from delivery.world import KINDS, StillClock, World, once, world_like, world_of
 from semel.errors import Fenced, HeldInDoubt
 from semel.protocol import OnDoubt
+from support.destinations import Crash, Post, Register, before, crash, crash_after
+from support.pipeline import KINDS, StillClock, World, once, world_like, world_of
 
 LEASE, DEADLINE = 10.0, 30.0
+
+
+class DiesWhenItWaits(StillClock):
+    def sleep(self, seconds: float) -> None:
+        raise Crash
 
 
 def in_flight(world: World, lands_after: float) -> Callable[..., Any]:
@@ -41,6 +47,24 @@ def test_probing_waits_until_no_call_can_be_in_flight_before_it_asks(lands_after
     world = world_of(Register(), lease_s=LEASE, deadline_s=DEADLINE)
     taken_over(world, in_flight(world, lands_after))
     assert world.clock.slept == [LEASE + DEADLINE]
+    assert world.out.seen == "a1 b2"
+
+
+def test_a_shorter_deadline_does_not_cut_short_what_an_attempt_from_before_may_take() -> None:
+    """One that came in between has the shorter deadline, and ended before it had waited."""
+    world = world_of(Register(), lease_s=LEASE, deadline_s=300.0)
+    opening = world.open(0)
+    world.out.plan(in_flight(world, 200.0))
+    with pytest.raises(Crash):
+        world.task(opening, "a1 b2")
+    world.sinks[0] = replace(world.sinks[0], deadline_s=DEADLINE)
+    world.start()
+    with pytest.raises(Crash):
+        world.task(world.open(0), "a1 b2", clock=DiesWhenItWaits())
+    world.clock.slept.clear()
+    world.minibatch(0, "a1 b2")
+    world.clock.move(1_000)
+    assert world.clock.slept == [LEASE + 300.0]
     assert world.out.seen == "a1 b2"
 
 

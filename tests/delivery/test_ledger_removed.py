@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from cli.running import pipeline_at
-from delivery.world import World
 from semel.errors import ConfigurationError, Fenced
 from semel.ledger import open_store
-from semel.ledger.keys import key
-from semel.ledger.store import Delete, Key, Put, Store
+from semel.ledger.keys import make_key
+from semel.ledger.store.commit import Delete, Key, Put, Store
+from support.command_line import pipeline_at
+from support.pipeline import World
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_the_driver_says_that_its_ledger_was_removed(world: World, path: Path) -
 
 
 def test_rows_that_were_deleted_under_a_run_are_no_later_run(world: World) -> None:
-    world.store.commit([], [Delete(key("owners", "pay"))])
+    world.store.commit([], [Delete(make_key("owners", "pay"))])
     with pytest.raises(Fenced, match=r"no owner of it any more.*removed, emptied or replaced"):
         world.driver.beat()
 

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from delivery.test_concluding import Shelf
-from delivery.witnesses import Crash, Database, Post, crash_after
-from delivery.world import COUNTER, GIVEN, POSITION, World, crash_everywhere, once
 from semel.errors import ConfigurationError, NotDelivered, Rejected
 from semel.events import Identity
-from semel.ledger.keys import prefix
-from semel.ledger.store import Delete, Put
+from semel.ledger.keys import make_prefix
+from semel.ledger.store.commit import Delete, Put
 from semel.sinks.files import Files
+from support.destinations import Crash, Database, Post, crash_after
+from support.pipeline import COUNTER, GIVEN, POSITION, World, crash_everywhere, once
 
 IDENTITIES: dict[str, Identity] = {"given": GIVEN, "position": POSITION, "counter": COUNTER}
-REFUSED = r"sink 'files' is left out.*may not have been concluded.*Start once with it"
+REFUSED = r"sink 'files' was removed.*may not have been concluded.*Start once with it"
 
 
 def unconcluded(identity: Identity = GIVEN) -> World:
@@ -178,7 +178,7 @@ def test_a_zombie_that_begins_a_partition_while_its_sink_is_left_out_is_not_forg
 
     world.store.script.append(begins)  # just before the commit that fences it
     for _ in range(2):
-        with pytest.raises(ConfigurationError, match="is left out, but its partition 0 is half"):
+        with pytest.raises(ConfigurationError, match="was removed, but its partition 0 is half"):
             world.open(0)
         world.start()
     world.sinks = every
@@ -192,7 +192,7 @@ def test_a_zombie_that_begins_a_partition_while_its_sink_is_left_out_is_not_forg
 def test_what_an_older_version_left_unconcluded_is_concluded_when_its_sink_comes_back() -> None:
     world = unconcluded()
     every = list(world.sinks)
-    left = list(world.store.memory.scan("streams", prefix("pay", "files")))
+    left = list(world.store.memory.scan("streams", make_prefix("pay", "files")))
     assert left
     # An older version let the sink go here, and Spark went on without it: its rows stayed.
     world.store.memory.commit([], [Delete(at) for at, _ in left])

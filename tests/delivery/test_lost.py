@@ -10,7 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from delivery.witnesses import (
+from semel.errors import Diverged
+from semel.events import Identity
+from semel.ledger.verbs.divergence import judge_minibatch
+from semel.ledger.verbs.rescale import rescale_pipeline
+from semel.protocol import Judgement, OnReject
+from support.destinations import (
     Crash,
     Database,
     Logs,
@@ -21,7 +26,7 @@ from delivery.witnesses import (
     lost,
     lost_on_the_way,
 )
-from delivery.world import (
+from support.pipeline import (
     COUNTER,
     GIVEN,
     INCREASING,
@@ -33,11 +38,6 @@ from delivery.world import (
     world_like,
     world_of,
 )
-from semel.errors import Diverged
-from semel.events import Identity
-from semel.ledger.judging import judge
-from semel.ledger.rescaling import rescale
-from semel.protocol import Judgement, OnReject
 
 KEEPING = ["transactional", "transactional script", "sequenced", "sequenced by opener"]
 IDENTITIES = [GIVEN, INCREASING, POSITION, COUNTER]
@@ -59,9 +59,9 @@ def copied(world: World) -> Callable[[], None]:
 
 def words(acknowledged: int, has: str) -> str:
     return re.escape(
-        f"{acknowledged} is the last output sequence number that the destination acknowledged, and "
-        f"it has {has}: events are gone from it, or it is another one. Restore it, or start under "
-        "a new name"
+        f"{acknowledged} is the last output sequence number that the destination acknowledged, but "
+        f"it has {has}. It has lost events, or it is another destination. Restore it, or start "
+        "under a new name"
     )
 
 
@@ -254,7 +254,7 @@ def test_partitions_that_go_there_and_back_begin_anew() -> None:
     world.start()
     world.minibatch(0, "a1 a2 a3")
     for partitions in (2, 1):
-        rescale(world.scribe, partitions)
+        rescale_pipeline(world.client, partitions)
     world.start()
     opening = world.open(1)
     world.out.plan(crash_after)  # its row is below the one from before, and rightly so
@@ -276,7 +276,7 @@ def test_a_divergence_that_was_judged_keeps_its_numbers(decision: Judgement) -> 
         world.task(opening, "a3 b4 a5")
     with pytest.raises(Diverged, match="as-recorded"):
         world.task(opening, "a3=9 b4 a5")
-    judge(world.scribe, world.opened().minibatch, decision, "ann", "looked")
+    judge_minibatch(world.client, world.opened().minibatch, decision, "ann", "looked")
     world.start()
     world.minibatch(1, "a3=9 b4 a5")
     world.minibatch(2, "a6")

@@ -10,18 +10,18 @@ from copy import deepcopy
 
 import pytest
 
-from delivery.world import KINDS, World, world_like
 from semel.errors import ConfigurationError, Diverged, NotDelivered, SemelError
-from semel.ledger.scribe import Scribe
-from semel.verify.memory import MemoryStore
+from semel.ledger.client import LedgerClient
+from semel.verify.simulator.cluster import MemoryStore
+from support.pipeline import KINDS, World, world_like
 
-UNKNOWN = "the checkpoint is at batch 2, and the ledger knows nothing of this pipeline"
+UNKNOWN = "the checkpoint is at batch 2, and the ledger does not know this pipeline"
 
 
 def lose_ledger(world: World) -> None:
     """An empty ledger stands where the old one was, and the query is started again."""
     world.store.memory = MemoryStore()
-    world.scribe = Scribe(world.store, world.name, world.clock)
+    world.client = LedgerClient(world.store, world.name, world.clock)
     world.start()
 
 

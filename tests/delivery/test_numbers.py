@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from delivery.witnesses import Absorber, Crash, Logs, Post, crash, crash_after, fine, lost
-from delivery.world import (
+from semel.errors import Diverged
+from semel.events import Identity
+from support.destinations import Absorber, Crash, Logs, Post, crash, crash_after, fine, lost
+from support.pipeline import (
     COUNTER,
     EXACT,
     GIVEN,
@@ -16,8 +18,6 @@ from delivery.world import (
     world_like,
     world_of,
 )
-from semel.errors import Diverged
-from semel.events import Identity
 
 NUMBERED = [kind for kind in KINDS if "batches" not in kind]
 IDENTITIES: dict[str, Identity] = {

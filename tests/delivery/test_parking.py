@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 
-from delivery.witnesses import Couriers, Crash, Database, Post, away, fine, lost
-from delivery.world import (
+from semel.errors import DeliveryError, HeldInDoubt, NotDelivered, OutcomeUnknown
+from semel.events import Chunk, Identity
+from semel.ledger.store.commit import Delete
+from semel.protocol import OnDoubt, OnReject
+from semel.sinks import Retry
+from support.destinations import Couriers, Crash, Database, Post, away, fine, lost
+from support.pipeline import (
     EXACT,
     GIVEN,
     KINDS,
@@ -19,11 +24,6 @@ from delivery.world import (
     world_like,
     world_of,
 )
-from semel.errors import DeliveryError, HeldInDoubt, NotDelivered, OutcomeUnknown
-from semel.events import Chunk, Identity
-from semel.ledger.store import Delete
-from semel.protocol import OnDoubt, OnReject
-from semel.sinks import Retry
 
 INPUT = "a1 b2 c3 d4 e5 f6"
 ABSORBING = tuple(kind for kind in EXACT if kind.startswith("repeatable"))

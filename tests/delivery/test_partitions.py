@@ -8,8 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from delivery.witnesses import Crash, Database, Post, crash, crash_after, fine
-from delivery.world import (
+from semel.errors import ConfigurationError, DeliveryError, Diverged, HeldInDoubt, NotDelivered
+from semel.events import Attempt, Identity
+from semel.ledger.keys import make_prefix
+from semel.protocol import OnDoubt
+from semel.sinks import Retry
+from support.destinations import Crash, Database, Post, crash, crash_after, fine
+from support.pipeline import (
     COUNTER,
     EXACT,
     GIVEN,
@@ -23,11 +28,6 @@ from delivery.world import (
     world_like,
     world_of,
 )
-from semel.errors import ConfigurationError, DeliveryError, Diverged, HeldInDoubt, NotDelivered
-from semel.events import Attempt, Identity
-from semel.ledger.keys import prefix
-from semel.protocol import OnDoubt
-from semel.sinks import Retry
 
 INPUT = "a1 b2 c3 d4 e5 f6"
 IDENTITIES: dict[str, Identity] = {
@@ -179,7 +179,7 @@ def test_two_outputs_of_one_minibatch_do_not_mask_each_other() -> None:
     assert world.parked("out") == ["a1 held"]
     assert world.parked("out2") == []
     assert world.destinations["out2"].seen == "a1"
-    assert len(list(world.store.memory.scan("streams", prefix("pay", "out")))) == 1
+    assert len(list(world.store.memory.scan("streams", make_prefix("pay", "out")))) == 1
 
 
 def test_a_sink_that_joins_later_begins_with_the_minibatch_it_joins_at() -> None:
@@ -341,7 +341,7 @@ def test_a_pending_partition_that_no_task_came_for_is_diverged() -> None:
     world.out.plan(crash_after)
     with pytest.raises(Crash):
         world.task(opening, INPUT)
-    with pytest.raises(Diverged, match="no task came"):
+    with pytest.raises(Diverged, match="no task reports it"):
         world.driver.end(opening, [])
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from delivery.witnesses import Crash, crash, fine, lost, lost_on_the_way
-from delivery.world import KINDS, World, crash_everywhere, world_like
-from semel.delivery.again import IN_VAIN_MAX
+from semel.delivery.parking.resend_attempt import IN_VAIN_MAX
 from semel.errors import ConfigurationError, NotDelivered, OutcomeUnknown
 from semel.ledger.rows import ParkedRow
-from semel.ledger.store import Put
+from semel.ledger.store.commit import Put
 from semel.protocol import OnDoubt, OnReject
+from support.destinations import Crash, crash, fine, lost, lost_on_the_way
+from support.pipeline import KINDS, World, crash_everywhere, world_like
 
 SAID = [kind for kind in KINDS if kind != "opaque batches"]
 FENCED = ("transactional", "transactional script", "sequenced", "sequenced by opener")
@@ -200,7 +200,7 @@ def test_a_crash_at_any_call_of_a_poison_resend_is_found_out(
 def test_without_freeing_the_slot_the_others_would_wait_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from semel.delivery.again import Again
+    from semel.delivery.parking.resend_attempt import Again
 
     monkeypatch.setattr(Again, "in_vain", lambda *_: False)
     world = released("transactional")

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from delivery.world import POSITION, World, events, once, world_like
 from semel.errors import Diverged
-from semel.ledger.judging import judge
+from semel.ledger.verbs.divergence import judge_minibatch
 from semel.protocol import Judgement
+from support.pipeline import POSITION, World, events, once, world_like
 
 KINDS = ["transactional", "sequenced", "probing", "repeatable", "opaque"]
 
@@ -69,7 +69,7 @@ def test_a_judged_minibatch_may_bring_what_was_recorded_of_it(judgement: Judgeme
     world.minibatch(0, "a1 b2")
     opening = world.open(1)
     world.task(opening, "a3 b4")
-    judge(world.scribe, world.opened().minibatch, judgement, "ann", "looked")
+    judge_minibatch(world.client, world.opened().minibatch, judgement, "ann", "looked")
     world.start()
     opening = world.open(1)
     if not opening.settled:

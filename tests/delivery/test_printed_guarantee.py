@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import semel
-from delivery.world import EXACT, KINDS, World, crash_everywhere, once, world_like
-from semel.delivery.guarantees import BECAUSE
+from semel.guarantees.wording import BECAUSE
 from semel.protocol import Capability
+from support.pipeline import EXACT, KINDS, World, crash_everywhere, once, world_like
 
 INPUT = "a1 b2 c3 d4 e5 f6"
 
@@ -19,7 +19,7 @@ PROMISED = {
     Capability.SEQUENCED: "exactly once, in order. ",
     Capability.REPEATABLE: "one effect. ",
     Capability.PROBING: "exactly once. ",
-    Capability.OPAQUE: "nothing twice and nothing lost without being told. ",
+    Capability.OPAQUE: "nothing twice and nothing lost without a record of it. ",
 }
 """What each capability promises, in the words of the README."""
 

@@ -8,12 +8,12 @@ from random import Random
 
 import pytest
 
-from delivery.witnesses import Post
-from delivery.world import GIVEN, INCREASING, World, world_of
 from semel.delivery.driver import PRUNE_EVERY
 from semel.events import Identity
-from semel.ledger.pruning import REMEMBER_S
-from semel.ledger.reading import TABLES
+from semel.ledger.inspect.ledger import TABLES
+from semel.ledger.verbs.pruning import REMEMBER_S
+from support.destinations import Post
+from support.pipeline import GIVEN, INCREASING, World, world_of
 
 EVENTS = 10
 CUSTOMERS = "abcde"

@@ -12,7 +12,22 @@ from typing import Any
 
 import pytest
 
-from delivery.witnesses import (
+from semel.delivery.strategies.repeat import TRIES_MAX
+from semel.errors import (
+    ConfigurationError,
+    DeliveryError,
+    HeldInDoubt,
+    NotDelivered,
+    OutcomeUnknown,
+    Rejected,
+)
+from semel.events import Chunk, Identity
+from semel.ledger.journal import read_unsure
+from semel.ledger.rows import SpanRow
+from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
+from semel.protocol import OnDoubt
+from semel.sinks import Receipt, Retry, Target
+from support.destinations import (
     Absorber,
     AbsorberLine,
     Crash,
@@ -27,7 +42,7 @@ from delivery.witnesses import (
     name_of,
     names_in,
 )
-from delivery.world import (
+from support.pipeline import (
     GIVEN,
     INCREASING,
     ORDERED_POSITION,
@@ -38,21 +53,6 @@ from delivery.world import (
     world_like,
     world_of,
 )
-from semel.delivery.repeating import TRIES_MAX
-from semel.errors import (
-    ConfigurationError,
-    DeliveryError,
-    HeldInDoubt,
-    NotDelivered,
-    OutcomeUnknown,
-    Rejected,
-)
-from semel.events import Chunk, Identity
-from semel.ledger.journal import read_unsure
-from semel.ledger.pruning import REMEMBER_S, Pruning
-from semel.ledger.rows import SpanRow
-from semel.protocol import OnDoubt
-from semel.sinks import Receipt, Retry, Target
 
 BY_EVENT, BY_CHUNK = "repeatable", "repeatable by chunk"
 TWELVE = "a1 b2 c3 d4 e5 f6 a7 b8 c9 d10 e11 f12"
@@ -168,7 +168,7 @@ def test_what_was_open_when_a_checkpoint_was_lost_stays_known_until_it_comes_aga
     world.start()
     world.minibatch(0, "d4", "q3")
     world.clock.move(REMEMBER_S)
-    Pruning(world.scribe, REMEMBER_S).run([sink.name for sink in world.sinks])
+    Pruning(world.client, REMEMBER_S).run([sink.name for sink in world.sinks])
     world.out.plan(refused)
     world.minibatch(1, "a1 e5", "q3")
     assert world.parked() == ["a1 held"]
@@ -176,8 +176,8 @@ def test_what_was_open_when_a_checkpoint_was_lost_stays_known_until_it_comes_aga
     world.minibatch(2, "f6", "q3")
     assert world.parked() == ["a1 held", "f6 rejected"], "a new event that is refused is believed"
     world.clock.move(3 * REMEMBER_S)
-    Pruning(world.scribe, REMEMBER_S).run([sink.name for sink in world.sinks])
-    assert not read_unsure(world.scribe, world.sinks[0].name)
+    Pruning(world.client, REMEMBER_S).run([sink.name for sink in world.sinks])
+    assert not read_unsure(world.client, world.sinks[0].name)
 
 
 @pytest.mark.parametrize("identity", [GIVEN, INCREASING, ORDERED_POSITION])
@@ -331,9 +331,9 @@ def test_a_crash_at_any_call_around_a_refusal_in_doubt_repeats_and_loses_nothing
 def test_with_the_refusal_believed_everything_would_arrive_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from semel.delivery import repeating
+    from semel.delivery.strategies import repeat
 
-    monkeypatch.setattr(repeating.Repeating, "_doubtful", lambda *_: False)
+    monkeypatch.setattr(repeat.Repeating, "_doubtful", lambda *_: False)
     world = world_like(BY_CHUNK, chunk_rows=2)
     world.out.plan(lost, refused)
     world.minibatch(0, "a1 b2")

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from delivery.witnesses import Absorber, Crash, Reply, away, crash_after, fine, lost
-from delivery.world import World, world_of
-from semel.delivery.resending import Resending
+from semel.delivery.parking.resend import Resending
 from semel.errors import NotDelivered, OutcomeUnknown, SemelError
 from semel.protocol import OnDoubt, OnReject
 from semel.sinks import Retry
+from support.destinations import Absorber, Crash, Reply, away, crash_after, fine, lost
+from support.pipeline import World, world_of
 
 REMEMBERS_S = 120.0  # as NATS JetStream has it by default; SQS has five minutes
 
@@ -48,7 +48,7 @@ def busy_for(world: World, seconds: float) -> Reply:
 
 
 def resend(world: World, name: str) -> int:
-    return Resending(world.scribe, world.sinks[0], world.process(name), world.around).drain()
+    return Resending(world.client, world.sinks[0], world.process(name), world.runtime).drain()
 
 
 def test_a_chunk_is_not_repeated_for_longer_than_its_key_is_remembered() -> None:

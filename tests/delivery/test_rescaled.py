@@ -8,14 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from delivery.witnesses import Crash, Database, crash
-from delivery.world import COUNTER, GIVEN, INCREASING, World, once
 from semel.errors import ConfigurationError, Fenced, HeldInDoubt
 from semel.events import Identity, bucket, bucket_name
-from semel.ledger.judging import judge
-from semel.ledger.pruning import REMEMBER_S, Pruning
-from semel.ledger.rescaling import rescale
+from semel.ledger.verbs.divergence import judge_minibatch
+from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
+from semel.ledger.verbs.rescale import rescale_pipeline
 from semel.protocol import Judgement
+from support.destinations import Crash, Database, crash
+from support.pipeline import COUNTER, GIVEN, INCREASING, World, once
 
 
 def made(identity: Identity) -> World:
@@ -35,7 +35,7 @@ def test_a_run_that_was_silent_while_it_was_rescaled_cannot_go_on_with_the_old_p
     world.minibatch(0, "a1 a2")
     if registered:
         world.start()
-    rescale(world.scribe, 2)
+    rescale_pipeline(world.client, 2)
     with pytest.raises(ConfigurationError, match="rescaled to 2 partitions, and this run has 1"):
         world.minibatch(1, "a3 a4")
     assert world.out.seen == "a1 a2"
@@ -46,13 +46,13 @@ def test_rescaling_a_finished_batch_says_what_it_is() -> None:
     opening = world.open(0, "batch")
     world.driver.end(opening, world.task(opening, "a1"))
     world.driver.finish(opening)
-    with pytest.raises(ConfigurationError, match="a batch that is finished"):
-        rescale(world.scribe, 2)
+    with pytest.raises(ConfigurationError, match="a finished batch"):
+        rescale_pipeline(world.client, 2)
 
 
 def from_two_to_one(world: World) -> None:
     """The pipeline goes on with one bucket."""
-    rescale(world.scribe, 1)
+    rescale_pipeline(world.client, 1)
     world.partition, world.partitions = "0of1", 1
     world.start()
 
@@ -71,7 +71,7 @@ def test_what_is_forgotten_after_a_rescaling_is_not_taken_for_new() -> None:
     from_two_to_one(world)
     world.minibatch(2, "a3 b4")
     world.clock.move(2 * REMEMBER_S)
-    Pruning(world.scribe).run(["out"])
+    Pruning(world.client).run(["out"])
     world.minibatch(3, "a5 b6")
     world.start()
     with pytest.raises(HeldInDoubt, match="older than the ids that are remembered"):
@@ -83,7 +83,7 @@ def test_what_was_forgotten_before_a_rescaling_is_not_taken_for_new() -> None:
     world = of_two()
     world.minibatch(0, "a1 b2")
     world.clock.move(2 * REMEMBER_S)
-    Pruning(world.scribe).run(["out"])
+    Pruning(world.client).run(["out"])
     world.minibatch(1, "a3 b4")
     from_two_to_one(world)
     world.minibatch(2, "a5 b6")
@@ -118,7 +118,7 @@ def test_sets_that_are_packed_go_to_the_buckets_of_their_entities(before: int, a
     names = [f"{'abcdef'[number % 6]}{number // 6 * 2}" for number in range(MANY * before)]
     deliver(world, 0, names)
     assert all('"packed"' in text for _, text in world.store.memory.scan("journal", ""))
-    rescale(world.scribe, after)
+    rescale_pipeline(world.client, after)
     world.partitions = after
     world.start()
     deliver(world, 0, [*names, "a9999"], "q2")
@@ -132,7 +132,7 @@ def test_what_is_remembered_over_a_rescaling_is_forgotten_in_the_end() -> None:
     from_two_to_one(world)
     world.minibatch(5, "a5")
     world.clock.move(3 * REMEMBER_S)
-    Pruning(world.scribe).run(["out"])
+    Pruning(world.client).run(["out"])
     assert world.store.size("journal")[0] == 1  # the mark
 
 
@@ -143,9 +143,9 @@ def test_a_minibatch_judged_after_a_rescaling_there_and_back_forgets_nothing_els
     world = made(identity)
     world.minibatch(0, "c0 a1 b2")
     world.minibatch(1, "a3 b4")  # complete, and the driver dies before Spark commits the batch
-    rescale(world.scribe, 2)
-    rescale(world.scribe, 1)
-    judge(world.scribe, world.opened().minibatch, Judgement.AS_REPLAYED, "ann", "looked")
+    rescale_pipeline(world.client, 2)
+    rescale_pipeline(world.client, 1)
+    judge_minibatch(world.client, world.opened().minibatch, Judgement.AS_REPLAYED, "ann", "looked")
     world.start()
     world.minibatch(1, "a3 b4 a5")
     world.start()
@@ -157,17 +157,17 @@ def test_counted_ids_go_on_where_they_stood_when_a_minibatch_is_judged_after_a_r
     world = made(COUNTER)
     world.minibatch(0, "a1 a2")
     world.minibatch(1, "a3")
-    rescale(world.scribe, 2)
-    rescale(world.scribe, 1)
-    judge(world.scribe, world.opened().minibatch, Judgement.AS_REPLAYED, "ann", "looked")
+    rescale_pipeline(world.client, 2)
+    rescale_pipeline(world.client, 1)
+    judge_minibatch(world.client, world.opened().minibatch, Judgement.AS_REPLAYED, "ann", "looked")
     world.start()
     world.minibatch(1, "a3=9 a4")
     assert [effect.event for effect in world.out.effects] == [1, 2, 3, 3, 4]
 
 
 def there_and_back(world: World) -> None:
-    rescale(world.scribe, 2)
-    rescale(world.scribe, 1)
+    rescale_pipeline(world.client, 2)
+    rescale_pipeline(world.client, 1)
     world.start()
 
 
@@ -217,7 +217,7 @@ def test_a_rescaling_waits_for_the_newest_minibatch_also_where_an_older_one_was_
     world.start()
     world.minibatch(0, "a1 b2")  # of a copy of the checkpoint that is one batch older
     with pytest.raises(ConfigurationError, match=r"the minibatch after 1\.0 is not complete"):
-        rescale(world.scribe, 2)
+        rescale_pipeline(world.client, 2)
 
 
 def test_two_rescalings_at_once_do_not_mix() -> None:
@@ -226,12 +226,12 @@ def test_two_rescalings_at_once_do_not_mix() -> None:
 
     def other(act: Callable[[], Any]) -> Any:
         world.store.script.clear()
-        rescale(world.scribe, 3)
+        rescale_pipeline(world.client, 3)
         return act()
 
     world.store.script.append(other)
-    with pytest.raises(Fenced, match="went on while it was rescaled"):
-        rescale(world.scribe, 2)
+    with pytest.raises(Fenced, match="ran while it was rescaled"):
+        rescale_pipeline(world.client, 2)
     world.partitions = 3
     world.start()
     deliver(world, 0, ["a1", "b2", "a3"], "q2")

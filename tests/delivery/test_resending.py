@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from delivery.witnesses import (
+from semel.delivery import Runtime
+from semel.delivery.parking import resend
+from semel.delivery.parking.resend import Resending
+from semel.errors import NotDelivered
+from semel.events import Identity
+from semel.ledger.client import LedgerClient
+from semel.ledger.verbs.parked import Heads, read_heads
+from semel.protocol import OnDoubt, OnReject
+from semel.sinks import Retry
+from support.destinations import (
     Absorber,
     Crash,
     Post,
@@ -17,7 +26,7 @@ from delivery.witnesses import (
     lost,
     lost_on_the_way,
 )
-from delivery.world import (
+from support.pipeline import (
     GIVEN,
     KINDS,
     ORDERED_POSITION,
@@ -28,14 +37,6 @@ from delivery.world import (
     world_like,
     world_of,
 )
-from semel.delivery import Surroundings, resending
-from semel.delivery.resending import Resending
-from semel.errors import NotDelivered
-from semel.events import Identity
-from semel.ledger.parked import Heads, read_heads
-from semel.ledger.scribe import Scribe
-from semel.protocol import OnDoubt, OnReject
-from semel.sinks import Retry
 
 ALL = [kind for kind in KINDS if "batches" not in kind]
 DRAINED = [kind for kind in ALL if not kind.startswith("sequenced")]
@@ -56,7 +57,7 @@ def waiting(kind: str, identity: Identity = GIVEN, **settings: Any) -> World:
 def sender(world: World, name: str) -> Resending:
     """Somebody who drains: the running pipeline, or a person at a terminal."""
     [sink] = world.sinks
-    return Resending(world.scribe, sink, world.process(name), world.around)
+    return Resending(world.client, sink, world.process(name), world.runtime)
 
 
 def another(world: World) -> int:
@@ -114,7 +115,7 @@ def test_a_resend_waits_until_lease_and_deadline_since_it_was_parked(
 ) -> None:
     world = held_at(ago)
     driver = world.driver
-    assert Resending(driver.scribe, driver.sinks[0], driver.process, driver.around).drain() == 1
+    assert Resending(driver.client, driver.sinks[0], driver.process, driver.runtime).drain() == 1
     assert world.clock.slept == slept
     assert world.out.seen == "b2 a1"
 
@@ -191,10 +192,10 @@ def test_without_looking_at_its_lease_a_paused_sender_would_repeat() -> None:
     [sink] = world.sinks
     clock = StillClock()  # its clock stands still
     frozen = Resending(
-        Scribe(world.store, "pay", clock),
+        LedgerClient(world.store, "pay", clock),
         sink,
         world.process("first"),
-        Surroundings(clock, world.around.random),
+        Runtime(clock, world.runtime.random),
     )
     world.store.script.append(before(lambda: another(world)))
     assert frozen.drain() == 0
@@ -387,11 +388,11 @@ def test_draining_looks_at_all_heads_once_however_many_there_are(
     world.minibatch(0, "a1 b2 c3")
     looks: list[str] = []
 
-    def counted(scribe: Scribe, sink: str) -> Heads:
+    def counted(client: LedgerClient, sink: str) -> Heads:
         looks.append(sink)
-        return read_heads(scribe, sink)
+        return read_heads(client, sink)
 
-    monkeypatch.setattr(resending, "read_heads", counted)
+    monkeypatch.setattr(resend, "read_heads", counted)
     assert sender(world, "first").drain() == 0
     assert looks == ["out"]
     assert world.heads() == ["a", "b", "c"]

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
-from delivery.witnesses import Crash, crash, crash_after, fine
-from delivery.world import (
+from semel.errors import Diverged
+from semel.events import Identity
+from semel.ledger.verbs.divergence import judge_minibatch
+from semel.protocol import Judgement
+from support.destinations import Crash, crash, crash_after, fine
+from support.pipeline import (
     COUNTER,
     GIVEN,
     INCREASING,
     POSITION,
     World,
+    events,
     once,
     world_like,
 )
-from semel.errors import Diverged
-from semel.events import Identity
-from semel.ledger.judging import judge
-from semel.protocol import Judgement
 
 ALL = "a1 b2 a3 b4 a5 b6"
 SURVIVING: dict[str, Identity] = {"given": GIVEN, "increasing": INCREASING, "position": POSITION}
@@ -41,7 +43,9 @@ def as_recorded(world: World, batch: int, text: str) -> None:
     opening = world.open(batch)
     with pytest.raises(Diverged, match="as-recorded"):
         world.driver.end(opening, world.task(opening, text))
-    judge(world.scribe, world.opened().minibatch, Judgement.AS_RECORDED, "ann", "restored")
+    judge_minibatch(
+        world.client, world.opened().minibatch, Judgement.AS_RECORDED, "ann", "restored"
+    )
     world.start()
 
 
@@ -143,3 +147,38 @@ def test_a_batch_before_the_last_that_grew_and_is_left_half_delivered_repeats_no
     world.minibatch(3, "b6")
     held = [each.split()[0] for each in world.parked()]
     assert once(" ".join([world.out.seen, *held])) == "a1 b2 a3 b4 a5 b6"
+
+
+def of_the_second_partition(text: str) -> list[pa.RecordBatch]:
+    batch = events(text)
+    field = batch.schema.field("partition")
+    return [batch.set_column(1, field, pa.array([1] * len(batch), field.type))]
+
+
+@pytest.mark.parametrize("kind", ["opaque", "repeatable", "probing", "transactional", "sequenced"])
+def test_a_source_partition_that_only_the_next_batch_had_is_not_repeated_by_this_one(
+    kind: str,
+) -> None:
+    """Spark plans the batch anew, and reads in it what came with the next one before."""
+    world = world_like(kind, POSITION)
+    world.minibatch(0, "a1 b2")
+    opening = world.open(1)
+    reports = world.task(opening, "a3")
+    second = of_the_second_partition("c1 c2")
+    reports += world.task(opening, second, partition="t/1", spark_task=1)
+    world.driver.end(opening, reports)
+    world.start()
+    opening = world.open(0)
+    world.task(opening, "a1 b2")
+    with pytest.raises(Diverged, match="as-recorded"):
+        world.task(opening, second, partition="t/1", spark_task=1)
+    judge_minibatch(
+        world.client, world.opened().minibatch, Judgement.AS_RECORDED, "ann", "restored"
+    )
+    world.start()
+    opening = world.open(0)
+    reports = world.task(opening, "a1 b2 a3 a4")
+    more = of_the_second_partition("c1 c2 c3")
+    reports += world.task(opening, more, partition="t/1", spark_task=1)
+    world.driver.end(opening, reports)
+    assert world.out.seen == "a1 b2 a3 c1 c2 a4 c3"

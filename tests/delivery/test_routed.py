@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 
 import semel
-from delivery.witnesses import Database
-from delivery.world import COUNTER, INCREASING, World
 from semel.errors import ConfigurationError
 from semel.events import Identity, bucket_name
 from semel.events.routing import Routing, places
-from semel.ledger.rescaling import rescale
+from semel.ledger.verbs.rescale import rescale_pipeline
+from support.destinations import Database
+from support.pipeline import COUNTER, INCREASING, World
 
 RANGE = semel.by_range(["c", "e"])
 TABLE = semel.by_directory({"a": 0, "b": 1, "c": 1, "d": 0, "e": 1})
@@ -52,11 +52,11 @@ def deliver(world: World, batch: int, text: str, routing: Routing | None, query:
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
-        (None, RANGE, "spreads entities by hash, and by range, at 'c', 'e' is asked for"),
-        (RANGE, None, "spreads entities by range, at 'c', 'e', and by hash is asked for"),
-        (RANGE, semel.by_range(["c", "d"]), "by range, at 'c', 'd' is asked for"),
-        (RANGE, semel.by_directory({"a": 2}), "by directory, a table is asked for"),
-        (TABLE, semel.by_directory({"a": 1}), "by directory, a table is asked for"),
+        (None, RANGE, "spreads entities by hash, and range, at 'c', 'e' was requested"),
+        (RANGE, None, "spreads entities by range, at 'c', 'e', and hash was requested"),
+        (RANGE, semel.by_range(["c", "d"]), "and range, at 'c', 'd' was requested"),
+        (RANGE, semel.by_directory({"a": 2}), "and directory, a table was requested"),
+        (TABLE, semel.by_directory({"a": 1}), "and directory, a table was requested"),
         (semel.by_directory(len, partitions=3), semel.by_directory(ord, partitions=3), "ord"),
     ],
 )
@@ -101,8 +101,8 @@ def test_after_rescaling_to_another_routing_every_entity_goes_on_where_it_was(
     ways: list[tuple[Routing | None, int]] = [(RANGE, 3), (TABLE, 2), (None, 4)]
     ids = iter(range(6, 100))
     for batch, (routing, count) in enumerate(ways, 1):
-        rescale(world.scribe, count, routing)
-        rescale(world.scribe, count, routing)  # may be repeated
+        rescale_pipeline(world.client, count, routing)
+        rescale_pipeline(world.client, count, routing)  # may be repeated
         routed(world, routing, count)
         deliver(world, batch, " ".join(f"{each}{next(ids)}" for each in "abcde"), routing)
     seen: dict[str, list[Any]] = {}
@@ -121,4 +121,4 @@ def test_rescaling_to_the_same_number_in_another_way_says_what_to_do() -> None:
     world = made(INCREASING, None, 3)
     deliver(world, 0, "a1", None)
     with pytest.raises(ConfigurationError, match="Rescale it to another number first, then to 3"):
-        rescale(world.scribe, 3, RANGE)
+        rescale_pipeline(world.client, 3, RANGE)

@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from delivery.witnesses import Crash, crash, fine
-from delivery.world import COUNTER, GIVEN, KINDS, POSITION, World, events, world_like
 from semel.errors import Diverged
 from semel.events import Identity
-from semel.ledger.sequences import SequenceRow
+from semel.ledger.verbs.sequences import SequenceRow
+from support.destinations import Crash, crash, fine
+from support.pipeline import COUNTER, GIVEN, KINDS, POSITION, World, events, world_like
 
 
 def of_partition(text: str, number: int) -> pa.RecordBatch:

@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 
 import semel
-from delivery.witnesses import Absorber, Database, Register
-from delivery.world import GIVEN, World, crash_everywhere
-from semel.delivery import Agreement
-from semel.delivery.concluding import _ended
+from semel.delivery import PipelineSpec
+from semel.delivery.driver import _ended
 from semel.errors import ConfigurationError, Fenced, HeldInDoubt, NotDelivered, Rejected
 from semel.ledger import Ledger
-from semel.ledger.checking import check_ledger
-from semel.ledger.owners import Owners
+from semel.ledger.inspect.check import check_ledger
+from semel.ledger.verbs.runs import Owners
 from semel.sinks import Http, Kafka, Retry
 from semel.sinks.files import Files, committed
 from semel.sinks.files.manifests import Manifest
+from support.destinations import Absorber, Database, Register
+from support.pipeline import GIVEN, World, crash_everywhere
 
 ONCE = Retry(for_s=0.0)
 INPUT = ("a1 b2", "c3", "d4 e5")
@@ -68,7 +68,7 @@ def staged(folder: Path, service: Service, **settings: Any) -> World:
 def stage(world: World) -> str:
     found = [
         name
-        for name, each in (Owners(world.scribe).described() or {})["sinks"].items()
+        for name, each in (Owners(world.client).described() or {})["sinks"].items()
         if "stage_of" in each
     ]
     return str(found[0])
@@ -79,11 +79,11 @@ def states(world: World) -> list[str]:
 
 
 def resolve(world: World, event: str, decision: str) -> None:
-    from semel.ledger.parked import resolve as say
+    from semel.ledger.verbs.parked import resolve_parked as say
     from semel.protocol import ParkedState
 
     [at] = [at for at, row in world.parked_rows(stage(world)) if row.event == event]
-    say(world.scribe, stage(world), at, ParkedState(decision), "ann", "looked")
+    say(world.client, stage(world), at, ParkedState(decision), "ann", "looked")
 
 
 def restarted(world: World) -> None:
@@ -292,7 +292,7 @@ def test_a_replaced_driver_hands_nothing_over(tmp_path: Path) -> None:
     early._minibatches.complete(opening, reports, ["out"])
     restarted(world)
     world.open(0)
-    [ended] = _ended(world.scribe, "out", "pay/out/")
+    [ended] = _ended(world.client, "out", "pay/out/")
     Files.conclude(world.sinks[0], ended)  # type: ignore[arg-type]
     with pytest.raises(Fenced, match="run 1 was replaced before it handed minibatch"):
         early._stages().hand_over(world.sinks[0], ended)
@@ -309,8 +309,8 @@ def test_find_and_status_speak_of_the_stage_as_of_what_it_is(tmp_path: Path) -> 
     [trace] = ledger.find("pay", "a", 1)
     assert (trace.sink, trace.state) == ("out", "delivered")
     assert [each.sink for each in ledger.about("pay", "a")] == ["out"]
-    summary = ledger.summary("pay")["sinks"]
-    assert summary["out.then"]["parked"] == {"held": 1}
+    summary = ledger.summary("pay").sinks
+    assert summary["out.then"].parked == {"held": 1}
     [held] = ledger.find("pay", "out", "1.0", sink="out.then")
     assert held.state == "in doubt"
     [unseen] = ledger.find("pay", "out", "1.7", sink="out.then")
@@ -336,28 +336,31 @@ def test_what_cannot_be_a_second_stage_is_refused(tmp_path: Path) -> None:
         raise AssertionError
 
     for then, why in [
-        (Kafka(name="k", servers="127.0.0.1:1", topic="t", sequenced=True), "not a sequenced"),
-        (Files(name="in", url=str(tmp_path)), "not a sequenced topic or files"),
+        (
+            Kafka(name="k", servers="127.0.0.1:1", topic="t", sequenced=True),
+            "cannot be a sequenced",
+        ),
+        (Files(name="in", url=str(tmp_path)), "cannot be a sequenced topic or files"),
         (semel.sink(batches=True)(batches), "batches=True"),
-        (7, "neither a loader nor a sink nor a function"),
+        (7, "must be a loader, a sink or a function"),
     ]:
         with pytest.raises(ConfigurationError, match=why):
             Files(name="out", url=str(tmp_path), then=then)  # type: ignore[arg-type]
     twice = Files(name="out", url=str(tmp_path), then=semel.sink(name="other")(batches))
     other = Files(name="other", url=str(tmp_path))
     with pytest.raises(ConfigurationError, match="two sinks are called 'other'"):
-        Agreement("pay", (twice, other), GIVEN)
+        PipelineSpec("pay", (twice, other), GIVEN)
 
 
 CHILD = """
 import sys, os, signal, urllib.request
 sys.path.insert(0, sys.argv[1])
-from delivery.world import World
-from semel.ledger.scribe import Scribe
-from semel.ledger.stores import open_store
-from semel.ledger.clock import SystemClock
-from semel.delivery import Surroundings
-from semel.ledger.processes import Process
+from support.pipeline import World
+from semel.ledger.client import LedgerClient
+from semel.ledger.store.opening import open_store
+from semel.runtime import SystemClock
+from semel.delivery import Runtime
+from semel.runtime import Process
 from semel.sinks.files import Files
 import semel
 _, _, folder, url, policy, dies = sys.argv
@@ -371,8 +374,8 @@ def notify(manifest):
 world = World()
 world.clock = SystemClock()
 world.store = open_store(f"sqlite:///{folder}/ledger.db")
-world.scribe = Scribe(world.store, "pay")
-world.around = Surroundings()
+world.client = LedgerClient(world.store, "pay")
+world.runtime = Runtime()
 world.process = lambda _: Process.here()
 world.sinks.append(Files(name="out", url=folder + "/lake", then=notify))
 world.start()

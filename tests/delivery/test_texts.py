@@ -8,14 +8,14 @@ import pyarrow as pa
 import pytest
 
 from delivery.test_finding import IDENTITIES
-from delivery.witnesses import Crash, Post, crash
-from delivery.world import EXACT, KINDS, World, events, world_like, world_of
 from semel.errors import ConfigurationError, Rejected
 from semel.events import Given, Identity
-from semel.ledger.judging import judge
-from semel.ledger.parked import resolve
 from semel.ledger.payloads import WORDS_MAX
+from semel.ledger.verbs.divergence import judge_minibatch
+from semel.ledger.verbs.parked import resolve_parked
 from semel.protocol import Judgement, ParkedState
+from support.destinations import Crash, Post, crash
+from support.pipeline import EXACT, KINDS, World, events, world_like, world_of
 
 TEXTS = Given(entity="c", event=("t",), order_by=("id",))
 IN_ORDER = Given(entity="c", event=("id",), order_by=("t",))
@@ -88,8 +88,8 @@ def test_what_a_person_says_at_length_is_cut_too() -> None:
     world.minibatch(0, "a1 b2")
     [(at, _)] = world.parked_rows()
     for _ in range(2):
-        resolve(world.scribe, "out", at, ParkedState.DISCARDED, LONG, LONG)
-        judge(world.scribe, world.opened().minibatch, Judgement.AS_REPLAYED, "ann", LONG)
+        resolve_parked(world.client, "out", at, ParkedState.DISCARDED, LONG, LONG)
+        judge_minibatch(world.client, world.opened().minibatch, Judgement.AS_REPLAYED, "ann", LONG)
     assert world.opened().version == 3  # once opened, once complete, judged once
     world.start()
     world.open(0)

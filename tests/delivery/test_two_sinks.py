@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from delivery.witnesses import Absorber, Crash, Post, away, crash, fine, lost
-from delivery.world import GIVEN, POSITION, World, reply_lost
 from semel.errors import LedgerUnavailable, NotDelivered
 from semel.events import Identity
 from semel.protocol import OnDoubt
+from support.destinations import Absorber, Crash, Post, away, crash, fine, lost
+from support.pipeline import GIVEN, POSITION, World, reply_lost
 
 
 def two(identity: Identity = GIVEN, policy: OnDoubt = OnDoubt.HOLD) -> World:

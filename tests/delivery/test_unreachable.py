@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from delivery.witnesses import Crash, DatabaseLine, LogLine, crash_after, fine, lost
-from delivery.world import World, once, world_like
 from semel.errors import (
     ConfigurationError,
     Diverged,
@@ -18,6 +16,8 @@ from semel.errors import (
     OutcomeUnknown,
 )
 from semel.protocol import OnDoubt
+from support.destinations import Crash, DatabaseLine, LogLine, crash_after, fine, lost
+from support.pipeline import World, once, world_like
 
 ABLE = ["probing", "transactional", "transactional script", "repeatable"]
 
@@ -91,7 +91,7 @@ def test_an_answer_was_lost_and_nobody_says_whether_it_arrived(
         raise error("no answer to this either")
 
     with monkeypatch.context() as away:
-        away.setattr("delivery.witnesses.RegisterLine.arrived", silent)
+        away.setattr("support.destinations.RegisterLine.arrived", silent)
         world.out.plan(lost)
         world.minibatch(1, "c4")  # a resend that nobody can tell about stops no minibatch
     later(world)
@@ -138,7 +138,7 @@ def test_what_a_session_says_for_good_when_it_is_asked_is_not_asked_for_again(
     }[kind]
     world.clock.slept.clear()
     with monkeypatch.context() as broken:
-        broken.setattr(f"delivery.witnesses.{question}", says)
+        broken.setattr(f"support.destinations.{question}", says)
         with pytest.raises(error, match="another one than before"):
             world.task(opening, "a1 b2")
     assert len(asked) == 1

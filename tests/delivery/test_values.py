@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delivery.world import GIVEN, INCREASING, World, world_like
-from semel.delivery import parks
+from semel.delivery.parking import parking
 from semel.errors import ConfigurationError
 from semel.events import Digest, Identity, Rows
-from semel.events.values import require_values
+from semel.events.encoding.python_values import require_values
 from semel.ledger import payloads
 from semel.protocol import OnReject
+from support.pipeline import GIVEN, INCREASING, World, world_like
 
 LAST = pa.array([0, 253402300799_000000], pa.int64()).cast(pa.timestamp("us", "Asia/Tokyo"))
 FAR = pa.array([0, 4_000_000], pa.int32()).cast(pa.date32())
@@ -133,7 +133,7 @@ def parked_behind(values: pa.Array) -> World:
 def test_an_event_with_a_value_python_cannot_hold_is_parked_as_it_was(name: str) -> None:
     world = parked_behind(PARKED[name])
     row = world.parked_rows()[1][1]
-    again = parks.rows_of(row).batch
+    again = parking.rows_of(row).batch
     assert str(again.schema) == str(batch(PARKED[name]).schema)
     assert _digest(again) == _digest(batch(PARKED[name]).slice(1))
 
@@ -161,11 +161,11 @@ def test_every_moment_and_duration_comes_back_from_the_ledger(
 ) -> None:
     for kind in (pa.timestamp(unit, "Asia/Tokyo" if zoned else None), pa.duration(unit)):
         made = rows_of(pa.array([0, number]).cast(kind))
-        value = parks.value_of(made, 1)
+        value = parking.value_of(made, 1)
         kept = {name: payloads.encode_value(each) for name, each in value.items()}
         read = payloads.load(payloads.dump(kept))
         back = payloads.decode_value(read["v"])
-        assert parks._array(back, kind).cast(pa.int64()).to_pylist() == [number]
+        assert parking._array(back, kind).cast(pa.int64()).to_pylist() == [number]
 
 
 def _digest(rows: pa.RecordBatch) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from delivery.witnesses import Crash, Folder, after, before, crash, crash_after
-from delivery.world import World, crash_everywhere, events, world_of
 from semel.errors import Fenced, NotDelivered
+from support.destinations import Crash, Folder, after, before, crash, crash_after
+from support.pipeline import World, crash_everywhere, events, world_of
 
 INPUT = "a1 b2 c3 d4 e5"
 NAMES = INPUT.split()

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from delivery.witnesses import Post
-from delivery.world import GIVEN, World
 from semel.errors import ConfigurationError
 from semel.ledger import Ledger, open_store
+from support.destinations import Post
+from support.pipeline import GIVEN, World
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -29,7 +29,7 @@ def world(request: pytest.FixtureRequest, tmp_path: object) -> Iterator[World]:
 def test_a_refused_start_is_not_listed_as_a_pipeline(world: World) -> None:
     world.start()
     world.driver.beat()  # as its heartbeat does meanwhile
-    with pytest.raises(ConfigurationError, match="the ledger knows nothing of this pipeline"):
+    with pytest.raises(ConfigurationError, match="the ledger does not know this pipeline"):
         world.driver.begin("q", 7)
     world.driver.withdraw()
     assert Ledger(world.store).pipelines() == []
@@ -67,7 +67,7 @@ def test_a_finished_batch_is_never_taken_back(world: World) -> None:
     world.driver.end(opening, world.task(opening, "a1"))
     world.driver.finish(opening)
     world.driver.withdraw()
-    assert Ledger(world.store).summary("pay")["finished"]
+    assert Ledger(world.store).summary("pay").finished
 
 
 def test_a_start_that_was_replaced_takes_nothing_back(world: World) -> None:

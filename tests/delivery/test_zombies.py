@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from delivery.witnesses import Crash, Database, Logs, after, before, crash_after, fine
-from delivery.world import (
+from semel.errors import Fenced
+from semel.events import Attempt
+from semel.protocol import OnDoubt
+from support.destinations import Crash, Database, Logs, after, before, crash_after, fine
+from support.pipeline import (
     COUNTER,
     EXACT,
     GIVEN,
@@ -21,9 +24,6 @@ from delivery.world import (
     world_like,
     world_of,
 )
-from semel.errors import Fenced
-from semel.events import Attempt
-from semel.protocol import OnDoubt
 
 INPUT = "a1 b2 c3 d4"
 SLOW_S = 60.0
@@ -142,7 +142,7 @@ def test_the_tasks_of_an_older_run_are_fenced_by_the_first_open_of_the_next(kind
     old, opening = world.driver, world.open(0)
     world.start()
     fresh = world.open(0)
-    with pytest.raises(Fenced, match="the driver has gone on"):
+    with pytest.raises(Fenced, match="the driver opened another minibatch"):
         world.task(opening, INPUT, number=99)
     assert world.out.seen == ""
     with pytest.raises(Fenced, match=r"was replaced by\s+run 2"):

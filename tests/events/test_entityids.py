@@ -14,11 +14,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from semel.events import EntityIds, Gathered, Given, IdSet
-from semel.events.entityids import GATHERED_MAX, unpacked
-from semel.events.labels import Labels
-from semel.events.packed import PACKED_MIN
-from semel.events.sets import contained_in, id_sets
-from semel.events.written import canonical
+from semel.events.encoding.canonical_json import canonical
+from semel.events.encoding.dictionary_column import Labels
+from semel.events.ids.ids_by_entity import GATHERED_MAX, unpacked
+from semel.events.ids.membership import contained_in, id_sets
+from semel.events.ids.packing import PACKED_MIN
 from semel.ledger import payloads
 
 NASTY = ["", '"', "\\", '\\"', "\x00", "\n\t\b\f\r", "\x1f", "\x7f", "ä", "é", "漢", "😀", "﷐"]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semel.events import moments
+from semel.events.encoding import moments
 
 FORM = re.compile(r"(-?\d{4,})-(\d\d)-(\d\d)(?: (\d\d):(\d\d):(\d\d)(?:\.(\d+))?(Z|[+-]\d{4})?)?")
 ZONES = [None, "UTC", "Europe/Berlin", "America/New_York", "+14:00", "-03:30"]

@@ -10,8 +10,8 @@ import pytest
 import xxhash
 
 from semel.errors import ConfigurationError
-from semel.events import Counter, Given, Position, bucket, cuts, digest, order_columns, sort
-from semel.events.order import SEED
+from semel.events import Counter, Given, Position, bucket, cuts, digest, sort
+from semel.events.partitioning import SEED
 
 
 def test_an_entity_keeps_its_bucket_when_its_column_changes_type() -> None:
@@ -59,19 +59,19 @@ def test_what_has_no_bucket_is_refused() -> None:
 
 def test_each_identity_has_its_total_order() -> None:
     schema = pa.schema({"n": pa.int64(), "who": pa.string(), "at": pa.int64()})
-    assert order_columns(Position(), schema) == ["offset"]
-    assert order_columns(Position(ordinals=("part",)), schema) == ["offset", "part"]
-    assert order_columns(Given("who", ("n",)), schema) == ["n", "who"]
-    assert order_columns(Given("who", ("n",), order_by=("at",)), schema) == ["at", "who", "n"]
-    assert order_columns(Counter("who"), schema) == ["who", "n", "at"]
-    assert order_columns(Counter("who", order_by=("at",)), schema) == ["at", "who", "n"]
+    assert Position().order_columns(schema) == ["offset"]
+    assert Position(ordinals=("part",)).order_columns(schema) == ["offset", "part"]
+    assert Given("who", ("n",)).order_columns(schema) == ["n", "who"]
+    assert Given("who", ("n",), order_by=("at",)).order_columns(schema) == ["at", "who", "n"]
+    assert Counter("who").order_columns(schema) == ["who", "n", "at"]
+    assert Counter("who", order_by=("at",)).order_columns(schema) == ["at", "who", "n"]
 
 
 def test_a_map_cannot_decide_ties() -> None:
     schema = pa.schema({"who": pa.string(), "tags": pa.map_(pa.string(), pa.string())})
     with pytest.raises(ConfigurationError, match=r"'tags' is a map.*map_entries\(tags\)"):
-        order_columns(Counter("who"), schema)
-    assert order_columns(Given("who", ("id",)), schema) == ["id", "who"]
+        Counter("who").order_columns(schema)
+    assert Given("who", ("id",)).order_columns(schema) == ["id", "who"]
 
 
 def test_nulls_come_first_text_is_by_bytes_and_nan_is_last() -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from semel.events import EntityIds, IdSet
-from semel.events.packed import PACKED, pack
+from semel.events.ids.packing import PACKED, pack
 
 SEED = 20
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import semel
-from semel.delivery import Agreement
+from semel.delivery import PipelineSpec
 from semel.errors import ConfigurationError
 from semel.events import Given
 from semel.events.routing import ByDirectory, Routing, is_continued, places, routing_of
@@ -147,7 +147,7 @@ def test_only_a_table_without_a_default_may_name_further_entities() -> None:
 
 def test_the_number_of_partitions_follows_from_the_routing() -> None:
     def agreed(**words: Any) -> int | None:
-        return Agreement("pay", (sink(print),), Given("c", ("id",)), **words).partitions
+        return PipelineSpec("pay", (sink(print),), Given("c", ("id",)), **words).partitions
 
     assert agreed(partition_by=semel.by_range([1, 2])) == 3
     assert agreed(partition_by=semel.by_directory({"a": 4})) == 5

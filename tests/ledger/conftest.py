@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ledger.doubles import World
+from support.ledger.one_pipeline import World
 
 
 @pytest.fixture

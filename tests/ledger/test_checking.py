@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from delivery.test_finding import IDENTITIES
-from delivery.witnesses import lost
-from delivery.world import KINDS, World, crash_everywhere, world_like
-from ledger.older import INPUTS, crash_in_the_middle, load, read
 from semel.ledger import payloads
-from semel.ledger.checking import check_ledger
-from semel.ledger.judging import judge
-from semel.ledger.pruning import REMEMBER_S, Pruning
-from semel.ledger.store import Key
+from semel.ledger.inspect.check import check_ledger
+from semel.ledger.store.commit import Key
+from semel.ledger.verbs.divergence import judge_minibatch
+from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
 from semel.protocol import Judgement, OnDoubt, OnReject
-from semel.verify.memory import MemoryStore
+from semel.verify.simulator.cluster import MemoryStore
+from support.destinations import lost
+from support.ledger.crashed_pipelines import INPUTS, crash_in_the_middle, load, read
+from support.pipeline import KINDS, World, crash_everywhere, world_like
 
 
 def problems(store: Any) -> list[str]:
@@ -51,7 +51,7 @@ def busy(world: World) -> None:
     world.clock.move(100)
     world.driver.drain()
     world.minibatch(2, "a7 c8")
-    judge(world.scribe, world.opened().minibatch, Judgement.AS_REPLAYED, "ann", "looked")
+    judge_minibatch(world.client, world.opened().minibatch, Judgement.AS_REPLAYED, "ann", "looked")
     world.start()
     world.minibatch(2, "a7=1 c8=1")
     if "counter" not in str(world.identity.describe()):
@@ -89,12 +89,12 @@ def test_nothing_is_wrong_after_pruning(kind: str) -> None:
         world.minibatch(batch, f"a{batch + 1} b{batch + 10}")
     world.clock.move(3 * REMEMBER_S)
     world.minibatch(4, "a50")
-    Pruning(world.scribe).run(["out"])
+    Pruning(world.client).run(["out"])
     world.clock.move(1)
     assert problems(world.store.memory) == []
 
 
-# -- what is planted is found
+# -- planted violations are found
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -223,27 +223,27 @@ PLANTED: Mapping[str, tuple[str, str, Change, str]] = {
         "streams",
         "given/base/a1/a2/0",
         shifted("osn", 1),
-        "it numbers on from",
+        "it continues from number",
     ),
     "a number was transmitted and never given": (
         "sequences",
         "given/base/0",
         _mark_sent,
-        "was not given",
+        "was never assigned",
     ),
-    "output sequence numbers fall": ("sequences", "given/base/0", _fall, "numbers fall"),
+    "output sequence numbers fall": ("sequences", "given/base/0", _fall, "numbers decrease"),
     "a later minibatch moved a sequence": (
         "sequences",
         "given/base/0",
         lambda row: row["before"][-1].__setitem__(0, 99),
         "never opened",
     ),
-    "a chunk has no ids": ("events", "given/post/a1/a1/0/a0", _no_ids, "as many ids"),
+    "a chunk has no ids": ("events", "given/post/a1/a1/0/a0", _no_ids, "one id for each event"),
     "a span has too many numbers": (
         "events",
         "given/post/a1/a1/0/a0",
         lambda row: row["osn"].__setitem__(1, row["osn"][1] + 5),
-        "as many output sequence numbers",
+        "one output sequence number for each event",
     ),
     "spans do not follow each other": (
         "events",
@@ -255,7 +255,7 @@ PLANTED: Mapping[str, tuple[str, str, Change, str]] = {
         "events",
         "given/post/a1/a1/0/a0",
         with_(state="intended"),
-        "a later one is recorded",
+        "a later span is recorded",
     ),
     "an event is sent and no slot has it": (
         "owners",
@@ -267,20 +267,25 @@ PLANTED: Mapping[str, tuple[str, str, Change, str]] = {
         "owners",
         "given/resend/post/~",
         with_(current="given/post/zz/a1/a1/a1"),
-        "not there",
+        "does not exist",
     ),
-    "more events wait than are parked": ("heads", "given/post/a", with_(waiting=9), "wait behind"),
+    "more events wait than are parked": (
+        "heads",
+        "given/post/a",
+        with_(waiting=9),
+        "waiting events",
+    ),
     "a counter falls": (
         "journal",
         "counter/counters/0/a5",
         within("state", with_(aa=1)),
-        "behind what was reached",
+        "behind its earlier value",
     ),
     "a full snapshot forgets an entity": (
         "journal",
         "counter/counters/0/a4",
         _forget_an_entity,
-        "behind what was reached",
+        "behind its earlier value",
     ),
     "a newest minibatch is not the newest": ("open", "given", shifted("batch", -1), "later"),
 }
@@ -306,14 +311,14 @@ def test_a_planted_violation_is_found(name: str) -> None:
 
 REMOVED = {
     "its pipeline is not registered": ("pipelines", "given"),
-    "there is no owner": ("owners", "given"),
+    "its pipeline has no owner": ("owners", "given"),
     "no minibatch of its pipeline is open": ("open", "given"),
     "no row in `streams`": ("streams", "given/post/a1/a2/0"),
     "`sequences` has no row for it": ("sequences", "given/base/0"),
-    "which has no head": ("heads", "given/post/a"),
-    "names a parked event that is not there": ("parked", "given/post/b/e30002/a1/a1"),
+    "the entity has no head": ("heads", "given/post/a"),
+    "names a parked event that does not exist": ("parked", "given/post/b/e30002/a1/a1"),
     "not in the journal": ("journal", "given/watermark:base/0/a2"),
-    "and before it is 0": ("events", "given/post/a1/a1/0/a0"),
+    "the span before it ends at 0": ("events", "given/post/a1/a1/0/a0"),
 }
 
 
@@ -334,9 +339,9 @@ def test_a_row_that_belongs_to_nothing_is_found() -> None:
     ].replace('"number":2', '"number":99')
     store._tables["streams"]["given/x"] = store._tables["streams"]["given/base/a1/a1/0"]
     told = "\n".join(problems(store))
-    assert "its sink is not one of its pipeline's" in told
-    assert "it is of a minibatch that was never opened" in told
-    assert "its key has another number of parts" in told
+    assert "its sink is not registered for its pipeline" in told
+    assert "its minibatch was never opened" in told
+    assert "its key has the wrong number of parts" in told
 
 
 def test_what_a_running_pipeline_changes_between_two_looks_is_not_called_wrong() -> None:

@@ -1,16 +1,16 @@
-"""What a clean path costs, counted at the store: commits, and no look at `events`."""
+"""The cost of a clean path, counted at the store: commits, and no read of `events`."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pytest
 
-from ledger.delivering import Driver, messages, payments
-from ledger.doubles import World
 from semel.events import Given, Identity, Position
 from semel.protocol import Capability
 from semel.sinks import Sink, sink
-from sinks.witnesses import Destination, Witness
+from support.ledger.one_pipeline import World
+from support.ledger.small_driver import Driver, messages, payments
+from support.sinks.in_memory import Destination, Witness
 
 GIVEN = Given(entity="c", event=("id",), increasing=True)
 POSITION = Position()
@@ -21,7 +21,7 @@ KEYED = [Capability.REPEATABLE, Capability.PROBING]
 def commits_of_partition(
     world: World, witness: Sink, rows: list[pa.RecordBatch], identity: Identity = GIVEN
 ) -> int:
-    """Deliver one new partition and say how many commits it took; nothing of `events` is read."""
+    """Deliver one new partition and return the number of commits; `events` is not read."""
     driver = Driver(world, identity, [witness])
     opening = driver.open(0)
     partition = "0" if identity is GIVEN else "t/0"

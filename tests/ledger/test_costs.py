@@ -1,4 +1,4 @@
-"""What `semel explain` says a pipeline costs is what its ledger shows: commits, and bytes."""
+"""The cost that `semel explain` prints is the one in the ledger: commits, and bytes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from ledger.delivering import Driver, messages, payments
-from ledger.doubles import World
-from semel.delivery import Agreement
-from semel.delivery.costs import Load, commits_of_partition, cost
+from semel.delivery import PipelineSpec
 from semel.events import Counter, Given, Identity, Position
+from semel.guarantees.costs import Load, commits_of_partition, cost
 from semel.protocol import Capability
 from semel.sinks import Sink, sink
-from sinks.witnesses import Destination, Witness
+from support.ledger.one_pipeline import World
+from support.ledger.small_driver import Driver, messages, payments
+from support.sinks.in_memory import Destination, Witness
 
 GIVEN = Given(entity="customer", event=("payment_id",))
 INCREASING = replace(GIVEN, increasing=True)
@@ -33,8 +33,8 @@ def rows(start: int, count: int) -> pa.RecordBatch:
     )
 
 
-def agreed(identity: Identity, by: Sink = README, partitions: int | None = 2) -> Agreement:
-    return Agreement("pay", (by,), identity, partitions)
+def agreed(identity: Identity, by: Sink = README, partitions: int | None = 2) -> PipelineSpec:
+    return PipelineSpec("pay", (by,), identity, partitions)
 
 
 @pytest.mark.parametrize("count", [1, 7, 40, 41])

@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ledger.delivering import Driver
-from ledger.doubles import World
 from semel.errors import ConfigurationError
 from semel.events import Counter
 from semel.ledger.journal import COUNTERS, Journal
 from semel.sinks import Function, sink
+from support.ledger.one_pipeline import World
+from support.ledger.small_driver import Driver
 
 COUNTED = Counter(entity="c")
 Ids = dict[str, list[int]]
@@ -26,7 +26,7 @@ def rows(*entities: str) -> pa.RecordBatch:
 
 
 class Till:
-    """Remembers the ids that it was given, by entity."""
+    """Records the ids that it gets, by entity."""
 
     def __init__(self) -> None:
         self.got: Ids = defaultdict(list)
@@ -53,7 +53,7 @@ def test_a_replay_of_a_minibatch_gives_the_same_ids(world: World) -> None:
     driver.minibatch(0, {"0": rows("a", "b")})
     opening = driver.open(1)
     seen: list[object] = []
-    for worker in (driver.journal, Journal(world.scribe)):
+    for worker in (driver.journal, Journal(world.client)):
         driver.journal = worker
         stamped = COUNTED.stamper(
             "0", last=worker.restore(COUNTERS, "0", before=opening.row.serial).values
@@ -93,7 +93,7 @@ def test_counters_survive_a_restart_of_everything(tmp_path: Path) -> None:
 def test_a_worker_with_a_stale_cache_repeats_no_id(world: World) -> None:
     till = Till()
     driver = Driver(world, COUNTED, [till.sink()])
-    one, other = Journal(world.scribe), Journal(world.another().scribe)
+    one, other = Journal(world.client), Journal(world.another().client)
     for batch in range(40):
         driver.journal = other if batch in (0, 1, 17, 30) else one
         driver.minibatch(batch, {"0": rows("a", "b")})
@@ -104,7 +104,7 @@ def test_counted_ids_refuse_a_lost_checkpoint(world: World) -> None:
     driver = Driver(world, COUNTED, [Till().sink()])
     driver.minibatch(0, {"0": rows("a")})
     driver.minibatch(1, {"0": rows("a")})
-    with pytest.raises(ConfigurationError, match="ids that semel counted"):
+    with pytest.raises(ConfigurationError, match="ids that semel counts do not survive"):
         driver.open(0, query="another checkpoint")
 
 

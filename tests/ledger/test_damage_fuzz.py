@@ -1,4 +1,4 @@
-"""Damaged rows of every table: every look and the engine work, or say which row it is."""
+"""Damaged rows of every table: every command and the engine work, or name the row."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from typing import Any
 
 import pytest
 
-from cli.running import semel
-from delivery.world import World
-from ledger.damaging import WAYS
-from ledger.older import INPUTS, crash_in_the_middle, load, restored, written
 from semel.errors import SemelError
 from semel.events import IdSet, Minibatch
-from semel.events.ids import EventID
-from semel.ledger import Ledger, Scribe, open_store
-from semel.ledger.checking import check_ledger
+from semel.events.event import EventID
+from semel.ledger import Ledger, LedgerClient, open_store
 from semel.ledger.damage import DamagedRow
-from semel.ledger.inspecting import load_row
-from semel.ledger.judging import judge
-from semel.ledger.outcomes import OutcomeRow, outcome_key
-from semel.ledger.parked import resolve
-from semel.ledger.pruning import REMEMBER_S, Pruning
-from semel.ledger.reading import TABLES
-from semel.ledger.rescaling import rescale
-from semel.ledger.store import Key, Put
+from semel.ledger.inspect.check import check_ledger
+from semel.ledger.inspect.ledger import TABLES
+from semel.ledger.inspect.listing import load_row
+from semel.ledger.store.commit import Key, Put
+from semel.ledger.verbs.divergence import judge_minibatch
+from semel.ledger.verbs.outcomes import OutcomeRow, outcome_key
+from semel.ledger.verbs.parked import resolve_parked
+from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
+from semel.ledger.verbs.rescale import rescale_pipeline
 from semel.protocol import Judgement, ParkedState
-from semel.verify.memory import MemoryStore
+from semel.verify.simulator.cluster import MemoryStore
+from support.command_line import semel
+from support.ledger.crashed_pipelines import INPUTS, crash_in_the_middle, load, restored, written
+from support.ledger.damage import WAYS
+from support.pipeline import World
 
 SEED = int(os.environ.get("SEMEL_DAMAGE_SEED", "11"))
 EACH = int(os.environ.get("SEMEL_DAMAGE_EACH", "20"))
@@ -104,7 +104,7 @@ class Damage:
         return False
 
     def outcome(self, act: Callable[[], object]) -> None:
-        """Let it work or say what is wrong; nothing else may come out of it."""
+        """It must work or raise an error that names the row; nothing else."""
         told: SemelError | None = None
         try:
             act()
@@ -136,7 +136,7 @@ def damages(crashes: list[Crashed], table: str, purpose: str, count: int) -> Ite
 def looks(world: World, scope: str) -> Iterator[Callable[[], object]]:
     """Every verb that looks at a ledger, or that a person calls."""
     name = world.name
-    ledger, scribe = Ledger(world.store), Scribe(world.store, name, world.clock)
+    ledger, client = Ledger(world.store), LedgerClient(world.store, name, world.clock)
     yield ledger.pipelines
     yield partial(ledger.sinks, name)
     yield partial(ledger.summary, name)
@@ -151,10 +151,10 @@ def looks(world: World, scope: str) -> Iterator[Callable[[], object]]:
     yield partial(check_ledger, world.store)
     parked = [at for at in world.store.memory.rows() if at.table == "parked"]
     for at in parked[:4]:
-        yield partial(resolve, scribe, "post", at, ParkedState.DISCARDED, "ann", "looked")
-    yield partial(judge, scribe, Minibatch(1, 2), Judgement.AS_REPLAYED, "ann", "looked")
-    yield partial(rescale, scribe, 3)
-    yield partial(Pruning(scribe, 1.0).run, ["post", "base", "absorb"])
+        yield partial(resolve_parked, client, "post", at, ParkedState.DISCARDED, "ann", "looked")
+    yield partial(judge_minibatch, client, Minibatch(1, 2), Judgement.AS_REPLAYED, "ann", "looked")
+    yield partial(rescale_pipeline, client, 3)
+    yield partial(Pruning(client, 1.0).run, ["post", "base", "absorb"])
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -172,7 +172,7 @@ def test_every_look_works_or_names_the_row(table: str, crashes: list[Crashed]) -
 
 
 def deliver(world: World) -> None:
-    """The engine: start again, end the minibatch, send what is parked, lose the checkpoint."""
+    """The engine: start again, end the minibatch, send parked events, lose the checkpoint."""
     inputs = INPUTS[world.name]
     last = len(inputs) - 1
     world.start()
@@ -181,7 +181,7 @@ def deliver(world: World) -> None:
     world.driver.drain()
     world.minibatch(last + 1, "z1000001")
     world.clock.move(3 * REMEMBER_S)
-    Pruning(world.scribe).run([sink.name for sink in world.sinks])
+    Pruning(world.client).run([sink.name for sink in world.sinks])
     world.minibatch(last + 2, "z1000002")
 
 
@@ -192,9 +192,9 @@ def lose_the_checkpoint(world: World) -> None:
 
 
 def as_replayed(world: World) -> None:
-    """The engine after a judgement: what is recorded of the minibatch is dropped."""
+    """The engine after a judgement: the records of the minibatch are dropped."""
     last = len(INPUTS[world.name]) - 1
-    judge(world.scribe, Minibatch(1, last), Judgement.AS_REPLAYED, "ann", "looked")
+    judge_minibatch(world.client, Minibatch(1, last), Judgement.AS_REPLAYED, "ann", "looked")
     world.start()
     world.minibatch(last, INPUTS[world.name][last])
 
@@ -210,7 +210,7 @@ def test_the_engine_works_or_names_the_row_and_repeats_nothing(
         damage.outcome(partial(engine, world))
         tried += 1
         if not damage.unreadable or engine is as_replayed:
-            continue  # what can be read is believed; and as replayed says: once more
+            continue  # a readable row is believed; and as replayed means: once more
         for sink, destination in world.destinations.items():
             seen = destination.seen.split()
             assert len(seen) == len(set(seen)), f"{damage.story}: {sink}: {seen}"
@@ -220,6 +220,7 @@ def test_the_engine_works_or_names_the_row_and_repeats_nothing(
 COMMANDS = (
     ("status",),
     ("status", "--json"),
+    ("status", "--watch"),
     ("parked", "ls", "--all"),
     ("parked", "ls", "--json"),
     ("parked", "show", "{name}/post/{scope}/{event}"),
@@ -248,7 +249,7 @@ def test_every_command_works_or_names_the_row(
         load(store, [Put(at, text) for at, text in crashed.rows.items()])
     store.close()
     monkeypatch.setenv("SEMEL_LEDGER", f"sqlite:///{path}")
-    monkeypatch.setattr("semel.cli.status.WATCH_S", 0.0)  # whether a run beats is not asked here
+    monkeypatch.setattr("semel.operate.status.WATCH_S", 0.0)  # no run is watched here
     held = {"given": "30001", "increasing": "4", "position": "3", "counter": "1"}
     for damage in damages(crashes, table, "commands", max(2, EACH // 10)):
         shutil.copy(whole, path)

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from ledger.delivering import Driver, messages, payments
-from ledger.doubles import World
 from semel.events import Counter, Given, Identity, Position
 from semel.protocol import Capability
 from semel.sinks import sink
-from sinks.witnesses import Destination, Witness
+from support.ledger.one_pipeline import World
+from support.ledger.small_driver import Driver, messages, payments
+from support.sinks.in_memory import Destination, Witness
 
 Rows = Callable[[int], dict[str, pa.RecordBatch]]
 

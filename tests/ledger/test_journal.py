@@ -7,26 +7,26 @@ from typing import Any
 
 import pytest
 
-from ledger.doubles import World
-from semel.events.written import Written, canonical
+from semel.events.encoding.canonical_json import PreEncoded, canonical
 from semel.ledger import journal as journals
 from semel.ledger.journal import COUNTERS, Entry, Journal, Operator
-from semel.ledger.keys import key
-from semel.ledger.store import Put
+from semel.ledger.keys import make_key
+from semel.ledger.store.commit import Put
+from support.ledger.one_pipeline import World
 
 CLOCK = Operator("marker clock", journaled=False)
 
 
 def write(world: World, *entries: Entry) -> None:
     """Write entries as `complete` does."""
-    world.store.commit([], journals.updates(world.pipeline, entries))
+    world.store.commit([], journals.journal_updates(world.pipeline, entries))
 
 
 def add(
     world: World,
     journal: Journal,
     number: int,
-    delta: dict[str, Any] | Written,
+    delta: dict[str, Any] | PreEncoded,
     operator: Operator = COUNTERS,
     partition: str = "0",
 ) -> Entry:
@@ -39,7 +39,7 @@ def add(
 
 def numbers(world: World, operator: Operator = COUNTERS, partition: str = "0") -> list[int]:
     """The numbers of the rows that stand."""
-    state = Journal(world.scribe).restore(operator, partition, before=10**9)
+    state = Journal(world.client).restore(operator, partition, before=10**9)
     return [number for number, _, _ in state.numbers]
 
 
@@ -53,27 +53,27 @@ def big(seed: int) -> dict[str, Any]:
 
 
 def test_a_delta_that_is_text_already_is_read_like_any_other(world: World) -> None:
-    journal = Journal(world.scribe)
+    journal = Journal(world.client)
     add(world, journal, 1, {"a": [1, 1], "b": [2, 1]})
-    add(world, journal, 2, Written(b'{"b":[5,1],"c":[6,1]}'))
+    add(world, journal, 2, PreEncoded(b'{"b":[5,1],"c":[6,1]}'))
     state = journal.restore(COUNTERS, "0", before=3)
     assert state.values == {"a": [1, 1], "b": [5, 1], "c": [6, 1]}
 
 
 @pytest.mark.parametrize("names", [["a", "b"], ["b"]], ids=["all", "some"])
 def test_a_full_snapshot_of_a_text_has_every_name(world: World, names: list[str]) -> None:
-    journal = Journal(world.scribe)
+    journal = Journal(world.client)
     add(world, journal, 1, {"a": ["x" * 5_000], "b": ["y"]})
-    text = Written(canonical({name: ["new"] for name in names}).encode())
+    text = PreEncoded(canonical({name: ["new"] for name in names}).encode())
     entry = add(world, journal, 2, text)
     assert entry.full
-    state = Journal(world.scribe).restore(COUNTERS, "0", before=3)
+    state = Journal(world.client).restore(COUNTERS, "0", before=3)
     assert state.values == {"a": ["x" * 5_000], "b": ["y"]} | {name: ["new"] for name in names}
 
 
 @pytest.mark.rows("O12", "O13")
 def test_a_journaled_operator_writes_only_what_changed(world: World) -> None:
-    journal = Journal(world.scribe)
+    journal = Journal(world.client)
     add(world, journal, 1, {"a": 3, "b": 1})
     entry = add(world, journal, 2, {"a": 4})
     assert not entry.full
@@ -83,7 +83,7 @@ def test_a_journaled_operator_writes_only_what_changed(world: World) -> None:
 
 @pytest.mark.rows("O12", "O14")
 def test_an_operator_that_is_not_journaled_is_always_written_in_full(world: World) -> None:
-    journal = Journal(world.scribe)
+    journal = Journal(world.client)
     entries = [add(world, journal, at, {f"k{at % 3}": at}, CLOCK) for at in range(1, 9)]
     assert all(entry.full for entry in entries)
     assert entries[-1].state == {"k0": 6, "k1": 7, "k2": 8}
@@ -92,7 +92,7 @@ def test_an_operator_that_is_not_journaled_is_always_written_in_full(world: Worl
 
 @pytest.mark.rows("O13", "O16")
 def test_deltas_that_outgrow_the_full_snapshot_are_folded_into_one(world: World) -> None:
-    journal = Journal(world.scribe)
+    journal = Journal(world.client)
     fulls = []
     for number in range(1, 60):
         base = journal.restore(COUNTERS, "0", before=number)
@@ -107,13 +107,13 @@ def test_deltas_that_outgrow_the_full_snapshot_are_folded_into_one(world: World)
 
 
 def test_small_deltas_are_not_folded_early(world: World) -> None:
-    journal = Journal(world.scribe)
+    journal = Journal(world.client)
     entries = [add(world, journal, number, {"a": number}) for number in range(1, 30)]
     assert not any(entry.full for entry in entries)
 
 
 def test_a_value_of_none_removes_the_name(world: World) -> None:
-    journal = Journal(world.scribe)
+    journal = Journal(world.client)
     add(world, journal, 1, {"a": 1, "b": 2})
     add(world, journal, 2, {"a": None})
     assert journal.restore(COUNTERS, "0", before=3).values == {"b": 2}
@@ -127,7 +127,7 @@ def test_a_value_of_none_removes_the_name(world: World) -> None:
 
 @pytest.mark.rows("O16")
 def test_the_state_is_restored_as_of_the_minibatch_before(world: World) -> None:
-    journal = Journal(world.scribe)
+    journal = Journal(world.client)
     for number in (1, 2, 4):
         add(world, journal, number, {"a": number})
     restored = [journal.restore(COUNTERS, "0", before=n).values.get("a") for n in range(1, 7)]
@@ -136,7 +136,7 @@ def test_the_state_is_restored_as_of_the_minibatch_before(world: World) -> None:
 
 @pytest.mark.rows("O19")
 def test_state_is_kept_per_partition_and_found_from_another_process(world: World) -> None:
-    here, elsewhere = Journal(world.scribe), Journal(world.another().scribe)
+    here, elsewhere = Journal(world.client), Journal(world.another().client)
     add(world, here, 1, {"a": 1}, partition="0")
     add(world, here, 1, {"a": 100}, partition="1")
     add(world, here, 2, {"a": 2}, partition="0")
@@ -147,25 +147,25 @@ def test_state_is_kept_per_partition_and_found_from_another_process(world: World
 
 @pytest.mark.rows("S20")
 def test_operators_and_pipelines_do_not_mix(world: World) -> None:
-    journal = Journal(world.scribe)
+    journal = Journal(world.client)
     add(world, journal, 1, {"a": 1})
     add(world, journal, 1, {"a": 2}, journals.watermark_of("charge"))
     other = World(world.path, "payroll")
-    assert Journal(other.scribe).restore(COUNTERS, "0", before=9).values == {}
+    assert Journal(other.client).restore(COUNTERS, "0", before=9).values == {}
     assert journal.restore(COUNTERS, "0", before=9).values == {"a": 1}
     assert journal.restore(journals.watermark_of("charge"), "0", before=9).values == {"a": 2}
     other.close()
 
 
 def test_nothing_is_written_before_complete_says_so(world: World) -> None:
-    journal = Journal(world.scribe)
+    journal = Journal(world.client)
     base = journal.restore(COUNTERS, "0", before=1)
     entry = journal.entry(COUNTERS, "0", 1, base, {"a": 1})
     assert world.tables()["journal"] == 0
     assert journal.restore(COUNTERS, "0", before=2).values == {}
-    [put] = journals.updates("pay", [entry])
+    [put] = journals.journal_updates("pay", [entry])
     assert isinstance(put, Put)
-    assert put.key == key("journal", "pay", "counters", "0", 1)
+    assert put.key == make_key("journal", "pay", "counters", "0", 1)
 
 
 # --- a history that never failed ------------------------------------------------------------------
@@ -180,7 +180,7 @@ def test_a_restored_state_equals_one_that_never_failed(
     noise = random.Random(seed)
     said = f"seed {seed}"
     model: list[dict[str, Any]] = [{}]  # the state after each number
-    warm, stale = Journal(world.scribe), Journal(world.scribe)
+    warm, stale = Journal(world.client), Journal(world.client)
     rows_max = 0
     for number in range(1, 150):
         delta = {
@@ -189,7 +189,7 @@ def test_a_restored_state_equals_one_that_never_failed(
         }
         for back in range(min(3, number)):
             before = number - back
-            for journal in (warm, Journal(world.scribe), *([stale] * (noise.random() < 0.05))):
+            for journal in (warm, Journal(world.client), *([stale] * (noise.random() < 0.05))):
                 restored = journal.restore(operator, "0", before=before).values
                 assert restored == model[before - 1], f"{said}: as of {before}"
         if not delta:  # a minibatch without events of this partition
@@ -198,7 +198,7 @@ def test_a_restored_state_equals_one_that_never_failed(
         for _ in range(noise.randrange(3)):  # attempts that came to nothing
             base = warm.restore(operator, "0", before=number)
             warm.entry(operator, "0", number, base, {"zombie": number})
-        writer = noise.choice([warm, Journal(world.scribe)])
+        writer = noise.choice([warm, Journal(world.client)])
         add(world, writer, number, delta, operator)
         after = {**model[-1], **delta}
         model.append({name: value for name, value in after.items() if value is not None})
@@ -212,14 +212,14 @@ def test_a_restored_state_equals_one_that_never_failed(
 def test_compaction_keeps_two_restorable_points_and_every_minibatch_not_swept(
     world: World,
 ) -> None:
-    journal = Journal(world.scribe)
+    journal = Journal(world.client)
     states: dict[int, dict[str, Any]] = {0: {}}
     dropped: set[int] = set()
     for number in range(1, 120):
         dropped.update(add(world, journal, number, big(number)).drop)
         states[number] = {**states[number - 1], **big(number)}
         for point in range(max(0, number - 2), number + 1):
-            cold = Journal(world.scribe)
+            cold = Journal(world.client)
             assert cold.restore(COUNTERS, "0", before=point + 1).values == states[point]
     assert len(dropped) > 40
     assert sorted(dropped) + numbers(world) == list(range(1, 120))
@@ -227,7 +227,7 @@ def test_compaction_keeps_two_restorable_points_and_every_minibatch_not_swept(
 
 @pytest.mark.rows("O17", "O18")
 def test_a_journal_of_full_snapshots_keeps_only_the_last_few(world: World) -> None:
-    journal = Journal(world.scribe)
+    journal = Journal(world.client)
     for number in range(1, 50):
         add(world, journal, number, {"interval": number}, CLOCK)
         assert len(numbers(world, CLOCK)) <= 3
@@ -239,19 +239,19 @@ def test_a_journal_of_full_snapshots_keeps_only_the_last_few(world: World) -> No
 
 @pytest.mark.rows("S13")
 def test_a_stale_cache_reads_what_came_since_and_gives_the_same_state(world: World) -> None:
-    writer, stale = Journal(world.scribe), Journal(world.another().scribe)
+    writer, stale = Journal(world.client), Journal(world.another().client)
     add(world, writer, 1, {"a": 1})
     assert stale.restore(COUNTERS, "0", before=2).values == {"a": 1}
     for number in range(2, 80):
         add(world, writer, number, {"a": number, **big(number)})
-    cold = Journal(world.scribe).restore(COUNTERS, "0", before=80)
+    cold = Journal(world.client).restore(COUNTERS, "0", before=80)
     assert stale.restore(COUNTERS, "0", before=80).values == cold.values
     assert cold.values["a"] == 79
 
 
 @pytest.mark.rows("S13")
 def test_a_cache_that_is_ahead_of_a_replay_is_not_used_for_it(world: World) -> None:
-    journal = Journal(world.scribe)
+    journal = Journal(world.client)
     for number in (1, 2, 3):
         add(world, journal, number, {"a": number})
     assert journal.restore(COUNTERS, "0", before=4).values == {"a": 3}
@@ -260,7 +260,7 @@ def test_a_cache_that_is_ahead_of_a_replay_is_not_used_for_it(world: World) -> N
 
 
 def test_a_warm_cache_reads_only_what_came_since(world: World) -> None:
-    journal = Journal(world.scribe)
+    journal = Journal(world.client)
     for number in range(1, 20):
         add(world, journal, number, {"a": number})
     before = journal.figures.journal_loaded
@@ -276,14 +276,14 @@ def test_a_warm_cache_reads_only_what_came_since(world: World) -> None:
 
 @pytest.mark.rows("O20")
 def test_figures_tell_what_was_created_and_loaded(world: World) -> None:
-    journal = Journal(world.scribe)
+    journal = Journal(world.client)
     entries = [add(world, journal, number, big(number)) for number in range(1, 40)]
     figures = journal.figures
     fulls = sum(entry.full for entry in entries)
     assert (figures.full_created, figures.journal_created) == (fulls, 39 - fulls)
     assert figures.bytes_created == sum(len(entry.dump()) for entry in entries)
     assert fulls > 0
-    cold = Journal(world.scribe)
+    cold = Journal(world.client)
     state = cold.restore(COUNTERS, "0", before=40)
     loaded = cold.figures.full_loaded + cold.figures.journal_loaded
     assert loaded == len(numbers(world)) == len(state.numbers)
@@ -293,7 +293,7 @@ def test_figures_tell_what_was_created_and_loaded(world: World) -> None:
 
 @pytest.mark.rows("O20")
 def test_loading_takes_time_that_is_counted(world: World) -> None:
-    journal = Journal(world.scribe)
+    journal = Journal(world.client)
     scan = world.store.scan
 
     def slow(*arguments: Any, **options: Any) -> Any:

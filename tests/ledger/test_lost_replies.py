@@ -14,37 +14,44 @@ from typing import Any
 
 import pytest
 
-from ledger.doubles import (
+from semel.ledger.journal import COUNTERS, Journal, State
+from semel.ledger.verbs.parked import (
+    NO_PARKS,
+    parked_key,
+    plan_parking,
+    read_heads,
+    read_parked,
+    resolve_parked,
+)
+from semel.ledger.verbs.partitions import MERGE_EVERY, PartitionClaim
+from semel.ledger.verbs.resends import Resends
+from semel.protocol import Found, ParkedState
+from support.ledger.one_pipeline import (
     DESCRIPTION,
     ELSEWHERE,
     SINK,
     World,
-    holding,
+    claim_of,
     parked,
     report,
+    request,
     settled,
     span,
-    wish,
 )
-from semel.ledger.journal import COUNTERS, Journal, State
-from semel.ledger.parked import NOTHING, parked_key, parking, read_heads, read_parked, resolve
-from semel.ledger.partitions import MERGE_EVERY, Holding
-from semel.ledger.resends import Resends
-from semel.protocol import Found, ParkedState
 
 Act = Callable[[], Any]
 
 
 @dataclass(frozen=True)
 class Verb:
-    """What has to stand before it, given as a function that makes the act; and what it answers."""
+    """The rows before an act, as a function that makes the act; and its answer."""
 
     prepare: Callable[[World], Act]
     answer: Any = None
 
 
 def told(*acts: Act) -> Act:
-    """Do all of it in this order, and give every answer."""
+    """Do all acts in this order, and return every answer."""
     return lambda: tuple(act() for act in acts)
 
 
@@ -75,29 +82,29 @@ def end(world: World) -> Act:
 
 def open_first(world: World) -> Act:
     minibatches = world.begin()
-    return lambda: minibatches.open(wish(0)).text
+    return lambda: minibatches.open(request(0)).text
 
 
 def open_next(world: World) -> Act:
     minibatches = world.begin()
     for batch in (0, 1):
-        opening = minibatches.open(wish(batch))
-        holding(world, opening, 1).claim(span(0, 0, 3))
+        opening = minibatches.open(request(batch))
+        claim_of(world, opening, 1).claim(span(0, 0, 3))
         minibatches.complete(opening, [report()], [SINK])
-    return lambda: minibatches.open(wish(2)).text
+    return lambda: minibatches.open(request(2)).text
 
 
 def open_a_generation(world: World) -> Act:
     minibatches = world.begin()
-    minibatches.complete(minibatches.open(wish(0)), [], [SINK])
-    return lambda: minibatches.open(wish(7, query="another")).text
+    minibatches.complete(minibatches.open(request(0)), [], [SINK])
+    return lambda: minibatches.open(request(7, query="another")).text
 
 
-def hand(world: World) -> Holding:
-    return holding(world, world.begin().open(wish(0)), 1)
+def hand(world: World) -> PartitionClaim:
+    return claim_of(world, world.begin().open(request(0)), 1)
 
 
-def claimed(world: World) -> Holding:
+def claimed(world: World) -> PartitionClaim:
     made = hand(world)
     assert made.claim(span(0, 0, 3)) is Found.NEW
     return made
@@ -110,13 +117,13 @@ def claim(world: World) -> Act:
 
 def claim_and_park(world: World) -> Act:
     made = hand(world)
-    parks = parking("pay", SINK, [parked(1)], {})
+    parks = plan_parking("pay", SINK, [parked(1)], {})
     return lambda: made.claim(span(0, 0, 3), parks)
 
 
 def take_over(world: World) -> Act:
     opening = claimed(world).opening
-    later = holding(world, opening, 2)
+    later = claim_of(world, opening, 2)
     return told(lambda: later.claim(span(0, 0, 3)), later.check)
 
 
@@ -128,8 +135,8 @@ def begin(world: World) -> Act:
 
 def begin_after_a_take_over(world: World) -> Act:
     opening = hand(world).opening
-    holding(world, opening, 1).claim(None)
-    later = holding(world, opening, 2)
+    claim_of(world, opening, 1).claim(None)
+    later = claim_of(world, opening, 2)
     later.claim(None)
     return told(lambda: later.write(intended=span(0, 0, 3)), later.check, lambda: later.next_span)
 
@@ -150,13 +157,13 @@ def settle_and_begin(world: World) -> Act:
 
 def settle_and_park(world: World) -> Act:
     made = claimed(world)
-    parks = parking("pay", SINK, [parked(1)], {})
+    parks = plan_parking("pay", SINK, [parked(1)], {})
     return lambda: made.write(settled=settled(span(0, 0, 3)), parks=parks)
 
 
 def park(world: World) -> Act:
     made = claimed(world)
-    parks = parking("pay", SINK, [parked(1), parked(2, state=ParkedState.WAITING)], {})
+    parks = plan_parking("pay", SINK, [parked(1), parked(2, state=ParkedState.WAITING)], {})
     return lambda: made.write(parks=parks)
 
 
@@ -173,7 +180,7 @@ def withdraw_a_later_span(world: World) -> Act:
 
 def withdraw_and_park(world: World) -> Act:
     made = claimed(world)
-    parks = parking("pay", SINK, [parked(1)], {})
+    parks = plan_parking("pay", SINK, [parked(1)], {})
     return told(lambda: made.write(withdrawn=True, parks=parks), lambda: made.next_span)
 
 
@@ -193,40 +200,40 @@ def merge(world: World) -> Act:
 
 def reopen(world: World) -> Act:
     minibatches = world.begin()
-    opening = minibatches.open(wish(0))
-    holding(world, opening, 1).claim(span(0, 0, 3))
+    opening = minibatches.open(request(0))
+    claim_of(world, opening, 1).claim(span(0, 0, 3))
     minibatches.complete(opening, [report()], [SINK])
-    later = holding(world, world.begin("n2").open(wish(0)), 1)
+    later = claim_of(world, world.begin("n2").open(request(0)), 1)
     assert later.claim(None) is Found.COMPLETE
     return told(lambda: later.reopen(3), later.check)
 
 
 def complete(world: World) -> Act:
     minibatches = world.begin()
-    opening = minibatches.open(wish(0))
+    opening = minibatches.open(request(0))
     for partition in ("0", "1"):
-        made = holding(world, opening, 1, partition=partition, spark_task=int(partition))
+        made = claim_of(world, opening, 1, partition=partition, spark_task=int(partition))
         made.claim(span(0, 0, 3), location="there")
-    entry = Journal(world.scribe).entry(COUNTERS, "0", opening.row.serial, State(), {"a": 3})
+    entry = Journal(world.client).entry(COUNTERS, "0", opening.row.serial, State(), {"a": 3})
     reports = [report(entries=(entry,)), report(partition="1")]
     return lambda: minibatches.complete(opening, reports, [SINK])
 
 
 def resolved(world: World, decision: ParkedState) -> Act:
     made = claimed(world)
-    made.write(parks=parking("pay", SINK, [parked(1)], {}))
+    made.write(parks=plan_parking("pay", SINK, [parked(1)], {}))
     at = parked_key("pay", SINK, parked(1))
-    return lambda: resolve(world.scribe, SINK, at, decision, "ann", "looked").state
+    return lambda: resolve_parked(world.client, SINK, at, decision, "ann", "looked").state
 
 
 def resending(world: World) -> Resends:
     resolved(world, ParkedState.RESEND)()
-    return Resends(world.scribe, SINK, ELSEWHERE)
+    return Resends(world.client, SINK, ELSEWHERE)
 
 
 def claim_a_resend(world: World) -> Act:
     resends = resending(world)
-    [item] = read_parked(world.scribe, SINK)
+    [item] = read_parked(world.client, SINK)
 
     def act() -> object:
         taken = resends.claim(*item)
@@ -238,16 +245,16 @@ def claim_a_resend(world: World) -> Act:
 
 def settle_a_resend(world: World) -> Act:
     resends = resending(world)
-    [item] = read_parked(world.scribe, SINK)
+    [item] = read_parked(world.client, SINK)
     taken = resends.claim(*item)
     assert taken is not None
     return lambda: resends.settle(taken, ParkedState.DELIVERED, "sent", blocks=False)
 
 
 def unblock(world: World) -> Act:
-    claimed(world).write(parks=parking("pay", SINK, [parked(1)], {}))
-    [(_, text)] = read_heads(world.scribe, SINK).values()
-    return lambda: Resends(world.scribe, SINK, ELSEWHERE).unblock(("e", "e"), text)
+    claimed(world).write(parks=plan_parking("pay", SINK, [parked(1)], {}))
+    [(_, text)] = read_heads(world.client, SINK).values()
+    return lambda: Resends(world.client, SINK, ELSEWHERE).unblock(("e", "e"), text)
 
 
 VERBS: dict[str, Verb] = {
@@ -357,7 +364,7 @@ def test_a_withdrawal_that_another_attempt_made_is_not_taken_for_ones_own(tmp_pa
     made = claimed(world)
 
     def replaced() -> None:
-        later = holding(other, made.opening, 2)
+        later = claim_of(other, made.opening, 2)
         later.claim(None)
         later.spans()
         later.write(withdrawn=True)
@@ -366,7 +373,7 @@ def test_a_withdrawal_that_another_attempt_made_is_not_taken_for_ones_own(tmp_pa
     world.store.let_in(lambda: None)
     world.store.let_in(replaced)
     with pytest.raises(Fenced, match="another attempt has it"):
-        made.write(withdrawn=True, parks=NOTHING)
+        made.write(withdrawn=True, parks=NO_PARKS)
 
 
 def test_every_commit_of_a_long_history_is_harmless_when_it_comes_late(tmp_path: Path) -> None:
@@ -375,8 +382,8 @@ def test_every_commit_of_a_long_history_is_harmless_when_it_comes_late(tmp_path:
     for run in range(1, 6):
         minibatches = world.begin(f"n{run}")
         for _ in range(4):
-            opening = minibatches.open(wish(batch))
-            made = holding(world, opening, 1)
+            opening = minibatches.open(request(batch))
+            made = claim_of(world, opening, 1)
             found = made.claim(span(0, 0, 3))
             if found is Found.NEW:
                 made.write(settled=settled(span(0, 0, 3)), intended=span(1, 3, 6))

@@ -1,21 +1,30 @@
-"""Opening minibatches: which one it is, who is fenced by it, and what is swept with it."""
+"""Opening minibatches: which one it is, which runs it fences, and what it sweeps."""
 
 from __future__ import annotations
 
 import pytest
 
-from ledger.doubles import SINK, World, holding, parked, report, settled, span, wish
 from semel.errors import ConfigurationError, Diverged, Fenced
-from semel.events.ids import Minibatch
-from semel.ledger.minibatches import Minibatches, Opening
-from semel.ledger.parked import parking
+from semel.events.event import Minibatch
+from semel.ledger.verbs.open import Minibatches, OpenMinibatch
+from semel.ledger.verbs.parked import plan_parking
 from semel.protocol import Found
+from support.ledger.one_pipeline import (
+    SINK,
+    World,
+    claim_of,
+    parked,
+    report,
+    request,
+    settled,
+    span,
+)
 
 
-def deliver(world: World, minibatches: Minibatches, batch: int, task: int = 1) -> Opening:
+def deliver(world: World, minibatches: Minibatches, batch: int, task: int = 1) -> OpenMinibatch:
     """One minibatch from open to complete, with one partition of three events."""
-    opening = minibatches.open(wish(batch))
-    hand = holding(world, opening, task)
+    opening = minibatches.open(request(batch))
+    hand = claim_of(world, opening, task)
     hand.claim(span(0, 0, 3))
     osn = opening.standing(SINK, "0").osn + 3
     run = opening.row.run
@@ -28,9 +37,9 @@ def deliver(world: World, minibatches: Minibatches, batch: int, task: int = 1) -
 
 @pytest.mark.rows("S5")
 def test_the_same_batch_opened_again_is_the_same_minibatch(world: World) -> None:
-    first = world.begin("n1").open(wish(0))
+    first = world.begin("n1").open(request(0))
     world.store.forget()
-    again = world.begin("n2").open(wish(0))
+    again = world.begin("n2").open(request(0))
     assert (again.row.minibatch, again.row.serial) == (first.row.minibatch, first.row.serial)
     assert again.first_of_run
     assert not again.new_generation
@@ -38,9 +47,9 @@ def test_the_same_batch_opened_again_is_the_same_minibatch(world: World) -> None
 
 def test_the_same_batch_opened_again_by_the_same_run_costs_no_commit(world: World) -> None:
     minibatches = world.begin()
-    first = minibatches.open(wish(0))
+    first = minibatches.open(request(0))
     world.store.forget()
-    again = minibatches.open(wish(0))
+    again = minibatches.open(request(0))
     assert again.text == first.text
     assert not world.store.asked
     assert not again.first_of_run
@@ -50,7 +59,7 @@ def test_the_same_batch_opened_again_by_the_same_run_costs_no_commit(world: Worl
 def test_the_next_batch_is_the_next_minibatch(world: World) -> None:
     minibatches = world.begin()
     first = deliver(world, minibatches, 0)
-    second = minibatches.open(wish(1))
+    second = minibatches.open(request(1))
     assert second.row.minibatch == Minibatch(1, 1)
     assert second.row.serial == first.row.serial + 1
     assert not second.new_generation
@@ -62,7 +71,7 @@ def test_another_query_or_a_gap_in_batch_ids_begins_a_generation(
 ) -> None:
     minibatches = world.begin()
     last = [deliver(world, minibatches, each) for each in range(4)][-1]
-    fresh = world.begin("n2").open(wish(batch, query=query))
+    fresh = world.begin("n2").open(request(batch, query=query))
     assert fresh.row.minibatch == Minibatch(2, batch)
     assert fresh.row.serial == last.row.serial + 1
     assert fresh.new_generation
@@ -75,44 +84,44 @@ def test_counted_ids_refuse_a_lost_checkpoint(world: World, query: str) -> None:
         deliver(world, minibatches, each)
     before = world.store.contents()
     with pytest.raises(ConfigurationError, match=r"'pay'.*checkpoint.*Restore"):
-        minibatches.open(wish(0, query=query, survives_lost_checkpoint=False))
+        minibatches.open(request(0, query=query, survives_lost_checkpoint=False))
     assert world.store.contents() == before
-    assert minibatches.open(wish(4, survives_lost_checkpoint=False)).row.minibatch.batch == 4
+    assert minibatches.open(request(4, survives_lost_checkpoint=False)).row.minibatch.batch == 4
 
 
 def test_going_on_past_an_incomplete_minibatch_is_diverged(world: World) -> None:
     minibatches = world.begin()
     deliver(world, minibatches, 0)
-    minibatches.open(wish(1))
+    minibatches.open(request(1))
     before = world.store.contents()
     with pytest.raises(Diverged, match=r"batch 2.*the minibatch before it is not complete"):
-        minibatches.open(wish(2))
+        minibatches.open(request(2))
     assert world.store.contents() == before
 
 
 def test_an_opening_says_for_which_sinks_an_entity_is_blocked(world: World) -> None:
     minibatches = world.begin()
-    opening = minibatches.open(wish(0, SINK, "mail"))
-    parks = parking("pay", SINK, [parked(1)], {})
-    hand = holding(world, opening, 1)
+    opening = minibatches.open(request(0, SINK, "mail"))
+    parks = plan_parking("pay", SINK, [parked(1)], {})
+    hand = claim_of(world, opening, 1)
     hand.claim(span(0, 0, 3))
     hand.write(settled=settled(span(0, 0, 3)), parks=parks)
     assert opening.row.blocked == ()
-    again = world.begin("n2").open(wish(0, SINK, "mail"))
+    again = world.begin("n2").open(request(0, SINK, "mail"))
     assert again.row.blocked == (SINK,)
 
 
-# --- who is fenced --------------------------------------------------------------------------------
+# --- fenced runs ---------------------------------------------------------------------------------
 
 
 @pytest.mark.rows("A17")
 def test_an_older_run_cannot_open_what_a_later_run_has(world: World) -> None:
     old = world.begin("n1")
     deliver(world, old, 0)
-    world.begin("n2").open(wish(1))
+    world.begin("n2").open(request(1))
     before = world.store.contents()
     with pytest.raises(Fenced, match="run 1 was replaced by run 2"):
-        old.open(wish(1))
+        old.open(request(1))
     assert world.store.contents() == before
 
 
@@ -120,32 +129,32 @@ def test_an_older_run_cannot_open_what_a_later_run_has(world: World) -> None:
 def test_an_older_run_that_is_overtaken_while_it_opens_is_fenced(world: World) -> None:
     other = world.another()
     old = world.begin("n1")
-    world.store.let_in(lambda: other.begin("n2").open(wish(0)))
+    world.store.let_in(lambda: other.begin("n2").open(request(0)))
     with pytest.raises(Fenced):
-        old.open(wish(0))
+        old.open(request(0))
 
 
 @pytest.mark.rows("A17", "S19")
 def test_the_first_open_of_a_run_fences_every_task_of_the_run_before(world: World) -> None:
-    opening = world.begin("n1").open(wish(0))
-    hand = holding(world, opening, 1)
+    opening = world.begin("n1").open(request(0))
+    hand = claim_of(world, opening, 1)
     hand.claim(span(0, 0, 3))
-    world.begin("n2").open(wish(0))
+    world.begin("n2").open(request(0))
     before = world.store.contents()
-    with pytest.raises(Fenced, match="the driver has gone on"):
+    with pytest.raises(Fenced, match="the driver opened another minibatch"):
         hand.write(settled=settled(span(0, 0, 3)))
-    with pytest.raises(Fenced, match="the driver has gone on"):
+    with pytest.raises(Fenced, match="the driver opened another minibatch"):
         hand.check()
-    with pytest.raises(Fenced, match="the driver has gone on"):
-        holding(world, opening, 9).claim(None)
+    with pytest.raises(Fenced, match="the driver opened another minibatch"):
+        claim_of(world, opening, 9).claim(None)
     assert world.store.contents() == before
 
 
 @pytest.mark.rows("A17")
 def test_a_task_is_fenced_also_when_the_rows_it_would_look_for_were_swept(world: World) -> None:
     minibatches = world.begin()
-    opening = minibatches.open(wish(0))
-    hand = holding(world, opening, 1)
+    opening = minibatches.open(request(0))
+    hand = claim_of(world, opening, 1)
     hand.claim(span(0, 0, 3))
     minibatches.complete(opening, [report()], [SINK])
     for batch in (1, 2, 3):
@@ -156,8 +165,8 @@ def test_a_task_is_fenced_also_when_the_rows_it_would_look_for_were_swept(world:
         lambda: hand.write(settled=settled(span(0, 0, 3))),
         lambda: hand.write(withdrawn=True),
         hand.check,
-        lambda: holding(world, opening, 1).claim(span(0, 0, 3)),
-        lambda: holding(world, opening, 5, partition="never seen").claim(None),
+        lambda: claim_of(world, opening, 1).claim(span(0, 0, 3)),
+        lambda: claim_of(world, opening, 5, partition="never seen").claim(None),
     ):
         with pytest.raises(Fenced):
             act()
@@ -167,14 +176,14 @@ def test_a_task_is_fenced_also_when_the_rows_it_would_look_for_were_swept(world:
 @pytest.mark.rows("A7")
 def test_no_task_can_act_on_a_minibatch_once_it_is_complete(world: World) -> None:
     minibatches = world.begin()
-    opening = minibatches.open(wish(0))
-    hand = holding(world, opening, 1)
+    opening = minibatches.open(request(0))
+    hand = claim_of(world, opening, 1)
     hand.claim(span(0, 0, 3))
     minibatches.complete(opening, [report()], [SINK])
     with pytest.raises(Fenced):
         hand.write(settled=settled(span(0, 0, 3)))
     with pytest.raises(Fenced):
-        holding(world, opening, 2).claim(None)
+        claim_of(world, opening, 2).claim(None)
 
 
 # --- sweeping -------------------------------------------------------------------------------------
@@ -196,7 +205,7 @@ def test_rows_of_a_minibatch_are_swept_when_the_next_but_one_opens(world: World)
     deliver(world, minibatches, 1)
     assert kept(world) == {"streams": {"a0", "a1"}, "events": {"a0", "a1"}}
     world.store.forget()
-    minibatches.open(wish(2))
+    minibatches.open(request(2))
     assert kept(world) == {"streams": {"a1"}, "events": {"a1"}}
     assert len(world.store.asked) == 1
 
@@ -206,11 +215,11 @@ def test_nothing_is_swept_while_the_same_minibatch_is_opened_again(world: World)
     minibatches = world.begin()
     for batch in (0, 1):
         deliver(world, minibatches, batch)
-    opening = minibatches.open(wish(2))
-    holding(world, opening, 1).claim(span(0, 0, 3))
+    opening = minibatches.open(request(2))
+    claim_of(world, opening, 1).claim(span(0, 0, 3))
     before = kept(world)
     for nonce in ("n2", "n3", "n4"):
-        world.begin(nonce).open(wish(2))
+        world.begin(nonce).open(request(2))
     assert kept(world) == before == {"streams": {"a1", "a2"}, "events": {"a1", "a2"}}
 
 
@@ -223,5 +232,5 @@ def test_sweeping_leaves_other_pipelines_and_their_batches_alone(world: World) -
     for batch in range(4):
         deliver(world, minibatches, batch)
     assert [at.key for at in other.store.contents() if at.key.startswith("payroll/charge/a1/a0")]
-    assert holding(other, other.begin("n2").open(wish(0)), 1).claim(None) is Found.COMPLETE
+    assert claim_of(other, other.begin("n2").open(request(0)), 1).claim(None) is Found.COMPLETE
     other.close()

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from delivery.world import World
-from ledger.older import INPUTS, load, read, restored
 from semel.ledger import Ledger, open_store
 from semel.ledger.rows import OpenRow
-from semel.ledger.store import Store
+from semel.ledger.store.commit import Store
 from semel.protocol import ParkedState
+from support.ledger.crashed_pipelines import INPUTS, load, read, restored
+from support.pipeline import World
 
 SURVIVES = ("given", "increasing", "position")
 
@@ -40,7 +40,7 @@ def go_on(world: World) -> None:
 
 
 def decide(world: World) -> None:
-    """A person looks at each destination and says what became of every parked event."""
+    """A person looks at each destination and resolves every parked event."""
     for sink, destination in world.destinations.items():
         for _, row in world.parked_rows(sink):
             if row.state in (ParkedState.HELD, ParkedState.REJECTED):
@@ -125,8 +125,8 @@ def test_the_ledger_of_0_1_answers_before_and_after_it_is_continued(
     ledger = Ledger(store)
     assert sorted(ledger.pipelines()) == sorted(INPUTS)
     summary = ledger.summary(name)
-    assert summary["complete"] is False
-    assert summary["sinks"]["post"]["parked"]["held"] == 1
+    assert summary.complete is False
+    assert summary.sinks["post"].parked[ParkedState.HELD] == 1
     assert len(ledger.parked(name)) > 2
     older, first = OLD_AND_HELD[name]
     assert states(ledger, name, older) == dict.fromkeys(ALL, "handled")
@@ -135,7 +135,7 @@ def test_the_ledger_of_0_1_answers_before_and_after_it_is_continued(
     assert set(held.values()) == {"delivered"}
     world = crashed(name, store)
     go_on(world)
-    assert ledger.summary(name)["complete"] is True
+    assert ledger.summary(name).complete is True
     assert states(ledger, name, older) == dict.fromkeys(ALL, "handled")
     assert states(ledger, name, first)["post"] == "in doubt"
     world.resolve(INPUTS[name][-2].split()[0], "discarded", "post")

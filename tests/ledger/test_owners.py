@@ -1,4 +1,4 @@
-"""Who runs a pipeline: run numbers, what may not change under a name, and the heartbeat."""
+"""Runs of a pipeline: run numbers, what may not change under a name, and the heartbeat."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from ledger.doubles import DESCRIPTION, ELSEWHERE, SINK, World
 from semel.errors import ConfigurationError, Fenced
 from semel.ledger import payloads
-from semel.ledger.keys import key
-from semel.ledger.owners import OwnerRow, enter, leave, starting
-from semel.ledger.processes import Process
+from semel.ledger.keys import make_key
+from semel.ledger.verbs.runs import OwnerRow, forget_start, register_start, starting_pipeline
+from semel.runtime import Process
+from support.ledger.one_pipeline import DESCRIPTION, ELSEWHERE, SINK, World
 
 LEASE_S = 10.0
 
@@ -95,7 +95,7 @@ def test_a_further_sink_is_accepted_and_remembered(world: World) -> None:
     world.owners.register(DESCRIPTION, ELSEWHERE, "n1")
     mail = {"mail": {"capability": "opaque"}}
     assert world.owners.register(changed(sinks=mail), ELSEWHERE, "n2") == 2
-    recorded = payloads.load(world.store.contents()[key("pipelines", "pay")])
+    recorded = payloads.load(world.store.contents()[make_key("pipelines", "pay")])
     assert recorded["sinks"] == {**DESCRIPTION["sinks"], **mail}
     with pytest.raises(ConfigurationError, match="sink 'mail'"):
         world.owners.register(changed(sinks={"mail": {"capability": "x"}}), ELSEWHERE, "n3")
@@ -107,7 +107,7 @@ def test_two_that_add_a_sink_at_once_lose_neither(world: World) -> None:
     mail, text = {"mail": {"capability": "opaque"}}, {"text": {"capability": "opaque"}}
     world.store.let_in(lambda: other.owners.register(changed(sinks=mail), ELSEWHERE, "n2"))
     world.owners.register(changed(sinks=text), ELSEWHERE, "n3")
-    recorded = payloads.load(world.store.contents()[key("pipelines", "pay")])
+    recorded = payloads.load(world.store.contents()[make_key("pipelines", "pay")])
     assert recorded["sinks"].keys() == {SINK, "mail", "text"}
 
 
@@ -186,7 +186,7 @@ def test_nobody_waits_for_a_name_that_is_free(world: World) -> None:
 def test_a_start_of_the_own_process_is_alive_as_long_as_it_is_active(world: World) -> None:
     me, active = Process.here(), [True]
     world.owners.register(DESCRIPTION, me, "n1")
-    enter("n1", lambda: bool(active))
+    register_start("n1", lambda: bool(active))
     try:
         assert world.owners.alive(me, LEASE_S)
         active.clear()
@@ -194,7 +194,7 @@ def test_a_start_of_the_own_process_is_alive_as_long_as_it_is_active(world: Worl
         active.append(True)
         assert world.owners.alive(me, LEASE_S)
     finally:
-        leave("n1")
+        forget_start("n1")
     assert not world.owners.alive(me, LEASE_S)
     assert not world.clock.slept, "of the own process it is known at once"
 
@@ -202,14 +202,14 @@ def test_a_start_of_the_own_process_is_alive_as_long_as_it_is_active(world: Worl
 def test_a_start_of_the_own_process_that_ended_or_was_replaced_is_not_alive(world: World) -> None:
     me = Process.here()
     run = world.owners.register(DESCRIPTION, me, "n1")
-    enter("n1", lambda: True)
+    register_start("n1", lambda: True)
     try:
         world.owners.beat(run, "n1", ended=True)
         assert not world.owners.alive(me, LEASE_S)
         world.owners.register(DESCRIPTION, me, "n2")
         assert not world.owners.alive(me, LEASE_S)
     finally:
-        leave("n1")
+        forget_start("n1")
 
 
 def test_threads_start_a_pipeline_one_by_one_and_other_pipelines_at_once(world: World) -> None:
@@ -217,14 +217,14 @@ def test_threads_start_a_pipeline_one_by_one_and_other_pipelines_at_once(world: 
 
     def start() -> None:
         began.set()
-        with starting("ledger", "pay"):
+        with starting_pipeline("ledger", "pay"):
             went_on.set()
 
-    with starting("ledger", "pay"):
+    with starting_pipeline("ledger", "pay"):
         thread = threading.Thread(target=start)
         thread.start()
         assert began.wait(5)
-        with starting("ledger", "other"), starting("another ledger", "pay"):
+        with starting_pipeline("ledger", "other"), starting_pipeline("another ledger", "pay"):
             assert not went_on.wait(0.2)
     assert went_on.wait(5)
     thread.join()
@@ -233,7 +233,7 @@ def test_threads_start_a_pipeline_one_by_one_and_other_pipelines_at_once(world: 
 @pytest.mark.rows("A18")
 def test_a_process_known_to_be_gone_is_not_waited_for(world: World) -> None:
     code = (
-        "import json, sys; from semel.ledger.processes import Process;"
+        "import json, sys; from semel.runtime import Process;"
         "print(json.dumps(Process.here().to_json()), flush=True); sys.stdin.read()"
     )
     child = subprocess.Popen(
@@ -241,7 +241,7 @@ def test_a_process_known_to_be_gone_is_not_waited_for(world: World) -> None:
     )
     assert child.stdin is not None
     assert child.stdout is not None
-    process = Process.from_json(json.loads(child.stdout.readline()))
+    process = Process(**json.loads(child.stdout.readline()))
     world.owners.register(DESCRIPTION, process, "n1")
     assert not process.gone()
     assert not world.owners.alive(Process.here(), LEASE_S)
@@ -260,7 +260,7 @@ def test_of_a_process_of_another_machine_nobody_knows_that_it_is_gone() -> None:
     assert not here.gone()
     assert Process(here.host, here.boot, here.pid, "1").gone()
     assert not Process(here.host, "", here.pid, "1").gone()
-    assert Process.from_json(json.loads(json.dumps(here.to_json()))) == here
+    assert Process(**json.loads(json.dumps(here.to_json()))) == here
 
 
 def test_of_a_process_of_another_container_nobody_knows_that_it_is_gone(

@@ -1,4 +1,4 @@
-"""Payloads give back what was put in, and equal values are equal text."""
+"""Payloads return the value that was written, and equal values are equal text."""
 
 from __future__ import annotations
 

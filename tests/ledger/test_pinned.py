@@ -16,9 +16,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from delivery.world import World
-from ledger.older import load
-from ledger.pinned import (
+from semel.ledger import open_store
+from semel.ledger.inspect.check import check_ledger
+from semel.ledger.store.commit import Store
+from semel.verify.simulator.cluster import MemoryStore
+from support.ledger.crashed_pipelines import load
+from support.ledger.pinned_ledgers import (
     CASES,
     FILED,
     IDENTITIES,
@@ -37,10 +40,7 @@ from ledger.pinned import (
     rows_and_states,
     without_places,
 )
-from semel.ledger import open_store
-from semel.ledger.checking import check_ledger
-from semel.ledger.store import Store
-from semel.verify.memory import MemoryStore
+from support.pipeline import World
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
@@ -60,7 +60,7 @@ def had(world: World) -> dict[str, list[str]]:
 
 
 def continued(state: str, name: str, store: Store, steps: list[Step] | None = None) -> list[str]:
-    """Start the query again, deliver all that follows, and say what is wrong then."""
+    """Start the query again, deliver all that follows, and return what is wrong then."""
     world = left(state, name, store)
     before = had(world)
     go_on(world, rest_of(state, name) if steps is None else steps)
@@ -81,11 +81,11 @@ def kept(state: str) -> Store:
     return store
 
 
-# -- what was left
+# -- the fixture
 
 
 def words_of(state: str) -> set[str]:
-    """Give every state that a row is in, with its table."""
+    """Return every state that a row is in, with its table."""
     found = set()
     for row in read_state(state)[0]:
         payload = json.loads(row.payload)
@@ -208,11 +208,11 @@ def test_a_checkpoint_that_is_lost_then_repeats_nothing_either(state: str, name:
     assert continued(state, name, kept(state), steps) == []
 
 
-# -- what is planted is found
+# -- planted violations are found
 
 
 def planted(state: str, table: str, start: str) -> Store:
-    """Give a ledger that has lost the rows of a table that begin so."""
+    """Return a ledger that has lost the rows of a table that begin so."""
     rows = read_state(state)[0]
     stay = [row for row in rows if row.key.table != table or not row.key.key.startswith(start)]
     assert len(stay) < len(rows)

@@ -1,4 +1,4 @@
-"""Whether a process lives, and what time it is, as the kernel says and not as /proc shows."""
+"""Whether a process is alive, and the time, from the kernel and not from /proc."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ from collections.abc import Iterator
 
 import pytest
 
-from semel.ledger.clock import SystemClock
-from semel.ledger.processes import Process
+from semel.runtime import Process, SystemClock
 
 NAMING = (
-    "import json, sys; from semel.ledger.processes import Process;"
+    "import json, sys; from semel.runtime import Process;"
     "print(json.dumps(Process.here().to_json()), flush=True); sys.stdin.read()"
 )
 ASKING = (
-    "import json, os, sys; from semel.ledger.processes import Process;"
+    "import json, os, sys; from semel.runtime import Process;"
     "os.setgroups([]); os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[2]));"
     "print(os.path.exists('/proc/' + str(json.loads(sys.argv[1])['pid'])),"
-    " Process.from_json(json.loads(sys.argv[1])).gone())"
+    " Process(**json.loads(sys.argv[1])).gone())"
 )
 
 
 def privileged(*command: str) -> str:
-    """Run a command that only root may; give what it says."""
+    """Run a command that only root may run; return its output."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if os.getuid() != 0 or done.returncode:
         pytest.skip(f"only root may: {done.stderr}")
@@ -41,12 +40,12 @@ def living() -> Iterator[Process]:
         [sys.executable, "-c", NAMING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert child.stdout is not None
-    yield Process.from_json(json.loads(child.stdout.readline()))
+    yield Process(**json.loads(child.stdout.readline()))
     child.communicate("")
 
 
 def hidden(process: Process) -> str:
-    """Ask as another user, where /proc hides what is not one's own."""
+    """Ask as another user, where /proc hides processes of other users."""
     nobody = str(pwd.getpwnam("nobody").pw_uid)
     mount = 'mount -t proc -o hidepid=2 proc /proc && exec "$@"'
     asks = [sys.executable, "-c", ASKING, json.dumps(process.to_json()), nobody]
@@ -69,7 +68,7 @@ def test_a_process_that_has_ended_is_gone_also_where_proc_hides(living: Process)
 def test_a_process_that_nobody_has_waited_for_yet_is_gone() -> None:
     child = subprocess.Popen([sys.executable, "-c", NAMING], stdin=-1, stdout=-1, text=True)
     assert child.stdout is not None
-    process = Process.from_json(json.loads(child.stdout.readline()))
+    process = Process(**json.loads(child.stdout.readline()))
     child.kill()
     ends = time.monotonic() + 10
     while not process.gone():
@@ -88,6 +87,6 @@ def test_a_lease_runs_out_while_the_machine_is_suspended(monkeypatch: pytest.Mon
 
 def test_the_clock_of_leases_counts_suspended_time() -> None:
     """In a time namespace whose boot was a day ago by the one clock, and just now by the other."""
-    asks = "import time; from semel.ledger.clock import SystemClock as S; print(S().monotonic())"
+    asks = "import time; from semel.runtime import SystemClock as S; print(S().monotonic())"
     apart = ("unshare", "--fork", "--time", "--boottime", "86400000")
     assert float(privileged(*apart, sys.executable, "-c", asks)) > 86_400_000

@@ -1,4 +1,4 @@
-"""What is final and older than `remember` goes, and nothing else does."""
+"""Final rows older than `remember` are pruned, and no others."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from delivery.witnesses import after
-from delivery.world import GIVEN, world_like
-from ledger.delivering import Driver, payments
-from ledger.doubles import SINK, World, holding, parked, span, wish
 from semel.events import Given
 from semel.ledger.journal import Journal, watermark_of
-from semel.ledger.parked import parking, read_parked
-from semel.ledger.pruning import Pruning
+from semel.ledger.verbs.parked import plan_parking, read_parked
+from semel.ledger.verbs.pruning import Pruning
 from semel.protocol import ParkedState
 from semel.sinks import sink
+from support.destinations import after
+from support.ledger.one_pipeline import SINK, World, claim_of, parked, request, span
+from support.ledger.small_driver import Driver, payments
+from support.pipeline import GIVEN, world_like
 
 DAY_S = 86_400.0
 
@@ -31,10 +31,10 @@ def test_remembered_id_sets_are_kept_for_a_while_and_then_dropped(world: World) 
     for batch in range(120):
         driver.minibatch(batch, {"0": payments(batch * 20, 20)})
         world.clock.move(DAY_S)
-        Pruning(world.scribe).run(["w"])
+        Pruning(world.client).run(["w"])
         most.append(world.tables()["journal"])
     assert max(most) == most[-1] == 7 + 1  # the sets, and the mark that older ones are forgotten
-    kept = Journal(world.scribe).restore(watermark_of("w"), "0", before=10**9).values
+    kept = Journal(world.client).restore(watermark_of("w"), "0", before=10**9).values
     sets = [name for name in kept if name.isdecimal()]
     assert sorted(sets, key=int) == [str(number) for number in range(114, 121)]
     assert kept["forgot"] == 1  # of the first generation
@@ -52,29 +52,29 @@ def test_watermarks_of_increasing_ids_are_never_pruned(world: World) -> None:
         value = {**rows[0], "c": str(serial), "id": batch}
         batched = type(payments(0, 1)).from_pylist([value])
         driver.minibatch(batch, {"0": batched})
-    before = Journal(world.scribe).restore(watermark_of("w"), "0", before=99).values
+    before = Journal(world.client).restore(watermark_of("w"), "0", before=99).values
     assert before.keys() == {"1", "2", "3"}
     world.clock.move(100 * DAY_S)
-    Pruning(world.scribe).run(["w"])
-    assert Journal(world.scribe).restore(watermark_of("w"), "0", before=99).values == before
+    Pruning(world.client).run(["w"])
+    assert Journal(world.client).restore(watermark_of("w"), "0", before=99).values == before
 
 
 @pytest.mark.parametrize("state", ParkedState)
 def test_a_parked_event_goes_only_when_it_is_final_and_old(
     world: World, state: ParkedState
 ) -> None:
-    hand = holding(world, world.begin().open(wish(0)), 1)
+    hand = claim_of(world, world.begin().open(request(0)), 1)
     hand.claim(span(0, 0, 3))
-    hand.write(parks=parking("pay", SINK, [parked(1, state=state)], {}))
+    hand.write(parks=plan_parking("pay", SINK, [parked(1, state=state)], {}))
     remember_s = world.clock.wall()
     world.clock.move(1.0)
-    assert Pruning(world.scribe, remember_s).run([SINK]) == 0  # it can still be replayed
+    assert Pruning(world.client, remember_s).run([SINK]) == 0  # it can still be replayed
     world.clock.move(-1.0)
-    world.begin("n2").open(replace(wish(0), query="another"))
-    assert Pruning(world.scribe, remember_s).run([SINK]) == 0
+    world.begin("n2").open(replace(request(0), query="another"))
+    assert Pruning(world.client, remember_s).run([SINK]) == 0
     world.clock.move(1.0)
-    assert Pruning(world.scribe, remember_s).run([SINK]) == state.final
-    assert len(read_parked(world.scribe, SINK)) == (not state.final)
+    assert Pruning(world.client, remember_s).run([SINK]) == state.final
+    assert len(read_parked(world.client, SINK)) == (not state.final)
 
 
 def test_sets_are_forgotten_after_a_lost_checkpoint_too_but_those_that_may_come_again() -> None:
@@ -85,12 +85,12 @@ def test_sets_are_forgotten_after_a_lost_checkpoint_too_but_those_that_may_come_
     for batch in range(1, 20):
         pipeline.minibatch(batch, f"a{10 + batch}", "q2")
     pipeline.clock.move(3 * 7 * DAY_S)
-    Pruning(pipeline.scribe).run(["out"])
+    Pruning(pipeline.client).run(["out"])
     assert pipeline.store.size("journal")[0] == 2  # the mark, and the set of before the loss
     pipeline.minibatch(20, "b2 a50", "q2")
     assert pipeline.out.seen.endswith("a29 a50")
     pipeline.start()
-    pipeline.minibatch(0, "a50", "q3")  # lost once more: what was kept for the loss before goes
+    pipeline.minibatch(0, "a50", "q3")  # lost again: the old sets are removed
     assert pipeline.store.size("journal")[0] == 2  # the mark, and the set of a50
 
 
@@ -103,9 +103,9 @@ def test_a_run_that_was_replaced_while_it_pruned_forgets_nothing_more() -> None:
 
     def replaced() -> None:
         pipeline.start()
-        pipeline.minibatch(0, "a1 b2 c9", "q2")  # the checkpoint was lost; it has met what is known
+        pipeline.minibatch(0, "a1 b2 c9", "q2")  # the checkpoint was lost; known ids are met
 
     pipeline.store.script.append(after(replaced))
-    Pruning(pipeline.scribe).run(["out"])
+    Pruning(pipeline.client).run(["out"])
     pipeline.minibatch(1, "a3 b4 a5 b6 a7", "q2")
     assert pipeline.out.seen == "a1 b2 a3 b4 a5 b6 c9 a7"

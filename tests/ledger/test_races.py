@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from ledger.doubles import (
+from semel.errors import Fenced
+from semel.events.event import Attempt
+from support.ledger.one_pipeline import (
     World,
+    claim_of,
     claim_of_one_process,
-    holding,
+    request,
     run_of_one_process,
     settled,
     span,
     stream_row,
-    wish,
 )
-from semel.errors import Fenced
-from semel.events.ids import Attempt
 
 MANY = 8
 
@@ -51,7 +51,7 @@ def test_of_many_attempts_at_a_partition_exactly_one_finds_it_new(
 ) -> None:
     minibatches = world.begin()
     for batch in range(4):
-        opening = minibatches.open(wish(batch))
+        opening = minibatches.open(request(batch))
         path = str(world.path)
         found = all_of(many, claim_of_one_process, *((path, opening, task) for task in range(MANY)))
         outcomes = [outcome for _, outcome in found]
@@ -64,7 +64,7 @@ def test_of_many_attempts_at_a_partition_exactly_one_finds_it_new(
 
 
 def _report(osn: int) -> Any:
-    from ledger.doubles import report
+    from support.ledger.one_pipeline import report
 
     return report(MANY - 1, osn=osn + 3)
 
@@ -81,14 +81,14 @@ def test_of_many_registrations_each_gets_a_number_of_its_own(world: World, many:
 
 @pytest.mark.rows("S19", "A17")
 def test_while_attempts_replace_each_other_no_span_is_settled_by_two(world: World) -> None:
-    opening = world.begin().open(wish(0))
+    opening = world.begin().open(request(0))
 
     def act(task: int) -> list[int]:
-        """Settle spans one by one until somebody else has the partition; give those settled."""
+        """Settle spans one by one until another attempt has the partition; return those settled."""
         own = World(world.path)
         mine: list[int] = []
         try:
-            hand = holding(own, opening, task)
+            hand = claim_of(own, opening, task)
             hand.claim(None)
             hand.spans()
             while hand.next_span < 60:

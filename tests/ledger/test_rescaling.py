@@ -1,4 +1,4 @@
-"""The number of partitions changes only between minibatches, and nobody's state is left behind."""
+"""The number of partitions changes only between minibatches, and no entity loses its state."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from semel.events import (
     bucket_name,
     sort,
 )
-from semel.ledger.checking import check_ledger
+from semel.ledger.client import LedgerClient
+from semel.ledger.inspect.check import check_ledger
 from semel.ledger.journal import Journal
-from semel.ledger.processes import Process
-from semel.ledger.rescaling import rescale
-from semel.ledger.scribe import Scribe
-from semel.ledger.stores import open_store
+from semel.ledger.store.opening import open_store
+from semel.ledger.verbs.rescale import rescale_pipeline
+from semel.runtime import Process
 from semel.sinks import Function
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from semel.events import Event
-    from semel.ledger.store import Requirement, Store, Update
+    from semel.ledger.store.commit import Requirement, Store, Update
 
 CUSTOMERS = [f"customer-{number}" for number in range(40)]
 COUNTER = Counter(entity="customer")
@@ -46,16 +46,16 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 class Pipeline:
-    """A pipeline that remembers the ids its sink was given."""
+    """A pipeline that remembers the ids that its sink got."""
 
     def __init__(self, store: Store, partitions: int, identity: Identity = COUNTER) -> None:
         self.given: list[tuple[str, object]] = []
         self.sink = Function(name="sink", function=self._take, window=10_000)
         self.identity = identity
         self.partitions = partitions
-        self.scribe = Scribe(store, "pipeline")
+        self.client = LedgerClient(store, "pipeline")
         self.driver = Driver(
-            self.scribe, [self.sink], self.identity, ME, f"run-{partitions}", partitions=partitions
+            self.client, [self.sink], self.identity, ME, f"run-{partitions}", partitions=partitions
         )
         self.driver.start()
 
@@ -84,7 +84,7 @@ class Pipeline:
                 ME,
                 place,
             )
-            delivery = PartitionDelivery(assignment, [self.sink], self.scribe, Journal(self.scribe))
+            delivery = PartitionDelivery(assignment, [self.sink], self.client, Journal(self.client))
             reports += delivery.run([part])
         if complete:
             self.driver.end(opening, reports)
@@ -108,7 +108,7 @@ def test_every_entity_goes_on_counting_in_its_new_partition(store: Store) -> Non
     first = Pipeline(store, 3)
     first.minibatch(0)
     first.minibatch(1)
-    rescale(first.scribe, 5)
+    rescale_pipeline(first.client, 5)
     second = Pipeline(store, 5)
     second.minibatch(2)
     assert sorted(second.given) == sorted((customer, 3) for customer in CUSTOMERS)
@@ -127,7 +127,7 @@ def test_an_open_minibatch_is_not_rescaled(store: Store) -> None:
     pipeline = Pipeline(store, 3)
     pipeline.minibatch(0, complete=False)
     with pytest.raises(ConfigurationError, match="not complete"):
-        rescale(pipeline.scribe, 5)
+        rescale_pipeline(pipeline.client, 5)
 
 
 @pytest.mark.parametrize("commits", [0, 1, 2])
@@ -136,12 +136,12 @@ def test_a_crash_before_the_switch_leaves_the_old_number_in_force(
 ) -> None:
     first = Pipeline(store, 3)
     first.minibatch(0)
-    dying = Scribe(_Dies(store, commits), "pipeline", patience_s=0.0)
+    dying = LedgerClient(_Dies(store, commits), "pipeline", patience_s=0.0)
     with pytest.raises(LedgerUnavailable):
-        rescale(dying, 5)
+        rescale_pipeline(dying, 5)
     again = Pipeline(store, 3)
     again.minibatch(1)
-    rescale(again.scribe, 5)
+    rescale_pipeline(again.client, 5)
     after = Pipeline(store, 5)
     after.minibatch(2)
     assert sorted(after.given) == sorted((customer, 3) for customer in CUSTOMERS)
@@ -155,7 +155,7 @@ def test_ids_that_are_remembered_packed_follow_their_entities(store: Store) -> N
     first = Pipeline(store, 2, identity)
     first.deliver("query", 0, payments)
     assert len(first.given) == 5_000
-    rescale(first.scribe, 3)
+    rescale_pipeline(first.client, 3)
     second = Pipeline(store, 3, identity)
     second.deliver("another query, because the checkpoint was lost", 0, payments)
     assert second.given == []
@@ -171,7 +171,7 @@ def test_nothing_is_wrong_with_a_ledger_that_was_rescaled(
         first.minibatch(number)
     partitions = [4, 3, 4] if back else [4, 3]
     for each in partitions[1:]:
-        rescale(first.scribe, each)
+        rescale_pipeline(first.client, each)
         assert check_ledger(store)[1] == []
     again = Pipeline(store, partitions[-1], identity)
     for number in range(3, 7):

@@ -1,4 +1,4 @@
-"""The scribe tries again while the store is away, and gives up with patience at its end."""
+"""The client tries again while the store is away, and gives up after its patience."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from ledger.doubles import StillClock, World
 from semel.errors import LedgerUnavailable
-from semel.ledger.keys import key
-from semel.ledger.scribe import Scribe
-from semel.ledger.store import Absent, Conflict, Equals, Key, Put
-from semel.ledger.stores import open_store
+from semel.ledger.client import LedgerClient
+from semel.ledger.keys import make_key
+from semel.ledger.store.commit import Absent, Conflict, Equals, Key, Put
+from semel.ledger.store.opening import open_store
+from support.ledger.one_pipeline import StillClock, World
 
-A = key("open", "a")
+A = make_key("open", "a")
 ONE, TWO, THREE = '{"n":1}', '{"n":2}', '{"n":3}'
 
 
@@ -24,35 +24,35 @@ def value(world: World, at: Key = A) -> str | None:
 
 def test_a_commit_whose_request_was_lost_is_issued_again(world: World) -> None:
     world.store.lose_requests(3)
-    world.scribe.commit([Absent(A)], [Put(A, ONE)])
+    world.client.commit([Absent(A)], [Put(A, ONE)])
     assert (len(world.store.asked), len(world.store.landed)) == (4, 1)
     assert value(world) == ONE
 
 
 def test_a_commit_whose_reply_was_lost_finds_its_own_success(world: World) -> None:
     world.store.lose_replies()
-    world.scribe.commit([Absent(A)], [Put(A, ONE)])
+    world.client.commit([Absent(A)], [Put(A, ONE)])
     assert len(world.store.landed) == 1
     assert value(world) == ONE
 
 
 def test_a_success_that_was_overwritten_before_the_repeat_is_a_conflict(world: World) -> None:
     other = world.another()
-    world.store.lose_reply_and_let_in(lambda: other.scribe.commit([Equals(A, ONE)], [Put(A, TWO)]))
+    world.store.lose_reply_and_let_in(lambda: other.client.commit([Equals(A, ONE)], [Put(A, TWO)]))
     with pytest.raises(Conflict):
-        world.scribe.commit([Absent(A)], [Put(A, ONE)])
+        world.client.commit([Absent(A)], [Put(A, ONE)])
     assert value(world) == TWO
 
 
 def test_who_never_lost_a_reply_does_not_take_anothers_row_for_its_own(world: World) -> None:
-    world.scribe.commit([Absent(A)], [Put(A, ONE)])
+    world.client.commit([Absent(A)], [Put(A, ONE)])
     with pytest.raises(Conflict):
-        world.scribe.commit([Absent(A)], [Put(A, ONE)])
+        world.client.commit([Absent(A)], [Put(A, ONE)])
 
 
 def test_a_conflict_is_told_at_once(world: World) -> None:
     with pytest.raises(Conflict):
-        world.scribe.commit([Equals(A, ONE)], [Put(A, TWO)])
+        world.client.commit([Equals(A, ONE)], [Put(A, TWO)])
     assert len(world.store.asked) == 1
     assert not world.clock.slept
 
@@ -60,13 +60,13 @@ def test_a_conflict_is_told_at_once(world: World) -> None:
 def test_patience_ends_and_names_what_to_do(world: World) -> None:
     world.store.lose_requests(10_000)
     with pytest.raises(LedgerUnavailable, match=r"'pay'.*restart the query"):
-        world.scribe.commit([Absent(A)], [Put(A, ONE)])
+        world.client.commit([Absent(A)], [Put(A, ONE)])
     assert 30 <= sum(world.clock.slept) < 36
     assert max(world.clock.slept) <= 2.0
 
 
 class Slow:
-    """A store that is away, and takes its time to say so."""
+    """A store that is away, and is slow to report it."""
 
     def __init__(self, clock: StillClock, takes_s: float, why: str = "its disk is full") -> None:
         self._clock = clock
@@ -82,10 +82,10 @@ class Slow:
     read = scan = commit = _fail
 
 
-ACTS: tuple[Callable[[Scribe], object], ...] = (
-    lambda scribe: scribe.commit([Absent(A)], [Put(A, ONE)]),
-    lambda scribe: scribe.read_one(A),
-    lambda scribe: scribe.scan("open", ""),
+ACTS: tuple[Callable[[LedgerClient], object], ...] = (
+    lambda client: client.commit([Absent(A)], [Put(A, ONE)]),
+    lambda client: client.read_one(A),
+    lambda client: client.scan("open", ""),
 )
 
 
@@ -95,7 +95,7 @@ def test_the_time_that_tries_take_counts_as_waiting(takes_s: float, tries: int) 
         clock = StillClock()
         store = Slow(clock, takes_s)
         with pytest.raises(LedgerUnavailable) as error:
-            act(Scribe(store, "pay", clock))  # type: ignore[arg-type]
+            act(LedgerClient(store, "pay", clock))  # type: ignore[arg-type]
         assert store.tries == tries
         assert f"for {sum(clock.slept):.0f} s, in {tries} tries" in str(error.value)
 
@@ -105,10 +105,10 @@ def test_the_last_error_is_the_cause_and_is_in_the_text(
 ) -> None:
     for act in ACTS:
         clock = StillClock()
-        scribe = Scribe(Slow(clock, 1.0), "pay", clock)  # type: ignore[arg-type]
+        client = LedgerClient(Slow(clock, 1.0), "pay", clock)  # type: ignore[arg-type]
         caplog.clear()
         with pytest.raises(LedgerUnavailable, match=r"'pay'.*its disk is full.*restart") as error:
-            act(scribe)
+            act(client)
         assert str(error.value.__cause__) == "its disk is full"
         assert 4 <= caplog.text.count("its disk is full") <= 6, "the log says it while it waits"
 
@@ -128,16 +128,16 @@ def test_a_look_is_repeated_until_the_store_answers(tmp_path: Path) -> None:
             return getattr(self._store, name)
 
     clock = StillClock()
-    scribe = Scribe(Away(3), "pay", clock)  # type: ignore[arg-type]
-    assert scribe.read_one(A) is None
+    client = LedgerClient(Away(3), "pay", clock)  # type: ignore[arg-type]
+    assert client.read_one(A) is None
     assert len(clock.slept) == 3
     with pytest.raises(LedgerUnavailable, match="away"):
-        Scribe(Away(10_000), "pay", clock).scan("open", "")  # type: ignore[arg-type]
+        LedgerClient(Away(10_000), "pay", clock).scan("open", "")  # type: ignore[arg-type]
 
 
 def test_several_rows_stand_only_together(world: World) -> None:
-    b = key("open", "b")
-    world.scribe.commit([Absent(A)], [Put(A, ONE)])
-    assert world.scribe.stands([Put(A, ONE)])
-    assert not world.scribe.stands([Put(A, ONE), Put(b, TWO)])
-    assert not world.scribe.stands([Put(A, THREE)])
+    b = make_key("open", "b")
+    world.client.commit([Absent(A)], [Put(A, ONE)])
+    assert world.client.stands([Put(A, ONE)])
+    assert not world.client.stands([Put(A, ONE), Put(b, TWO)])
+    assert not world.client.stands([Put(A, THREE)])

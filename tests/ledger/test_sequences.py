@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from ledger.doubles import SINK, World, holding, report, span, wish
 from semel.events import IdSet
-from semel.ledger.minibatches import Minibatches, Opening
-from semel.ledger.sequences import Mark, SequenceRow, Standing
+from semel.ledger.verbs.open import Minibatches, OpenMinibatch
+from semel.ledger.verbs.sequences import Mark, SequenceRow, Standing
+from support.ledger.one_pipeline import SINK, World, claim_of, report, request, span
 
 
-def deliver(world: World, minibatches: Minibatches, batch: int, counts: dict[str, int]) -> Opening:
+def deliver(
+    world: World, minibatches: Minibatches, batch: int, counts: dict[str, int]
+) -> OpenMinibatch:
     """One minibatch from open to complete, with so many events in each partition."""
-    opening = minibatches.open(wish(batch))
+    opening = minibatches.open(request(batch))
     reports = []
     for at, (partition, count) in enumerate(counts.items()):
-        holding(world, opening, at, partition=partition, spark_task=at).claim(span(0, 0, count))
+        claim_of(world, opening, at, partition=partition, spark_task=at).claim(span(0, 0, count))
         osn = opening.standing(SINK, partition).osn + count
         mark = Mark(upto=osn - 1, digest=f"d{osn}")
         reports.append(
@@ -32,11 +34,11 @@ def deliver(world: World, minibatches: Minibatches, batch: int, counts: dict[str
     return opening
 
 
-def osns(opening: Opening) -> dict[str, int]:
+def osns(opening: OpenMinibatch) -> dict[str, int]:
     return {name: opening.standing(SINK, name).osn for name in opening.sequences[SINK]}
 
 
-def standings(opening: Opening) -> dict[str, Standing]:
+def standings(opening: OpenMinibatch) -> dict[str, Standing]:
     return {name: opening.standing(SINK, name) for name in opening.sequences[SINK]}
 
 
@@ -66,9 +68,9 @@ def test_a_standing_comes_back_as_it_was_written() -> None:
 def test_l_goes_on_where_the_minibatch_before_ended(world: World) -> None:
     minibatches = world.begin()
     deliver(world, minibatches, 0, {"0": 3, "1": 10})
-    assert osns(minibatches.open(wish(1))) == {"0": 3, "1": 10}
+    assert osns(minibatches.open(request(1))) == {"0": 3, "1": 10}
     deliver(world, minibatches, 1, {"0": 4})
-    assert osns(minibatches.open(wish(2))) == {"0": 7, "1": 10}
+    assert osns(minibatches.open(request(2))) == {"0": 7, "1": 10}
 
 
 @pytest.mark.rows("O5", "O6", "O7")
@@ -76,7 +78,7 @@ def test_a_replay_of_a_complete_minibatch_starts_from_the_same_numbers(world: Wo
     minibatches = world.begin()
     deliver(world, minibatches, 0, {"0": 3, "1": 10})
     first = deliver(world, minibatches, 1, {"0": 4})
-    again = world.begin("n2").open(wish(1))
+    again = world.begin("n2").open(request(1))
     assert standings(again) == standings(first)
     assert again.standing(SINK, "0") == Standing(3, 0, Mark(upto=2, digest="d3"))
     assert again.standing(SINK, "never seen") == Standing()
@@ -90,7 +92,7 @@ def test_a_replay_of_the_minibatch_before_the_last_starts_from_the_same_numbers(
     deliver(world, minibatches, 0, {"0": 3, "1": 10})
     first = deliver(world, minibatches, 1, {"0": 4, "1": 1})
     deliver(world, minibatches, 2, {"0": 5})
-    again = world.begin("n2").open(wish(1))
+    again = world.begin("n2").open(request(1))
     assert again.row.minibatch == first.row.minibatch
     assert standings(again) == standings(first)
 
@@ -100,8 +102,8 @@ def test_l_goes_on_across_generations(world: World) -> None:
     minibatches = world.begin()
     deliver(world, minibatches, 0, {"0": 3})
     fresh = world.begin("n2")
-    opening = fresh.open(wish(0, query="another checkpoint"))
+    opening = fresh.open(request(0, query="another checkpoint"))
     assert opening.standing(SINK, "0").osn == 3
-    holding(world, opening, 1).claim(span(0, 0, 2))
+    claim_of(world, opening, 1).claim(span(0, 0, 2))
     fresh.complete(opening, [report(1, run=2, count=2, osn=5)], [SINK])
-    assert fresh.open(wish(1, query="another checkpoint")).standing(SINK, "0").osn == 5
+    assert fresh.open(request(1, query="another checkpoint")).standing(SINK, "0").osn == 5

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from semel.ledger.partitions import Holding
+from semel.ledger.verbs.partitions import PartitionClaim
 from semel.protocol import Found
-from simulation.baseline import FILE, WORLDS, played, seeds
+from support.simulation_baseline import FILE, WORLDS, played, seeds
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +48,6 @@ def test_every_world_comes_to_the_end_it_came_to_before() -> None:
 
 
 def test_a_broken_ledger_comes_to_another_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Holding, "_take_over", lambda _: Found.NEW)
+    monkeypatch.setattr(PartitionClaim, "_take_over", lambda _: Found.NEW)
     kept = baseline()
     assert any(played(seed)["got"] != kept[str(seed)]["got"] for seed in seeds())

@@ -12,19 +12,19 @@ from dataclasses import replace
 import pytest
 
 from semel.protocol import Capability, OnDoubt, OnReject
-from semel.verify.cases import Case, Variant
-from semel.verify.explore import (
+from semel.verify.simulator.cases import Case, Variant
+from semel.verify.simulator.explore import (
     DRIVERS,
     FIRST,
     TASKS,
     Explored,
     Explorer,
-    Script,
+    FaultScript,
     ScriptedWorld,
     explore,
 )
-from semel.verify.faults import Fault, Kind, Wire
-from semel.verify.inputs import Identities
+from semel.verify.simulator.faults import CallFault, FaultyWire, Kind
+from semel.verify.simulator.inputs import Identities
 
 WINDOW = 3
 
@@ -52,8 +52,8 @@ OPAQUE = {
 
 
 def shown(explored: Explored) -> Explored:
-    print(explored.told())  # noqa: T201 - how many worlds were explored
-    assert not explored.violations, explored.told()
+    print(explored.describe())  # noqa: T201 - how many worlds were explored
+    assert not explored.violations, explored.describe()
     return explored
 
 
@@ -103,7 +103,7 @@ def test_an_opaque_destination_leaves_at_most_a_window_in_doubt_for_each_crash(
 def test_one_crash_leaves_at_most_one_window_in_doubt() -> None:
     explorer = Explorer(Case(Variant.OPAQUE_BATCHES, window=WINDOW))
     for at in range(60):
-        if not explorer.play(Script(((at, Fault.CRASH),))).struck:
+        if not explorer.play(FaultScript(((at, CallFault.CRASH),))).struck:
             break
     assert 0 < shown(explorer.explored).doubted_most <= WINDOW
 
@@ -124,7 +124,7 @@ def test_a_policy_of_doubt_changes_nothing_where_there_is_no_doubt(
 ) -> None:
     explorer = Explorer(Case(variant, policy))
     at = 0
-    while explorer.play(Script(((at, Fault.CRASH),), only=TASKS)).struck:
+    while explorer.play(FaultScript(((at, CallFault.CRASH),), only=TASKS)).struck:
         at += 1
     explored = shown(explorer.explored)
     if variant.capability is not Capability.OPAQUE:
@@ -142,7 +142,7 @@ def test_a_rejected_event_is_parked_before_anything_passes_it(
     explorer = Explorer(case, refused=frozenset({2, 8}))
     explorer.others()
     at = 0
-    while explorer.play(Script(((at, Fault.CRASH),))).struck:
+    while explorer.play(FaultScript(((at, CallFault.CRASH),))).struck:
         at += 1
     shown(explorer.explored)
 
@@ -157,7 +157,7 @@ def test_what_a_gateway_refuses_after_a_lost_reply_is_held_and_never_sent_under_
     explorer = Explorer(Case(variant, identities=Identities.GIVEN), shut_s=shut_s)
     explorer.others()
     at = 0
-    while explorer.play(Script(((at, Fault.CRASH),))).struck:
+    while explorer.play(FaultScript(((at, CallFault.CRASH),))).struck:
         at += 1
     assert shown(explorer.explored).doubted_most > 0
 
@@ -169,17 +169,17 @@ def test_a_place_holds_one_success_whatever_was_left_there() -> None:
     shown(explorer.explored)
 
 
-class CutAndLate(Script):
+class CutAndLate(FaultScript):
     """The input of the first attempt ends early, and what it puts lands after it was replaced."""
 
-    def fault(self, wire: Wire, kind: Kind) -> Fault | None:
+    def fault(self, wire: FaultyWire, kind: Kind) -> CallFault | None:
         if self.struck == 0 and kind is Kind.INPUT and wire.calls > 4:
             self.struck = 1
-            return Fault.CUT
+            return CallFault.CUT
         at_the_end = wire.cut and kind is Kind.SEND and "put" in self.next_step
         if self.struck == 1 and at_the_end:
             self.struck = 2
-            return Fault.LATE
+            return CallFault.LATE
         self.next_step = "put" if wire.cut and kind is Kind.LOOK else ""
         return None
 

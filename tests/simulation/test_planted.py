@@ -19,19 +19,10 @@ import pytest
 
 from delivery import test_generations, test_heads, test_leases, test_partitions
 from ledger import test_complete, test_journal
-from ledger.doubles import World as LedgerWorld
-from semel.delivery import (
-    again,
-    calls,
-    closing,
-    doubts,
-    fenced,
-    intents,
-    lane,
-    parks,
-    repeating,
-    resending,
-)
+from semel.delivery import calling, lane
+from semel.delivery.parking import in_doubt, parking, resend, resend_attempt
+from semel.delivery.recovery import close_generation
+from semel.delivery.strategies import intent, progress, repeat
 from semel.errors import (
     ConfigurationError,
     DeliveryError,
@@ -42,21 +33,22 @@ from semel.errors import (
     Rejected,
     SemelError,
 )
-from semel.ledger import (
+from semel.ledger import journal
+from semel.ledger.keys import EVENTS_TABLE, STREAMS_TABLE, make_key, make_prefix
+from semel.ledger.rows import PartitionRow, SpanRow
+from semel.ledger.store.commit import Equals, Put, Sweep
+from semel.ledger.verbs import (
+    complete,
     generations,
-    journal,
-    minibatches,
-    owners,
+    open_checks,
     parked,
     partitions,
-    refusals,
+    runs,
     sequences,
 )
-from semel.ledger.keys import EVENTS, STREAMS, key, prefix
-from semel.ledger.owners import PIPELINES
-from semel.ledger.reports import Report
-from semel.ledger.rows import SpanRow, StreamRow
-from semel.ledger.store import Equals, Put, Sweep
+from semel.ledger.verbs import open as open_verb
+from semel.ledger.verbs.complete import Report
+from semel.ledger.verbs.runs import PIPELINES_TABLE
 from semel.protocol import (
     DOUBT,
     RESUME,
@@ -69,12 +61,13 @@ from semel.protocol import (
     Rule,
 )
 from semel.sinks import DELIVERED
-from semel.verify import keepers
-from semel.verify.cases import Case, Variant
-from semel.verify.checker import Verdict
-from semel.verify.explore import TASKS, Enough, Explorer, explore
-from semel.verify.inputs import Identities
-from semel.verify.worlds import World, run_world
+from semel.verify.simulator import stateful_destinations
+from semel.verify.simulator.cases import Case, Variant
+from semel.verify.simulator.checker import Verdict
+from semel.verify.simulator.explore import TASKS, Enough, Explorer, explore
+from semel.verify.simulator.inputs import Identities
+from semel.verify.simulator.worlds import World, run_world
+from support.ledger.one_pipeline import World as LedgerWorld
 
 WORLDS = 3_000
 """So many random worlds are played before a bug counts as not found."""
@@ -178,20 +171,20 @@ def row(found: Found, capability: Capability, action: Action) -> Plant:
     return partial(flipped, RESUME, (found, capability), Rule(action, "planted"))
 
 
-def without_fence(self: partitions.Holding, found: StreamRow, text: str) -> bool:
+def without_fence(self: partitions.PartitionClaim, found: PartitionRow, text: str) -> bool:
     """Looks like a take-over, and tells nobody."""
     self.predecessor, self.row, self._text = found, found, text
     return True
 
 
-def effect_before_intent(self: intents.IntentWay, rows: Any) -> None:
+def effect_before_intent(self: intent.IntentStrategy, rows: Any) -> None:
     draft = self._drafts.next(rows)
     self._send(draft)
     before = None
-    self._lane.holding.write(settled=before, intended=draft.span, parks=draft.parks)
+    self._lane.claim.write(settled=before, intended=draft.span, parks=draft.parks)
 
 
-def cut_anew(self: intents.IntentWay) -> None:
+def cut_anew(self: intent.IntentStrategy) -> None:
     """Reads the spans, and cuts the open one by the limits of today."""
     right_read_spans(self)
     for at, span in enumerate(self._recorded):
@@ -202,45 +195,45 @@ def cut_anew(self: intents.IntentWay) -> None:
         self._recorded[at] = replace(span, chunks=chunks)
 
 
-right_read_spans = intents.IntentWay._read_spans
+right_read_spans = intent.IntentStrategy._read_spans
 right_finish = lane.Lane.finish
-right_claim = partitions.Holding.claim
-right_write = partitions.Holding.write
+right_claim = partitions.PartitionClaim.claim
+right_write = partitions.PartitionClaim.write
 right_move = sequences.SequenceRow.moved
-right_park = fenced.FencedWay._park
-right_outcome = calls.outcome
-right_judge = doubts.Doubts.judge
-right_swept = minibatches._swept
-right_open_span = closing.Closing._open_span
+right_park = progress.ProgressStrategy._park
+right_outcome = calling.outcome
+right_judge = in_doubt.Doubts.judge
+right_swept = open_verb._swept
+right_open_span = close_generation.Closing._open_span
 
 
 def completed_by_the_task(self: lane.Lane) -> Any:
     """Takes the end of the input for the end of the partition."""
     report = right_finish(self)
-    held = self.holding.row
+    held = self.claim.row
     if report is not None and held is not None and held.state is PartitionState.PENDING:
         done = replace(
             held, state=PartitionState.COMPLETE, count=report.count, digest=report.digest
         )
-        at = self.holding._row_key
-        self.scribe.commit([Equals(at, self.holding._text)], [Put(at, done.dump())])
+        at = self.claim._row_key
+        self.client.commit([Equals(at, self.claim._text)], [Put(at, done.dump())])
     return report
 
 
-def lease_from_the_reply(self: partitions.Holding, *first: Any, **what: Any) -> Any:
+def lease_from_the_reply(self: partitions.PartitionClaim, *first: Any, **what: Any) -> Any:
     found = right_claim(self, *first, **what)
-    self.asked_at = self.scribe.clock.monotonic()
+    self.asked_at = self.client.clock.monotonic()
     return found
 
 
-def parks_at_the_end(self: fenced.FencedWay, rows: Any, refused: dict[int, str]) -> None:
+def parks_at_the_end(self: progress.ProgressStrategy, rows: Any, refused: dict[int, str]) -> None:
     """Lets progress pass first, and parks when the partition is done."""
     self._parked.update(int(rows.positions[at]) for at in refused)
     late = self.__dict__.setdefault("_planted", [])
     late.append((rows, refused))
 
 
-def parks_late(self: fenced.FencedWay) -> None:
+def parks_late(self: progress.ProgressStrategy) -> None:
     for rows, refused in self.__dict__.get("_planted", []):
         right_park(self, rows, refused)
 
@@ -248,14 +241,14 @@ def parks_late(self: fenced.FencedWay) -> None:
 @contextmanager
 def progress_before_parking() -> Iterator[None]:
     with (
-        replaced(fenced.FencedWay, "_park", parks_at_the_end),
-        replaced(fenced.FencedWay, "finish", parks_late),
+        replaced(progress.ProgressStrategy, "_park", parks_at_the_end),
+        replaced(progress.ProgressStrategy, "finish", parks_late),
     ):
         yield
 
 
 def live_doubts_are_failures(
-    self: doubts.Doubts, rows: Any, failures: Any, *, found_so: bool = False
+    self: in_doubt.Doubts, rows: Any, failures: Any, *, found_so: bool = False
 ) -> Any:
     """Tries again what may have arrived."""
     if not found_so:
@@ -270,19 +263,21 @@ def unknown_is_failed(call: Any) -> Any:
 
 @contextmanager
 def unknown_taken_for_failed() -> Iterator[None]:
-    with replaced(calls, "outcome", unknown_is_failed):
+    with replaced(calling, "outcome", unknown_is_failed):
         yield
 
 
 def sweeps_what_it_opens(pipeline: str, before: Any, row_: Any, sinks: Any) -> list[Any]:
     here = (row_.minibatch.generation, row_.minibatch.batch)
     return [
-        Sweep(table, prefix(pipeline, sink, *here)) for sink in sinks for table in (STREAMS, EVENTS)
+        Sweep(table, make_prefix(pipeline, sink, *here))
+        for sink in sinks
+        for table in (STREAMS_TABLE, EVENTS_TABLE)
     ]
 
 
 def all_of_it_is_done(
-    self: closing.Closing, leftover: Any, sink: Any, span: Any, handled: Any
+    self: close_generation.Closing, leftover: Any, sink: Any, span: Any, handled: Any
 ) -> None:
     """Moves the watermark over what was only intended."""
     for ids in span.ids:
@@ -292,8 +287,8 @@ def all_of_it_is_done(
 def takes_nothing_over(
     scribe_: Any, opening: Any, sink: str, minibatch: Any, row_key: Any, text: str, process: Any
 ) -> Any:
-    held = StreamRow.load(text)
-    found = scribe_.scan(EVENTS, row_key.key + "/")
+    held = PartitionRow.load(text)
+    found = scribe_.scan(EVENTS_TABLE, row_key.key + "/")
     spans = tuple(SpanRow.load(span) for _, span in found)
     return generations.Leftover(sink, minibatch, row_key, held, text, spans, held)
 
@@ -318,13 +313,13 @@ def drops_everything(numbers: Any, number: int) -> tuple[int, ...]:
     return tuple(each for each, _, _ in numbers)
 
 
-def any_report_will_do(self: Any, opening: Any, sink: str, row_: Any, report: Any) -> Any:
+def any_report_will_do(client_: Any, opening: Any, sink: str, row_: Any, report: Any) -> Any:
     """Completes from whatever report is there, whoever holds the partition."""
     return report or Report(sink, row_.partition, row_.attempt, 0, "", row_.osn)
 
 
-def settles_without_parks(self: partitions.Holding, **what: Any) -> None:
-    right_write(self, **{**what, "parks": parked.NOTHING})
+def settles_without_parks(self: partitions.PartitionClaim, **what: Any) -> None:
+    right_write(self, **{**what, "parks": parked.NO_PARKS})
 
 
 def last_come_first_sent(rows: Any, entity: Any) -> Any:
@@ -336,7 +331,7 @@ def last_come_first_sent(rows: Any, entity: Any) -> Any:
     return found[-1] if found else None
 
 
-def progress_apart(self: keepers.DatabaseSession, chunk: Any, progress: Any) -> Any:
+def progress_apart(self: stateful_destinations.DatabaseSession, chunk: Any, progress: Any) -> Any:
     """Commits the effects, and the row that tells of them in a second transaction."""
     self.begin()
     began, target = self.began, self.target
@@ -357,26 +352,26 @@ def progress_apart(self: keepers.DatabaseSession, chunk: Any, progress: Any) -> 
 class AnyOpen:
     """A requirement on `open` that any minibatch of any run meets."""
 
-    def __get__(self, holding: Any, owner: Any) -> Any:
-        text = holding.scribe.store.read([holding._open_key])[holding._open_key]
-        return Equals(holding._open_key, text)
+    def __get__(self, claim: Any, owner: Any) -> Any:
+        text = claim.client.store.read([claim._open_key])[claim._open_key]
+        return Equals(claim._open_key, text)
 
 
-def guests_welcome(self: partitions.Holding) -> None:
+def guests_welcome(self: partitions.PartitionClaim) -> None:
     """Renews the lease without asking whether `open` is still the same."""
-    self.asked_at = self.scribe.clock.monotonic()
+    self.asked_at = self.client.clock.monotonic()
 
 
 @contextmanager
 def open_not_required() -> Iterator[None]:
     with (
-        replaced(partitions.Holding, "_open_stands", AnyOpen()),
-        replaced(partitions.Holding, "check", guests_welcome),
+        replaced(partitions.PartitionClaim, "_open_stands", AnyOpen()),
+        replaced(partitions.PartitionClaim, "check", guests_welcome),
     ):
         yield
 
 
-def swallows_the_fence(self: partitions.Holding, **what: Any) -> None:
+def swallows_the_fence(self: partitions.PartitionClaim, **what: Any) -> None:
     """Goes on although another attempt has the partition."""
     try:
         right_write(self, **what)
@@ -417,17 +412,17 @@ def asks_nobody(self: Any, claimed: Any) -> Any:
 @contextmanager
 def resenders_do_not_ask() -> Iterator[None]:
     with (
-        replaced(resending.Resending, "_given_up", any_sender_may),
-        replaced(again.Again, "ask", asks_nobody),
+        replaced(resend.Resending, "_given_up", any_sender_may),
+        replaced(resend_attempt.Again, "ask", asks_nobody),
     ):
         yield
 
 
-right_note = repeating.Repeating._note
+right_note = repeat.Repeating._note
 
 
 def a_refusal_is_always_believed(
-    self: repeating.Repeating, place: int, why: DeliveryError | None
+    self: repeat.Repeating, place: int, why: DeliveryError | None
 ) -> None:
     """Takes a refusal for what became of the event, whatever an earlier call did."""
     if isinstance(why, Rejected):
@@ -435,43 +430,43 @@ def a_refusal_is_always_believed(
     right_note(self, place, why)
 
 
-def nothing_is_doubtful(self: repeating.Repeating, places: Any) -> bool:
+def nothing_is_doubtful(self: repeat.Repeating, places: Any) -> bool:
     return False
 
 
 @contextmanager
 def refusals_are_believed() -> Iterator[None]:
     with (
-        replaced(repeating.Repeating, "_note", a_refusal_is_always_believed),
-        replaced(repeating.Repeating, "_doubtful", nothing_is_doubtful),
+        replaced(repeat.Repeating, "_note", a_refusal_is_always_believed),
+        replaced(repeat.Repeating, "_doubtful", nothing_is_doubtful),
     ):
         yield
 
 
 def only_pending_is_open(
-    scribe_: Any, recorded: str | None, before: Any, wish: minibatches.Wish
+    scribe_: Any, recorded: str | None, before: Any, request: open_verb.OpenRequest
 ) -> None:
     """Looks for half-delivered partitions, and not for what is not concluded."""
-    at = key(PIPELINES, scribe_.pipeline)
-    known = {} if recorded is None else owners.described(recorded, at).get("sinks", {})
-    for sink in set(known) - set(wish.sinks):
-        for row_key, text in scribe_.scan(STREAMS, prefix(scribe_.pipeline, sink)):
-            if StreamRow.load(text, row_key).state is PartitionState.PENDING:
-                raise ConfigurationError(f"sink {sink!r} is left out, and half delivered")
+    at = make_key(PIPELINES_TABLE, scribe_.pipeline)
+    known = {} if recorded is None else runs.read_description(recorded, at).get("sinks", {})
+    for sink in set(known) - set(request.sinks):
+        for row_key, text in scribe_.scan(STREAMS_TABLE, make_prefix(scribe_.pipeline, sink)):
+            if PartitionRow.load(text, row_key).state is PartitionState.PENDING:
+                raise ConfigurationError(f"sink {sink!r} was removed, but is half delivered")
 
 
-def nobody_joined(self: minibatches.Minibatches, *_: Any) -> frozenset[str]:
+def nobody_joined(self: open_verb.Minibatches, *_: Any) -> frozenset[str]:
     return frozenset()
 
 
-class StopsTheStream(again.Unsendable):
+class StopsTheStream(resend_attempt.Unsendable):
     """Lets what is wrong with one parked event stop everything."""
 
     def __init__(self, why: str) -> None:
         raise Diverged(why)
 
 
-def never_in_vain(self: again.Again, claimed: Any) -> bool:
+def never_in_vain(self: resend_attempt.Again, claimed: Any) -> bool:
     return False
 
 
@@ -546,28 +541,28 @@ BUGS = [
     ),
     Bug(
         "the intent follows the effect",
-        partial(replaced, intents.IntentWay, "_deliver", effect_before_intent),
+        partial(replaced, intent.IntentStrategy, "_deliver", effect_before_intent),
         every_crash(HOLD),
     ),
     Bug(
         "a take-over fences nobody",
-        partial(replaced, partitions.Holding, "_seize", without_fence),
+        partial(replaced, partitions.PartitionClaim, "_seize", without_fence),
         every_crash(HOLD),
     ),
     Bug(
         "a fenced attempt goes on",
-        partial(replaced, partitions.Holding, "write", swallows_the_fence),
+        partial(replaced, partitions.PartitionClaim, "write", swallows_the_fence),
         every_zombie(HOLD),
     ),
     Bug("open is not required", open_not_required, random_worlds()),
     Bug(
         "a recorded span is cut anew",
-        partial(replaced, intents.IntentWay, "_read_spans", cut_anew),
+        partial(replaced, intent.IntentStrategy, "_read_spans", cut_anew),
         random_worlds(lambda world: world.case.variant is Variant.REPEATABLE_CHUNKS),
     ),
     Bug(
         "the progress row is written apart",
-        partial(replaced, keepers.DatabaseSession, "deliver_with", progress_apart),
+        partial(replaced, stateful_destinations.DatabaseSession, "deliver_with", progress_apart),
         every_crash(TRANSACTIONAL),
     ),
     Bug(
@@ -577,12 +572,12 @@ BUGS = [
     ),
     Bug(
         "an event is settled and not parked",
-        partial(replaced, partitions.Holding, "write", settles_without_parks),
+        partial(replaced, partitions.PartitionClaim, "write", settles_without_parks),
         every_crash(HOLD),
     ),
     Bug(
         "a held event does not block its entity",
-        partial(replaced, doubts, "parked_row", partial(never_blocks, parks.parked_row)),
+        partial(replaced, in_doubt, "parked_row", partial(never_blocks, parking.parked_row)),
         every_crash(HOLD),
     ),
     Bug(
@@ -597,7 +592,7 @@ BUGS = [
     ),
     Bug(
         "parked events are sent in any order",
-        partial(replaced, resending, "next_of", last_come_first_sent),
+        partial(replaced, resend, "next_of", last_come_first_sent),
         every_crash(HOLD),
     ),
     Bug(
@@ -610,7 +605,7 @@ BUGS = [
     ),
     Bug(
         "a watermark moves over what was only intended",
-        partial(replaced, closing.Closing, "_open_span", all_of_it_is_done),
+        partial(replaced, close_generation.Closing, "_open_span", all_of_it_is_done),
         this_test(
             test_generations.test_a_crash_at_any_call_and_then_a_lost_checkpoint_neither_lose_nor_repeat,
             kind="repeatable",
@@ -620,17 +615,17 @@ BUGS = [
     ),
     Bug(
         "a take-over does not wait",
-        partial(replaced, doubts.Doubts, "wait_out_the_attempt_before", acts_at_once),
+        partial(replaced, in_doubt.Doubts, "wait_out_the_attempt_before", acts_at_once),
         every_crash(PROBING),
     ),
     Bug(
         "a lease counts from the reply",
-        partial(replaced, partitions.Holding, "claim", lease_from_the_reply),
+        partial(replaced, partitions.PartitionClaim, "claim", lease_from_the_reply),
         this_test(test_leases.test_the_lease_counts_from_before_the_ledger_was_asked),
     ),
     Bug(
         "rows are swept while they can be replayed",
-        partial(replaced, minibatches, "_swept", sweeps_what_it_opens),
+        partial(replaced, open_verb, "_swept", sweeps_what_it_opens),
         every_crash(HOLD),
     ),
     Bug("a lost reply is taken for a failure", unknown_taken_for_failed, every_crash(PROBING)),
@@ -641,7 +636,7 @@ BUGS = [
     ),
     Bug(
         "unknown is taken for failed",
-        partial(replaced, doubts.Doubts, "judge", live_doubts_are_failures),
+        partial(replaced, in_doubt.Doubts, "judge", live_doubts_are_failures),
         every_crash(HOLD),
     ),
     Bug(
@@ -658,7 +653,7 @@ BUGS = [
     ),
     Bug(
         "a minibatch is completed from any report",
-        partial(replaced, minibatches.Minibatches, "_matching", any_report_will_do),
+        partial(replaced, complete, "_matching", any_report_will_do),
         this_ledger_test(
             test_complete.test_a_sink_that_reports_nothing_of_what_it_claimed_stops_the_minibatch
         ),
@@ -694,22 +689,22 @@ BUGS = [
     ),
     Bug(
         "a sink that is not concluded is left out",
-        partial(replaced, refusals, "left_out", only_pending_is_open),
+        partial(replaced, open_checks, "left_out", only_pending_is_open),
         random_worlds(a_second_sink(Variant.PLACES)),
     ),
     Bug(
         "a sink that is added while a complete minibatch is replayed is taken for a divergence",
-        partial(replaced, minibatches.Minibatches, "_joined", nobody_joined),
+        partial(replaced, open_verb.Minibatches, "_joined", nobody_joined),
         random_worlds(lambda world: world.changes.joins is not None),
     ),
     Bug(
         "a parked event that cannot be sent any more stops the stream",
-        partial(replaced, again, "Unsendable", StopsTheStream),
+        partial(replaced, resend_attempt, "Unsendable", StopsTheStream),
         random_worlds(lambda world: world.changes.releases and bool(world.refused)),
     ),
     Bug(
         "a resend that nobody answers for keeps its place for ever",
-        partial(replaced, again.Again, "in_vain", never_in_vain),
+        partial(replaced, resend_attempt.Again, "in_vain", never_in_vain),
         random_worlds(poisoned(Capability.TRANSACTIONAL)),
     ),
     Bug(
@@ -732,7 +727,7 @@ def test_at_least_twenty_bugs_are_planted() -> None:
 
 @pytest.mark.parametrize("bug", BUGS, ids=[bug.name for bug in BUGS])
 def test_a_planted_bug_is_gone_when_it_was_found(bug: Bug) -> None:
-    right = [dict(RESUME), dict(DOUBT), partitions.Holding.write, lane.Lane.finish]
+    right = [dict(RESUME), dict(DOUBT), partitions.PartitionClaim.write, lane.Lane.finish]
     with bug.plant():
         pass
-    assert right == [dict(RESUME), dict(DOUBT), partitions.Holding.write, lane.Lane.finish]
+    assert right == [dict(RESUME), dict(DOUBT), partitions.PartitionClaim.write, lane.Lane.finish]

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from semel.verify import Verdict, run_world, run_worlds
-from semel.verify.checker import Category
-from semel.verify.worlds import Summary, World, world_seed
+from semel.verify.simulator.checker import Category
+from semel.verify.simulator.worlds import Summary, World, world_seed
 
 WORLDS = 300
 SEED = 20_261_114
@@ -74,14 +74,14 @@ def test_most_worlds_can_be_judged_to_their_end(summary: Summary) -> None:
 def test_one_seed_gives_one_story_byte_for_byte() -> None:
     for at in range(20):
         seed = world_seed(SEED, at)
-        assert run_world(seed, told=True) == run_world(seed, told=True)
+        assert run_world(seed, with_story=True) == run_world(seed, with_story=True)
 
 
 def test_a_story_does_not_depend_on_the_process_it_is_told_in() -> None:
     script = (
         "from semel.verify import run_world\n"
         f"for seed in range({world_seed(SEED, 0)}, {world_seed(SEED, 12)}):\n"
-        "    print(*run_world(seed, told=True).story, sep='\\n')"
+        "    print(*run_world(seed, with_story=True).story, sep='\\n')"
     )
     told = set()
     for hashed in ("1", "2"):
@@ -105,7 +105,7 @@ def test_progress_is_told_until_all_worlds_are_done() -> None:
 
 
 def test_a_story_names_who_did_what_and_what_went_wrong() -> None:
-    outcomes = (run_world(world_seed(SEED, at), told=True) for at in range(200))
+    outcomes = (run_world(world_seed(SEED, at), with_story=True) for at in range(200))
     outcome = next(each for each in outcomes if each.faults)
     text = "\n".join(outcome.story)
     assert "driver of run 1: " in text
@@ -114,10 +114,10 @@ def test_a_story_names_who_did_what_and_what_went_wrong() -> None:
 
 
 def test_a_broken_ledger_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from semel.ledger.partitions import Holding
+    from semel.ledger.verbs.partitions import PartitionClaim
     from semel.protocol import Found
 
-    monkeypatch.setattr(Holding, "_take_over", lambda _: Found.NEW)
+    monkeypatch.setattr(PartitionClaim, "_take_over", lambda _: Found.NEW)
     found = [run_world(world_seed(SEED, at)) for at in range(60)]
     assert any(outcome.verdict is Verdict.INVALID for outcome in found)
 
@@ -125,4 +125,4 @@ def test_a_broken_ledger_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_world_is_small() -> None:
     worlds = [World(world_seed(SEED, at)) for at in range(100)]
     assert max(len(world.feed.facts) for world in worlds) <= 14
-    assert max(len(world.play.minibatches) for world in worlds) <= 4
+    assert max(len(world.runner.minibatches) for world in worlds) <= 4

@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from semel.bench.kafka_broker import KafkaBroker
-from sinks.kafka_world import Proxy, proxied
+from support.servers.kafka import KafkaBroker
+from support.sinks.kafka_pipeline import Proxy, proxied
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from semel.errors import ConfigurationError
 from semel.sinks import Files, Http, Kafka, Postgres, Redis, Sink
-from semel.sinks.postgres.load import PostgresLoad
+from semel.sinks.postgres.manifest_loader import PostgresLoad
 
 SCHEMA = pa.schema(
     [
@@ -58,9 +58,9 @@ WRONG: dict[str, tuple[Sink, str]] = {
     "a body's column": (http(body_column="boddy"), "body_column names the column 'boddy'"),
     "a probe": (http(probe=f"{URL}/{{paid}}"), "probe names the column 'paid'"),
     "a field in a URL": (http(url=f"{URL}/{{window.start}}"), "'window.start'.*of its own"),
-    "a list in a URL": (http(url=f"{URL}/{{lines}}"), "url needs a text.*'lines' is list"),
+    "a list in a URL": (http(url=f"{URL}/{{lines}}"), "url needs a string.*'lines' is list"),
     "a list in a header": (http(headers={"X": "{lines}"}), "header X needs.*'lines' is list"),
-    "a list in a text": (http(body={"a": "x{lines}"}), "body needs a text.*'lines' is list"),
+    "a list in a text": (http(body={"a": "x{lines}"}), "body needs a string.*'lines' is list"),
     "a number as body": (http(body_column="amount"), "'amount' is decimal.*text or bytes"),
     "a key of Kafka": (kafka(key="client"), "the key names the column 'client'"),
     "a value of Kafka": (kafka(value="bodi"), "the value names the column 'bodi'.*'body'"),
@@ -69,10 +69,10 @@ WRONG: dict[str, tuple[Sink, str]] = {
         kafka(topic=None, topic_column="topic"),
         "the topic names the column 'topic'",
     ),
-    "a topic that is a number": (kafka(topic=None, topic_column="payment_id"), "name is text"),
+    "a topic that is a number": (kafka(topic=None, topic_column="payment_id"), "name must be text"),
     "a partition of Kafka": (kafka(partition="p"), "the partition names the column 'p'"),
-    "a partition that is text": (kafka(partition="customer"), "a partition is an integer"),
-    "a value that is a list": (kafka(value="lines"), r"'lines' is list.*the value is text"),
+    "a partition that is text": (kafka(partition="customer"), "a partition must be an integer"),
+    "a value that is a list": (kafka(value="lines"), r"'lines' is list.*the value must be text"),
     "a key of Redis": (redis("paid:{client}", "1"), "key names the column 'client'"),
     "an argument of Redis": (redis("a", "{amout}"), "arguments names the column 'amout'.*'amount'"),
     "a field of Redis": (redis("a", "{window.end}"), "arguments: there is no field 'end'"),
@@ -89,7 +89,7 @@ WRONG: dict[str, tuple[Sink, str]] = {
         postgres(each="insert into t values (%(client)s, %(semel_key)s)"),
         "each names the column 'client'",
     ),
-    "a name of semel's": (postgres(apply="select 1"), "semel names itself: semel_osn"),
+    "a name of semel's": (postgres(apply="select 1"), "names that semel uses: semel_osn"),
     "columns to load": (loading("/lake", "customer", "amout"), "then: columns.*'amout'.*'amount'"),
 }
 

@@ -22,10 +22,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from delivery.world import World
 from semel.errors import ConfigurationError
-from semel.sinks.files import Files, committed, formats, json_lines, read
-from semel.sinks.files.folders import Folder
+from semel.sinks.files import Files, committed, json_lines, read, writers
+from semel.sinks.files.storage import Folder
+from support.pipeline import World
 
 AT = datetime(2026, 11, 14, 12, 30, 15, 123456, UTC)
 
@@ -109,13 +109,13 @@ def test_any_text_and_list_of_texts_can_be_read_back_from_json(
 @pytest.mark.parametrize(
     ("form", "kind", "told"),
     [
-        ("csv", pa.list_(pa.int32()), "a CSV file holds plain"),
-        ("csv", pa.struct({"x": pa.int32()}), "a CSV file holds plain"),
-        ("csv", pa.map_(pa.string(), pa.int32()), "a CSV file holds plain"),
-        ("csv", pa.month_day_nano_interval(), "has no form in JSON or CSV"),
-        ("json", pa.month_day_nano_interval(), "has no form in JSON or CSV"),
-        ("json", pa.list_(pa.month_day_nano_interval()), "has no form"),
-        ("json", pa.map_(pa.list_(pa.int8()), pa.int32()), "is no JSON object"),
+        ("csv", pa.list_(pa.int32()), "CSV holds plain"),
+        ("csv", pa.struct({"x": pa.int32()}), "CSV holds plain"),
+        ("csv", pa.map_(pa.string(), pa.int32()), "CSV holds plain"),
+        ("csv", pa.month_day_nano_interval(), "which JSON and CSV cannot represent"),
+        ("json", pa.month_day_nano_interval(), "which JSON and CSV cannot represent"),
+        ("json", pa.list_(pa.month_day_nano_interval()), "cannot represent"),
+        ("json", pa.map_(pa.list_(pa.int8()), pa.int32()), "cannot be a JSON object"),
         ("parquet", pa.month_day_nano_interval(), "cannot be written as Parquet"),
     ],
 )
@@ -131,8 +131,8 @@ def test_columns_that_a_format_cannot_hold_are_refused_before_an_event_moves(
 def test_two_columns_of_one_name_are_refused_where_they_could_not_be_told_apart() -> None:
     schema = pa.schema([("a", pa.int64()), ("a", pa.string())])
     for form in ("json", "csv"):
-        with pytest.raises(ConfigurationError, match="two columns are called 'a'"):
-            formats.refuse(schema, form)
+        with pytest.raises(ConfigurationError, match="two columns have the name 'a'"):
+            writers.refuse(schema, form)
 
 
 # -- ten thousand odd records, through the engine
@@ -241,7 +241,7 @@ def test_a_writer_cuts_where_it_was_told_and_not_where_batches_end(
     digests = set()
     for cut in (1_000, 999, 512, 100, 7):
         writing = folder.write_aside("file")
-        writer = formats.FORMATS[form][1](writing, whole.schema, 100, "zstd")
+        writer = writers.FORMATS[form][1](writing, whole.schema, 100, "zstd")
         for start in range(0, 1_000, cut):
             writer.write(whole.slice(start, cut))
         writer.close()

@@ -11,7 +11,7 @@ import pytest
 
 from semel.errors import Diverged
 from semel.sinks.files import committed
-from semel.sinks.files.folders import Folder
+from semel.sinks.files.storage import Folder
 from sinks.test_files import INPUT, rows_in, world_at
 
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from pyarrow import fs
 
-from delivery.world import World
 from semel.errors import Diverged, Fenced
-from semel.sinks.endings import Ended, EndedPart
+from semel.sinks import Ended, EndedPart
 from semel.sinks.files import Files, committed, read
-from semel.sinks.files.folders import Folder
 from semel.sinks.files.sink import PartSession
+from semel.sinks.files.storage import Folder
 from semel.sinks.retry import Retry
 from sinks.test_files import chunk_of, target
+from support.pipeline import World
 
 INPUT = "a1 b2 c3 d4 e5"
 NAMES = INPUT.split()
@@ -80,7 +80,7 @@ def test_nothing_is_removed_for_a_move(tmp_path: Path) -> None:
     folder = Folder(AsHdfs(), str(tmp_path), "hdfs://here")
     (tmp_path / "part-0").write_bytes(b"what a manifest names")
     (tmp_path / "aside").write_bytes(b"what another one holds")
-    with pytest.raises(FileExistsError, match="part-0 is there already"):
+    with pytest.raises(FileExistsError, match="part-0 exists already"):
         folder.move("aside", "part-0")
     assert folder.read("part-0") == b"what a manifest names"
 
@@ -141,7 +141,7 @@ def test_a_zombie_that_finds_nothing_to_move_is_fenced(
         folder.move(aside, place)
 
     monkeypatch.setattr(Folder, "move", replaced_first)
-    with pytest.raises(Fenced, match="removed by a later attempt"):
+    with pytest.raises(Fenced, match="removed, by a later attempt"):
         zombie.finish()
     assert rows_in(tmp_path) == ["c3"]
 

@@ -8,13 +8,13 @@ from uuid import uuid4
 
 import pytest
 
-from delivery.world import GIVEN, POSITION, World, crash_everywhere
 from semel.errors import Fenced
 from semel.events import Identity
 from semel.sinks.files import Files, committed, read
-from semel.sinks.files.folders import Folder
+from semel.sinks.files.storage import Folder
 from semel.sinks.retry import Retry
 from sinks.test_files import chunk_of, target
+from support.pipeline import GIVEN, POSITION, World, crash_everywhere
 
 URL = os.environ.get("SEMEL_TEST_HDFS", "")
 ONCE = Retry(for_s=0.0)

@@ -11,15 +11,15 @@ import psycopg
 import pytest
 
 import semel
-from delivery.witnesses import Crash
-from delivery.world import World
-from semel.bench.servers import PostgresServer
 from semel.errors import ConfigurationError, NotDelivered, Rejected
 from semel.events import Minibatch
 from semel.sinks.files import Files, committed
 from semel.sinks.files.manifests import Manifest
-from semel.sinks.postgres.load import PostgresLoad, _Loading
+from semel.sinks.postgres.manifest_loader import PostgresLoad, _Loading
 from semel.sinks.retry import Retry
+from support.destinations import Crash
+from support.pipeline import World
+from support.servers.postgres import PostgresServer
 
 INPUT = "a1 b2 c3 d4 e5"
 NAMES = INPUT.split()
@@ -155,7 +155,7 @@ def test_a_load_that_is_still_to_run_when_its_function_returns_does_not_count(
     world.minibatch(0, "a1")
     [(_, row)] = world.parked_rows("out.then")
     assert (row.state, row.doubted) == ("held", True)
-    assert "gave a coroutine, and nobody awaits it" in row.why
+    assert "returned a coroutine that is never awaited" in row.why
 
 
 @pytest.mark.rows("A16")
@@ -219,7 +219,7 @@ def test_names_and_values_are_quoted(tmp_path: Path, postgres_url: str) -> None:
     load = PostgresLoad(url=postgres_url, table="t", columns=["c", 'id" ); drop table t; --'])
     world = world_of(tmp_path, load)
     with pytest.raises(
-        ConfigurationError, match=r"names the column .* which the frame does not have"
+        ConfigurationError, match=r"names the column .* which the DataFrame does not have"
     ):
         world.minibatch(0, INPUT)
     assert execute(postgres_url, "select count(*) from t") == [(0,)]
@@ -253,7 +253,7 @@ def test_a_load_of_another_sink_or_pipeline_has_another_key() -> None:
 
 
 def test_settings_that_cannot_work_are_refused_and_the_password_is_not_shown() -> None:
-    with pytest.raises(ConfigurationError, match="no URL of PostgreSQL"):
+    with pytest.raises(ConfigurationError, match="not the URL of a PostgreSQL"):
         PostgresLoad(url="mysql://user:secret@host/x", table="t")
     with pytest.raises(ConfigurationError, match="a list of names"):
         PostgresLoad(url="postgresql://host/x", table="t", columns="c")

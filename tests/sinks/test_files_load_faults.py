@@ -11,11 +11,11 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from delivery.world import World
 from semel.errors import Diverged
 from semel.sinks.files import Files, committed
-from semel.sinks.postgres.load import PostgresLoad
+from semel.sinks.postgres.manifest_loader import PostgresLoad
 from semel.sinks.retry import Retry
+from support.pipeline import World
 
 
 def execute(url: str, statement: str) -> list[Any]:
@@ -54,7 +54,7 @@ def test_a_new_ledger_with_another_folder_is_told_why_its_events_are_not_loaded(
         Diverged, match=r"after/.*was not loaded.*'pay/out/1\.0'.*before/"
     ) as caught:
         world_of(tmp_path / "after", load).minibatch(0, "c3 d4")
-    assert "Give the pipeline or the sink another name" in str(caught.value)
+    assert "give the pipeline or the sink another name" in str(caught.value)
     # As the advice says: the old rows are gone, so their key goes.
     execute(postgres_url, "delete from events")
     execute(postgres_url, "delete from semel_loads")

@@ -12,13 +12,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from delivery.world import World
-from semel.bench.servers import PostgresServer
 from semel.errors import ConfigurationError, NotDelivered, OutcomeUnknown, SemelError
 from semel.sinks.files import Files, committed
 from semel.sinks.files.manifests import Manifest
-from semel.sinks.postgres.load import PostgresLoad
+from semel.sinks.postgres.manifest_loader import PostgresLoad
 from semel.sinks.retry import Retry
+from support.pipeline import World
+from support.servers.postgres import PostgresServer
 
 
 def execute(url: str, statement: str) -> list[Any]:

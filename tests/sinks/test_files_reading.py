@@ -14,22 +14,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from delivery.world import World
 from semel.errors import ConfigurationError, NotDelivered
-from semel.sinks.files import Files, formats, read, reading
-from semel.sinks.files.folders import Folder
+from semel.sinks.files import Files, read, readers, writers
+from semel.sinks.files.storage import Folder
 from sinks.test_file_formats import AT, odd_batches
+from support.pipeline import World
 
 
 def round_trip(folder: Path, form: str, batch: pa.RecordBatch) -> pa.Table:
-    formats.refuse(batch.schema, form)
+    writers.refuse(batch.schema, form)
     writing = Folder.at(str(folder)).write_aside("file")
-    writer = formats.FORMATS[form][1](writing, batch.schema, 100, "none")
+    writer = writers.FORMATS[form][1](writing, batch.schema, 100, "none")
     writer.write(batch)
     writer.close()
     writing.keep()
     content = (folder / "file").read_bytes()
-    return reading.table(content, form, reading.schema_text(batch.schema))
+    return readers.table(content, form, readers.schema_text(batch.schema))
 
 
 PLAIN: list[tuple[pa.DataType, list[Any]]] = [
@@ -176,15 +176,17 @@ def test_a_file_without_its_types_or_with_other_rows_is_told(tmp_path: Path, for
     value = json.loads(path.read_text())
     value["parts"][0]["rows"] = 3
     path.write_text(json.dumps(value))
-    with pytest.raises(NotDelivered, match="delivered with 3 rows and is read with 2"):
+    with pytest.raises(NotDelivered, match="delivered with 3 rows but 2 rows were read"):
         list(read(tmp_path / "pay/out"))
     del value["parts"][0]["schema"]
     path.write_text(json.dumps(value))
-    with pytest.raises(ConfigurationError, match="does not keep its types"):
+    with pytest.raises(ConfigurationError, match="does not have its column types"):
         list(read(tmp_path / "pay/out"))
 
 
 def test_a_struct_with_two_fields_of_one_name_is_refused_in_json() -> None:
     twice = pa.struct([("x", pa.int32()), ("x", pa.string())])
-    with pytest.raises(ConfigurationError, match="column 'v': two fields of it have one name"):
-        formats.refuse(pa.schema([("v", twice)]), "json")
+    with pytest.raises(
+        ConfigurationError, match="column 'v': two of its fields have the same name"
+    ):
+        writers.refuse(pa.schema([("v", twice)]), "json")

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from delivery.world import World
 from semel.errors import Fenced, NotDelivered
 from semel.events import Minibatch
 from semel.sinks.files import Files, committed, read
-from semel.sinks.files.folders import Folder
+from semel.sinks.files.storage import Folder
 from semel.sinks.retry import Retry
-from sinks.s3 import SECRET, S3Server, rclone
 from sinks.test_files import chunk_of, target
+from support.pipeline import World
+from support.servers.s3 import SECRET, S3Server, rclone
 
 INPUT = "a1 b2 c3 d4 e5"
 NAMES = INPUT.split()
@@ -124,7 +124,7 @@ def test_a_zombie_is_fenced_in_a_bucket_too(
         folder.move(aside, place)
 
     monkeypatch.setattr(Folder, "move", replaced_first)
-    with pytest.raises(Fenced, match="removed by a later attempt"):
+    with pytest.raises(Fenced, match="removed, by a later attempt"):
         zombie.finish()
     zombie.close()
     [size] = sink.folder("pay").sizes(["part-0001-0000000000-0-1-1.parquet"])

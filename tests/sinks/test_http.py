@@ -20,8 +20,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel.bench.http_witness import HttpWitness
-from semel.delivery.explaining import explain
 from semel.errors import (
     ConfigurationError,
     DeliveryError,
@@ -30,11 +28,13 @@ from semel.errors import (
     OutcomeUnknown,
     Rejected,
 )
+from semel.guarantees.explain import explain
 from semel.protocol import Capability, OnDoubt
 from semel.sinks import Retry
 from semel.sinks.http import Basic, Bearer, Certificate, Http
 from semel.sinks.http.templates import KEY_LENGTH_MAX, UrlTemplate, key_header, key_text
-from sinks.http_wires import TARGET, Wire, chunk_of, serve
+from support.servers.http_witness import HttpWitness
+from support.sinks.http_calls import TARGET, Wire, chunk_of, serve
 
 HASTY: dict[str, Any] = {"timeout_s": 1.0, "deadline_s": 3.0, "retry": Retry(0.01, 0.05, 0.3)}
 
@@ -112,18 +112,18 @@ def test_a_day_is_how_long_a_key_is_remembered_unless_told() -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"url": "ftp://h/x"}, "begins with https"),
-        ({"url": "https:///x"}, "begins with https"),
-        ({"url": "https://{host}/x"}, "the host is the same"),
+        ({"url": "ftp://h/x"}, "must begin with https"),
+        ({"url": "https:///x"}, "must begin with https"),
+        ({"url": "https://{host}/x"}, "the host must be the same"),
         ({"url": "https://u:secret@h/x"}, "auth=Basic"),
-        ({"url": "https://u:secret/2@h/x"}, "port is no number"),
-        ({"url": "https://u:secret?2@h/x"}, "port is no number"),
+        ({"url": "https://u:secret/2@h/x"}, "port is not a number"),
+        ({"url": "https://u:secret?2@h/x"}, "port is not a number"),
         ({"url": "https://h/x#{a}"}, "fragment"),
         ({"url": "https://h:port/x"}, "(?i)port"),
         ({"url": "https://h/{a!r}"}, "nothing else"),
         ({"url": "https://h/{}"}, "nothing else"),
         ({"url": "https://h/{a"}, "for a brace"),
-        ({"url": "https://h/a b"}, "without blanks"),
+        ({"url": "https://h/a b"}, "without spaces"),
         ({"method": "GET"}, "POST, PUT, PATCH, DELETE"),
         ({"headers": {"a b": "x"}}, "not the name of a header"),
         ({"headers": {"Host": "x"}}, "set by semel"),
@@ -134,15 +134,15 @@ def test_a_day_is_how_long_a_key_is_remembered_unless_told() -> None:
         ({"body": {"a": object()}}, "JSON template"),
         ({"body": {"a": 1}, "body_column": "x"}, "choose one"),
         ({"content_type": "a\r\nB: c"}, "one line"),
-        ({"window": 0}, "at least one"),
-        ({"concurrency": 1.5}, "at least one"),
+        ({"window": 0}, "at least 1"),
+        ({"concurrency": 1.5}, "at least 1"),
         ({"timeout_s": 25.0}, "too long for deadline_s"),
-        ({"rate_limit": 0}, "rate_limit=0 must be greater than 0"),
-        ({"remembers_s": -1.0}, "in seconds"),
+        ({"rate_limit": 0}, "rate_limit must be greater than 0, got 0"),
+        ({"remembers_s": -1.0}, "number of seconds"),
         ({"idempotency": True, "probe": "http://h/{a}"}, "choose one"),
         ({"probe": "http://h/{semel.key}", "window": 3}, "one call after the other"),
         ({"on_doubt": OnDoubt.PROBE}, "needs probe"),
-        ({"auth": "token"}, "auth is Bearer"),
+        ({"auth": "token"}, "auth must be Bearer"),
         ({"auth": (Bearer("t"), Basic("u", "p"))}, "choose one"),
         ({"auth": Bearer("t"), "headers": {"authorization": "x"}}, "choose one"),
         (
@@ -554,7 +554,7 @@ def test_plain_values_have_one_form_in_headers(value: Any, text: str) -> None:
 def test_a_column_that_is_not_there_puts_nothing_in_doubt(fresh: HttpWitness) -> None:
     [why] = failures(f"{fresh.url}/{{nobody}}").values()
     assert isinstance(why, NotDelivered)
-    assert "'nobody'; there are 'customer', 'payment_id'" in str(why)
+    assert "'nobody', which does not exist; there are 'customer', 'payment_id'" in str(why)
 
 
 def test_what_json_cannot_say_is_a_dead_letter(fresh: HttpWitness) -> None:
@@ -617,7 +617,7 @@ def test_a_probing_session_asks_for_the_key_that_it_sent(fresh: HttpWitness) -> 
         assert opened.deliver(chunk).failures == {}
         assert opened.arrived(chunk.key)
         fresh.plan(status=500, match="GET")
-        with pytest.raises(OutcomeUnknown, match="only 200 and 404 tell"):
+        with pytest.raises(OutcomeUnknown, match="only 200 and 404 are an answer"):
             opened.arrived(chunk.key)
         with pytest.raises(Rejected):
             opened.deliver(chunk_of("a b"))

@@ -13,21 +13,21 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from delivery.world import GIVEN, World, crash_everywhere
-from semel.bench.http_witness import HttpWitness
 from semel.delivery import Assignment, Driver, PartitionDelivery
 from semel.errors import HeldInDoubt, NotDelivered
 from semel.events import Attempt, Given
+from semel.ledger.client import LedgerClient
+from semel.ledger.inspect.ledger import TABLES
 from semel.ledger.journal import Journal
-from semel.ledger.parked import read_parked
-from semel.ledger.processes import Process
-from semel.ledger.reading import TABLES
-from semel.ledger.scribe import Scribe
-from semel.ledger.stores import open_store
+from semel.ledger.store.opening import open_store
+from semel.ledger.verbs.parked import read_parked
 from semel.protocol import ParkedState
+from semel.runtime import Process
 from semel.sinks import Retry
 from semel.sinks.http import Bearer, Certificate, Http
-from sinks.http_wires import TARGET, Wire, chunk_of, serve
+from support.pipeline import GIVEN, World, crash_everywhere
+from support.servers.http_witness import HttpWitness
+from support.sinks.http_calls import TARGET, Wire, chunk_of, serve
 
 INPUT = "a1 b2 a3 c4 b5 a6"
 HASTY: dict[str, Any] = {"timeout_s": 1.0, "deadline_s": 2.0, "retry": Retry(0.01, 0.02, 0.1)}
@@ -285,14 +285,14 @@ def delivered(sink: Http, rows: pa.RecordBatch, folder: Path) -> tuple[dict[Any,
     """Deliver one minibatch with a ledger in SQLite; give why events are parked, and all text."""
     identity = Given(entity="customer", event=("id",))
     store = open_store(f"sqlite:///{folder}/ledger.db")
-    scribe, me = Scribe(store, "pay"), Process.here()
-    driver = Driver(scribe, [sink], identity, me, "nonce")
+    client, me = LedgerClient(store, "pay"), Process.here()
+    driver = Driver(client, [sink], identity, me, "nonce")
     driver.start()
     opening = driver.begin("query", 0)
     assignment = Assignment("pay", opening, identity, "0", Attempt(driver.run, 1), me, 0)
-    reports = PartitionDelivery(assignment, [sink], scribe, Journal(scribe)).run([rows])
+    reports = PartitionDelivery(assignment, [sink], client, Journal(client)).run([rows])
     driver.end(opening, reports)
-    parked = [row for _, row, _ in read_parked(scribe, sink.name)]
+    parked = [row for _, row, _ in read_parked(client, sink.name)]
     assert {row.state for row in parked} == {ParkedState.REJECTED}
     text = json.dumps(
         [[str(key), value] for table in TABLES for key, value in store.scan(table, "")]

@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from delivery.witnesses import Crash
-from delivery.world import GIVEN, World
-from semel.bench.http_witness import HttpWitness
-from semel.delivery.agreement import Agreement
+from semel.delivery.spec import PipelineSpec
 from semel.errors import OutcomeUnknown
 from semel.sinks import Retry
 from semel.sinks.http import Http
+from support.destinations import Crash
+from support.pipeline import GIVEN, World
+from support.servers.http_witness import HttpWitness
 
 HASTY: dict[str, Any] = {"timeout_s": 1.0, "deadline_s": 2.0, "retry": Retry(0.01, 0.02, 0.1)}
 
@@ -115,7 +115,7 @@ def test_the_defaults_let_a_whole_span_be_parked_behind_one_event(service: HttpW
     sink = world.sinks[0]
     assert isinstance(sink, Http)
     assert sink.chunk_rows == 20_000
-    Agreement("pay", (sink,), GIVEN)
+    PipelineSpec("pay", (sink,), GIVEN)
     service.plan(close=True, effect=True, match='"id":1,')
     service.plan(status=403, match='"id":1,', times=1_000)
     count = 10_050

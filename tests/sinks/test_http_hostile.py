@@ -22,13 +22,13 @@ from semel.errors import (
     OutcomeUnknown,
     Rejected,
 )
-from semel.ledger.clock import SystemClock
+from semel.runtime import SystemClock
 from semel.sinks import Retry
 from semel.sinks.http import Bearer, Http
-from semel.sinks.http.answers import WAIT_S_MAX, seconds_until
-from semel.sinks.http.connections import Broken
+from semel.sinks.http.classify import WAIT_S_MAX, seconds_until
+from semel.sinks.http.http1 import Broken
 from semel.sinks.http.responses import HEAD_MAX, Response
-from sinks.http_wires import OK, TARGET, Conversation, Wire, chunk_of
+from support.sinks.http_calls import OK, TARGET, Conversation, Wire, chunk_of
 
 SECRET = "t0p-s3cret"
 REFUSED = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\n\r\nno"
@@ -161,7 +161,7 @@ def test_words_of_a_path_that_are_no_secret_are_left_in_a_response() -> None:
 
 @pytest.mark.parametrize("value", ["${TOK} for {customer}", "{customer} ${TOK}", "${TOK}{{c}}"])
 def test_a_header_takes_a_secret_or_a_column_and_not_both(value: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"header X takes .*one or the other"):
+    with pytest.raises(ConfigurationError, match=r"header X has both .*only one of them"):
         Http(name="bank", url="http://127.0.0.1:1", headers={"X": value})
 
 
@@ -245,7 +245,7 @@ def test_a_probe_whose_answer_is_not_whole_and_valid_says_nothing(told: bytes) -
     with (
         Wire(say) as wire,
         opened(f"{wire.url}/x", probe=f"{wire.url}/y/{{semel.key}}") as session,
-        pytest.raises(OutcomeUnknown, match="broke off"),
+        pytest.raises(OutcomeUnknown, match="is incomplete"),
     ):
         session.arrived("pay/bank/1.0/0/0/0-1")
 

@@ -16,8 +16,8 @@ from semel.errors import ConfigurationError, DeliveryError, NotDelivered, Outcom
 from semel.sinks import Retry
 from semel.sinks.http import Bearer, Http
 from semel.sinks.http.tunnels import proxy_for
-from sinks.connect_proxy import ConnectProxy
-from sinks.http_wires import TARGET, Conversation, Wire, chunk_of, serve
+from support.servers.connect_proxy import ConnectProxy
+from support.sinks.http_calls import TARGET, Conversation, Wire, chunk_of, serve
 
 BANK = "https://bank.invalid/charges"
 """A name that only the proxy knows."""

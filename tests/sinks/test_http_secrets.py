@@ -13,7 +13,7 @@ import pytest
 from semel.errors import OutcomeUnknown
 from semel.sinks import Retry
 from semel.sinks.http import Basic, Bearer, Http
-from sinks.http_wires import TARGET, Conversation, Wire, chunk_of
+from support.sinks.http_calls import TARGET, Conversation, Wire, chunk_of
 
 SECRET = 'p4ss/w+rd&"<\\'
 PAIR = base64.b64encode(f"us?r:{SECRET}".encode()).decode()

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from semel.errors import NotDelivered, OutcomeUnknown, Rejected
 from semel.sinks import Receipt, Retry, Session
 from semel.sinks.http import Http
-from semel.sinks.http import connections as lines
-from semel.sinks.http.connections import Broken
+from semel.sinks.http import http1 as lines
+from semel.sinks.http.http1 import Broken
 from semel.sinks.http.responses import Response
-from sinks.http_wires import OK, TARGET, Conversation, Script, Wire, chunk_of, serve
+from support.sinks.http_calls import OK, TARGET, Conversation, Script, Wire, chunk_of, serve
 
 HASTY: dict[str, Any] = {
     "timeout_s": 0.6,

@@ -15,15 +15,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semel.cli import handles
 from semel.events import Chunk, EventID, Given
 from semel.ledger import keys
+from semel.operate import event_names
 from semel.sinks.http.templates import key_header, key_text
 from semel.sinks.kafka.records import Shape, records_of
 from semel.sinks.postgres.effects import staged_columns
 from semel.sinks.postgres.parameters import Parameters
-from semel.sinks.redis import row as redis_row
-from sinks.postgres_desk import Desk
+from semel.sinks.redis import progress_row as redis_row
+from support.sinks.postgres_pipeline import Desk
 
 NASTY = st.text(st.sampled_from(",\\%/=\"'(): 1ab\x00\n\x85é🙂"), max_size=5)
 NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.integers(-12, 12)
@@ -92,7 +92,7 @@ TEXTS: dict[str, Callable[[Chunk], list[Any]]] = {
     "postgres each": one_by_one,
     "redis row": refused,
     "ledger key": of_ids(lambda id_: keys.part(keys.event(id_))),
-    "handle": of_ids(handles.write_id),
+    "handle": of_ids(event_names.write_id),
 }
 
 

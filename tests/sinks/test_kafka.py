@@ -14,15 +14,15 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from semel.bench.kafka_broker import KafkaBroker
 from semel.errors import ConfigurationError, Fenced
 from semel.events import Attempt, EntityIds, IdSet, Minibatch
 from semel.protocol import Capability
 from semel.sinks import Progress
 from semel.sinks.kafka import Kafka
-from semel.sinks.kafka import progress as rows
-from semel.sinks.kafka.progress import PART_BYTES_MAX, progress_partition
-from sinks.kafka_world import (
+from semel.sinks.kafka import transactional_session as rows
+from semel.sinks.kafka.transactional_session import PART_BYTES_MAX, progress_partition
+from support.servers.kafka import KafkaBroker
+from support.sinks.kafka_pipeline import (
     FIRST,
     PROGRESS,
     SECOND,
@@ -91,7 +91,7 @@ def test_a_zombie_that_opens_again_finds_a_later_attempt(
 ) -> None:
     sink = sink_to(kafka, topic)
     sink.open(target(2, pipeline=place)).take_over()
-    with pytest.raises(Fenced, match=r"progress names 1\.2"):
+    with pytest.raises(Fenced, match=r"progress names attempt 1\.2"):
         sink.open(target(1, pipeline=place)).take_over()
 
 
@@ -376,13 +376,13 @@ def test_a_secret_that_the_client_repeats_in_its_errors_is_not_shown(sequenced: 
         ({"topic": "semel-progress"}, "is the progress topic"),
         ({"topic": "t", "config": {"transactional.id": "x"}}, "cannot be in config"),
         ({"topic": "t", "config": {"acks": 1}}, "cannot be in config"),
-        ({"topic": "t", "stamps": ("offset",)}, "there is no stamp 'offset'"),
-        ({"topic": "t", "headers": {"semel-osn": "id"}}, "semel- are semel's"),
-        ({"topic": "t", "last_opener_wins": False}, "the last opener always wins"),
+        ({"topic": "t", "stamps": ("offset",)}, "unknown stamp 'offset'"),
+        ({"topic": "t", "headers": {"semel-osn": "id"}}, "semel- are reserved"),
+        ({"topic": "t", "last_opener_wins": False}, "unknown setting 'last_opener_wins'"),
         ({"topic": "t", "progress_partitions": 0}, "at least 1"),
         ({"topic": "t", "sequenced": True, "stamps": ()}, "all stamps are needed"),
-        ({"topic": "t", "sequenced": True, "partition": "p"}, "say topic, not partition"),
-        ({"topic": "t", "servers": ""}, "servers is a text"),
+        ({"topic": "t", "sequenced": True, "partition": "p"}, "pass topic, not partition"),
+        ({"topic": "t", "servers": ""}, "servers must be a string"),
     ],
 )
 def test_a_sink_that_cannot_keep_its_promise_is_refused(

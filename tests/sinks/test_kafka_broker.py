@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from kafka_fixture import jars_or_skip
-from semel.bench import kafka_broker
+from support.kafka_fixture import jars_or_skip
+from support.servers import kafka
 
+TESTS = Path(__file__).parents[1]
 STARTS = """
 import sys, time
-from semel.bench.kafka_broker import KafkaBroker
+from support.servers.kafka import KafkaBroker
 broker = KafkaBroker(quick=True)
 print(broker._process.pid, broker._home, flush=True)
 time.sleep(600)
@@ -26,7 +27,9 @@ time.sleep(600)
 
 def test_a_broker_ends_with_the_process_that_started_it() -> None:
     jars_or_skip("broker")
-    starter = subprocess.Popen([sys.executable, "-c", STARTS], stdout=subprocess.PIPE, text=True)
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTS], cwd=TESTS, stdout=subprocess.PIPE, text=True
+    )
     assert starter.stdout is not None
     pid, home = starter.stdout.readline().split()
     assert Path(home).exists()
@@ -44,7 +47,7 @@ def test_a_broker_that_is_late_with_its_heartbeats_leads_on() -> None:
     """As on a machine that has no time for it."""
     jars_or_skip("broker")
     late = {"broker.heartbeat.interval.ms": 5_000}
-    with closing(kafka_broker.KafkaBroker(quick=True, settings=late)) as broker:
+    with closing(kafka.KafkaBroker(quick=True, settings=late)) as broker:
         topic, admin, leaders = broker.create_topic(), broker.admin(), set()
         ends = time.monotonic() + 5.5
         while time.monotonic() < ends:
@@ -69,7 +72,7 @@ def nothing_to_fetch_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     script = tmp_path / "fetch"
     script.write_text("#!/bin/sh\necho 'type: sudo apt-get install maven' >&2\nexit 1\n")
     script.chmod(0o755)
-    monkeypatch.setattr(kafka_broker, "FETCH", script)
+    monkeypatch.setattr(kafka, "FETCH", script)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
@@ -106,7 +109,7 @@ def test_jars_are_fetched_once_and_appear_whole_or_not_at_all(tmp_path: Path) ->
 
     def fetch() -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [kafka_broker.FETCH, "spark"],
+            [kafka.FETCH, "spark"],
             env=environment,
             capture_output=True,
             text=True,

@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel.bench.kafka_broker import KafkaBroker
 from semel.errors import (
     ConfigurationError,
     Fenced,
@@ -23,9 +22,8 @@ from semel.errors import (
 )
 from semel.events import EntityIds, IdSet
 from semel.sinks import Progress, Retry
-from semel.sinks.kafka.outlet import Outlet
-from semel.sinks.kafka.progress import ProgressSession
-from semel.sinks.kafka.writer import (
+from semel.sinks.kafka.connection import KafkaConnection
+from semel.sinks.kafka.producer import (
     AT_FAULT,
     FENCED,
     PARTITION_AT_FAULT,
@@ -35,7 +33,9 @@ from semel.sinks.kafka.writer import (
     WRONG,
     Writer,
 )
-from sinks.kafka_world import (
+from semel.sinks.kafka.transactional_session import ProgressSession
+from support.servers.kafka import KafkaBroker
+from support.sinks.kafka_pipeline import (
     APIS,
     Pipeline,
     Proxy,
@@ -158,7 +158,7 @@ def test_a_crash_in_the_middle_of_a_transaction_leaves_nothing_to_see(
     sink = sink_to(kafka, topic)
     session = opened(sink, place)
     session.take_over()
-    writer = session._holding().writer
+    writer = session._claim().writer
     writer._producer.begin_transaction()
     writer.put(topic, b'{"id":0}', b"k")
     writer._producer.flush()
@@ -183,7 +183,7 @@ def test_nobody_there_means_not_delivered(kafka: KafkaBroker, topic: str) -> Non
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"topic": "there-is-none"}, "there is no topic 'there-is-none'"),
+        ({"topic": "there-is-none"}, "topic 'there-is-none' does not exist"),
         ({"config": {"no.such.setting": 1}}, "does not know 'no.such.setting'"),
         ({"config": {"batch.size": "much"}}, "refuses the value of 'batch.size'"),
         ({"config": {"security.protocol": "hunter2"}}, "of 'security.protocol' in the sink's"),
@@ -223,7 +223,7 @@ def test_what_the_user_may_not_do_is_told_and_mended_by_a_right(
     secret = {**SECRET, "sasl.username": kafka.user, "sasl.password": kafka.password}
     own = kafka.create_topic(partitions=4, cleanup_policy="compact")
     sink = sink_to(kafka, topic, servers=kafka.guarded, config=secret, progress_topic=own)
-    with pytest.raises(ConfigurationError, match="there is no topic"):
+    with pytest.raises(ConfigurationError, match="does not exist"):
         sink.open(target())
     allow(kafka, "TOPIC", topic, "DESCRIBE")
     allow(kafka, "TOPIC", own, "DESCRIBE", "READ", "WRITE")
@@ -282,7 +282,7 @@ def test_a_time_that_the_broker_refuses_is_no_fault_of_an_event(
 def test_a_partition_that_is_not_there_is_an_events_fault_only_where_the_event_chose_it(
     kafka: KafkaBroker, topic: str, place: str
 ) -> None:
-    writer = Outlet(sink_to(kafka, topic), target(pipeline=place))
+    writer = KafkaConnection(sink_to(kafka, topic), target(pipeline=place))
     writer.look()
     made = writer.writer()
     with pytest.raises(ConfigurationError, match="_UNKNOWN_PARTITION"):
@@ -321,7 +321,7 @@ def test_no_error_about_topic_cluster_or_rights_makes_a_dead_letter(
 ) -> None:
     from confluent_kafka import KafkaError
 
-    outlet = Outlet(sink_to(kafka, topic), target(pipeline=place))
+    outlet = KafkaConnection(sink_to(kafka, topic), target(pipeline=place))
     outlet.look()
     writer = outlet.writer()
     codes: Mapping[str, Any] = vars(KafkaError)
@@ -364,7 +364,7 @@ def test_a_record_that_is_too_large_is_rejected_before_it_is_sent(
     topic = kafka.create_topic(max_message_bytes=20_000)
     session = opened(sink_to(kafka, topic, value="body"), place)
     session.take_over()
-    with pytest.raises(Rejected, match="20,000 is the limit"):
+    with pytest.raises(Rejected, match="the limit is 20,000"):
         session.deliver_with(chunk(0, 2, body=["a", "b" * 20_000]), progress(0, 2))
     session.deliver_with(chunk(0, 200, body=["b" * 15_000] * 200), progress(0, 200))
     assert len(consumed(kafka, topic)) == 200
@@ -379,7 +379,7 @@ def test_a_record_that_the_broker_refuses_is_found_and_parked_alone(
     pipeline.minibatch(0, chunk(0, 20, k=keys).rows.batch)
     assert sorted(ids_in(consumed(kafka, topic))) == [n for n in range(20) if n not in (5, 13)]
     assert [row.event for row in pipeline.parked()] == [5, 13]
-    assert all("Kafka refuses the record" in row.why for row in pipeline.parked())
+    assert all("Kafka rejected the record" in row.why for row in pipeline.parked())
     pipeline.close()
 
 
@@ -398,7 +398,7 @@ def test_progress_that_does_not_fit_its_topic_is_no_fault_of_an_event(
     assert told.ids == ids
     session = opened(sink_to(kafka, narrow, progress_topic=few), place)
     session.take_over()
-    with pytest.raises(ConfigurationError, match="does not fit the progress topic"):
+    with pytest.raises(ConfigurationError, match="does not fit into the progress topic"):
         session.deliver_with(chunk(2, 4), progress(2, 4, ids=ids))
     session.deliver_with(chunk(2, 4), progress(2, 4))
     assert sorted(ids_in(consumed(kafka, narrow))) == [0, 1, 2, 3]

@@ -9,13 +9,13 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from semel.bench.kafka_broker import KafkaBroker
 from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events import Attempt, IdSet
-from semel.ledger.parked import read_parked, resolve
+from semel.ledger.verbs.parked import read_parked, resolve_parked
 from semel.protocol import Capability, OnReject, ParkedState
-from semel.sinks.kafka.log import LogSession
-from sinks.kafka_world import (
+from semel.sinks.kafka.sequenced_session import LogSession
+from support.servers.kafka import KafkaBroker
+from support.sinks.kafka_pipeline import (
     FIRST,
     SECOND,
     Pipeline,
@@ -64,7 +64,7 @@ def test_a_replaced_writer_is_refused_by_the_log(
     later.deliver_with(chunk(0, 3), progress(0, 3, 2))
     with pytest.raises(Fenced):
         zombie.deliver_with(chunk(0, 3), progress(0, 3))
-    with pytest.raises(Fenced, match=r"the log names 1\.2"):
+    with pytest.raises(Fenced, match=r"the log names the later attempt 1\.2"):
         opened(kafka, topic, place, 1).take_over()
     assert ids_in(consumed(kafka, topic)) == [0, 1, 2]
 
@@ -75,7 +75,7 @@ def test_a_number_that_is_not_beyond_the_tail_is_refused(
     session = opened(kafka, topic, place)
     session.take_over()
     session.deliver_with(chunk(0, 5), progress(0, 5))
-    with pytest.raises(Fenced, match="the log stands at 5 already"):
+    with pytest.raises(Fenced, match="the log is at 5 already"):
         session.deliver_with(chunk(4, 6), progress(4, 6))
 
 
@@ -168,7 +168,7 @@ def test_a_log_that_lost_what_it_had_stops_the_pipeline(
     pipeline.minibatch(0, chunk(0, 10).rows.batch)
     kafka.delete_topic(topic)
     kafka.create_topic(topic, partitions=2)
-    with pytest.raises(Diverged, match="events are gone from it"):
+    with pytest.raises(Diverged, match="It has lost events"):
         pipeline.minibatch(1, chunk(10, 12).rows.batch)
     pipeline.close()
 
@@ -200,7 +200,7 @@ def test_a_rejected_event_is_resent_into_the_log_before_what_waited_for_it(
     bodies = ["a", "b" * 30_000, "c", "d", "e"]
     pipeline.minibatch(0, chunk(0, 5, body=bodies).rows.batch)  # entities c0 c1 c2 c0 c1
     assert [value for _, value, _ in consumed(kafka, topic)] == [b"a", b"c", b"d"]
-    rows = read_parked(pipeline.scribe, "out")
+    rows = read_parked(pipeline.client, "out")
     assert [row.state for _, row, _ in rows] == [ParkedState.REJECTED, ParkedState.WAITING]
     kafka_limit = sink_to(
         kafka,
@@ -211,7 +211,9 @@ def test_a_rejected_event_is_resent_into_the_log_before_what_waited_for_it(
         config={"message.max.bytes": 100_000},
     )
     alter(kafka, topic, "max.message.bytes", "100000")
-    resolve(pipeline.scribe, "out", rows[0][0], ParkedState.RESEND, "ann", "the limit was raised")
+    resolve_parked(
+        pipeline.client, "out", rows[0][0], ParkedState.RESEND, "ann", "the limit was raised"
+    )
     opening = pipeline.open(1)
     more = chunk(5, 6, body=["f"]).rows.batch
     pipeline.driver.end(opening, pipeline.task(opening, more, kafka_limit))

@@ -13,17 +13,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel.bench.kafka_broker import KafkaBroker
 from semel.errors import ConfigurationError, Diverged, Fenced, NotDelivered, SemelError
 from semel.events import Minibatch
-from semel.ledger.parked import read_parked, resolve
+from semel.ledger.verbs.parked import read_parked, resolve_parked
 from semel.protocol import OnReject, ParkedState
 from semel.sinks import Retry, Tail
 from semel.sinks.kafka import Kafka
-from semel.sinks.kafka.log import TAIL, LogSession
-from semel.sinks.kafka.outlet import place_of
-from semel.sinks.kafka.progress import progress_partition
-from sinks.kafka_world import (
+from semel.sinks.kafka.connection import place_of
+from semel.sinks.kafka.sequenced_session import TAIL, LogSession
+from semel.sinks.kafka.transactional_session import progress_partition
+from support.servers.kafka import KafkaBroker
+from support.sinks.kafka_pipeline import (
     PROGRESS,
     Pipeline,
     alter,
@@ -142,7 +142,7 @@ def test_a_lost_checkpoint_repeats_nothing_when_the_topic_has_let_its_oldest_rec
         pipeline.minibatch(0, rows, query="another checkpoint")
     let_go(kafka, topic, -1)  # all of them
     pipeline.start()
-    with pytest.raises(Diverged, match="nothing of this partition is left in it"):
+    with pytest.raises(Diverged, match="no record of this partition is left in it"):
         pipeline.minibatch(0, rows, query="another checkpoint")
     pipeline.close()
 
@@ -276,8 +276,8 @@ def with_one_to_resend(kafka: KafkaBroker, tmp_path: Path) -> tuple[Pipeline, st
     pipeline.minibatch(0, chunk(0, 5, body=bodies).rows.batch)
     alter(kafka, topic, "max.message.bytes", "100000")
     pipeline.sink = bodies_to(kafka, topic, kafka.servers, config={"message.max.bytes": 100_000})
-    first = read_parked(pipeline.scribe, "out")[0][0]
-    resolve(pipeline.scribe, "out", first, ParkedState.RESEND, "ann", "the limit was raised")
+    first = read_parked(pipeline.client, "out")[0][0]
+    resolve_parked(pipeline.client, "out", first, ParkedState.RESEND, "ann", "the limit was raised")
     return pipeline, topic
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from semel.bench.kafka_broker import KafkaBroker
 from semel.errors import ConfigurationError, Rejected
 from semel.events import Position
 from semel.sinks.kafka.records import RUN_ROWS, STAMPS, Shape, json_text, records_of
-from sinks.kafka_world import PROGRESS, Pipeline, chunk, consumed, ids_in, sink_to
+from support.servers.kafka import KafkaBroker
+from support.sinks.kafka_pipeline import PROGRESS, Pipeline, chunk, consumed, ids_in, sink_to
 
 
 def values(shape: Shape | None = None, **columns: Any) -> list[Any]:
@@ -122,9 +122,9 @@ def test_runs_are_the_records_in_their_order_and_only_the_last_one_ends(count: i
     ("shape", "columns", "says"),
     [
         (Shape(value="v"), {"v": [0.5]}, "cast"),
-        (Shape(key="k"), {"v": [1]}, "there is no column 'k'"),
-        (Shape(topic="v"), {"v": [1]}, "a topic's name is text"),
-        (Shape(partition="v"), {"v": ["1"]}, "a partition is an integer"),
+        (Shape(key="k"), {"v": [1]}, "the column 'k' for the key does not exist"),
+        (Shape(topic="v"), {"v": [1]}, "a topic name must be text"),
+        (Shape(partition="v"), {"v": ["1"]}, "a partition must be an integer"),
     ],
 )
 def test_columns_that_cannot_be_used_so_stop_the_pipeline(
@@ -138,7 +138,7 @@ def test_columns_that_cannot_be_used_so_stop_the_pipeline(
     "name", ["", None, "a/b", "../x", "__consumer_offsets", "a\x00", "x" * 250, "."]
 )
 def test_a_topic_that_cannot_be_is_rejected(name: str | None) -> None:
-    with pytest.raises(Rejected, match="not the name of a topic"):
+    with pytest.raises(Rejected, match="not a valid topic name"):
         records_of(chunk(0, 2, t=["good", name]), Shape(topic="t"), "pay")
 
 
@@ -159,7 +159,7 @@ def test_rows_go_to_the_topic_and_the_partition_that_they_name(
     parked = {row.event: row.why for row in pipeline.parked()}
     assert sorted(parked) == [3, 4, 5, 6]
     assert "is the progress topic" in parked[3]
-    assert "there is no topic" in parked[4]
+    assert "does not exist" in parked[4]
     assert "has no partition 7" in parked[6]
     pipeline.close()
 

@@ -12,10 +12,10 @@ from uuid import uuid4
 
 import pytest
 
-from semel.bench.kafka_broker import KafkaBroker
 from semel.errors import NotDelivered, OutcomeUnknown, SemelError
 from semel.sinks.kafka import Kafka
-from sinks.kafka_world import Proxy, chunk, consumed, ids_in, progress, sink_to, target
+from support.servers.kafka import KafkaBroker
+from support.sinks.kafka_pipeline import Proxy, chunk, consumed, ids_in, progress, sink_to, target
 
 DEADLINE_S = 2.0
 SLACK_S = 1.5

@@ -14,14 +14,14 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from semel.bench.kafka_broker import KafkaBroker
-from semel.bench.servers import PostgresServer
 from semel.errors import Diverged, SemelError
-from semel.sinks.kafka import outlet, topics
-from semel.sinks.kafka import progress as rows
-from sinks import kafka_world
-from sinks.kafka_world import Pipeline, consumed, ids_in, sink_to
-from sinks.postgres_desk import Desk, batch, chunk_of, progress_of
+from semel.sinks.kafka import connection, topics
+from semel.sinks.kafka import transactional_session as rows
+from support.servers.kafka import KafkaBroker
+from support.servers.postgres import PostgresServer
+from support.sinks import kafka_pipeline
+from support.sinks.kafka_pipeline import Pipeline, consumed, ids_in, sink_to
+from support.sinks.postgres_pipeline import Desk, batch, chunk_of, progress_of
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_a_progress_topic_that_was_made_anew_is_noticed(
     topic, progress = kafka.create_topic(), f"progress-{uuid4().hex}"
     pipeline = Pipeline(tmp_path, sink_to(kafka, topic, progress_topic=progress))
     try:
-        pipeline.minibatch(0, kafka_world.chunk(0, 3).rows.batch)
+        pipeline.minibatch(0, kafka_pipeline.chunk(0, 3).rows.batch)
         rows._kept.clear()  # another process goes on
         kafka.delete_topic(progress)
         kafka.create_topic(progress, partitions=4, **{"cleanup.policy": "compact"})
@@ -108,7 +108,7 @@ def test_a_progress_topic_that_was_made_anew_is_noticed(
             rows._kept.clear()
             opening = pipeline.open(1)
             with pytest.raises(Diverged, match=r"3 is the last output .* it has nothing"):
-                pipeline.task(opening, kafka_world.chunk(3, 4).rows.batch)
+                pipeline.task(opening, kafka_pipeline.chunk(3, 4).rows.batch)
         assert ids_in(consumed(kafka, topic)) == [0, 1, 2]
     finally:
         pipeline.close()
@@ -118,15 +118,15 @@ def test_a_session_refuses_a_row_that_stands_below_what_was_acknowledged(
     kafka: KafkaBroker,
 ) -> None:
     topic, place = kafka.create_topic(), f"p-{uuid4().hex}"
-    session = sink_to(kafka, topic).open(kafka_world.target(pipeline=place))
-    told = kafka_world.progress(0, 2)
+    session = sink_to(kafka, topic).open(kafka_pipeline.target(pipeline=place))
+    told = kafka_pipeline.progress(0, 2)
     with pytest.raises(Diverged, match=r"1 is the last output .* it has nothing"):
-        session.deliver_with(kafka_world.chunk(0, 2), replace(told, after=1))
-    session.deliver_with(kafka_world.chunk(0, 2), told)
-    further = kafka_world.progress(2, 3)
+        session.deliver_with(kafka_pipeline.chunk(0, 2), replace(told, after=1))
+    session.deliver_with(kafka_pipeline.chunk(0, 2), told)
+    further = kafka_pipeline.progress(2, 3)
     with pytest.raises(Diverged, match=r"3 is the last output .* it has only 2"):
-        session.deliver_with(kafka_world.chunk(2, 3), replace(further, after=3))
-    session.deliver_with(kafka_world.chunk(2, 3), replace(further, after=2))
+        session.deliver_with(kafka_pipeline.chunk(2, 3), replace(further, after=3))
+    session.deliver_with(kafka_pipeline.chunk(2, 3), replace(further, after=2))
     session.close()
     assert ids_in(consumed(kafka, topic)) == [0, 1, 2]
 
@@ -144,17 +144,17 @@ def test_a_topic_that_was_deleted_and_recreated_is_noticed(
     topic = kafka.create_topic(partitions=4)
     pipeline = Pipeline(tmp_path, sink_to(kafka, topic))
     try:
-        pipeline.minibatch(0, kafka_world.chunk(0, 3).rows.batch)
+        pipeline.minibatch(0, kafka_pipeline.chunk(0, 3).rows.batch)
         recreate(kafka, topic)
         if going_on == "another process":
             rows._kept.clear()
-            outlet._known.clear()
+            connection._known.clear()
         else:
-            monkeypatch.setattr(outlet, "KNOWN_S", 0.0)  # a minute later
+            monkeypatch.setattr(connection, "KNOWN_S", 0.0)  # a minute later
         for _ in range(2):
             opening = pipeline.open(1)
             with pytest.raises(Diverged, match=rf"topic '{topic}' was deleted and recreated"):
-                pipeline.task(opening, kafka_world.chunk(3, 4).rows.batch)
+                pipeline.task(opening, kafka_pipeline.chunk(3, 4).rows.batch)
         assert consumed(kafka, topic) == []
     finally:
         pipeline.close()
@@ -168,8 +168,8 @@ def test_a_topic_recreated_between_two_chunks_is_noticed_with_the_next_look(
         topic = kafka.create_topic(partitions=4)
         sink = sink_to(kafka, topic, sequenced=sequenced, chunk_rows=3)
         pipeline = Pipeline(tmp_path, sink)
-        pipeline.minibatch(0, kafka_world.chunk(0, 3).rows.batch)
-        events = kafka_world.chunk(3, 9).rows.batch
+        pipeline.minibatch(0, kafka_pipeline.chunk(0, 3).rows.batch)
+        events = kafka_pipeline.chunk(3, 9).rows.batch
 
         def halves(batch: pa.RecordBatch = events, name: str = topic) -> Iterator[pa.RecordBatch]:
             yield batch.slice(0, 3)
@@ -180,12 +180,12 @@ def test_a_topic_recreated_between_two_chunks_is_noticed_with_the_next_look(
         with suppress(SemelError):
             pipeline.driver.end(opening, pipeline.task(opening, halves()))
         rows._kept.clear()
-        outlet._known.clear()
+        connection._known.clear()
         pipeline.start()
         with suppress(Diverged):
             pipeline.minibatch(1, events)
-        with pytest.raises(Diverged, match=r"recreated|events are gone from it"):
-            pipeline.minibatch(2, kafka_world.chunk(9, 12).rows.batch)
+        with pytest.raises(Diverged, match=r"recreated|It has lost events"):
+            pipeline.minibatch(2, kafka_pipeline.chunk(9, 12).rows.batch)
         pipeline.close()
 
 
@@ -194,10 +194,10 @@ def test_another_topic_that_the_sink_names_now_is_no_loss(
 ) -> None:
     first, second = kafka.create_topic(), kafka.create_topic()
     pipeline = Pipeline(tmp_path, sink_to(kafka, first))
-    pipeline.minibatch(0, kafka_world.chunk(0, 3).rows.batch)
+    pipeline.minibatch(0, kafka_pipeline.chunk(0, 3).rows.batch)
     pipeline.sink = sink_to(kafka, second)
     pipeline.start()
-    pipeline.minibatch(1, kafka_world.chunk(3, 5).rows.batch)
+    pipeline.minibatch(1, kafka_pipeline.chunk(3, 5).rows.batch)
     assert ids_in(consumed(kafka, second)) == [3, 4]
     pipeline.close()
 
@@ -210,11 +210,11 @@ def test_a_row_or_tail_of_before_without_a_topics_id_is_continued(
     pipeline = Pipeline(tmp_path, sink_to(kafka, topic, sequenced=sequenced))
     with monkeypatch.context() as older:
         older.setattr(topics.Topic, "identity", None)
-        pipeline.minibatch(0, kafka_world.chunk(0, 3).rows.batch)
+        pipeline.minibatch(0, kafka_pipeline.chunk(0, 3).rows.batch)
     rows._kept.clear()
-    pipeline.minibatch(1, kafka_world.chunk(3, 5).rows.batch)
+    pipeline.minibatch(1, kafka_pipeline.chunk(3, 5).rows.batch)
     rows._kept.clear()
-    pipeline.minibatch(2, kafka_world.chunk(5, 6).rows.batch)
+    pipeline.minibatch(2, kafka_pipeline.chunk(5, 6).rows.batch)
     assert ids_in(consumed(kafka, topic)) == [0, 1, 2, 3, 4, 5]
     pipeline.close()
 
@@ -236,13 +236,13 @@ def test_a_kept_fence_notices_a_progress_topic_that_was_recreated(
 ) -> None:
     topic, progress = kafka.create_topic(), f"progress-{uuid4().hex}"
     pipeline = Pipeline(tmp_path, sink_to(kafka, topic, progress_topic=progress))
-    pipeline.minibatch(0, kafka_world.chunk(0, 3).rows.batch)
+    pipeline.minibatch(0, kafka_pipeline.chunk(0, 3).rows.batch)
     assert rows._kept
     recreate(kafka, progress, cleanup_policy="compact")
-    monkeypatch.setattr(outlet, "KNOWN_S", 0.0)  # a minute later
+    monkeypatch.setattr(connection, "KNOWN_S", 0.0)  # a minute later
     opening = pipeline.open(1)
     with pytest.raises(Diverged, match=r"3 is the last output .* it has nothing"):
-        pipeline.task(opening, kafka_world.chunk(3, 4).rows.batch)
+        pipeline.task(opening, kafka_pipeline.chunk(3, 4).rows.batch)
     assert ids_in(consumed(kafka, topic)) == [0, 1, 2]
     pipeline.close()
 
@@ -254,17 +254,17 @@ def test_a_kept_fence_writes_a_lost_row_again_and_any_other_notices_it(
     """The limit of docs/protocol.md: a kept fence does not ask for the row that it wrote itself."""
     topic, progress = kafka.create_topic(), f"progress-{uuid4().hex}"
     pipeline = Pipeline(tmp_path, sink_to(kafka, topic, progress_topic=progress))
-    pipeline.minibatch(0, kafka_world.chunk(0, 3).rows.batch)
-    at = rows.progress_partition(kafka_world.target(pipeline=pipeline.name), 4)
+    pipeline.minibatch(0, kafka_pipeline.chunk(0, 3).rows.batch)
+    at = rows.progress_partition(kafka_pipeline.target(pipeline=pipeline.name), 4)
     lose(kafka, progress, at, f"{pipeline.name}/out/0")
     if not kept:
         rows._kept.clear()
         with pytest.raises(Diverged, match=r"3 is the last output .* it has nothing"):
-            pipeline.minibatch(1, kafka_world.chunk(3, 5).rows.batch)
+            pipeline.minibatch(1, kafka_pipeline.chunk(3, 5).rows.batch)
     else:
-        pipeline.minibatch(1, kafka_world.chunk(3, 5).rows.batch)
+        pipeline.minibatch(1, kafka_pipeline.chunk(3, 5).rows.batch)
         rows._kept.clear()
-        pipeline.minibatch(2, kafka_world.chunk(5, 6).rows.batch)  # the row is there again
+        pipeline.minibatch(2, kafka_pipeline.chunk(5, 6).rows.batch)  # the row is there again
         assert ids_in(consumed(kafka, topic)) == [0, 1, 2, 3, 4, 5]
     pipeline.close()
 

@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from semel.bench.redis_server import RedisServer
 from semel.errors import Rejected
-from semel.events.values import ArrowValue
+from semel.events.encoding.python_values import ArrowValue
 from semel.sinks.redis import Redis
-from sinks.postgres_desk import Desk, batch, chunk_of
-from sinks.redis_world import chunk_of as redis_chunk
-from sinks.redis_world import progress_of, session
 from sinks.test_files_reading import round_trip
+from support.servers.redis import RedisServer
+from support.sinks.postgres_pipeline import Desk, batch, chunk_of
+from support.sinks.redis_pipeline import chunk_of as redis_chunk
+from support.sinks.redis_pipeline import progress_of, session
 
 DAY_S = 86_400
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from semel.bench.servers import PostgresServer
 from semel.errors import ConfigurationError, Fenced, NotDelivered, Rejected
 from semel.events import Attempt, EntityIds, Minibatch
 from semel.protocol import Capability, OnReject
 from semel.sinks import Progress, Target, TransactionalSession
 from semel.sinks.postgres import Postgres
-from sinks.postgres_desk import GIVEN, Desk, batch, chunk_of, progress_of
+from support.servers.postgres import PostgresServer
+from support.sinks.postgres_pipeline import GIVEN, Desk, batch, chunk_of, progress_of
 
 NEXT = Minibatch(1, 1)
 BOOK = (
@@ -77,14 +77,14 @@ def test_no_word_of_it_tells_the_password(desk: Desk) -> None:
         ({}, "one of table=, apply= and each="),
         ({"table": "t", "each": "select 1"}, "apply= and each=; given: table and each"),
         ({"each": "select 1", "columns": ["a"]}, "columns= goes with table="),
-        ({"table": "t", "columns": "a"}, "columns= is a list of names"),
+        ({"table": "t", "columns": "a"}, "columns= must be a list of names"),
         ({"table": "t", "url": "host=h password=geheim"}, "the url is not the URL"),
         ({"table": "t", "url": "mysql://u:geheim@h/d"}, "is not the URL of a PostgreSQL"),
         ({"table": "t", "deadline_s": 0}, "must be greater than 0"),
-        ({"table": "t", "schema": ""}, "no schema's name"),
+        ({"table": "t", "schema": ""}, "not a valid schema name"),
         ({"apply": " -- so\n/* it */ Commit"}, "begins with COMMIT"),
         ({"apply": ("select 1", "rollback")}, "begins with ROLLBACK"),
-        ({"each": "  "}, "is no statement"),
+        ({"each": "  "}, "is not a statement"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_in_a_sentence(
@@ -378,9 +378,9 @@ def test_each_names_a_column_that_the_frame_does_not_have(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("way", "said"),
     [
-        ({"table": "nowhere"}, "there is no table 'nowhere'"),
+        ({"table": "nowhere"}, "table 'nowhere' does not exist"),
         ({"table": "payments", "columns": {"id": "ident"}}, "has no column 'ident'"),
-        ({"table": "payments", "columns": ["ident"]}, "and the frame has customer"),
+        ({"table": "payments", "columns": ["ident"]}, "but the DataFrame has customer"),
         ({"table": "forgetful"}, "forgetful is unlogged"),
         ({"table": "parted"}, "a_part is unlogged"),
         ({"table": "spread"}, "far_part is a foreign table"),
@@ -497,18 +497,18 @@ def test_a_lost_checkpoint_delivers_nothing_of_a_half_done_minibatch_again(desk:
 def _another_query(desk: Desk, sink: Postgres) -> None:
     """Read everything again under a new query id, as after a lost checkpoint, one row more."""
     from semel.delivery import Assignment, Driver, PartitionDelivery
+    from semel.ledger.client import LedgerClient
     from semel.ledger.journal import Journal
-    from semel.ledger.processes import Process
-    from semel.ledger.scribe import Scribe
-    from semel.ledger.stores import open_store
+    from semel.ledger.store.opening import open_store
+    from semel.runtime import Process
 
     store = open_store(f"sqlite:///{desk.folder}/ledger.db")
-    scribe, me = Scribe(store, "pay"), Process.here()
-    driver = Driver(scribe, [sink], GIVEN, me, "n2")
+    client, me = LedgerClient(store, "pay"), Process.here()
+    driver = Driver(client, [sink], GIVEN, me, "n2")
     driver.start()
     opening = driver.begin("another query", 0)
     assignment = Assignment("pay", opening, GIVEN, "0", Attempt(driver.run, 1), me, 0)
-    rows = PartitionDelivery(assignment, [sink], scribe, Journal(scribe)).run([batch(range(20))])
+    rows = PartitionDelivery(assignment, [sink], client, Journal(client)).run([batch(range(20))])
     driver.end(opening, rows)
     store.close()
 

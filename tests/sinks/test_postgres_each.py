@@ -13,7 +13,7 @@ import pytest
 
 from semel.errors import ConfigurationError, Rejected
 from semel.events import Given
-from sinks.postgres_desk import Desk, batch, chunk_of
+from support.sinks.postgres_pipeline import Desk, batch, chunk_of
 
 AT = datetime(2026, 1, 1)  # noqa: DTZ001 - as Arrow reads it without a zone
 TYPES: list[tuple[pa.DataType, list[Any], str]] = [

@@ -12,7 +12,6 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from semel.bench.servers import PostgresServer
 from semel.errors import (
     ConfigurationError,
     DeliveryError,
@@ -24,8 +23,9 @@ from semel.errors import (
 )
 from semel.events import Minibatch
 from semel.sinks import Retry
-from semel.sinks.postgres.errors import Phase, told
-from sinks.postgres_desk import Desk, Wire, batch, chunk_of, once, progress_of
+from semel.sinks.postgres.errors import Phase, classify
+from support.servers.postgres import PostgresServer
+from support.sinks.postgres_pipeline import Desk, Wire, batch, chunk_of, once, progress_of
 
 COMMIT = b"commit\0"
 
@@ -396,9 +396,9 @@ def test_every_class_of_errors_has_its_name(desk: Desk) -> None:
     for kind, states in names.items():
         for state in states.split():
             error = raised(desk, state)
-            assert type(told(error, Phase.EFFECT, "here")) is kind, state
-            assert type(told(error, Phase.COMMIT, "here")) is kind, state  # ERROR: it answers
-            own = told(error, Phase.ROW, "here")
+            assert type(classify(error, Phase.EFFECT, "here")) is kind, state
+            assert type(classify(error, Phase.COMMIT, "here")) is kind, state  # ERROR: it answers
+            own = classify(error, Phase.ROW, "here")
             assert type(own) is (NotDelivered if kind is Rejected else kind), state
 
 
@@ -412,11 +412,11 @@ def test_what_does_not_answer_commit_is_unknown(desk: Desk) -> None:
             fatal = error
     assert fatal is not None
     assert fatal.sqlstate == "57P01"
-    assert type(told(fatal, Phase.EFFECT, "here")) is NotDelivered
-    assert type(told(fatal, Phase.COMMIT, "here")) is OutcomeUnknown
+    assert type(classify(fatal, Phase.EFFECT, "here")) is NotDelivered
+    assert type(classify(fatal, Phase.COMMIT, "here")) is OutcomeUnknown
     nothing = psycopg.OperationalError("consuming input failed")
-    assert type(told(nothing, Phase.COMMIT, "here")) is OutcomeUnknown
-    assert type(told(nothing, Phase.EFFECT, "here")) is NotDelivered
+    assert type(classify(nothing, Phase.COMMIT, "here")) is OutcomeUnknown
+    assert type(classify(nothing, Phase.EFFECT, "here")) is NotDelivered
 
 
 # -- a standby

@@ -12,7 +12,7 @@ import pytest
 
 from semel.errors import ConfigurationError
 from semel.events import EntityIds, Minibatch
-from sinks.postgres_desk import Desk, batch, chunk_of, progress_of
+from support.sinks.postgres_pipeline import Desk, batch, chunk_of, progress_of
 
 INSERT = "insert into payments select customer, id, amount from semel_batch"
 AT = "(pipeline, sink, partition) = ('pay', 'out', '0')"

@@ -15,10 +15,10 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from semel.bench.servers import PostgresServer
 from semel.errors import ConfigurationError, Rejected
 from semel.sinks.postgres.copy import PIECE, copy_text, type_of
-from sinks.postgres_desk import Desk, batch, chunk_of
+from support.servers.postgres import PostgresServer
+from support.sinks.postgres_pipeline import Desk, batch, chunk_of
 
 SLY = [
     "'); drop table things; --",

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from ledger.delivering import Driver, payments
-from ledger.doubles import World
 from semel.errors import Diverged, Fenced, HeldInDoubt, Rejected
 from semel.events import Given
-from semel.ledger.parked import read_parked
+from semel.ledger.verbs.parked import read_parked
 from semel.protocol import Capability, ParkedState
 from semel.sinks import Function, Sink, sink
-from sinks.witnesses import Destination, Killed, Witness, killed_at, reply_lost_at
+from support.ledger.one_pipeline import World
+from support.ledger.small_driver import Driver, payments
+from support.sinks.in_memory import Destination, Killed, Witness, killed_at, reply_lost_at
 
 IDENTITY = Given(entity="c", event=("id",))
 ROWS = payments(0, 47)
@@ -202,7 +202,7 @@ def test_a_crash_leaves_at_most_one_window_in_doubt_and_sends_none_of_it_again(
     sent_before = list(hook.got)
     driver = Driver(world, IDENTITY, [hook.sink(window=window)], "n2")
     [report] = driver.minibatch(0, {"0": ROWS})
-    rows = [row for _, row, _ in read_parked(world.scribe, "w")]
+    rows = [row for _, row, _ in read_parked(world.client, "w")]
     held = [row.event for row in rows if row.state is ParkedState.HELD]
     waiting = [row.event for row in rows if row.state is ParkedState.WAITING]
     assert 21 in held
@@ -230,7 +230,7 @@ def test_policies_that_decide_by_themselves_record_what_they_did(
     Driver(world, IDENTITY, [hook.sink(on_doubt=on_doubt)], "n2").minibatch(0, {"0": ROWS})
     assert hook.got.count(21) == times
     assert sorted(set(hook.got)) == list(range(47))
-    assert [(r.event, r.state) for _, r, _ in read_parked(world.scribe, "w")] == [(21, state)]
+    assert [(r.event, r.state) for _, r, _ in read_parked(world.client, "w")] == [(21, state)]
 
 
 @pytest.mark.rows("S21")
@@ -265,7 +265,7 @@ def test_a_probe_of_the_users_says_what_happened(
     Driver(world, IDENTITY, [hook.sink(on_doubt=probe)], "n2").minibatch(0, {"0": ROWS})
     assert asked == [21]
     assert hook.got.count(21) == times
-    held = [row for _, row, _ in read_parked(world.scribe, "w") if row.state is ParkedState.HELD]
+    held = [row for _, row, _ in read_parked(world.client, "w") if row.state is ParkedState.HELD]
     assert bool(held) == (told is None)
 
 
@@ -280,6 +280,6 @@ def test_a_rejected_event_is_parked_alone_and_its_neighbours_arrive(world: World
         got.extend(ids)
 
     Driver(world, IDENTITY, [charge]).minibatch(0, {"0": ROWS})
-    [(_, row, _)] = read_parked(world.scribe, "w")
+    [(_, row, _)] = read_parked(world.client, "w")
     assert (row.event, row.state, row.why) == (21, ParkedState.REJECTED, "no such card")
     assert sorted(got) == [at for at in range(47) if at != 21]

@@ -10,8 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from delivery.world import COUNTER, GIVEN, INCREASING, POSITION
-from semel.bench.redis_server import RedisServer
 from semel.errors import ConfigurationError, Diverged, Fenced, Rejected
 from semel.events import Identity
 from semel.protocol import Capability, OnReject
@@ -19,7 +17,17 @@ from semel.sinks import DELIVERED, Sink, TransactionalSession
 from semel.sinks.redis import Redis
 from semel.sinks.redis.scripts import COMMAND, applying
 from semel.sinks.redis.sink import ARGUMENTS
-from sinks.redis_world import ROW, chunk_of, listed, lists, progress_of, session, world_with
+from support.pipeline import COUNTER, GIVEN, INCREASING, POSITION
+from support.servers.redis import RedisServer
+from support.sinks.redis_pipeline import (
+    ROW,
+    chunk_of,
+    listed,
+    lists,
+    progress_of,
+    session,
+    world_with,
+)
 
 
 def delivered(server: RedisServer, batch: pa.RecordBatch, **settings: Any) -> dict[int, str]:
@@ -176,7 +184,7 @@ def test_no_event_can_write_over_a_progress_row(redis: RedisServer) -> None:
     assert sorted(failures) == [0, 2]
     assert "begins with 'semel:'" in failures[0]
     assert redis.execute("HGET", ROW, "done") == b"3"
-    with pytest.raises(ConfigurationError, match="semel's own"):
+    with pytest.raises(ConfigurationError, match="reserved for semel"):
         lists(redis, key="semel:{c}")
 
 
@@ -454,14 +462,14 @@ def test_a_row_that_redis_lost_under_a_session_stops_it(redis: RedisServer) -> N
 
 def test_what_is_not_a_progress_row_is_left_alone(redis: RedisServer) -> None:
     redis.execute("SET", ROW, "somebody's")
-    with pytest.raises(ConfigurationError, match="something else stands there"):
+    with pytest.raises(ConfigurationError, match="used by something else"):
         session(lists(redis)).take_over()
     chunk = chunk_of("a1")
-    with pytest.raises(ConfigurationError, match="something else stands there"):
+    with pytest.raises(ConfigurationError, match="used by something else"):
         session(lists(redis)).deliver_with(chunk, progress_of(chunk))
     redis.execute("DEL", ROW)
     redis.execute("SET", ROW + "/ids", "somebody's")
-    with pytest.raises(ConfigurationError, match="something else stands there"):
+    with pytest.raises(ConfigurationError, match="used by something else"):
         session(lists(redis)).deliver_with(chunk, progress_of(chunk))
     redis.execute("DEL", ROW + "/ids")
     redis.execute("HSET", ROW, "version", "2")
@@ -488,17 +496,17 @@ def test_a_script_that_redis_forgot_is_sent_again(redis: RedisServer) -> None:
     [
         ({"url": "http://localhost"}, "not the URL of a Redis"),
         ({"url": "localhost:6379"}, "not the URL of a Redis"),
-        ({"command": "FLUSHALL"}, "not among"),
+        ({"command": "FLUSHALL"}, "unknown command"),
         ({"command": ""}, "a command or a script"),
         ({"script": "return 1"}, "a command or a script"),
         ({"command": "HINCRBY"}, "takes 2 arguments"),
         ({"arguments": ()}, "takes 1 to 200 arguments"),
-        ({"key": ""}, "give one key"),
-        ({"key": ("a", "b")}, "give one key"),
-        ({"key": "l:{c"}, "no template"),
-        ({"key": "l:{}"}, "no template"),
-        ({"key": "l:{c!r}"}, "no template"),
-        ({"key": "l:{c:>5}"}, "no template"),
+        ({"key": ""}, "pass one key"),
+        ({"key": ("a", "b")}, "pass one key"),
+        ({"key": "l:{c"}, "not a valid template"),
+        ({"key": "l:{}"}, "not a valid template"),
+        ({"key": "l:{c!r}"}, "not a valid template"),
+        ({"key": "l:{c:>5}"}, "not a valid template"),
         ({"chunk_rows": 0}, "chunk_rows"),
         ({"chunk_rows": 10_001}, "chunk_rows"),
         ({"chunk_bytes": 0}, "chunk_bytes"),

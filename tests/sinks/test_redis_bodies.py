@@ -8,11 +8,19 @@ import re
 
 import pytest
 
-from semel.bench.redis_server import RedisServer
 from semel.errors import ConfigurationError, DeliveryError, NotDelivered, Rejected
 from semel.sinks.redis import Redis
 from semel.sinks.redis.scripts import Script, applying
-from sinks.redis_world import ROW, chunk_of, listed, lists, progress_of, session, world_with
+from support.servers.redis import RedisServer
+from support.sinks.redis_pipeline import (
+    ROW,
+    chunk_of,
+    listed,
+    lists,
+    progress_of,
+    session,
+    world_with,
+)
 
 PUSH = "redis.call('RPUSH', KEYS[1], ARGV[1])"
 EVENTS = "a1 b2 a3 b4 c5"
@@ -178,13 +186,13 @@ def test_a_body_that_returns_something_else_than_an_error_has_applied_its_event(
         f"{PUSH} end for i = 1, 3 do",
         f"{PUSH} --[[ and no end",
         f"{PUSH} local text = [[",
-        "this is no Lua",
+        "this is not valid Lua",
     ],
 )
 def test_a_body_that_leaves_its_place_is_refused_before_anything_runs(
     redis: RedisServer, body: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match="is no Lua"):
+    with pytest.raises(ConfigurationError, match="is not valid Lua"):
         delivered(redis, body)
     assert listed(redis) == ""
     assert redis.execute("EXISTS", "l:") == 0

@@ -9,9 +9,6 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
-from delivery.world import GIVEN, INCREASING, POSITION, events
-from redis_fixture import Cut
-from semel.bench.redis_server import RedisServer
 from semel.errors import (
     ConfigurationError,
     Diverged,
@@ -22,7 +19,19 @@ from semel.errors import (
 from semel.events import Identity
 from semel.sinks import Retry
 from semel.sinks.redis import Redis
-from sinks.redis_world import ROW, chunk_of, listed, lists, progress_of, session, target, world_with
+from support.pipeline import GIVEN, INCREASING, POSITION, events
+from support.redis_fixture import Cut
+from support.servers.redis import RedisServer
+from support.sinks.redis_pipeline import (
+    ROW,
+    chunk_of,
+    listed,
+    lists,
+    progress_of,
+    session,
+    target,
+    world_with,
+)
 
 ONE = "a1 b2 a3 b4 a5 c6 c7"
 ALL = "a:1,3,5 b:2,4 c:6,7"
@@ -388,8 +397,9 @@ def test_a_right_that_is_missing_stops_with_words_and_moves_nothing(
 
 
 def test_a_database_or_a_script_that_cannot_be_stops_with_words(redis: RedisServer) -> None:
-    assert "is no Lua" in said(
-        lambda: deliver_one(lists(redis, command="", script="this is no Lua")), ConfigurationError
+    assert "is not valid Lua" in said(
+        lambda: deliver_one(lists(redis, command="", script="this is not valid Lua")),
+        ConfigurationError,
     )
     assert "DB index" in said(
         lambda: deliver_one(lists(redis, url=redis.url(99_999))), ConfigurationError
@@ -434,10 +444,10 @@ def test_the_sink_says_how_durable_its_server_is(own: RedisServer) -> None:
     assert "since the last snapshot" in sink.durability()
     assert "always lost together" in sink.durability()
     own.execute("ACL", "SETUSER", "clerk", "on", f">{own.password}", "~*", "+@all", "-config")
-    clerk = lists(own, url=own.url(user="clerk"))
-    assert "unknown" in clerk.durability()
+    charge_client = lists(own, url=own.url(user="clerk"))
+    assert "unknown" in charge_client.durability()
     own.execute("CONFIG", "SET", "appendonly", "yes")
-    assert "appendfsync unknown" in clerk.durability()
+    assert "appendfsync unknown" in charge_client.durability()
 
 
 def test_a_snapshot_restores_row_and_effects_to_the_same_moment(forgetful: RedisServer) -> None:

@@ -8,9 +8,9 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from semel.bench.redis_server import RedisServer
-from semel.ledger.parked import read_parked
-from sinks.redis_world import lists, world_with
+from semel.ledger.verbs.parked import read_parked
+from support.servers.redis import RedisServer
+from support.sinks.redis_pipeline import lists, world_with
 
 COUNT = 10_000
 ENTITIES = 97
@@ -73,7 +73,7 @@ def test_ten_thousand_malformed_records_are_each_delivered_or_parked_in_order(
         assert ids == sorted(ids), "order per entity"
         assert [records[each]["v"] for each in ids] == found[1::2]
         arrived += ids
-    parked = {row.event: row for _, row, _ in read_parked(world.scribe, "out")}
+    parked = {row.event: row for _, row, _ in read_parked(world.client, "out")}
     good = [number for number, each in enumerate(records) if each["kind"] == "ok"]
     assert sorted(arrived) == good
     assert sorted([*arrived, *parked]) == list(range(COUNT))

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from semel.bench.redis_server import RedisServer
 from semel.errors import MissingExtra
-from sinks.redis_world import lists, target
+from support.servers.redis import RedisServer
+from support.sinks.redis_pipeline import lists, target
 
+TESTS = Path(__file__).parents[1]
 STARTS = """
 import os, signal
-from semel.bench.redis_server import RedisServer
+from support.servers.redis import RedisServer
 server = RedisServer()
 print(server.port, server._home, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -25,7 +26,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_a_server_ends_and_leaves_nothing_when_its_owner_is_killed() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", STARTS], check=False, capture_output=True, text=True
+        [sys.executable, "-c", STARTS], cwd=TESTS, check=False, capture_output=True, text=True
     )
     port, home = done.stdout.split()
     ends = time.monotonic() + 20

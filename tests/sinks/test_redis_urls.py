@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from semel.bench.redis_server import RedisServer
 from semel.errors import ConfigurationError, MissingExtra
 from semel.sinks.redis import Redis
-from sinks.redis_world import listed, lists, target, world_with
+from support.servers.redis import RedisServer
+from support.sinks.redis_pipeline import listed, lists, target, world_with
 
 
 def sink_at(url: str) -> Redis:

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from kafka_fixture import ONE_OF_A_RUN
-from semel.verify.counting_house import CountingHouse
-from semel.verify.households import Household
-from semel.verify.standalone import ConnectServer, StandaloneCluster
-from spark.classes import archive
-from spark.driving import TESTS, Bed
-from spark.needs import has, not_skipped, reason
-from spark.sessions import Desk, own_session, without_jvm
+from semel.verify.demo.charge_server import ChargeServer
+from semel.verify.demo.standalone import ConnectServer, StandaloneCluster
+from semel.verify.process_group import ProcessGroup
+from support.kafka_fixture import ONE_OF_A_RUN
+from support.spark.class_archive import archive
+from support.spark.driver_scripts import TESTS, Bed
+from support.spark.sessions import Desk, own_session, without_jvm
+from support.spark.version_needs import has, not_skipped, reason
 
 OLD_WARNINGS = (
     "ignore:distutils Version classes are deprecated:DeprecationWarning",
@@ -62,23 +62,23 @@ def pytest_runtest_makereport(
 
 
 @pytest.fixture
-def house() -> Iterator[CountingHouse]:
+def house() -> Iterator[ChargeServer]:
     """A counting house that only this test has."""
-    with CountingHouse() as house:
+    with ChargeServer() as house:
         yield house
 
 
 @pytest.fixture(scope="session")
 def classes(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Drivers find the archive of their classes."""
-    with CountingHouse() as house, Household("classes") as household:
+    with ChargeServer() as house, ProcessGroup("classes") as household:
         archive(Bed(house, tmp_path_factory.mktemp("classes"), household))
 
 
 @pytest.fixture
-def bed(classes: None, house: CountingHouse, tmp_path: Path) -> Iterator[Bed]:
+def bed(classes: None, house: ChargeServer, tmp_path: Path) -> Iterator[Bed]:
     """A test bed; every process that it started ends with the test."""
-    with Household("drivers") as household:
+    with ProcessGroup("drivers") as household:
         yield Bed(house, tmp_path, household)
     shutil.rmtree(tmp_path, ignore_errors=True)
 
@@ -113,15 +113,15 @@ def spark(jvm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spark
 
 
 @pytest.fixture(scope="module")
-def desks(spark: SparkSession) -> Iterator[tuple[CountingHouse, Household]]:
+def desks(spark: SparkSession) -> Iterator[tuple[ChargeServer, ProcessGroup]]:
     """What all desks of a module share."""
-    with CountingHouse() as house, Household("desks") as household:
+    with ChargeServer() as house, ProcessGroup("desks") as household:
         yield house, household
 
 
 @pytest.fixture
 def desk(
-    spark: SparkSession, desks: tuple[CountingHouse, Household], tmp_path: Path
+    spark: SparkSession, desks: tuple[ChargeServer, ProcessGroup], tmp_path: Path
 ) -> Iterator[Desk]:
     """A test bed in this process: queries run in its own session."""
     house, household = desks

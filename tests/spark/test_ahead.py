@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from semel.spark import ahead
-from semel.spark.ahead import reading_ahead
+from semel.spark import task
+from semel.spark.task import reading_ahead
 
 
 def batch(number: int, rows: int = 10) -> pa.RecordBatch:
@@ -70,7 +70,7 @@ def test_the_next_are_read_while_one_is_worked_on() -> None:
 
 
 def test_no_more_wait_than_the_bound_and_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "AHEAD_BYTES", 3 * batch(0).nbytes)
+    monkeypatch.setattr(task, "AHEAD_BYTES", 3 * batch(0).nbytes)
     source = Source(100)
     with reading_ahead(iter(source)) as batches:
         assert settled(source) == 3
@@ -80,7 +80,7 @@ def test_no_more_wait_than_the_bound_and_one(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_batch_beyond_the_bound_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "AHEAD_BYTES", 1)
+    monkeypatch.setattr(task, "AHEAD_BYTES", 1)
     with reading_ahead(iter(Source(20))) as batches:
         assert numbers(batches) == list(range(20))
 
@@ -113,7 +113,7 @@ def test_once_the_block_is_left_nobody_reads() -> None:
 
 
 def test_a_reader_that_waits_for_room_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "AHEAD_BYTES", 1)
+    monkeypatch.setattr(task, "AHEAD_BYTES", 1)
     source = Source(100)
     with reading_ahead(iter(source)):
         assert settled(source) == 1

@@ -12,18 +12,18 @@ import pytest
 
 from semel import Event, Ledger, sink
 from semel.errors import Diverged, EventsParked, SemelError
-from semel.ledger.parked import read_parked, resolve
-from semel.ledger.scribe import Scribe
-from semel.ledger.stores import open_store
+from semel.ledger.client import LedgerClient
+from semel.ledger.store.opening import open_store
+from semel.ledger.verbs.parked import read_parked, resolve_parked
 from semel.protocol import ParkedState
 from semel.spark.deliver import deliver_batch
-from semel.verify.standalone import spark_environment
-from spark.destinations import make_sink
-from spark.driving import TESTS, Bed, Run, assert_once, assert_ordered, wait_for
-from spark.queries import run_batch
-from spark.sessions import Desk
-from spark.settings import Settings
-from spark.tables import SCHEMA as POSITIONS
+from semel.verify.demo.standalone import spark_environment
+from support.spark.charge_sinks import make_sink
+from support.spark.driver_scripts import TESTS, Bed, Run, assert_once, assert_ordered, wait_for
+from support.spark.positions_table import SCHEMA as POSITIONS
+from support.spark.sessions import Desk
+from support.spark.settings import Settings
+from support.spark.stateful_job import run_batch
 
 COUNTER = {"identity": "counter", "entity": "customer"}
 
@@ -34,7 +34,7 @@ def start(bed: Bed, settings: Settings, batch: str) -> Run:
     settings.save(told)
     log = bed.folder / f"driver-{bed.starts}.log"
     environment = spark_environment(bed.household.folder, [TESTS])
-    command = [sys.executable, "-m", "spark.queries", str(told), "batch", batch]
+    command = [sys.executable, "-m", "support.spark.stateful_job", str(told), "batch", batch]
     return Run(bed.household.start(command, environment, log), log)
 
 
@@ -80,7 +80,7 @@ def test_a_finished_batch_delivers_nothing_again_and_leaves_one_row(
         assert ledger.count("pipelines") == 1
     desk.payments(files=1, rows=10)
     with pytest.raises(
-        Diverged, match=r"finished with 20 events and digest \w+, and this run gives 30"
+        Diverged, match=r"finished with 20 events and digest \w+, and this run has 30"
     ):
         run_batch(desk.spark, settings, "2026-11-14")
     assert desk.charges() == before
@@ -188,10 +188,10 @@ def test_a_batch_with_parked_events_fails_until_a_person_has_resolved_them(
         assert (result.delivered, result.suppressed) == ({"out": 1 - before}, {"out": int(before)})
     assert deliver_batch(frame, fail_on_parked=False, **words).parked == {"out": 2}
     assert sorted(seen.read_text().split()) == ["a1", "b3"]
-    scribe = Scribe(open_store(ledger), "mail@d")
-    [held] = [at for at, row, _ in read_parked(scribe, "out") if row.state is ParkedState.HELD]
-    resolve(scribe, "out", held, ParkedState.DELIVERED, "ann", "seen in the mailbox")
-    scribe.store.close()
+    client = LedgerClient(open_store(ledger), "mail@d")
+    [held] = [at for at, row, _ in read_parked(client, "out") if row.state is ParkedState.HELD]
+    resolve_parked(client, "out", held, ParkedState.DELIVERED, "ann", "seen in the mailbox")
+    client.store.close()
     again = deliver_batch(frame, **words)
     assert (again.resent, again.parked, again.again) == (1, {"out": 0}, True)
     assert sorted(seen.read_text().split()) == ["a1", "a2", "b3"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
-from semel.verify.households import state_of
-from spark.driving import Bed, assert_once, missing, repeated, wait_for
+from semel.verify.process_group import state_of
+from support.spark.driver_scripts import Bed, assert_once, missing, repeated, wait_for
 
 
 def test_plain_foreach_batch_charges_twice_when_a_worker_is_killed(bed: Bed) -> None:

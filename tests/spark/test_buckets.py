@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from semel.events import Counter, Given
-from semel.spark.frames import BUCKET, arranged
+from semel.spark.repartition import BUCKET, arranged
 from semel.spark.versions import in_buckets, installed, numbers, spark_hash
-from spark.clusters import ADAPTIVE
+from support.spark.clusters import ADAPTIVE
 
 ROWS = 4000
 GIVEN = Given("customer", ("payment_id",))

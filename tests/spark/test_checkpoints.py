@@ -14,10 +14,10 @@ from pyspark.errors import StreamingQueryException
 from semel import Ledger
 from semel.errors import ConfigurationError
 from semel.spark import checkpoints
-from spark.driving import Bed, assert_once, assert_ordered, names
-from spark.sessions import Desk
-from spark.settings import Settings
-from spark.tables import write_table
+from support.spark.driver_scripts import Bed, assert_once, assert_ordered, names
+from support.spark.positions_table import write_table
+from support.spark.sessions import Desk
+from support.spark.settings import Settings
 
 POSITION = {"identity": "position"}
 GIVEN = {"entity": "customer", "event": "payment_id"}
@@ -56,7 +56,7 @@ def test_a_checkpoint_lost_again_and_again_repeats_nothing(
         desk.deliver(settings_of(desk, identity, sink="transactional", max_files=10 * number))
         assert_once(desk.charges(), desk.expected)
         assert_ordered(desk.charges())
-        assert (f"{LOST} {number} goes on" in caplog.text) == (number > 1)
+        assert (f"{LOST} {number} continues" in caplog.text) == (number > 1)
         assert skipped_in(caplog.text) == before
         caplog.clear()
         before = len(desk.expected)
@@ -91,7 +91,7 @@ def test_a_start_that_is_refused_leaves_no_pipeline_in_the_ledger(desk: Desk) ->
     desk.payments(files=1, rows=4)
     other = f"sqlite:///{desk.folder / 'other.db'}"
     told = desk.refused(desk.settings(ledger=other))
-    assert "the ledger knows nothing of this pipeline" in told
+    assert "the ledger does not know this pipeline" in told
     with Ledger(other) as ledger:
         assert ledger.pipelines() == []
     desk.deliver(desk.settings())
@@ -186,7 +186,7 @@ def test_the_checkpoint_of_another_query_is_not_taken_for_ones_own(desk: Desk) -
     desk.positions({0: list(range(24))})
     told = desk.refused(settings_of(desk, "position", checkpoint=other))
     assert told.startswith(f"Diverged: pipeline {desk.name!r}: the checkpoint was lost")
-    assert "t/0 begins at offset 20 and the ledger goes on at 8 (12 offsets are left out)" in told
+    assert "t/0 begins at offset 20 and the ledger continues at 8 (12 offsets are skipped)" in told
     assert """'startingOffsets', '{"t": {"0": 8}}'""" in told
     after = [charge for charge in desk.charges() if (charge.key or "").startswith(f"{desk.name}/")]
     assert after == ours
@@ -305,7 +305,7 @@ def test_a_checkpoint_that_does_not_say_where_it_begins_says_nothing(
     assert checkpoints.starts(desk.spark, str(checkpoint), 0) is None
     assert checkpoints.starts(desk.spark, str(checkpoint), 5) is None
     assert checkpoints.starts(desk.spark, str(checkpoint / "nowhere"), 0) is None
-    with pytest.raises(ConfigurationError, match="give a checkpointLocation that the driver can"):
+    with pytest.raises(ConfigurationError, match="use a checkpointLocation that the driver can"):
         checkpoints.query_id(desk.spark, str(checkpoint))
     (checkpoint / "metadata").write_text('{"id":"dbd416b6-b199-4f7e-a27d-82a49e3ff6a3"}')
     found = checkpoints.query_id(desk.spark, str(checkpoint))

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from semel.bench.servers import PostgresServer
-from spark.driving import Bed, assert_once
+from support.servers.postgres import PostgresServer
+from support.spark.driver_scripts import Bed, assert_once
 
 TOLD = re.compile(
     r"execute [^\n]*?: (?P<what>select [^\n]*)"

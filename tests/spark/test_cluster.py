@@ -7,10 +7,9 @@ from functools import partial
 import pytest
 
 from semel.protocol import ParkedState
-from semel.verify.counting_house import Charge
-from semel.verify.standalone import StandaloneCluster
-from spark.accounts import FIVE, Account, judge_held
-from spark.clusters import (
+from semel.verify.demo.charge_server import Charge
+from semel.verify.demo.standalone import StandaloneCluster
+from support.spark.clusters import (
     ADAPTIVE,
     BOTH,
     LONG_S,
@@ -21,7 +20,8 @@ from spark.clusters import (
     partitions,
     release,
 )
-from spark.driving import Bed, Name, assert_once, assert_ordered, names, wait_for
+from support.spark.driver_scripts import Bed, Name, assert_once, assert_ordered, names, wait_for
+from support.spark.reconcile import FIVE, Account, judge_held
 
 ROWS = 48
 CUSTOMERS = 8
@@ -54,7 +54,7 @@ def test_one_bucket_is_one_task_on_two_executors_under_adaptive_execution_and_sk
         conf={**BOTH, **ADAPTIVE},
     )
     bed.expected = [name for name in bed.expected if name[0] == "c7" or number(name) < 40]
-    run = bed.start(settings, "batch", "b", script="spark.queries")
+    run = bed.start(settings, "batch", "b", script="support.spark.stateful_job")
     run.finished(LONG_S)
     charges = bed.house.charges()
     assert_once(charges, bed.expected)

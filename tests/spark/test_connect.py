@@ -10,9 +10,16 @@ import pytest
 
 from semel import Ledger
 from semel.protocol import Capability
-from semel.verify.standalone import ConnectServer, python_workers
-from spark.driving import Bed, assert_once, assert_ordered, missing, repeated, wait_for
-from spark.settings import Settings
+from semel.verify.demo.standalone import ConnectServer, python_workers
+from support.spark.driver_scripts import (
+    Bed,
+    assert_once,
+    assert_ordered,
+    missing,
+    repeated,
+    wait_for,
+)
+from support.spark.settings import Settings
 
 
 def settings_of(bed: Bed, connect: ConnectServer, **changes: object) -> Settings:

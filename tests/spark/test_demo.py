@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from docs_blocks import blocks, shape
-from semel.verify.households import command_of
-from spark.driving import wait_for
+from semel.verify.process_group import command_of
+from support.docs_blocks import blocks, shape
+from support.spark.driver_scripts import wait_for
 
 SEMEL = [sys.executable, "-c", "from semel.cli.main import main; main()"]
 ENOUGH_S = 300.0

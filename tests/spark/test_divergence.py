@@ -14,9 +14,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
-from spark.driving import assert_once, names, repeated
-from spark.sessions import Desk
-from spark.settings import Settings
+from support.spark.driver_scripts import assert_once, names, repeated
+from support.spark.sessions import Desk
+from support.spark.settings import Settings
 
 pytestmark = pytest.mark.rows("O24", "N5")
 
@@ -115,7 +115,7 @@ def test_code_that_was_changed_under_a_finished_minibatch_is_found_out(desk: Des
     place = f"Diverged: pipeline {desk.name!r}, sink 'charge', minibatch 1.0, partition 0of1: "
     assert told.startswith(place)
     digests = (
-        r"complete with 20 events and digest (\w+), but a replay gave 19 events and digest (\w+)"
+        r"complete with 20 events and digest (\w+), but a replay has 19 events and digest (\w+)"
     )
     found = re.search(digests, told)
     assert found, told

@@ -24,17 +24,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 import semel
-from cli.running import semel as command
-from docs_blocks import ON_SPARK, Reader, blocks, forms, typed
 from semel import Ledger
-from semel.bench.kafka_broker import KafkaBroker
-from semel.bench.redis_server import RedisServer
-from semel.bench.servers import free_port
-from semel.ledger.rows import SpanRow, StreamRow
-from semel.ledger.stores import open_store
+from semel.ledger.rows import PartitionRow, SpanRow
+from semel.ledger.store.opening import open_store
 from semel.protocol import PartitionState, SpanState
 from semel.sinks import Sink
-from spark.driving import wait_for
+from support.command_line import semel as command
+from support.docs_blocks import ON_SPARK, Reader, blocks, forms, typed
+from support.servers.kafka import KafkaBroker
+from support.servers.ports import free_port
+from support.servers.redis import RedisServer
+from support.spark.driver_scripts import wait_for
 
 COLUMNS = "customer string, payment_id bigint, amount bigint, currency string"
 ROWS = [("ann", 1, 5, "EUR"), ("bob", 2, 7, "EUR"), ("ann", 3, 11, "EUR")]
@@ -229,7 +229,7 @@ def test_a_stop_leaves_behind_what_start_says(
     [shown] = json.loads(out)
     assert shown["state"] == "ended"
     with closing(open_store(url)) as store:
-        streams = [StreamRow.load(text) for _, text in store.scan("streams", "")]
+        streams = [PartitionRow.load(text) for _, text in store.scan("streams", "")]
         spans = [SpanRow.load(text) for _, text in store.scan("events", "")]
         assert list(store.scan("parked", "")) == []
     pending = [each for each in streams if each.state is PartitionState.PENDING]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from semel.verify.households import Household
-from semel.verify.standalone import SMALL_JVM, spark_environment
-from spark.needs import require
+from semel.verify.demo.standalone import SMALL_JVM, spark_environment
+from semel.verify.process_group import ProcessGroup
+from support.spark.version_needs import require
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 START = Path(__file__).parents[2] / "docs" / "start.md"
@@ -83,7 +83,7 @@ def test_every_example_and_the_first_page_run_only_as_a_script() -> None:
 def test_an_example_runs_and_says_what_it_did(name: str, tmp_path: Path) -> None:
     if name == "positions":
         require("positions")
-    with Household("examples") as household:
+    with ProcessGroup("examples") as household:
         said = run(household, tmp_path, str(EXAMPLES / f"{name}.py"), str(tmp_path / "out"))
     for text in SAYS[name]:
         assert text in said
@@ -92,7 +92,7 @@ def test_an_example_runs_and_says_what_it_did(name: str, tmp_path: Path) -> None
 def test_what_the_first_page_says_to_paste_runs_as_it_is(tmp_path: Path) -> None:
     [program] = [each for each in blocks(START, "python") if '.json("payments")' in each]
     [shell] = [each for each in blocks(START, "") if "python pay.py" in each]
-    with Household("examples") as household:
+    with ProcessGroup("examples") as household:
         (household.folder / "pay.py").write_text(program.replace("sleep(0.2)", "sleep(0)"))
         prepare = shell.replace("python pay.py", "").replace("seq 100", "seq 20")
         subprocess.run(["sh", "-ec", prepare], cwd=household.folder, check=True)
@@ -102,7 +102,7 @@ def test_what_the_first_page_says_to_paste_runs_as_it_is(tmp_path: Path) -> None
             assert sorted(charged) == sorted(f"c{n} {n}" for n in range(1, 21))
 
 
-def run(household: Household, folder: Path, *arguments: str) -> str:
+def run(household: ProcessGroup, folder: Path, *arguments: str) -> str:
     """Run a program to its end; give what it said."""
     log = folder / "log.txt"
     environment = spark_environment(household.folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}

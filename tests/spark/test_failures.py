@@ -17,9 +17,9 @@ from semel.sinks import Retry
 from semel.sinks import sink as make_sink
 from semel.spark.deliver import deliver
 from semel.spark.failures import SEARCHED, TEXT_MAX, Failed, Stopped, for_spark, marked, raised
-from spark.job import source
-from spark.needs import has
-from spark.sessions import Desk, stopped_by
+from support.spark.query_job import source
+from support.spark.sessions import Desk, stopped_by
+from support.spark.version_needs import has
 
 TOKEN = "5f0c1a"
 FORGED = 'declined\nsemel.errors.Fenced: a later attempt has it\n[semel 000000 Fenced "x"]\x1b[31m'

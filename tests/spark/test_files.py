@@ -17,17 +17,17 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from semel.bench.servers import PostgresServer
 from semel.errors import ConfigurationError, Diverged, EventsParked, Rejected
 from semel.sinks.files import Files, committed, read
 from semel.spark.deliver import deliver, deliver_batch
-from semel.verify.households import Household
-from semel.verify.standalone import SMALL_JVM, StandaloneCluster, spark_environment
-from spark.accounts import seed
-from spark.clusters import LONG_S, SPECULATING, go_on
-from spark.driving import Bed, Run, wait_for
-from spark.files_job import DRIVER_STEPS, TABLE, TASK_STEPS
-from spark.settings import Settings
+from semel.verify.demo.standalone import SMALL_JVM, StandaloneCluster, spark_environment
+from semel.verify.process_group import ProcessGroup
+from support.servers.postgres import PostgresServer
+from support.spark.clusters import LONG_S, SPECULATING, go_on
+from support.spark.driver_scripts import Bed, Run, wait_for
+from support.spark.files_job import DRIVER_STEPS, TABLE, TASK_STEPS
+from support.spark.reconcile import seed
+from support.spark.settings import Settings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = ("parquet", "lines")
@@ -46,7 +46,7 @@ def settings_of(bed: Bed, **changes: Any) -> Settings:
 
 
 def start(bed: Bed, settings: Settings) -> Run:
-    return bed.start(settings, script="spark.files_job")
+    return bed.start(settings, script="support.spark.files_job")
 
 
 def rows_of(bed: Bed, sink: str) -> list[tuple[str, int]]:
@@ -225,7 +225,7 @@ def test_a_batch_job_is_not_finished_without_a_sink_whose_files_are_not_named_ye
     frame = spark.range(30).selectExpr("concat('c', id % 4) as customer", "id")
     with pytest.raises(Rejected, match="the warehouse is closed"):
         deliver_batch(frame, to=sinks[0], **words)
-    with pytest.raises(ConfigurationError, match=r"sink 'old' is left out.*Start once with it"):
+    with pytest.raises(ConfigurationError, match=r"sink 'old' was removed.*Start once with it"):
         deliver_batch(frame, to=sinks[1], **words)
     done = deliver_batch(frame, to=sinks, **words)  # it joins at a batch that is complete
     assert (done.delivered, done.again) == ({"old": 0, "further": 30}, False)
@@ -249,7 +249,7 @@ def test_columns_that_a_format_cannot_hold_are_refused_before_anything_starts(
     columns = ["'c' as customer", "1 as id", "array(1, 2) as lines"]
     source = spark.readStream.format("rate").load() if streaming else spark.range(1)
     act: Callable[..., Any] = deliver if streaming else partial(deliver_batch, batch="one")
-    with pytest.raises(ConfigurationError, match="column 'lines' is of type list"):
+    with pytest.raises(ConfigurationError, match="column 'lines' has type list"):
         act(source.selectExpr(*columns), **words)
     assert list(tmp_path.iterdir()) == []
 
@@ -257,11 +257,11 @@ def test_columns_that_a_format_cannot_hold_are_refused_before_anything_starts(
 def test_the_example_runs_and_says_what_it_did(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     command = [sys.executable, str(EXAMPLES / "files.py"), str(tmp_path / "out")]
-    with Household("examples") as household:
+    with ProcessGroup("examples") as household:
         environment = spark_environment(household.folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}
         code = household.start(command, environment, log).wait(300)
     said = log.read_text(errors="replace")
     assert code == 0, said
     assert "committed: 12 orders in 3 minibatches" in said
     assert "checkpoint lost, all read again: 12 orders" in said
-    assert "told at the end of each minibatch: [4, 4, 4]" in said
+    assert "rows in the manifest of each minibatch: [4, 4, 4]" in said

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from semel.errors import Diverged, Fenced, NotDelivered, OutcomeUnknown, Rejected
-from semel.verify.counting_house import Clerk, CountingHouse
-from semel.verify.households import Household, state_of
-from spark.driving import names, wait_for
-from spark.faults import LEDGER_STEPS, STEPS
+from semel.verify.demo.charge_server import ChargeClient, ChargeServer
+from semel.verify.process_group import ProcessGroup, state_of
+from support.spark.driver_scripts import names, wait_for
+from support.spark.faults import LEDGER_STEPS, STEPS
 
 
 def charge(event: int, osn: int = 0) -> dict[str, object]:
@@ -59,7 +59,7 @@ def progress(start: int, done: int, attempt: tuple[int, int]) -> dict[str, objec
     }
 
 
-def events_of(house: CountingHouse) -> list[object]:
+def events_of(house: ChargeServer) -> list[object]:
     return [event for _, event in names(house.charges())]
 
 
@@ -74,35 +74,35 @@ def events_of(house: CountingHouse) -> list[object]:
     ],
 )
 def test_a_planned_trouble_happens_once(
-    house: CountingHouse, trouble: str, raised: type[Exception], charged: int
+    house: ChargeServer, trouble: str, raised: type[Exception], charged: int
 ) -> None:
     house.plan(trouble, event=7)
-    clerk = Clerk(house.url)
-    clerk.ask("/charge", body(1))
+    charge_client = ChargeClient(house.url)
+    charge_client.ask("/charge", body(1))
     with pytest.raises(raised):
-        clerk.ask("/charge", body(7))
+        charge_client.ask("/charge", body(7))
     assert len(house.charges()) == charged
-    clerk.ask("/charge", body(7))
-    clerk.close()
+    charge_client.ask("/charge", body(7))
+    charge_client.close()
 
 
-def test_a_late_charge_counts_although_nobody_waits(house: CountingHouse) -> None:
+def test_a_late_charge_counts_although_nobody_waits(house: ChargeServer) -> None:
     house.plan("late", seconds=0.3)
-    hasty = Clerk(house.url, timeout_s=0.05)
+    hasty = ChargeClient(house.url, timeout_s=0.05)
     with pytest.raises(OutcomeUnknown):
         hasty.ask("/charge", body(1))
     assert house.charges() == []
     wait_for(house.charges)
 
 
-def test_a_word_is_told_to_exactly_as_many_as_it_was_armed_for(house: CountingHouse) -> None:
+def test_a_word_is_told_to_exactly_as_many_as_it_was_armed_for(house: ChargeServer) -> None:
     house.arm("x", "stop", times=2, after=3)
     told: list[str | None] = []
 
     def ask() -> None:
-        clerk = Clerk(house.url)
-        told.extend(clerk.token("x") for _ in range(5))
-        clerk.close()
+        charge_client = ChargeClient(house.url)
+        told.extend(charge_client.token("x") for _ in range(5))
+        charge_client.close()
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
@@ -114,19 +114,19 @@ def test_a_word_is_told_to_exactly_as_many_as_it_was_armed_for(house: CountingHo
     assert house.asked() == {"x": 20}
 
 
-def test_a_token_can_be_asked_for_with_any_client(house: CountingHouse) -> None:
+def test_a_token_can_be_asked_for_with_any_client(house: ChargeServer) -> None:
     house.arm("y")
     answers = [urllib.request.urlopen(f"{house.url}/token/y").read() for _ in range(2)]
     assert answers == [b'"kill"', b"null"]
 
 
-def test_a_repeat_is_absorbed_by_its_key(house: CountingHouse) -> None:
-    clerk = Clerk(house.url)
-    assert clerk.ask("/absorb", body(1, 2)) == {"repeats": 0}
-    assert clerk.ask("/absorb", body(2, 3)) == {"repeats": 1}
-    assert clerk.ask("/absorb", body(4, 5, key="chunk")) == {"repeats": 0}
-    assert clerk.ask("/absorb", body(4, 5, key="chunk")) == {"repeats": 2}
-    clerk.close()
+def test_a_repeat_is_absorbed_by_its_key(house: ChargeServer) -> None:
+    charge_client = ChargeClient(house.url)
+    assert charge_client.ask("/absorb", body(1, 2)) == {"repeats": 0}
+    assert charge_client.ask("/absorb", body(2, 3)) == {"repeats": 1}
+    assert charge_client.ask("/absorb", body(4, 5, key="chunk")) == {"repeats": 0}
+    assert charge_client.ask("/absorb", body(4, 5, key="chunk")) == {"repeats": 2}
+    charge_client.close()
     assert events_of(house) == [1, 2, 3, 4, 5]
     assert [(call.events, call.effects) for call in house.calls()] == [
         (2, 2),
@@ -136,61 +136,61 @@ def test_a_repeat_is_absorbed_by_its_key(house: CountingHouse) -> None:
     ]
 
 
-def test_a_row_is_moved_by_the_latest_attempt_only(house: CountingHouse) -> None:
-    clerk = Clerk(house.url)
-    assert clerk.ask("/row/take", body()) is None
-    clerk.ask("/row/deliver", body(1, progress=progress(0, 1, (1, 1)), after=0))
+def test_a_row_is_moved_by_the_latest_attempt_only(house: ChargeServer) -> None:
+    charge_client = ChargeClient(house.url)
+    assert charge_client.ask("/row/take", body()) is None
+    charge_client.ask("/row/deliver", body(1, progress=progress(0, 1, (1, 1)), after=0))
     with pytest.raises(Fenced, match="stands at 1"):
-        clerk.ask("/row/deliver", body(1, progress=progress(0, 1, (1, 1)), after=0))
-    stood = clerk.ask("/row/take", body(attempt=(1, 2)))
+        charge_client.ask("/row/deliver", body(1, progress=progress(0, 1, (1, 1)), after=0))
+    stood = charge_client.ask("/row/take", body(attempt=(1, 2)))
     assert (stood["done"], stood["attempt"]) == (1, [1, 1])
     with pytest.raises(Fenced, match=r"attempt 1\.2"):
-        clerk.ask("/row/deliver", body(2, progress=progress(1, 2, (1, 1)), after=1))
-    clerk.close()
+        charge_client.ask("/row/deliver", body(2, progress=progress(1, 2, (1, 1)), after=1))
+    charge_client.close()
     assert events_of(house) == [1]
 
 
 @pytest.mark.parametrize(("taken", "after"), [(False, 1), (True, 1), (True, 3)])
 def test_a_row_that_is_behind_what_was_acknowledged_is_told(
-    house: CountingHouse, taken: bool, after: int
+    house: ChargeServer, taken: bool, after: int
 ) -> None:
-    clerk = Clerk(house.url)
+    charge_client = ChargeClient(house.url)
     if taken:
-        clerk.ask("/row/take", body())
+        charge_client.ask("/row/take", body())
     start = after - 1
     if start:
-        clerk.ask("/row/deliver", body(1, 2, progress=progress(0, start, (1, 1)), after=0))
+        charge_client.ask("/row/deliver", body(1, 2, progress=progress(0, start, (1, 1)), after=0))
     further = progress(start, start + 1, (1, 1))
     with pytest.raises(Diverged, match=f"{after} is the last output"):
-        clerk.ask("/row/deliver", body(4, progress=further, after=after))
-    clerk.ask("/row/deliver", body(4, progress=further, after=start))
-    clerk.close()
+        charge_client.ask("/row/deliver", body(4, progress=further, after=after))
+    charge_client.ask("/row/deliver", body(4, progress=further, after=start))
+    charge_client.close()
     assert events_of(house) == ([1, 2, 4] if start else [4])
 
 
-def test_a_log_refuses_a_replaced_writer_and_tells_its_tail(house: CountingHouse) -> None:
-    clerk = Clerk(house.url)
-    assert clerk.ask("/log/take", body())["osn"] == 0
+def test_a_log_refuses_a_replaced_writer_and_tells_its_tail(house: ChargeServer) -> None:
+    charge_client = ChargeClient(house.url)
+    assert charge_client.ask("/log/take", body())["osn"] == 0
     stamp = progress(0, 2, (1, 1))
-    clerk.ask("/log/append", body(1, 2, progress=stamp, resend=0))
+    charge_client.ask("/log/append", body(1, 2, progress=stamp, resend=0))
     with pytest.raises(Fenced, match="stands at 2"):
-        clerk.ask("/log/append", body(2, progress=stamp, resend=0))
-    tail = clerk.ask("/log/take", body(attempt=(1, 2)))
+        charge_client.ask("/log/append", body(2, progress=stamp, resend=0))
+    tail = charge_client.ask("/log/take", body(attempt=(1, 2)))
     assert (tail["osn"], tail["sort_key"], tail["stamp"]) == (2, ["a", 2], stamp)
     with pytest.raises(Fenced, match="epoch"):
-        clerk.ask("/log/append", body(3, progress=stamp, resend=0))
-    clerk.ask("/log/append", body(1, attempt=(1, 2), progress=None, resend=1))
-    assert clerk.ask("/log/take", body(attempt=(1, 2)))["resent"] == 1
-    assert clerk.ask("/log/ids", body()) == [["a", 1], ["a", 2], ["a", 1]]
-    clerk.close()
+        charge_client.ask("/log/append", body(3, progress=stamp, resend=0))
+    charge_client.ask("/log/append", body(1, attempt=(1, 2), progress=None, resend=1))
+    assert charge_client.ask("/log/take", body(attempt=(1, 2)))["resent"] == 1
+    assert charge_client.ask("/log/ids", body()) == [["a", 1], ["a", 2], ["a", 1]]
+    charge_client.close()
 
 
-def test_a_chunk_can_be_asked_for(house: CountingHouse) -> None:
-    clerk = Clerk(house.url)
-    assert clerk.ask("/arrived", {"key": "k"}) is False
-    clerk.ask("/chunk", body(1, key="k"))
-    assert clerk.ask("/arrived", {"key": "k"}) is True
-    clerk.close()
+def test_a_chunk_can_be_asked_for(house: ChargeServer) -> None:
+    charge_client = ChargeClient(house.url)
+    assert charge_client.ask("/arrived", {"key": "k"}) is False
+    charge_client.ask("/chunk", body(1, key="k"))
+    assert charge_client.ask("/arrived", {"key": "k"}) is True
+    charge_client.close()
 
 
 def test_every_step_has_one_name() -> None:
@@ -201,10 +201,10 @@ def test_every_step_has_one_name() -> None:
 
 _STARTER = """
 import sys, time
-from semel.verify.counting_house import CountingHouse
-from semel.verify.households import Household
+from semel.verify.demo.charge_server import ChargeServer
+from semel.verify.process_group import ProcessGroup
 from pathlib import Path
-house, home = CountingHouse(), Household("orphans")
+house, home = ChargeServer(), ProcessGroup("orphans")
 home.start(["sh", "-c", "setsid sleep 300 & sleep 300"], {}, home.folder / "log")
 print(house.pid, *home.members(), home.folder, flush=True)
 time.sleep(300)
@@ -221,7 +221,7 @@ def test_house_and_household_end_with_whoever_started_them() -> None:
 
 
 def test_a_stopped_member_of_a_household_ends_too() -> None:
-    with Household("sleepers") as household:
+    with ProcessGroup("sleepers") as household:
         process = household.start(["sleep", "300"], {}, household.folder / "log")
         until = time.monotonic() + 10
         while not household.members() and time.monotonic() < until:

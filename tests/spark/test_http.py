@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from semel import Ledger
-from semel.bench.http_witness import HttpWitness
 from semel.ledger.rows import ParkedRow
 from semel.protocol import ParkedState
-from semel.verify.households import Household
-from semel.verify.standalone import SMALL_JVM, spark_environment
-from spark.accounts import seed
-from spark.driving import Bed, Name, Run, wait_for
-from spark.settings import Settings
+from semel.verify.demo.standalone import SMALL_JVM, spark_environment
+from semel.verify.process_group import ProcessGroup
+from support.servers.http_witness import HttpWitness
+from support.spark.driver_scripts import Bed, Name, Run, wait_for
+from support.spark.reconcile import seed
+from support.spark.settings import Settings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 WINDOW = 4
@@ -121,7 +121,7 @@ def test_workers_and_drivers_are_killed_at_any_time_and_at_steps(
     for step in STEPS:
         bed.house.arm(step, after=luck.randrange(4))
     crashes = len(STEPS)
-    run = bed.start(settings, script="spark.http_job")
+    run = bed.start(settings, script="support.spark.http_job")
     for share in (0.2, 0.4):
         services.wait_for_share(share, run)
         time.sleep(luck.uniform(0.0, 0.3))
@@ -132,7 +132,7 @@ def test_workers_and_drivers_are_killed_at_any_time_and_at_steps(
     services.wait_for_share(0.6, run)
     kill_driver(run)
     bed.end_leftovers()
-    bed.start(settings, script="spark.http_job").finished(300)
+    bed.start(settings, script="support.spark.http_job").finished(300)
     assert {each.name for each in bed.house.taken()} == set(STEPS)
     services.assert_exact(settings, "keyed")
     doubt = WINDOW * (crashes + PARTITIONS)
@@ -148,7 +148,7 @@ def test_a_service_is_restarted_half_way_and_the_query_goes_on(
     fast = {"timeout_s": 1.0, "deadline_s": 2.0, "lease_s": 2.0}
     asked = {"url": f"{plain}/asked", "probe": f"{plain}/requests/{{semel.key}}", **fast}
     settings = services.settings(max_files=4, sink_settings={"asked": asked})
-    run = bed.start(settings, script="spark.http_job")
+    run = bed.start(settings, script="support.spark.http_job")
     wait_for(lambda: len(services.seen("/keyed")) > 20, run)
     services.absorbing.stop()
     time.sleep(1.0)
@@ -166,7 +166,7 @@ def test_a_service_is_restarted_half_way_and_the_query_goes_on(
 def test_the_example_runs_and_says_what_it_did(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     command = [sys.executable, str(EXAMPLES / "http_service.py"), str(tmp_path / "out")]
-    with Household("examples") as household:
+    with ProcessGroup("examples") as household:
         environment = spark_environment(household.folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}
         code = household.start(command, environment, log).wait(300)
     said = log.read_text(errors="replace")

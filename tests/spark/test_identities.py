@@ -13,12 +13,12 @@ from pyspark.sql import functions as sql
 from semel.errors import ConfigurationError
 from semel.events import Counter, Given, Identity, Position
 from semel.spark.deliver import deliver, deliver_batch
-from spark.destinations import make_sink
-from spark.driving import Name, assert_once, assert_ordered, names, wait_for
-from spark.job import source
-from spark.needs import has
-from spark.sessions import Desk, Query, finish, stopped_by
-from spark.tables import SCHEMA
+from support.spark.charge_sinks import make_sink
+from support.spark.driver_scripts import Name, assert_once, assert_ordered, names, wait_for
+from support.spark.positions_table import SCHEMA
+from support.spark.query_job import source
+from support.spark.sessions import Desk, Query, finish, stopped_by
+from support.spark.version_needs import has
 
 GIVEN = {"entity": "customer", "event": "payment_id"}
 
@@ -100,14 +100,14 @@ LOST: dict[str, Query] = {
 @pytest.mark.parametrize("case", KEPT)
 def test_position_is_found_where_the_sources_columns_come_through(desk: Desk, case: str) -> None:
     made = writer(desk, KEPT[case](placed(desk)))
-    assert made.agreement.identity == Position()
+    assert made.spec.identity == Position()
 
 
 @pytest.mark.parametrize("case", LOST)
 def test_position_is_not_taken_by_itself_where_rows_were_moved_or_made(
     desk: Desk, case: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match="nothing says what makes two rows the same event"):
+    with pytest.raises(ConfigurationError, match="no parameter says which rows are the same event"):
         writer(desk, LOST[case](placed(desk)))
 
 
@@ -167,7 +167,7 @@ def test_a_batch_whose_rows_are_moved_between_tasks_is_refused(desk: Desk) -> No
 @pytest.mark.parametrize("case", STAYING)
 def test_positions_whose_rows_stay_in_their_tasks_are_taken(desk: Desk, case: str) -> None:
     made = writer(desk, STAYING[case](placed(desk)), identity="position")
-    assert made.agreement.identity == Position()
+    assert made.spec.identity == Position()
 
 
 WORDS: dict[str, tuple[dict[str, Any], Identity]] = {
@@ -194,7 +194,7 @@ WORDS: dict[str, tuple[dict[str, Any], Identity]] = {
 @pytest.mark.parametrize("case", WORDS)
 def test_words_choose_the_identity(desk: Desk, case: str) -> None:
     words, identity = WORDS[case]
-    assert writer(desk, placed(desk), **words).agreement.identity == identity
+    assert writer(desk, placed(desk), **words).spec.identity == identity
 
 
 @pytest.mark.rows("S4", "S5")

@@ -22,15 +22,15 @@ from uuid import uuid4
 
 import pytest
 
-from kafka_fixture import jars_or_skip
-from semel.bench.kafka_broker import KafkaBroker
-from semel.verify.counting_house import CountingHouse
-from semel.verify.households import Household
-from semel.verify.standalone import SMALL_JVM, spark_environment
-from sinks.kafka_world import Record, consumed
-from spark.accounts import seed
-from spark.driving import Bed, Run, wait_for
-from spark.settings import Settings
+from semel.verify.demo.charge_server import ChargeServer
+from semel.verify.demo.standalone import SMALL_JVM, spark_environment
+from semel.verify.process_group import ProcessGroup
+from support.kafka_fixture import jars_or_skip
+from support.servers.kafka import KafkaBroker
+from support.sinks.kafka_pipeline import Record, consumed
+from support.spark.driver_scripts import Bed, Run, wait_for
+from support.spark.reconcile import seed
+from support.spark.settings import Settings
 
 STEPS = {
     "claim.before": 6,
@@ -53,9 +53,9 @@ def test_workers_are_killed_at_every_step_and_the_topic_has_each_event_once(
 ) -> None:
     luck = random.Random(seed())
     bed.payments(files=4, rows=24, customers=24)
-    rounds: list[tuple[Settings, CountingHouse, str]] = []
+    rounds: list[tuple[Settings, ChargeServer, str]] = []
     for sequenced in (False, True):
-        house = bed.house if not rounds else CountingHouse().__enter__()
+        house = bed.house if not rounds else ChargeServer().__enter__()
         topic = kafka.create_topic(partitions=2)
         name = f"{'log' if sequenced else 'rows'}-{uuid4().hex}"
         settings = bed.settings(
@@ -77,7 +77,7 @@ def test_workers_are_killed_at_every_step_and_the_topic_has_each_event_once(
             house.arm(step, after=luck.randrange(reached))
         rounds.append((settings, house, topic))
     try:
-        run = bed.start(*(settings for settings, _, _ in rounds), script="spark.kafka_job")
+        run = bed.start(*(settings for settings, _, _ in rounds), script="support.spark.kafka_job")
         run.finished(400)
         for _, house, topic in rounds:
             taken = Counter(each.name for each in house.taken())
@@ -113,7 +113,7 @@ def test_drivers_and_workers_are_killed_a_checkpoint_is_lost_and_the_broker_rest
     )
     restarted = False
     for start in range(6):
-        run = bed.start(settings, script="spark.kafka_job")
+        run = bed.start(settings, script="support.spark.kafka_job")
         if start < 2:
             there = len(consumed(kafka, taken))
             wait_for(partial(holds_more, kafka, taken, there + luck.randrange(40, 200)), run)
@@ -157,17 +157,17 @@ def test_a_topic_deleted_and_made_anew_under_its_name_stops_the_pipeline_and_los
         conf={"spark.jars": jars_or_skip("spark")},
         sink_settings={"servers": kafka.servers, "topic": taken, "value": "value"},
     )
-    bed.start(settings, script="spark.kafka_job").finished(200)
+    bed.start(settings, script="support.spark.kafka_job").finished(200)
     kafka.delete_topic(given)
     assert kafka.create_topic(given, partitions=1) == given
     produce(kafka, given, 5)  # fewer: the event at the watermark never comes again
     shutil.rmtree(settings.checkpoint)
-    run = bed.start(settings, script="spark.kafka_job")
+    run = bed.start(settings, script="support.spark.kafka_job")
     assert run.wait(200) != 0
-    assert f"topic {given!r} was made anew" in run.said()
+    assert f"topic {given!r} was recreated" in run.said()
     assert len(consumed(kafka, taken)) == 20
     afresh = replace(settings, name=f"{settings.name}-2", checkpoint=f"{settings.checkpoint}-2")
-    bed.start(afresh, script="spark.kafka_job").finished(200)
+    bed.start(afresh, script="support.spark.kafka_job").finished(200)
     assert len(consumed(kafka, taken)) == 25
 
 
@@ -181,7 +181,7 @@ def test_what_the_source_spreads_is_refused_and_a_topic_of_the_last_micro_batch_
         conf={"spark.jars": jars_or_skip("spark")},
         sink_settings={"servers": kafka.servers, "notes": str(bed.folder / "notes")},
     )
-    run = bed.start(settings, script="spark.kafka_sources_job")
+    run = bed.start(settings, script="support.spark.kafka_sources_job")
     run.finished(200)
     refused = dict(re.findall(r"^refused ([^:]*): (.*)$", run.said(), re.MULTILINE))
     for case in ("minPartitions", "behind a view", "a batch", "a batch by V2"):
@@ -192,7 +192,7 @@ def test_what_the_source_spreads_is_refused_and_a_topic_of_the_last_micro_batch_
     assert all(text.startswith("pipeline 'sources") for text in refused.values())
     assert "given ids may be spread" in run.said()
     assert re.findall(r"^delivered (\d+)$", run.said(), re.MULTILINE) == ["3", "8"]
-    assert f"topic '{settings.input}-second' was made anew" in run.said()
+    assert f"topic '{settings.input}-second' was recreated" in run.said()
     assert len((bed.folder / "notes").read_text().splitlines()) == 8
 
 
@@ -231,7 +231,7 @@ def kill_a_worker(run: Run, luck: random.Random) -> None:
 def test_the_example_sends_each_payment_once(kafka: KafkaBroker, tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     command = [sys.executable, str(EXAMPLE), kafka.servers, str(tmp_path / "out")]
-    with Household("examples") as household:
+    with ProcessGroup("examples") as household:
         environment = spark_environment(household.folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}
         code = household.start(command, environment, log).wait(300)
     said = log.read_text(errors="replace")

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from semel.protocol import ParkedState
-from semel.verify.counting_house import CountingHouse
-from spark.accounts import FIVE, Account, counted, seed
-from spark.driving import Bed, Name, Run, missing, names, repeated, wait_for
-from spark.needs import has
-from spark.settings import Settings
+from semel.verify.demo.charge_server import ChargeServer
+from support.spark.driver_scripts import Bed, Name, Run, missing, names, repeated, wait_for
+from support.spark.reconcile import FIVE, Account, counted, seed
+from support.spark.settings import Settings
+from support.spark.version_needs import has
 
 GIVEN = {"entity": "customer", "event": "payment_id"}
 COUNTER = {"identity": "counter", "entity": "customer", "order_by": "payment_id"}
@@ -55,11 +55,11 @@ class Rounds:
 
     def __init__(self, bed: Bed, stack: ExitStack) -> None:
         self._bed, self._stack = bed, stack
-        self.houses: dict[str, CountingHouse] = {}
+        self.houses: dict[str, ChargeServer] = {}
         self.settings: dict[str, Settings] = {}
 
-    def add(self, name: str, identity: dict[str, str], **changes: Any) -> CountingHouse:
-        house = self._stack.enter_context(CountingHouse())
+    def add(self, name: str, identity: dict[str, str], **changes: Any) -> ChargeServer:
+        house = self._stack.enter_context(ChargeServer())
         positions = identity == POSITION
         self.houses[name] = house
         self.settings[name] = self._bed.settings(
@@ -107,7 +107,7 @@ def test_workers_are_killed_at_every_step_and_nothing_is_lost_or_repeated(
             house.arm(step, after=luck.randrange(20))
     rounds.add("random", GIVEN, sink=FIVE, sink_settings=SMALL)
 
-    run = bed.start(*rounds.settings.values(), script="spark.rounds")
+    run = bed.start(*rounds.settings.values(), script="support.spark.sequential_job")
     wait_for(lambda: "begin random" in run.said(), run, 400)
     killed = kill_workers_at_random(run, luck)
     run.finished()

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from semel.spark.failures import last_sentence
-from semel.verify.standalone import ConnectServer, spark_environment
-from spark import broken_job
+from semel.verify.demo.standalone import ConnectServer, spark_environment
+from support.spark import broken_job
 
-HERE = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 
 BROKEN = (
     "semel.errors.SinkBroken: pipeline '{name}', sink 'charge', minibatch 1.0, partition 0of1: "
@@ -24,9 +24,9 @@ BROKEN = (
 
 def shown(master: str, folder: Path) -> list[str]:
     """Run the job as a process; give what each way to wait for the query shows, and the batch."""
-    environment = {**os.environ, **spark_environment(folder, [HERE.parent])}
+    environment = {**os.environ, **spark_environment(folder, [TESTS])}
     made = subprocess.run(
-        [sys.executable, str(HERE / "broken_job.py"), master, str(folder)],
+        [sys.executable, str(TESTS / "support" / "spark" / "broken_job.py"), master, str(folder)],
         env=environment,
         capture_output=True,
         text=True,

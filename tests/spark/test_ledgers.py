@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 
 from semel import Ledger
-from semel.bench.servers import PostgresServer
 from semel.protocol import ParkedState
-from semel.verify.households import descendants, state_of
-from spark.accounts import FIVE, Account, counted, judge_held, seed
-from spark.driving import Bed, Name, Run, missing, repeated, wait_for
-from spark.faults import DRIVER_STEPS, LEDGER_STEPS
-from spark.needs import has
-from spark.settings import Settings
+from semel.verify.process_group import descendants, state_of
+from support.servers.postgres import PostgresServer
+from support.spark.driver_scripts import Bed, Name, Run, missing, repeated, wait_for
+from support.spark.faults import DRIVER_STEPS, LEDGER_STEPS
+from support.spark.reconcile import FIVE, Account, counted, judge_held, seed
+from support.spark.settings import Settings
+from support.spark.version_needs import has
 
 MIDDLE = "somewhere in the middle"
 
@@ -141,7 +141,7 @@ class Trio:
     def partitions(self, name: str) -> int:
         """Say how many partitions a pipeline has: as many as its first run found best, for ever."""
         with Ledger(self.ledger) as ledger:
-            return ledger.summary(name)["partitions"] or PARTITIONS
+            return ledger.summary(name).partitions or PARTITIONS
 
     def assert_exact(self) -> None:
         """Each event was charged once at each sink, in order, in its own minibatch and partition;
@@ -224,7 +224,7 @@ def run_to_its_end(
     where a driver was killed while Spark wrote the very first offsets.
     """
     for _ in range(3):
-        run = bed.start(*every, script="spark.together")
+        run = bed.start(*every, script="support.spark.concurrent_job")
         meanwhile(run)
         if run.wait(240) != 1:
             return run
@@ -306,7 +306,7 @@ def test_a_driver_that_beats_is_left_alone_and_a_frozen_one_is_replaced_and_fenc
     assert f"by process {first.pid} on {socket.gethostname()}" in second.said()
     assert bed.house.charges() == charged
     assert standing(settings)["run"] == 1
-    assert standing(settings)["state"] == "beating"
+    assert standing(settings)["state"] == "running"
     assert first.process.poll() is None
 
     frozen = descendants(first.pid)
@@ -330,7 +330,7 @@ def test_a_driver_that_beats_is_left_alone_and_a_frozen_one_is_replaced_and_fenc
 def standing(settings: Settings) -> dict[str, Any]:
     """Say what `semel status` says."""
     assert settings.ledger is not None
-    words = ["status", settings.name, "--json", "--ledger", settings.ledger]
+    words = ["status", settings.name, "--watch", "--json", "--ledger", settings.ledger]
     told = subprocess.run(
         [sys.executable, "-c", "from semel.cli.main import main; main()", *words],
         capture_output=True,

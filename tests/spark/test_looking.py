@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from semel.verify.households import Household
-from semel.verify.standalone import SMALL_JVM, spark_environment
+from semel.verify.demo.standalone import SMALL_JVM, spark_environment
+from semel.verify.process_group import ProcessGroup
 
 PATIENCE_S = 300.0
 
@@ -76,7 +76,7 @@ def test_explaining_a_script_that_runs_its_pipeline_makes_no_call(
 ) -> None:
     url, calls = witness
     log = tmp_path / "log.txt"
-    with Household("looking") as household:
+    with ProcessGroup("looking") as household:
         folder = household.folder
         (folder / "pay.py").write_text(SCRIPT.replace("WITNESS", url))
         (folder / "payments").mkdir()

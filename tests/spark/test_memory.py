@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark.driving import TESTS
+from support.spark.driver_scripts import TESTS
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ def test_a_large_minibatch_streams_through_a_worker_of_one_gigabyte(
 ) -> None:
     paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
-        [sys.executable, "-m", "spark.large", str(rows), identity, str(tmp_path)],
+        [sys.executable, "-m", "support.spark.large_job", str(rows), identity, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
         capture_output=True,
         text=True,

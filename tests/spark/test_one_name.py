@@ -12,11 +12,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from semel.errors import ConfigurationError
-from semel.spark import microbatches
-from spark.driving import assert_once
-from spark.queries import run_batch
-from spark.sessions import Desk
-from spark.settings import Settings
+from semel.spark import foreach_batch
+from support.spark.driver_scripts import assert_once
+from support.spark.sessions import Desk
+from support.spark.settings import Settings
+from support.spark.stateful_job import run_batch
 
 RUNNING = r"pipeline 'charges-\d+' is running \(run 1, by this process on .*\)\. Stop that query"
 LEASE_S = 240.0
@@ -29,7 +29,7 @@ machine.
 @pytest.fixture(autouse=True)
 def watched_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever watches another one's beat here is told from who is only slow."""
-    monkeypatch.setattr(microbatches, "OWNER_LEASE_S", LEASE_S)
+    monkeypatch.setattr(foreach_batch, "OWNER_LEASE_S", LEASE_S)
 
 
 def until(

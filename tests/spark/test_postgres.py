@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from semel.bench.servers import PostgresServer
-from semel.verify.households import Household
-from semel.verify.standalone import SMALL_JVM, spark_environment
-from spark.accounts import seed
-from spark.driving import Bed, Run, wait_for
-from spark.postgres_job import STEPS, TABLES, WAYS
-from spark.settings import Settings
+from semel.verify.demo.standalone import SMALL_JVM, spark_environment
+from semel.verify.process_group import ProcessGroup
+from support.servers.postgres import PostgresServer
+from support.spark.driver_scripts import Bed, Run, wait_for
+from support.spark.postgres_job import STEPS, TABLES, WAYS
+from support.spark.reconcile import seed
+from support.spark.settings import Settings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = {"chunk_rows": 4, "deadline_s": 5.0, "lease_s": 2.0}
@@ -76,7 +76,7 @@ def settings_of(bed: Bed, witness: Witness, **changes: Any) -> Settings:
 
 
 def start(bed: Bed, settings: Settings) -> Run:
-    return bed.start(settings, script="spark.postgres_job")
+    return bed.start(settings, script="support.spark.postgres_job")
 
 
 @pytest.mark.rows("S10", "S15", "S17", "A9", "A14", "O10", "O23", "N1")
@@ -137,7 +137,7 @@ def test_the_example_books_once_also_without_its_checkpoint(
 ) -> None:
     log = tmp_path / "log.txt"
     command = [sys.executable, str(EXAMPLES / "postgres.py"), postgres_url, str(tmp_path / "out")]
-    with Household("examples") as household:
+    with ProcessGroup("examples") as household:
         environment = spark_environment(household.folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}
         code = household.start(command, environment, log).wait(300)
     said = log.read_text(errors="replace")

@@ -9,24 +9,24 @@ from collections import defaultdict
 import pytest
 
 from semel import Ledger
-from semel.verify.counting_house import Charge
-from semel.verify.standalone import spark_environment
-from spark.driving import TESTS, Bed, Run, assert_once, assert_ordered
-from spark.queries import BEGAN_S, QUERIES, STEP_S, WINDOW_S
-from spark.settings import Settings
+from semel.verify.demo.charge_server import Charge
+from semel.verify.demo.standalone import spark_environment
+from support.spark.driver_scripts import TESTS, Bed, Run, assert_once, assert_ordered
+from support.spark.settings import Settings
+from support.spark.stateful_job import BEGAN_S, QUERIES, STEP_S, WINDOW_S
 
 LONG_S = 300.0
 KILLED = ["open.after", "complete.before", "complete.after"]
 
 
 def start(bed: Bed, settings: Settings, *chosen: str) -> Run:
-    """Start a driver of `spark.queries`."""
+    """Start a driver of `support.spark.stateful_job`."""
     bed.starts += 1
     told = bed.folder / f"settings-{bed.starts}.json"
     settings.save(told)
     log = bed.folder / f"driver-{bed.starts}.log"
     environment = spark_environment(bed.household.folder, [TESTS])
-    command = [sys.executable, "-m", "spark.queries", str(told), *chosen]
+    command = [sys.executable, "-m", "support.spark.stateful_job", str(told), *chosen]
     return Run(bed.household.start(command, environment, log), log)
 
 
@@ -121,7 +121,7 @@ def test_stateful_queries_that_are_killed_give_each_output_once(bed: Bed) -> Non
         assert sorted(ledger.pipelines()) == sorted(QUERIES)
         assert all(not ledger.parked(name) for name in QUERIES)
         for name in QUERIES:  # L, and where each input stands, whatever the identity
-            inputs = ledger.summary(name)["inputs"]
+            inputs = ledger.summary(name).inputs
             assert len(inputs) == (2 if name == "both" else 1), (name, inputs)
             assert all("logOffset" in each for each in inputs), (name, inputs)
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from semel.bench.redis_server import RedisServer
-from semel.verify.households import Household
-from semel.verify.standalone import SMALL_JVM, spark_environment
-from spark.accounts import seed
-from spark.driving import Bed, Run, wait_for
-from spark.redis_job import STEPS
-from spark.settings import Settings
+from semel.verify.demo.standalone import SMALL_JVM, spark_environment
+from semel.verify.process_group import ProcessGroup
+from support.servers.redis import RedisServer
+from support.spark.driver_scripts import Bed, Run, wait_for
+from support.spark.reconcile import seed
+from support.spark.redis_job import STEPS
+from support.spark.settings import Settings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = {"chunk_rows": 3, "deadline_s": 5.0, "lease_s": 2.0}
@@ -67,7 +67,7 @@ def settings_of(bed: Bed, server: RedisServer, **changes: Any) -> Settings:
 
 
 def start(bed: Bed, settings: Settings) -> Run:
-    return bed.start(settings, script="spark.redis_job")
+    return bed.start(settings, script="support.spark.redis_job")
 
 
 @pytest.mark.rows("S11", "S15", "S17", "N1")
@@ -128,7 +128,7 @@ def test_the_example_counts_once_also_without_its_checkpoint(
 ) -> None:
     log = tmp_path / "log.txt"
     command = [sys.executable, str(EXAMPLES / "redis_counters.py"), server.url()]
-    with Household("examples") as household:
+    with ProcessGroup("examples") as household:
         environment = spark_environment(household.folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}
         code = household.start([*command, str(tmp_path / "out")], environment, log).wait(300)
     said = log.read_text(errors="replace")

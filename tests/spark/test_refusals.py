@@ -20,12 +20,12 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from semel.errors import ConfigurationError
 from semel.protocol import Capability
 from semel.sinks import Files, Http
-from semel.spark import ledgers
+from semel.spark import checkpoints
 from semel.spark.deliver import deliver, deliver_batch
-from spark.destinations import make_sink
-from spark.driving import names
-from spark.job import source
-from spark.sessions import Desk, finish, stopped_by
+from support.spark.charge_sinks import make_sink
+from support.spark.driver_scripts import names
+from support.spark.query_job import source
+from support.spark.sessions import Desk, finish, stopped_by
 
 Writing = Callable[[Any], Any]
 
@@ -67,20 +67,23 @@ WORDS: dict[str, tuple[dict[str, Any], str]] = {
         {"entity": "customer", "event": "id"},
         r"'id'.*customer, payment_id, amount",
     ),
-    "no identity at all": ({"identity": None}, r"nothing says what makes two rows the same event"),
-    "an event without an entity": ({"event": "payment_id"}, r'need both: entity="customer"'),
-    "an entity without an event": ({"entity": "customer"}, r"nothing says what makes two rows"),
+    "no identity at all": ({"identity": None}, r"no parameter says which rows are the same event"),
+    "an event without an entity": ({"event": "payment_id"}, r'needs both entity="customer"'),
+    "an entity without an event": ({"entity": "customer"}, r"no parameter says which rows are"),
     "position without its columns": ({"identity": "position"}, r"no column 'offset'"),
-    "a counter without an entity": ({"identity": "counter"}, r'it needs entity="customer"'),
+    "a counter without an entity": ({"identity": "counter"}, r'pass entity="customer"'),
     "a counter with an event": (
         {"identity": "counter", "entity": "customer", "event": "payment_id"},
-        r"no event=",
+        r"remove event=",
     ),
-    "an unknown identity": ({"identity": "uuid"}, r"identity='uuid' is none; it can be entity="),
-    "no identity but a number": ({"identity": 7}, r"identity=7 is none"),
+    "an unknown identity": (
+        {"identity": "uuid"},
+        r"unknown identity 'uuid'; use 'position', 'given' or 'counter': entity=",
+    ),
+    "no identity but a number": ({"identity": 7}, r"unknown identity 7; use"),
     "text ids in order": (
         {"entity": "payment_id", "event": "customer"},
-        r'event column \'customer\' is not a number.*Say order_by="created_at".*order=False',
+        r'event column \'customer\' is not a number.*Pass order_by="created_at".*order=False',
     ),
     "no partition at all": (
         {"entity": "customer", "event": "payment_id", "partitions": 0},
@@ -133,9 +136,11 @@ def test_what_is_no_frame_and_a_name_that_is_no_text_are_refused(
     words: dict[str, Any] = {"to": print, "entity": "customer", "event": "payment_id"}
     if verb is deliver_batch:
         words["batch"] = "2026-11-15"
-    with pytest.raises(ConfigurationError, match=r"'charges'.*DataFrame of Spark's, and not list"):
+    with pytest.raises(
+        ConfigurationError, match=r"'charges'.*df must be a Spark DataFrame, got list"
+    ):
         verb([1], name="charges", **words)
-    with pytest.raises(ConfigurationError, match=r"name=7 is no name of a pipeline"):
+    with pytest.raises(ConfigurationError, match=r"name must be a non-empty string, got 7"):
         verb([1], name=7, **words)
 
 
@@ -168,11 +173,13 @@ def test_a_streaming_frame_is_no_batch_and_the_other_way_round(
     static = desk.spark.read.json(str(desk.input))
     with pytest.raises(ConfigurationError, match=r"not streaming.*semel.deliver_batch"):
         deliver(static, **words)
-    with pytest.raises(ConfigurationError, match=r"is streaming: say semel.deliver\(df"):
+    with pytest.raises(ConfigurationError, match=r"is streaming: call semel.deliver\(df"):
         deliver_batch(payments, batch="2026-11-15", **words)
     with pytest.raises(ConfigurationError, match=r'batch="2026-11-14"'):
         deliver_batch(static, batch="", **words)
-    with pytest.raises(ConfigurationError, match=r"a text.*datetime.date\(2026, 11, 14\)"):
+    with pytest.raises(
+        ConfigurationError, match=r"a non-empty string.*datetime.date\(2026, 11, 14\)"
+    ):
         deliver_batch(static, batch=date(2026, 11, 14), **words)  # type: ignore[arg-type]
     assert nothing_moved(desk)
 
@@ -205,15 +212,15 @@ def test_writing_somewhere_else_is_refused(desk: Desk, payments: DataFrame, what
 STARTS: dict[str, tuple[Writing, str]] = {
     "continuous": (
         lambda made: made.trigger(continuous="1 second").start(),
-        r"trigger\(continuous=\.\.\.\) has no micro-batches.*processingTime or availableNow",
+        r"trigger\(continuous=\.\.\.\) runs without micro-batches.*processingTime or availableNow",
     ),
     "real time": (
         lambda made: made.trigger(realTime="5 minutes").start(),
-        r"trigger\(realTime=\.\.\.\) has no micro-batches.*processingTime or availableNow",
+        r"trigger\(realTime=\.\.\.\) runs without micro-batches.*processingTime or availableNow",
     ),
     "asynchronous": (
         lambda made: made.option("asyncProgressTrackingEnabled", True).start(),
-        r"asynchronous progress tracking.*Leave asyncProgressTrackingEnabled away",
+        r"asynchronous progress tracking.*Remove asyncProgressTrackingEnabled",
     ),
     "asynchronous in start": (
         lambda made: made.start(asyncProgressTrackingEnabled="TRUE"),
@@ -221,7 +228,7 @@ STARTS: dict[str, tuple[Writing, str]] = {
     ),
     "update": (
         lambda made: made.outputMode("update").start(),
-        r"in update mode a row comes again.*append mode, identity=\"counter\", or an id that tells",
+        r"in update mode a row comes again.*append mode, identity=\"counter\", or an id that inc",
     ),
     "complete in start": (
         lambda made: made.start(outputMode="complete"),
@@ -307,19 +314,19 @@ def test_a_sqlite_ledger_is_refused_where_executors_are_on_other_machines(
     desk: Desk, master: str
 ) -> None:
     session = session_with(desk, "spark.master", master)
-    ledgers.refuse_unreachable("postgresql://user@host/database", session)
+    checkpoints.refuse_unreachable("postgresql://user@host/database", session)
     if MASTERS[master]:
-        ledgers.refuse_unreachable("sqlite:///ledger.db", session)
+        checkpoints.refuse_unreachable("sqlite:///ledger.db", session)
         return
     with pytest.raises(ConfigurationError, match=r"SQLite file, and the master is") as refused:
-        ledgers.refuse_unreachable("sqlite:///ledger.db", session)
+        checkpoints.refuse_unreachable("sqlite:///ledger.db", session)
     assert 'ledger="postgresql://user@host/database", or set $SEMEL_LEDGER' in str(refused.value)
 
 
 OPTIMIZED = """
 import sys
 from semel.errors import ConfigurationError
-from semel.spark.refusals import refuse_optimized
+from semel.spark.checks import refuse_optimized
 try:
     refuse_optimized()
 except ConfigurationError as error:

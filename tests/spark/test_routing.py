@@ -12,8 +12,8 @@ from semel.errors import ConfigurationError
 from semel.events.routing import Routing
 from semel.sinks.files import Files, committed
 from semel.spark.deliver import deliver
-from spark.job import source
-from spark.sessions import Desk, finish, stopped_by
+from support.spark.query_job import source
+from support.spark.sessions import Desk, finish, stopped_by
 
 
 def region(customer: str) -> int:
@@ -68,5 +68,5 @@ def test_what_does_not_fit_is_said_before_anything_is_delivered(desk: Desk) -> N
         writer(desk, frame, partition_by=semel.by_range([5]))
     unknown = stopped_by(writer(desk, frame, partition_by=semel.by_directory({"nobody": 0})))
     assert "is not in the table of by_directory: add it, or pass default=" in unknown
-    with pytest.raises(Exception, match="spreads entities by directory, a table, and by hash is"):
+    with pytest.raises(Exception, match="spreads entities by directory, a table, and hash was"):
         finish(writer(desk, frame, partitions=1))

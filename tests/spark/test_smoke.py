@@ -7,10 +7,10 @@ import signal
 
 import pytest
 
-from spark.accounts import FIVE, Account, judge_held
-from spark.clusters import LONG_S
-from spark.driving import Bed, assert_once, assert_ordered, wait_for
-from spark.faults import DRIVER_STEPS, SINK_STEPS, STEPS
+from support.spark.clusters import LONG_S
+from support.spark.driver_scripts import Bed, assert_once, assert_ordered, wait_for
+from support.spark.faults import DRIVER_STEPS, SINK_STEPS, STEPS
+from support.spark.reconcile import FIVE, Account, judge_held
 
 
 @pytest.mark.smoke

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark.needs import has, reason
+from support.spark.version_needs import has, reason
 
 if not has("connect"):
     pytest.skip(reason("connect"), allow_module_level=True)
@@ -15,9 +15,9 @@ if not has("connect"):
 from pyspark.sql.connect.plan import DataSource, Filter, LogicalPlan, SetOperation
 from pyspark.sql.connect.plan import Range as Numbers
 
-from semel.bench.kafka_broker import KafkaBroker
 from semel.sinks.kafka.topics import Topics
-from semel.spark import plans, sources
+from semel.spark import kafka_topics, plan
+from support.servers.kafka import KafkaBroker
 
 
 def through_connect(plan: LogicalPlan) -> Any:
@@ -39,7 +39,7 @@ SERVED = {"kafka.bootstrap.servers": "here:9092", "subscribe": "t"}
 
 
 def test_the_kafka_below_other_operators_is_found_with_what_its_client_is_told() -> None:
-    found = sources.find(through_connect(filtered(filtered(reading(SERVED)))))
+    found = kafka_topics.find(through_connect(filtered(filtered(reading(SERVED)))))
     assert found is not None
     assert found.config == {"bootstrap.servers": "here:9092"}
     assert "here" not in repr(found), "there may be secrets in it"
@@ -56,14 +56,14 @@ def test_the_kafka_below_other_operators_is_found_with_what_its_client_is_told()
 )
 def test_another_source_or_a_second_one_makes_it_unknown_with_the_reason(plan: LogicalPlan) -> None:
     frame = through_connect(plan)
-    assert sources.find(frame) is None
-    assert sources.unknown(frame, None) == sources.OTHER
-    assert sources.ask(frame, None, ["t"]).ids == {}
+    assert kafka_topics.find(frame) is None
+    assert kafka_topics.unknown(frame, None) == kafka_topics.OTHER
+    assert kafka_topics.ask(frame, None, ["t"]).ids == {}
 
 
 def test_a_table_that_is_no_stream_beside_it_does_not_matter() -> None:
     plan = SetOperation(reading(SERVED), Numbers(0, 5, 1), "union")
-    assert sources.find(through_connect(plan)) is not None
+    assert kafka_topics.find(through_connect(plan)) is not None
 
 
 HIDDEN = """== Analyzed Logical Plan ==
@@ -95,22 +95,22 @@ def test_through_connect_the_options_behind_a_view_are_seen(
 ) -> None:
     frame = through_connect(filtered(Numbers(0, 5, 1)))
     frame._explain_string = lambda **_: HIDDEN.format(options=options)
-    assert plans.route(frame) == plans.Route(1, "", splitting)
+    assert plan.route(frame) == plan.Route(1, "", splitting)
 
 
 @pytest.mark.parametrize("streaming", [True, False])
 def test_through_connect_the_options_of_a_source_that_is_named_are_seen(streaming: bool) -> None:
     frame = through_connect(filtered(reading({"minPartitions": "4"}, streaming=streaming)))
     frame._explain_string = lambda **_: ""
-    assert plans.route(frame).splitting == ("minPartitions=4",)
+    assert plan.route(frame).splitting == ("minPartitions=4",)
 
 
 def test_through_connect_a_secured_broker_is_unknown_and_not_asked() -> None:
     frame = through_connect(reading({**SERVED, "kafka.sasl.jaas.config": "secret"}))
-    found = sources.find(frame)
-    assert sources.unknown(frame, found) == sources.JVM_ONLY
-    told = sources.ask(frame, found, ["t"])
-    assert (told.ids, told.why) == ({}, sources.JVM_ONLY)
+    found = kafka_topics.find(frame)
+    assert kafka_topics.unknown(frame, found) == kafka_topics.JVM_ONLY
+    told = kafka_topics.ask(frame, found, ["t"])
+    assert (told.ids, told.why) == ({}, kafka_topics.JVM_ONLY)
 
 
 def test_through_connect_kafka_tells_the_ids_of_the_topics_that_are_there(
@@ -118,12 +118,12 @@ def test_through_connect_kafka_tells_the_ids_of_the_topics_that_are_there(
 ) -> None:
     topic = kafka.create_topic()
     frame = through_connect(reading({"kafka.bootstrap.servers": kafka.servers}))
-    told = sources.ask(frame, sources.find(frame), [topic, "no-such-topic"])
+    told = kafka_topics.ask(frame, kafka_topics.find(frame), [topic, "no-such-topic"])
     assert set(told.ids) == {topic}
     assert "no-such-topic" in told.why
     kafka.delete_topic(topic)
     kafka.create_topic(topic)
-    again = sources.ask(frame, sources.find(frame), [topic])
+    again = kafka_topics.ask(frame, kafka_topics.find(frame), [topic])
     assert again.why == ""
     assert again.ids[topic] != told.ids[topic]
     found = Topics({"bootstrap.servers": kafka.servers}, "test").find(topic)

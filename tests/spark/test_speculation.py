@@ -6,9 +6,8 @@ import sys
 
 import pytest
 
-from semel.verify.standalone import StandaloneCluster, spark_environment
-from spark.accounts import Account
-from spark.clusters import (
+from semel.verify.demo.standalone import StandaloneCluster, spark_environment
+from support.spark.clusters import (
     LONG_S,
     SPECULATING,
     calls_of,
@@ -20,7 +19,8 @@ from spark.clusters import (
     stop_in_the_middle,
     wait_until_complete,
 )
-from spark.driving import TESTS, Bed, wait_for
+from support.spark.driver_scripts import TESTS, Bed, wait_for
+from support.spark.reconcile import Account
 
 ROWS = 40
 STEPS = ["claim.after", "effect.after", "take.after"]
@@ -119,8 +119,8 @@ TRIES = """
 import sys
 from pathlib import Path
 from semel.errors import ConfigurationError
-from spark import job
-from spark.settings import Settings
+from support.spark import query_job as job
+from support.spark.settings import Settings
 spark = None
 for path in sys.argv[1:]:
     settings = Settings.load(Path(path))

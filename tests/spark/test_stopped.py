@@ -9,7 +9,7 @@ import pytest
 
 from semel.errors import ConfigurationError
 from semel.spark.deliver import deliver, deliver_batch
-from spark.sessions import own_session
+from support.spark.sessions import own_session
 
 
 @pytest.mark.xdist_group("sessions")
@@ -23,7 +23,7 @@ def test_a_frame_of_a_stopped_session_is_refused(jvm: None, tmp_path: Path) -> N
     words |= {"name": "charges", "ledger": f"sqlite:///{tmp_path / 'ledger.db'}"}
     before = deliver(streaming, **words).option("checkpointLocation", str(tmp_path / "checkpoint"))
     spark.stop()
-    said = r"pipeline 'charges(@1)?': the Spark session of the frame is stopped"
+    said = r"pipeline 'charges(@1)?': the Spark session of the DataFrame is stopped"
     with pytest.raises(ConfigurationError, match=said):
         deliver(streaming, **words)
     with pytest.raises(ConfigurationError, match=said):

@@ -8,8 +8,8 @@ import re
 import pytest
 
 from semel.protocol import ParkedState
-from spark.accounts import FIVE, Account, seed
-from spark.driving import Bed, assert_once, assert_ordered
+from support.spark.driver_scripts import Bed, assert_once, assert_ordered
+from support.spark.reconcile import FIVE, Account, seed
 
 STOPS = 12
 SHORT = {"lease_s": 2.0, "deadline_s": 2.0}
@@ -39,7 +39,7 @@ def test_a_query_that_is_stopped_again_and_again_loses_and_repeats_nothing(bed: 
         max_files=12,
         stops=[luck.randrange(1, 5) for _ in range(4)],
     )
-    run = bed.start(stopped, slow, script="spark.rounds")
+    run = bed.start(stopped, slow, script="support.spark.sequential_job")
     run.finished(400)
     ends = re.findall(r"^(stopped|ended) \w+: (.*)$", run.said(), re.MULTILINE)
     assert ends == [("stopped", "None")] * (STOPS + 4), run.said()

@@ -6,17 +6,18 @@ import logging
 
 import pytest
 
-from delivery.witnesses import Post, lost
-from delivery.world import World, world_of
 from semel.protocol import OnDoubt, OnReject
+from semel.spark.failures import log_unsent
 from semel.spark.task import Outcome
-from semel.spark.telling import tell
+from support.destinations import Post, lost
+from support.pipeline import World, world_of
 
 INPUT = "a1 a2 b3 b4 c5 c6"
 PARKED = (
-    "not sent again and not delivered, because parked by an attempt before (`semel parked ls` "
-    "shows them): "
+    "not sent again and not delivered, because an earlier attempt parked them (list them with "
+    "`semel parked ls`): "
 )
+OTHERS = "parked for another reason, or behind a parked event (list them with `semel parked ls`): "
 
 
 def said(world: World, caplog: pytest.LogCaptureFixture, batch: int = 0) -> list[str]:
@@ -26,7 +27,7 @@ def said(world: World, caplog: pytest.LogCaptureFixture, batch: int = 0) -> list
     world.driver.end(opening, reports)
     caplog.clear()
     with caplog.at_level(logging.WARNING, logger="semel"):
-        tell("here", Outcome(tuple(reports)))
+        log_unsent("here", Outcome(tuple(reports)))
     return [each.getMessage().removeprefix("here: events ") for each in caplog.records]
 
 
@@ -34,7 +35,7 @@ def test_what_was_parked_is_never_said_to_be_delivered(caplog: pytest.LogCapture
     world = world_of(Post(), on_reject=OnReject.BLOCK)
     world.out.refuses.update({"a1", "b3", "c5"})
     first = said(world, caplog)
-    assert first == ["parked for another reason, or behind one that is (`semel parked ls`): 6"]
+    assert first == [f"{OTHERS}6"]
     world.start()
     assert said(world, caplog) == [f"{PARKED}6"]
 
@@ -43,12 +44,12 @@ def test_delivered_and_in_doubt_are_counted_apart(caplog: pytest.LogCaptureFixtu
     world = world_of(Post())
     world.out.plan(lost)
     assert said(world, caplog) == [
-        "parked in doubt (`semel parked ls` shows them): 1",
-        "parked for another reason, or behind one that is (`semel parked ls`): 1",
+        "parked in doubt (list them with `semel parked ls`): 1",
+        f"{OTHERS}1",
     ]
     world.start()
     assert said(world, caplog) == [
-        "not sent again, because delivered by an attempt before: 4",
+        "not sent again, because an earlier attempt delivered them: 4",
         f"{PARKED}2",
     ]
 
@@ -63,6 +64,6 @@ def test_what_policy_skip_dropped_is_neither_delivered_nor_parked(
     ]
     world.start()
     assert said(world, caplog) == [
-        "not sent again, because delivered by an attempt before: 5",
-        "not sent again, because dropped in doubt by an attempt before (on_doubt='skip'): 1",
+        "not sent again, because an earlier attempt delivered them: 5",
+        "not sent again, because an earlier attempt dropped them in doubt (on_doubt='skip'): 1",
     ]

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from semel.sinks.kafka.records import json_text
-from spark.needs import require
+from support.spark.version_needs import require
 
 SAME = {
     "an integer": "7",

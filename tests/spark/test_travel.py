@@ -14,7 +14,7 @@ import pytest
 from semel.errors import ConfigurationError
 from semel.protocol import Capability
 from semel.sinks import Session, Sink, Target, sink
-from semel.spark.travel import refuse_rooted
+from semel.spark.checks import refuse_rooted
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from semel.errors import ConfigurationError
-from semel.spark.words import require_types
+from semel.spark.checks import require_types
 
 
 @pytest.mark.parametrize(

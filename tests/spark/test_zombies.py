@@ -8,10 +8,9 @@ from functools import partial
 import pytest
 
 from semel.protocol import ParkedState
-from semel.verify.counting_house import Call
-from semel.verify.standalone import StandaloneCluster
-from spark.accounts import Account
-from spark.clusters import (
+from semel.verify.demo.charge_server import Call
+from semel.verify.demo.standalone import StandaloneCluster
+from support.spark.clusters import (
     BOTH,
     LONG_S,
     SPECULATING,
@@ -24,8 +23,9 @@ from spark.clusters import (
     release,
     wait_until_complete,
 )
-from spark.driving import Bed, Run, missing, names, repeated, wait_for
-from spark.settings import Settings
+from support.spark.driver_scripts import Bed, Run, missing, names, repeated, wait_for
+from support.spark.reconcile import Account
+from support.spark.settings import Settings
 
 ROWS = 80
 

@@ -11,11 +11,11 @@ from semel.events import Attempt, Event, Minibatch
 from semel.ledger.rows import ParkedRow
 from semel.protocol import OnDoubt, OnReject, ParkedState
 from semel.sinks import Target
-from semel.verify.cases import Case, Variant
-from semel.verify.checker import Category, Evidence, Verdict, judge
-from semel.verify.inputs import Fact, Identities, feed
-from semel.verify.scheduler import Hub
-from semel.verify.witnesses import NUMBER, Destination, Effect
+from semel.verify.simulator.cases import Case, Variant
+from semel.verify.simulator.checker import Category, Evidence, Verdict, judge
+from semel.verify.simulator.destinations import NUMBER, Destination, RecordedEffect
+from semel.verify.simulator.inputs import Fact, Identities, feed
+from semel.verify.simulator.scheduler import Hub
 
 FEED = feed(Identities.INCREASING, 1, 12, 6)
 CASE = Case(Variant.OPAQUE, identities=Identities.INCREASING)
@@ -23,9 +23,9 @@ FACTS = {fact.number: fact for fact in FEED.facts}
 SAME = [fact.number for fact in FEED.facts if fact.entity == FEED.facts[0].entity]
 
 
-def effect(number: int, **changes: object) -> Effect:
+def effect(number: int, **changes: object) -> RecordedEffect:
     fact = FACTS[number]
-    made = Effect(
+    made = RecordedEffect(
         number, fact.entity, number, number, Minibatch(1, 0), Attempt(1, 1), fact.partition, 100.0
     )
     return replace(made, **changes)  # type: ignore[arg-type]
@@ -49,11 +49,11 @@ def parked(number: int, state: ParkedState, *, doubted: bool = False) -> ParkedR
     )
 
 
-def all_but(*numbers: int) -> list[Effect]:
+def all_but(*numbers: int) -> list[RecordedEffect]:
     return [effect(fact.number) for fact in FEED.facts if fact.number not in numbers]
 
 
-def evidence(effects: list[Effect], *rows: ParkedRow, **changes: object) -> Evidence:
+def evidence(effects: list[RecordedEffect], *rows: ParkedRow, **changes: object) -> Evidence:
     made = Evidence(CASE, FEED, effects, rows)
     return replace(made, **changes)  # type: ignore[arg-type]
 

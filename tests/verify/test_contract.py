@@ -15,10 +15,10 @@ import pytest
 
 from semel.protocol import Capability, OnDoubt
 from semel.sinks import Sink
-from semel.verify.contract_rows import NUMBERS
-from semel.verify.plugin import SinkContract
-from verify.contract_sinks import Asking, Box, arrived, function
-from verify.contract_slips import KeepsRefused
+from semel.verify.contract.plugin import SinkContract
+from semel.verify.contract.rows import NUMBERS
+from support.contract_sinks.honest import Asking, Box, arrived, function
+from support.contract_sinks.mistakes import KeepsRefused
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -127,7 +127,7 @@ class TestOwnSink(SinkContract):
 
 def test_the_plugin_imports_nothing_heavy() -> None:
     script = (
-        "import sys, semel.verify.plugin;"
+        "import sys, semel.verify.contract.plugin;"
         "print(sorted({'numpy', 'pyarrow', 'pyspark', 'typer'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
@@ -136,13 +136,13 @@ def test_the_plugin_imports_nothing_heavy() -> None:
 
 ASKS_THE_KERNEL = """
 import socket, struct
-from semel.verify.contract_faults import Cutter, Fault, What, Where
+from semel.verify.contract.faults import Cutter, SinkFault, What, Where
 
 kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
 kernel.bind((0, 0))
 server = socket.create_server(("127.0.0.1", 0))
 client = socket.create_connection(server.getsockname())
-cutter = Cutter(Fault(What.DEAF, Where.CALL))
+cutter = Cutter(SinkFault(What.DEAF, Where.CALL))
 addresses, request_of_all = 22, 0x301
 kernel.settimeout(5)
 kernel.send(struct.pack("=IHHIIB3x", 20, addresses, request_of_all, 1, 0, 0))
@@ -159,7 +159,7 @@ def test_names_are_still_looked_up_while_no_connection_hears_an_answer() -> None
 SUBCLASS = """
 import sqlite3
 from semel.sinks import sink
-from semel.verify.plugin import SinkContract
+from semel.verify.contract.plugin import SinkContract
 
 PATH = {path!r}
 
@@ -242,4 +242,4 @@ def test_a_subclass_is_collected_and_a_lie_fails_with_its_story(tmp_path: Path) 
     assert "1 failed, 1 passed" in loaded.stdout, loaded.stdout + loaded.stderr
     assert "lost: event 2 of" in loaded.stdout
     assert "TestLose" in loaded.stdout
-    assert "process 1: no fault; it came to its end" in loaded.stdout
+    assert "process 1: no fault; it finished" in loaded.stdout

@@ -7,12 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from semel.ledger.keys import key
-from semel.ledger.store import Absent, Conflict, Delete, Equals, Put, Requirement, Sweep, Update
-from semel.ledger.stores import open_store
-from semel.verify.memory import MemoryStore
+from semel.ledger.keys import make_key
+from semel.ledger.store.commit import (
+    Absent,
+    Conflict,
+    Delete,
+    Equals,
+    Put,
+    Requirement,
+    Sweep,
+    Update,
+)
+from semel.ledger.store.opening import open_store
+from semel.verify.simulator.cluster import MemoryStore
 
-KEYS = [key("t", name) for name in ("a", "b", "ab", "é", "\U0001f600")]
+KEYS = [make_key("t", name) for name in ("a", "b", "ab", "é", "\U0001f600")]
 PAYLOADS = ['{"n":1}', '{"n":2}']
 
 

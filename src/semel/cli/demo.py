@@ -1,4 +1,4 @@
-"""The command `semel demo`: real Spark, killed half-way; with semel and without."""
+"""The command `semel demo`: real Spark, killed half-way, with semel and without."""
 
 from __future__ import annotations
 
@@ -9,36 +9,37 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from semel.cli.checks import Health
-from semel.cli.doctor import check_java
-from semel.cli.handles import Parked, read_events
-from semel.cli.ledgers import opened
+from semel.cli.options import opened
+from semel.cli.output import show_table
 from semel.cli.parked import list_parked
 from semel.cli.resolve import resolve
-from semel.cli.showing import show_table
 from semel.errors import ConfigurationError
-from semel.ledger.clock import SystemClock
-from semel.protocol import ParkedState
-from semel.verify.demo import Demo, Tally, Unfinished
-from semel.verify.standalone import spark_home
+from semel.runtime import SystemClock
 
-EPILOG = "Example: semel demo --payments 200 --keep. Exit status 1 when it does not come out so."
+if TYPE_CHECKING:
+    from rich.console import Console
 
-Tell = Callable[[str], None]
+    from semel.operate import ParkedEvent
+    from semel.verify.demo import ChargeCounts, Demo
+
+EPILOG = (
+    "Example: semel demo --payments 200 --keep. Exit status 1 when a payment is charged twice or "
+    "never with semel, or the kills show no duplicate without it."
+)
+
+PrintLine = Callable[[str], None]
 
 
 def demo(
     payments: Annotated[
-        int, typer.Option(min=100, max=2_000, help="How many payments are to be charged.")
+        int, typer.Option(min=100, max=2_000, help="How many payments to charge.")
     ] = 400,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Keep the folder with ledger, checkpoints and logs.")
+        bool, typer.Option("--keep", help="Keep the folder with the ledger, checkpoints and logs.")
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object instead of a table.")
@@ -47,9 +48,11 @@ def demo(
     """Charge payments from real Spark, kill its workers and its driver, and count the charges.
 
     The same stream is delivered twice, side by side: with plain foreachBatch, and with semel. The
-    destination is a process of its own that counts every charge. What semel holds in doubt after
-    the kills is looked up and resolved, with the commands that a person would type.
+    destination is a separate process that counts every charge. The events that semel holds in doubt
+    after the kills are looked up and resolved, with the commands that a person would type.
     """
+    from semel.verify.demo import Unfinished
+
     _require_system()
     clock = SystemClock()
     began = clock.monotonic()
@@ -64,24 +67,31 @@ def demo(
     else:
         _show(counts)
     _console().print(f"{payments} payments, in {clock.monotonic() - began:.0f} s")
-    _judge(plain, semel)
+    _check(plain, semel)
 
 
 def _require_system() -> None:
-    """Refuse to start what cannot come to its end."""
+    """Refuse to start if Spark, Java or /proc is missing."""
+    from semel.operate import Health, check_java
+    from semel.verify.demo import spark_home
+
     spark_home()
     java = check_java()
     if java.health is Health.MISSING:
         raise ConfigurationError(f"Java: {java.found}; {java.do}")
     if not Path("/proc/self/stat").exists():
         raise ConfigurationError(
-            "semel demo finds the processes that it kills in /proc, and this system has none: run "
-            "it on Linux or in a container"
+            "semel demo needs /proc to find the processes that it kills, and this system has none: "
+            "run it on Linux or in a container"
         )
 
 
-def _run(payments: int, *, keep: bool) -> tuple[Tally, Tally, int]:
-    """Play it, and show it while it runs."""
+def _run(payments: int, *, keep: bool) -> tuple[ChargeCounts, ChargeCounts, int]:
+    """Run the demo with a progress bar; return both tallies and how many events were in doubt."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    from semel.verify.demo import Demo
+
     progress = Progress(
         TextColumn("{task.description:<5}"),
         BarColumn(),
@@ -91,77 +101,79 @@ def _run(payments: int, *, keep: bool) -> tuple[Tally, Tally, int]:
     )
     bars = [progress.add_task(name, total=payments, twice=0) for name in ("plain", "semel")]
 
-    def tell(text: str) -> None:
+    def print_line(text: str) -> None:
         progress.console.print(text)
 
-    def show(*tallies: Tally) -> None:
+    def show(*tallies: ChargeCounts) -> None:
         for bar, tally in zip(bars, tallies, strict=True):
             progress.update(bar, completed=tally.charged, twice=tally.twice)
 
-    with progress, Demo(payments, tell, show, keep=keep) as played:
+    with progress, Demo(payments, print_line, show, keep=keep) as played:
         try:
             played.deliver()
-            in_doubt = _resolve_held(played, tell)
+            in_doubt = _resolve_held(played, print_line)
             return *played.finish(), in_doubt
         finally:
             if keep:
-                tell(f"kept {played.folder}: semel status --ledger {played.ledger}")
+                print_line(f"kept {played.folder}: semel status --ledger {played.ledger}")
 
 
 def _console() -> Console:
+    from rich.console import Console
+
     return Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 
-# -- what is held
+def _resolve_held(played: Demo, print_line: PrintLine) -> int:
+    """Look up each event in doubt at the destination and resolve it; print the commands for the
+    first. Return how many there were.
+    """
+    from semel.operate import read_parked_events
+    from semel.protocol import ParkedState
 
-
-def _resolve_held(played: Demo, tell: Tell) -> int:
-    """Decide each event that is in doubt, by looking; show how for the first. Say how many."""
-    with opened(played.ledger) as (ledger, _):
-        held = [each for each in read_events(ledger) if each.row.state is ParkedState.HELD]
+    with opened(played.ledger) as ledger:
+        events = read_parked_events(ledger).events
+    held = [each for each in events if each.row.state is ParkedState.HELD]
     if not held:
-        tell("semel holds nothing in doubt: no kill came between a charge and its answer")
+        print_line("semel holds nothing in doubt: no kill came between a charge and its answer")
         return 0
-    tell(f"semel holds {len(held)} in doubt: the kill came between a charge and its answer, and")
-    tell("only the destination knows whether it was made. What a person does:")
-    _tell_typed(tell, ["export", f"SEMEL_LEDGER={played.ledger}"])
-    listed = _typed(list_parked, ledger=played.ledger)
-    _tell_typed(tell, ["semel", "parked", "ls"], listed)
+    print_line(f"semel holds {len(held)} in doubt: the kill came between a charge and its answer,")
+    print_line("and only the destination knows whether it was made. What a person does:")
+    _print_command(print_line, ["export", f"SEMEL_LEDGER={played.ledger}"])
+    listed = _run_command(list_parked, ledger=played.ledger)
+    _print_command(print_line, ["semel", "parked", "ls"], listed)
     for number, event in enumerate(held):
-        words, told = _decide(played, event)
+        arguments, output = _decide(played, event)
         if number == 0:
-            _tell_typed(tell, ["semel", "resolve", *words], told)
+            _print_command(print_line, ["semel", "resolve", *arguments], output)
         else:
-            tell(f"  {told.splitlines()[0]}")
+            print_line(f"  {output.splitlines()[0]}")
     return len(held)
 
 
-def _decide(played: Demo, event: Parked) -> tuple[list[str], str]:
-    """Look one up at the destination and resolve it; give the words and what the command said."""
+def _decide(played: Demo, event: ParkedEvent) -> tuple[list[str], str]:
+    """Look up an event at the destination and resolve it; return the arguments and the output."""
     assert isinstance(event.row.event, int)
     if played.was_charged(event.row.event):
-        decision, reason = "delivered", "the counting house has it"
+        decision, reason = "delivered", "the charge server has it"
     else:
-        decision, reason = "resend", "the counting house does not have it"
-    words = [event.short, decision, "--reason", reason]
-    return words, _typed(resolve, event.short, decision, reason, ledger=played.ledger)
+        decision, reason = "resend", "the charge server does not have it"
+    arguments = [event.short, decision, "--reason", reason]
+    return arguments, _run_command(resolve, event.short, decision, reason, ledger=played.ledger)
 
 
-def _typed(command: Callable[..., None], *words: str, **options: Any) -> str:
-    """Do what the command does, and give what it says."""
-    said = io.StringIO()
-    with redirect_stdout(said):
-        command(*words, **options)
-    return said.getvalue()
+def _run_command(command: Callable[..., None], *arguments: str, **options: Any) -> str:
+    """Run a command in this process and return its output."""
+    output = io.StringIO()
+    with redirect_stdout(output):
+        command(*arguments, **options)
+    return output.getvalue()
 
 
-def _tell_typed(tell: Tell, command: list[str], said: str = "") -> None:
-    tell(f"  $ {shlex.join(command)}")
-    for line in said.splitlines():
-        tell(f"  {line.rstrip()}")
-
-
-# -- how it came out
+def _print_command(print_line: PrintLine, command: list[str], output: str = "") -> None:
+    print_line(f"  $ {shlex.join(command)}")
+    for line in output.splitlines():
+        print_line(f"  {line.rstrip()}")
 
 
 def _show(counts: dict[str, dict[str, int]]) -> None:
@@ -170,17 +182,17 @@ def _show(counts: dict[str, dict[str, int]]) -> None:
     show_table(
         ("", *names),
         [
-            ("plain foreachBatch", plain["once"], plain["twice"], plain["never"], "nobody knows"),
+            ("plain foreachBatch", plain["once"], plain["twice"], plain["never"], "unknown"),
             ("semel", semel["once"], semel["twice"], semel["never"], semel["in_doubt"]),
         ],
         right=names,
     )
     if semel["in_doubt"]:
-        print("in doubt: semel held them for a person, who looked each up at the destination")
+        print("in doubt: held by semel until a person looked them up at the destination")
 
 
-def _judge(plain: Tally, semel: Tally) -> None:
-    """Say what is wrong, if anything is."""
+def _check(plain: ChargeCounts, semel: ChargeCounts) -> None:
+    """Exit with 1 if the counts are not as promised."""
     wrong = []
     if semel.twice or semel.never:
         wrong.append(f"semel charged {semel.twice} payments twice and {semel.never} never")

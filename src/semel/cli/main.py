@@ -1,14 +1,15 @@
 """The command `semel`: every command is a function here or in a file beside it.
 
 Always true:
-- what a machine reads goes to standard output, what a person watches goes to standard error;
-- what is wrong gets one clear line on standard error and no traceback;
-- the exit status is 0 when all is well, 1 when a check found something, 2 for a wrong command,
-  ledger, pipeline or event, 3 when the ledger cannot be reached.
+- answers go to standard output, progress goes to standard error;
+- an error is one line on standard error, without a traceback;
+- the exit status is 0 on success, 1 when a check found a problem, 2 for a wrong command, ledger,
+  pipeline or event, 3 when the ledger cannot be reached.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from io import TextIOWrapper
 from typing import Annotated
@@ -17,10 +18,7 @@ import typer
 
 from semel import __version__
 from semel.cli import (
-    bench,
     demo,
-    doctor,
-    explain,
     ledger,
     parked,
     rescale,
@@ -28,50 +26,108 @@ from semel.cli import (
     simulate,
     status,
     verify_sink,
+    verify_store,
 )
-from semel.cli.showing import plain
+from semel.cli.options import JsonOption, LedgerOption
+from semel.cli.output import plain, show_json, show_table
 from semel.errors import LedgerUnavailable, SemelError
 
 EPILOG = (
-    "Exit status: 0 all is well; 1 a check found something, or `ledger find` found nothing; 2 a "
-    "wrong command, ledger, pipeline or event; 3 the ledger cannot be reached. Commands that look "
-    "at a ledger take --ledger URL or $SEMEL_LEDGER, and --json. Example: semel status --ledger "
+    "Exit status: 0 success; 1 a check found a problem, or `ledger find` found nothing; 2 a wrong "
+    "command, ledger, pipeline or event; 3 the ledger cannot be reached. Commands that read a "
+    "ledger take --ledger URL or $SEMEL_LEDGER, and --json. Example: semel status --ledger "
     "sqlite:///charges.db"
+)
+EXPLAIN_EPILOG = (
+    "Example: semel explain payments:charge. MODULE is found as `python -m` finds it, the current "
+    "directory first; OBJECT may be a sink, the result of semel.deliver, or a function without "
+    "arguments that returns one of them."
+)
+DOCTOR_EPILOG = (
+    "Example: semel doctor --ledger sqlite:///charges.db. "
+    "Exit status 1 when something that is required is missing."
 )
 
 HELP = {
-    "demo": "See it: real Spark, killed half-way, with semel and without.",
-    "status": "Who runs each pipeline, which minibatch is open, what waits.",
-    "resolve": "Say what became of an event in doubt or a dead letter.",
+    "demo": "Kill real Spark half-way, with semel and without.",
+    "status": "Which run has each pipeline, how far it is, what is parked.",
+    "resolve": "Decide about an event in doubt or a dead letter.",
     "rescale": "Spread entities over another number of partitions.",
     "explain": "The guarantee of a pipeline or a sink, in plain words.",
-    "doctor": "What is missing on this machine, and what to type.",
+    "doctor": "Check this machine; what is missing, and what to install.",
     "simulate": "The real protocol in thousands of simulated worlds.",
-    "verify-sink": "Crash a sink at every step; does it earn its capability?",
+    "verify-sink": "Crash a sink at every step to prove its capability.",
+    "verify-store": "Check that a store does what every store must do.",
 }
-"""What the list of commands says of each; `semel COMMAND --help` says more."""
+"""One line for each command in the list of commands."""
 
-app = typer.Typer(
-    name="semel",
-    help="Exactly-once delivery from Spark Structured Streaming.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    epilog=EPILOG,
-)
+
+def _make_app() -> typer.Typer:
+    return typer.Typer(
+        name="semel",
+        help="Exactly-once delivery from Spark Structured Streaming.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        epilog=EPILOG,
+    )
+
+
+app = _make_app()
+
+
+def explain(
+    subject: Annotated[str, typer.Argument(metavar="MODULE:OBJECT", show_default=False)],
+    as_json: JsonOption = False,
+) -> None:
+    """Print the guarantee: which row of the promise table applies and why, what may be in doubt,
+    what makes two events the same, and what is not promised.
+    """
+    from semel.cli.import_object import call, find
+    from semel.guarantees import explain as explain_it
+
+    with contextlib.redirect_stdout(sys.stderr):  # the module may print; the answer is ours alone
+        found = find(subject)
+        explained = call(subject, lambda: explain_it(found))
+    if as_json:
+        show_json(explained.to_json())
+    else:
+        print(explained)
+
+
+def doctor(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
+    """Check Java, Spark, Python, the extras, the ledger, the clock and the disk.
+
+    Nothing is written, and no server but the ledger's is called. Each finding is ok, missing,
+    warning or unknown, with what to do.
+    """
+    from semel.operate import Health, diagnose
+
+    found = diagnose(ledger)
+    if as_json:
+        show_json([each.to_json() for each in found])
+    else:
+        rows = [(each.what, each.found, each.health.value, each.do) for each in found]
+        show_table(("what", "found", "state", "what to do"), rows)
+    if any(each.health is Health.MISSING for each in found):
+        raise typer.Exit(1)
+
+
 app.command("demo", short_help=HELP["demo"], epilog=demo.EPILOG)(demo.demo)
 app.command("status", short_help=HELP["status"], epilog=status.EPILOG)(status.status)
 app.add_typer(parked.app, name="parked")
 app.command("resolve", short_help=HELP["resolve"], epilog=resolve.EPILOG)(resolve.resolve)
 app.command("rescale", short_help=HELP["rescale"], epilog=rescale.EPILOG)(rescale.rescale)
 app.add_typer(ledger.app, name="ledger")
-app.command("explain", short_help=HELP["explain"], epilog=explain.EPILOG)(explain.explain)
-app.command("doctor", short_help=HELP["doctor"], epilog=doctor.EPILOG)(doctor.doctor)
-app.add_typer(bench.app, name="bench")
+app.command("explain", short_help=HELP["explain"], epilog=EXPLAIN_EPILOG)(explain)
+app.command("doctor", short_help=HELP["doctor"], epilog=DOCTOR_EPILOG)(doctor)
 app.command("simulate", short_help=HELP["simulate"], epilog=simulate.EPILOG)(simulate.simulate)
 app.command("verify-sink", short_help=HELP["verify-sink"], epilog=verify_sink.EPILOG)(
     verify_sink.verify_sink
+)
+app.command("verify-store", short_help=HELP["verify-store"], epilog=verify_store.EPILOG)(
+    verify_store.verify_store
 )
 
 
@@ -95,7 +151,7 @@ def _semel(
 
 
 _USAGE: type[Exception] = typer.BadParameter.__mro__[1]
-"""What a wrong option or argument raises, wherever this version of typer keeps it."""
+"""The error of a wrong option or argument; its place differs between versions of typer."""
 
 
 _UNREACHABLE = 3
@@ -104,31 +160,43 @@ _INTERRUPTED = 130
 """The exit status after Ctrl-C; some versions of typer return it, others raise."""
 
 
-def _complain(error: Exception) -> None:
-    """Say in one line what is wrong."""
+def _app_for(arguments: list[str]) -> typer.Typer:
+    """Return the app with only the command that is called: typer inspects every command it has,
+    which takes longer than `semel status`. Without a known command, return the whole app.
+    """
+    name = arguments[0] if arguments else None
+    small = _make_app()
+    small.registered_callback = app.registered_callback
+    small.registered_commands = [each for each in app.registered_commands if each.name == name]
+    small.registered_groups = [each for each in app.registered_groups if each.name == name]
+    return small if small.registered_commands or small.registered_groups else app
+
+
+def _print_error(error: Exception) -> None:
+    """Print an error as one line."""
     print(f"semel: {plain(' '.join(str(error).split()))}", file=sys.stderr)
 
 
 def main() -> None:
     """Run `semel`; the entry point of the package."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # a terminal that knows few characters shows escapes
+        if isinstance(stream, TextIOWrapper):  # terminals with few characters show escapes
             stream.reconfigure(errors="backslashreplace")
     try:
-        status = app(standalone_mode=False, prog_name="semel")
+        status = _app_for(sys.argv[1:])(standalone_mode=False, prog_name="semel")
         if status == _INTERRUPTED:
             raise typer.Abort
     except _USAGE as error:
-        told = getattr(error, "format_message", error.__str__)()
-        print(told if "\n" in told else f"semel: {told}", file=sys.stderr)
+        message = getattr(error, "format_message", error.__str__)()
+        print(message if "\n" in message else f"semel: {message}", file=sys.stderr)
         sys.exit(2)
     except (typer.Abort, KeyboardInterrupt):
         print("semel: stopped", file=sys.stderr)
         sys.exit(_INTERRUPTED)
     except LedgerUnavailable as error:
-        _complain(error)
+        _print_error(error)
         sys.exit(_UNREACHABLE)
     except (SemelError, OSError) as error:
-        _complain(error)
+        _print_error(error)
         sys.exit(2)
     sys.exit(status if isinstance(status, int) else 0)

@@ -1,111 +1,88 @@
-"""The commands `semel parked ls` and `semel parked show`: what is kept out of the way."""
+"""The commands `semel parked ls` and `semel parked show`: events that are parked, and why."""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from semel.cli.handles import Parked, find_event, sift_events
-from semel.cli.ledgers import LedgerOption, choose_pipeline, opened, refuse_damaged
-from semel.cli.showing import (
-    JsonOption,
-    age_s,
-    ago,
-    plain,
-    shortened,
-    show_json,
-    show_pairs,
-    show_table,
-)
-from semel.cli.showing import when as moment
-from semel.ledger import keys
-from semel.ledger.damage import DamagedRow, decoded
-from semel.ledger.keys import PARKED
-from semel.ledger.resends import SENT
-from semel.ledger.rows import ParkedRow
-from semel.ledger.store import Key
-from semel.protocol import ParkedState
+from semel.cli.options import JsonOption, LedgerOption, opened
+from semel.cli.output import ago, plain, shorten, show_json, show_pairs, show_table
+
+if TYPE_CHECKING:
+    from semel.operate import ParkedEvent, ParkedEvents
 
 LS_EPILOG = (
-    "Example: semel parked ls charges --ledger sqlite:///charges.db. The first two columns name an "
-    "event for `semel parked show` and `semel resolve`: the short form or the long one."
+    "Example: semel parked ls charges --ledger sqlite:///charges.db. The first two columns are the "
+    "names of an event for `semel parked show` and `semel resolve`: short and full."
 )
 SHOW_EPILOG = "Example: semel parked show @3f9a2c --ledger sqlite:///charges.db"
 EventArgument = Annotated[
     str,
     typer.Argument(
         metavar="EVENT",
-        help="As `semel parked ls` prints it: @3f9a2c, or PIPELINE/SINK/ENTITY/EVENT; what is in "
-        "front of ENTITY may be left out.",
+        help="As `semel parked ls` prints it: @3f9a2c, or PIPELINE/SINK/ENTITY/EVENT; the parts "
+        "before ENTITY may be left out.",
         show_default=False,
     ),
 ]
 
 app = typer.Typer(
-    help="Events in doubt, rejected, or waiting behind such a one.", no_args_is_help=True
+    help="Events that are in doubt, rejected, or waiting behind one of these.",
+    no_args_is_help=True,
 )
 
 
 @app.command("ls", epilog=LS_EPILOG)
 def list_parked(
     pipeline: Annotated[
-        str | None, typer.Argument(help="Only of this pipeline.", show_default=False)
+        str | None, typer.Argument(help="Only this pipeline.", show_default=False)
     ] = None,
     also_final: Annotated[
-        bool, typer.Option("--all", help="Also what is delivered, discarded or skipped by now.")
+        bool, typer.Option("--all", help="Also events that are delivered, discarded or skipped.")
     ] = False,
     ledger: LedgerOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List parked events: those that wait for a person, and those that wait for their turn.
+    """List parked events: those that wait for a person, and those that wait for another event.
 
     State `held` is in doubt, `rejected` is a dead letter: both wait for `semel resolve`. `waiting`
-    stands behind one of its entity; `resend` and `sending` are on their way.
+    is behind another event of its entity; `resend` and `sending` are about to be sent again.
     """
-    with opened(ledger) as (looked_at, _):
-        if pipeline is not None:
-            choose_pipeline(looked_at, pipeline)
-        events, damaged = sift_events(looked_at)
-    behind = count_behind(events)
-    damaged = [each for each in damaged if _is_of(each, pipeline)]
-    chosen = [
-        each
-        for each in events
-        if pipeline in (None, each.pipeline) and (also_final or not each.row.state.final)
-    ]
+    from semel import operate
+
+    with opened(ledger) as looked_at:
+        found = operate.list_parked(looked_at, pipeline, also_final=also_final)
     if as_json:
-        show_json([_brief(each, behind) for each in chosen] + [_damaged(each) for each in damaged])
-    elif not chosen and not damaged:
+        show_json(found.to_json())
+    elif not found.events and not found.damaged:
         print("nothing is parked")
     else:
-        show_table(
-            ("short", "event", "state", "why", "since", "resends", "behind"),
-            [
-                (
-                    each.short,
-                    each.handle,
-                    each.row.state.value,
-                    shortened(each.row.why) if sys.stdout.isatty() else each.row.why,
-                    moment(each.row.at),
-                    each.row.attempts,
-                    behind[each.key],
-                )
-                for each in chosen
-            ]
-            + [("-", each.key, "damaged", each.what, None, None, None) for each in damaged],
-            right=("resends", "behind"),
-        )
-    refuse_damaged(damaged)
+        _show_list(found)
+    operate.refuse_damaged(found.damaged)
 
 
-def _is_of(row: DamagedRow, pipeline: str | None) -> bool:
-    return pipeline is None or (row.key or "").startswith(keys.prefix(pipeline))
+def _show_list(found: ParkedEvents) -> None:
+    from semel.operate import utc_text
 
-
-def _damaged(row: DamagedRow) -> dict[str, Any]:
-    return {"key": row.key, "state": "damaged", "why": row.what}
+    show_table(
+        ("short", "event", "state", "why", "since", "resends", "behind"),
+        [
+            (
+                each.short,
+                each.handle,
+                each.row.state.value,
+                shorten(each.row.why) if sys.stdout.isatty() else each.row.why,
+                utc_text(each.row.at),
+                each.row.attempts,
+                each.behind,
+            )
+            for each in found.events
+        ]
+        + [("-", each.key, "damaged", each.what, None, None, None) for each in found.damaged],
+        right=("resends", "behind"),
+    )
 
 
 @app.command("show", epilog=SHOW_EPILOG)
@@ -113,14 +90,19 @@ def show_parked(
     event: EventArgument, ledger: LedgerOption = None, as_json: JsonOption = False
 ) -> None:
     """Show everything about one parked event, with its payload."""
-    with opened(ledger) as (looked_at, store):
-        events, damaged = sift_events(looked_at)
-        found = find_event(events, event, damaged)
-        behind = count_behind(events)
-        payload = decoded(PARKED, found.key, store.read([found.key])[found.key], dict)
+    from semel.operate import read_parked_event
+
+    with opened(ledger) as looked_at:
+        found, row = read_parked_event(looked_at, event)
     if as_json:
-        show_json(_brief(found, behind) | {"row": payload})
-        return
+        show_json(found.to_json() | {"row": row})
+    else:
+        _show_event(found)
+
+
+def _show_event(found: ParkedEvent) -> None:
+    from semel.operate import age_s, utc_text
+
     row = found.row
     show_pairs(
         [
@@ -134,85 +116,23 @@ def show_parked(
             ("minibatch", row.minibatch),
             ("partition", f"{row.partition}, position {row.position}"),
             ("OSN", row.osn),
-            ("state", f"{row.state.value}: {_meaning(row)}"),
+            ("state", f"{row.state.value}: {found.meaning}"),
             ("why", row.why),
-            ("since", f"{moment(row.at)} ({ago(age_s(row.at))})"),
+            ("since", f"{utc_text(row.at)} ({ago(age_s(row.at))})"),
             ("resends", row.attempts),
-            (_ARRIVED.get(row.state, "may have arrived"), "yes" if row.doubted else "no"),
-            ("blocks its entity", "yes" if row.blocks and not row.state.final else "no"),
-            ("wait behind it", behind[found.key]),
+            (found.doubt, "yes" if row.doubted else "no"),
+            ("blocks its entity", "yes" if found.blocks else "no"),
+            ("waiting behind it", found.behind),
             *([("resolved by", row.by), ("reason", row.reason)] if row.by else []),
         ]
     )
     if row.trace is not None:
-        print("traceback of the call, the first that failed so:")
+        print("traceback of the first call that failed with this error:")
         for line in row.trace.splitlines():
             print(f"  {plain(line)}")
     if row.value is None:
-        print("payload: none yet; it comes when the query reads the event again")
+        print("payload: none yet; it is recorded when the query reads the event again")
         return
     print("payload:")
     for name, value in row.value.items():
         print(f"  {plain(name)}: {plain(repr(value))}")
-
-
-MEANING = {
-    ParkedState.HELD: "in doubt; a person decides",
-    ParkedState.REJECTED: "nothing arrived and nothing will as it is; a person decides",
-    ParkedState.WAITING: "behind an event of its entity",
-    ParkedState.RESEND: "to be sent again; nobody has taken it yet",
-    ParkedState.SENDING: "somebody took it and may be sending it",
-    ParkedState.DELIVERED: "sent again, and the destination took it",
-    ParkedState.DISCARDED: "a person discarded it",
-    ParkedState.SKIPPED: "skipped by policy: it was in doubt, and is not sent again",
-    ParkedState.RESENT: "was in doubt, and policy resend sent it again",
-    ParkedState.LATE: "a replaced attempt's call ended late; it may have arrived twice",
-}
-
-
-_ARRIVED = {
-    ParkedState.DELIVERED: "was in doubt",
-    ParkedState.RESENT: "may have arrived twice",
-    ParkedState.LATE: "may have arrived twice",
-}
-"""What a doubt means once the event has come to its end; else: that it may have arrived."""
-
-
-def _meaning(row: ParkedRow) -> str:
-    if row.state is ParkedState.DELIVERED and row.why != SENT:
-        return "a person said that it arrived" if row.by else "it arrived"
-    return MEANING[row.state]
-
-
-def count_behind(events: list[Parked]) -> dict[Key, int]:
-    """Say of each event how many of its entity wait for it."""
-    entities: dict[tuple[str, str, str, str], list[Parked]] = {}
-    for each in events:
-        entity = (each.pipeline, each.sink, each.row.entity, each.row.scope)
-        entities.setdefault(entity, []).append(each)
-    behind: dict[Key, int] = {}
-    for members in entities.values():
-        waiting = 0
-        for each in reversed(members):  # they stand in the order in which they came
-            row = each.row
-            behind[each.key] = waiting if row.blocks and not row.state.final else 0
-            waiting += row.state is ParkedState.WAITING
-    return behind
-
-
-def _brief(event: Parked, behind: dict[Key, int]) -> dict[str, Any]:
-    row = event.row
-    return {
-        "event": event.handle,
-        "short": event.short,
-        "pipeline": event.pipeline,
-        "sink": event.sink,
-        "entity": row.entity,
-        "id": row.event,
-        "minibatch": str(row.minibatch),
-        "state": row.state.value,
-        "why": row.why,
-        "since": moment(row.at),
-        "resends": row.attempts,
-        "behind": behind[event.key],
-    }

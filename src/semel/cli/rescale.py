@@ -1,19 +1,18 @@
-"""The command `semel rescale`: another number of partitions for a pipeline that stands still."""
+"""The command `semel rescale`: another number of partitions for a stopped pipeline."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from semel.cli.ledgers import LedgerOption, choose_pipeline, opened
-from semel.cli.showing import JsonOption, plain, show_json
-from semel.cli.status import read_standing
+from semel.cli.options import JsonOption, LedgerOption, opened
+from semel.cli.output import plain, show_json
 from semel.errors import ConfigurationError
-from semel.events.routing import ByRange, by_range
-from semel.ledger import Scribe, rescaling
-from semel.ledger.owners import ROUTING, Owners
+
+if TYPE_CHECKING:
+    from semel.events import ByRange
 
 _INTEGER = re.compile(r"-?[0-9]+")
 EPILOG = (
@@ -25,15 +24,15 @@ EPILOG = (
 def rescale(
     pipeline: Annotated[str, typer.Argument(help="The pipeline's name.", show_default=False)],
     partitions: Annotated[
-        int, typer.Argument(min=1, help="How many partitions from now on.", show_default=False)
+        int, typer.Argument(min=1, help="The new number of partitions.", show_default=False)
     ],
     bounds: Annotated[
         str | None,
         typer.Option(
             "--range",
             metavar="BOUNDS",
-            help="Spread entities by ranges from now on, as by_range: bounds with commas between; "
-            'digits are integers, "7" in double quotes is a text.',
+            help="Spread entities by ranges from now on, as by_range does: bounds separated by "
+            'commas. Digits are integers; "7" in double quotes is a text.',
             show_default=False,
         ),
     ] = None,
@@ -45,48 +44,26 @@ def rescale(
 ) -> None:
     """Spread the entities of a pipeline over another number of partitions, or in another way.
 
-    The query has to be stopped, and its last minibatch complete. Afterwards start it with the new
-    number, or without `partitions`.
+    The query must be stopped, and its last minibatch complete. Then start it with the new number,
+    or without `partitions`.
     """
-    with opened(ledger) as (looking, store):
-        name = choose_pipeline(looking, pipeline)
-        standing = read_standing(looking, name)
-        if standing["state"] == "beating":
-            raise ConfigurationError(
-                f"run {standing['run']} of pipeline {name!r} is beating: the number of partitions "
-                "changes while nobody works with them. Stop the query first"
-            )
-        scribe = Scribe(store, name)
-        routing = _routing(scribe, partitions, bounds, by_hash=by_hash)
-        rescaling.rescale(scribe, partitions, routing)
-    told = {"pipeline": name, "partitions": partitions}
-    if as_json:
-        show_json(told)
-    else:
-        print(f"{plain(name)}: {partitions} partitions from the next minibatch on")
+    from semel.operate import rescale_pipeline
 
-
-def _routing(
-    scribe: Scribe, partitions: int, bounds: str | None, *, by_hash: bool
-) -> ByRange | None:
-    """Give how entities are spread from now on; None is by their hash. Refuse to guess it."""
-    if bounds is not None and not by_hash:
-        parts = [each.strip() for each in bounds.split(",")]
-        numbers = all(_INTEGER.fullmatch(each) for each in parts)
-        texts = [each.strip('"') for each in parts]
-        made = by_range([int(each) for each in parts] if numbers else texts)
-        if made.partitions != partitions:
-            raise ConfigurationError(
-                f"--range {bounds} makes {made.partitions} partitions, and {partitions} are asked "
-                "for: make both the same"
-            )
-        return made
-    if bounds is not None:
+    if bounds is not None and by_hash:
         raise ConfigurationError("pass --range or --hash, not both")
-    known = (Owners(scribe).described() or {}).get(ROUTING)
-    if known is not None and not by_hash:
-        raise ConfigurationError(
-            f"pipeline {scribe.pipeline!r} spreads its entities by {known['kind']}: pass --range "
-            "BOUNDS or --hash. For another directory start a new pipeline under another name"
-        )
-    return None
+    with opened(ledger) as looked_at:
+        routing = None if bounds is None else _read_bounds(bounds)
+        done = rescale_pipeline(looked_at, pipeline, partitions, routing, by_hash=by_hash)
+    if as_json:
+        show_json(done.to_json())
+    else:
+        print(f"{plain(done.pipeline)}: {done.partitions} partitions from the next minibatch on")
+
+
+def _read_bounds(typed: str) -> ByRange:
+    from semel.events import by_range
+
+    parts = [each.strip() for each in typed.split(",")]
+    if all(_INTEGER.fullmatch(each) for each in parts):
+        return by_range([int(each) for each in parts])
+    return by_range([each.strip('"') for each in parts])

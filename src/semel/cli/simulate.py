@@ -1,56 +1,43 @@
-"""The command `semel simulate`: the real protocol in thousands of small worlds."""
+"""The command `semel simulate`: the real protocol in thousands of simulated worlds."""
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
-from semel.verify.checker import Category
-from semel.verify.worlds import run_world, run_worlds
+from semel.cli.options import JsonOption
+from semel.cli.output import show_json
 
 if TYPE_CHECKING:
-    from semel.verify.worlds import Outcome, Summary, Tally
+    from rich.table import Table
+
+    from semel.verify.simulator import Category, Summary, Tally, WorldResult
 
 EPILOG = (
     "Example: semel simulate --worlds 20000 --seed 7. "
-    "An invalid world is told with its seed; semel simulate --replay SEED tells it again."
+    "An invalid world is printed with its seed; semel simulate --replay SEED prints it again."
 )
 TABLE_WIDTH = 120
-_COLUMNS = (
-    Category.DELIVERED,
-    Category.LOST,
-    Category.DUPLICATED,
-    Category.REORDERED,
-    Category.UNEXPECTED,
-    Category.IN_DOUBT,
-    Category.SLIPPED,
-)
 
 
 def simulate(
-    worlds: Annotated[int, typer.Option(min=1, help="How many worlds to play.")] = 20_000,
+    worlds: Annotated[int, typer.Option(min=1, help="How many worlds to run.")] = 20_000,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same worlds.")] = 7,
     processes: Annotated[
         int,
-        typer.Option(min=0, help="Processes that share the work.", show_default="CPUs"),
+        typer.Option(min=0, help="The number of processes.", show_default="CPUs"),
     ] = os.cpu_count() or 1,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead of a table.")
-    ] = False,
+    as_json: JsonOption = False,
     replay: Annotated[
-        int | None, typer.Option(metavar="SEED", help="Tell the story of one world.")
+        int | None, typer.Option(metavar="SEED", help="Print the story of one world.")
     ] = None,
 ) -> None:
-    """Play the delivery protocol against crashes, zombies, lost replies and lost checkpoints.
+    """Run the delivery protocol against crashes, zombies, lost replies and lost checkpoints.
 
     Store, destinations, clock and cluster are simulated; the protocol is the real one. Every world
-    is made from one seed and judged: nothing lost, nothing twice, nothing out of order, and no
+    is made from one seed and checked: nothing lost, nothing twice, nothing out of order, and no
     doubt that is not recorded. Exit status 1 when a world is invalid.
     """
     if replay is not None:
@@ -58,44 +45,78 @@ def simulate(
         return
     summary = _run(worlds, seed, processes)
     if as_json:
-        print(json.dumps(summary.to_json(), indent=2))
+        show_json(summary.to_json())
     else:
-        console = Console()
-        console.width = max(console.width, TABLE_WIDTH)
-        console.print(_table(summary))
-        total = summary.total
-        print(
-            f"{total.of(Category.LOST)} lost, {total.of(Category.DUPLICATED)} duplicated"
-            f" in {total.worlds} worlds with {total.faults} faults"
-        )
-        if total.unknown:
-            print(
-                f"{total.unknown} worlds are unknown: something in them still waits, for a person"
-                " or for the next minibatch of its log"
-            )
+        _show(summary)
     if summary.total.invalid:
-        _tell(summary)
+        _show_invalid(summary)
         raise typer.Exit(1)
 
 
 def _run(worlds: int, seed: int, processes: int) -> Summary:
-    console = Console(stderr=True)
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    from semel.verify.simulator import run_worlds
+
     columns = (
-        TextColumn("playing worlds"),
+        TextColumn("running worlds"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("worlds", total=worlds)
         return run_worlds(worlds, seed, processes, lambda done: progress.advance(task, done))
 
 
+def _show(summary: Summary) -> None:
+    from rich.console import Console
+
+    from semel.verify.simulator import Category
+
+    console = Console()
+    console.width = max(console.width, TABLE_WIDTH)
+    console.print(_table(summary))
+    total = summary.total
+    print(
+        f"{total.of(Category.LOST)} lost, {total.of(Category.DUPLICATED)} duplicated"
+        f" in {total.worlds} worlds with {total.faults} faults"
+    )
+    if total.unknown:
+        print(
+            f"{total.unknown} worlds are unknown: an event in them still waits, for a person or for"
+            " the next minibatch of its log"
+        )
+
+
+def _categories() -> tuple[Category, ...]:
+    from semel.verify.simulator import Category
+
+    return (
+        Category.DELIVERED,
+        Category.LOST,
+        Category.DUPLICATED,
+        Category.REORDERED,
+        Category.UNEXPECTED,
+        Category.IN_DOUBT,
+        Category.SLIPPED,
+    )
+
+
 def _table(summary: Summary) -> Table:
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False)
     for name in ("capability", "on doubt"):
         table.add_column(name)
-    for name in ("worlds", *(category.value for category in _COLUMNS), "unknown", "invalid"):
+    for name in ("worlds", *(each.value for each in _categories()), "unknown", "invalid"):
         table.add_column(name, justify="right")
     for (capability, policy), tally in sorted(summary.groups.items()):
         table.add_row(capability, policy, *_cells(tally))
@@ -104,12 +125,14 @@ def _table(summary: Summary) -> Table:
 
 
 def _cells(tally: Tally) -> list[str]:
-    counts = [str(tally.of(category)) for category in _COLUMNS]
+    counts = [str(tally.of(category)) for category in _categories()]
     return [str(tally.worlds), *counts, str(tally.unknown), str(tally.invalid)]
 
 
-def _tell(summary: Summary) -> None:
-    """Tell the first invalid world, and name the others."""
+def _show_invalid(summary: Summary) -> None:
+    """Print the story of the first invalid world, and the seeds of the others."""
+    from rich.console import Console
+
     console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     first, *others = summary.invalid
     for line in _story(first):
@@ -118,7 +141,7 @@ def _tell(summary: Summary) -> None:
         console.print(f"world {outcome.seed} is invalid too: {outcome.violations[0]}")
 
 
-def _story(outcome: Outcome) -> list[str]:
+def _story(outcome: WorldResult) -> list[str]:
     case = outcome.case
     about = (
         f"world {outcome.seed}: {outcome.verdict.value}"
@@ -130,16 +153,19 @@ def _story(outcome: Outcome) -> list[str]:
 
 
 def _replay(seed: int, *, as_json: bool) -> None:
-    outcome = run_world(seed, told=True)
+    from semel.verify.simulator import run_world
+
+    outcome = run_world(seed, with_story=True)
     if as_json:
-        told = {
-            "seed": outcome.seed,
-            "verdict": outcome.verdict.value,
-            "counts": outcome.counts,
-            "violations": list(outcome.violations),
-            "story": list(outcome.story),
-        }
-        print(json.dumps(told, indent=2))
+        show_json(
+            {
+                "seed": outcome.seed,
+                "verdict": outcome.verdict.value,
+                "counts": outcome.counts,
+                "violations": list(outcome.violations),
+                "story": list(outcome.story),
+            }
+        )
     else:
         print("\n".join(_story(outcome)))
     if outcome.violations:

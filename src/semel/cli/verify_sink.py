@@ -1,35 +1,31 @@
-"""The command `semel verify-sink`: crashes a sink at every step and says what it earns."""
+"""The command `semel verify-sink`: crashes a sink at every step to prove its capability."""
 
 from __future__ import annotations
 
 import contextlib
 import shlex
 import sys
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from semel.cli.objects import call, find
-from semel.cli.showing import plain, show_json, show_table
+from semel.cli.options import JsonOption
+from semel.cli.output import plain, show_json, show_table
 from semel.errors import ConfigurationError
-from semel.sinks import Sink
-from semel.verify.contract import SEED, SETTLES_S, Earned, Finding, Result, Subject, Suite, earned
-from semel.verify.contract_cases import CASES, Case
-from semel.verify.contract_nursery import Nursery
-from semel.verify.contract_rows import Maker
+
+if TYPE_CHECKING:
+    from semel.verify.contract import ContractCase, Finding, Maker, Result, Subject
 
 EPILOG = (
     "Example: semel verify-sink payments:charge --arrived payments:arrived. MODULE is found as "
-    "`python -m` would, the current directory first. SINK is a sink, or a function without "
+    "`python -m` finds it, the current directory first. SINK is a sink, or a function without "
     "arguments that returns one. Exit status: 0 earned; 1 not earned, or unknown; 2 a wrong "
-    "command. docs/verify-sink.md tells how to write `arrived` and what each case does."
+    "command. docs/verify-sink.md describes how to write `arrived` and what each case does."
 )
 
 SHOWN = 3
-"""How many findings of a case are told."""
+"""How many findings of a case are printed."""
 
 
 def verify_sink(
@@ -39,7 +35,7 @@ def verify_sink(
         str,
         typer.Option(
             metavar="MODULE:FUNCTION",
-            help="Gives the effects that happened, in order, as (entity, event id) pairs.",
+            help="Returns the effects that happened, in order, as (entity, event id) pairs.",
             show_default=False,
         ),
     ],
@@ -47,76 +43,91 @@ def verify_sink(
         str | None,
         typer.Option(
             metavar="MODULE:FUNCTION",
-            help="Makes the rows the sink needs of an Arrow table of customer, payment_id, amount "
-            "and note.",
+            help="Makes the rows that the sink needs from an Arrow table of customer, payment_id, "
+            "amount and note.",
         ),
     ] = None,
-    entity: Annotated[str, typer.Option(help="The entity's column.")] = "customer",
-    event: Annotated[str, typer.Option(help="The event id's column.")] = "payment_id",
+    entity: Annotated[str, typer.Option(help="The column of the entity.")] = "customer",
+    event: Annotated[str, typer.Option(help="The column of the event id.")] = "payment_id",
     reset: Annotated[
         str | None, typer.Option(metavar="MODULE:FUNCTION", help="Called once before the suite.")
     ] = None,
     case: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Play this case only; repeat it.")
+        list[str] | None, typer.Option(metavar="NAME", help="Run only this case; may be repeated.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="What is random comes from it.")] = SEED,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="The seed of random choices.", show_default="7")
+    ] = None,
     settle: Annotated[
-        float,
+        float | None,
         typer.Option(
             min=0.0,
             metavar="SECONDS",
             help="How long the destination may still work on a call whose caller was killed.",
+            show_default="0.2",
         ),
-    ] = SETTLES_S,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead of a table.")
-    ] = False,
+    ] = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Crash a sink at every step and say whether it earns the capability that it claims.
+    """Crash a sink at every step and check that it earns the capability that it claims.
 
-    Real processes deliver to it and are killed, stopped, cut off and woken as zombies; then the
-    next one replays the same minibatch to its end, and what arrived is compared with what is
-    promised: nothing lost, nothing twice, nothing out of order. Unknown is not earned.
+    Real processes deliver to it and are killed, stopped, cut off and resumed as zombies. Then the
+    next process replays the same minibatch to its end, and the effects are compared with the
+    promise: nothing lost, nothing twice, nothing out of order. Unknown is not earned.
     """
-    wanted = _chosen(case)
-    with contextlib.redirect_stdout(sys.stderr):  # what the module prints is not our answer
+    from semel.cli.import_object import call, find
+    from semel.verify.contract import SEED, Maker, earned
+
+    seed = SEED if seed is None else seed
+    wanted = _choose_cases(case)
+    with contextlib.redirect_stdout(sys.stderr):  # the module may print; the answer is ours alone
         tested = _subject(subject, arrived, rows, Maker(entity, event), settle)
         if reset is not None:
             call(reset, find(reset))
         results = _run(tested, wanted, seed)
-    said = [subject, "--arrived", arrived]
-    for option, value in (("--rows", rows), ("--reset", reset)):
-        said += [option, value] if value is not None else []
+    command = ["semel", "verify-sink", subject, "--arrived", arrived]
+    command += _options({"--rows": rows, "--reset": reset})
     if (entity, event) != ("customer", "payment_id"):
-        said += ["--entity", entity, "--event", event]
-    command = ["semel", "verify-sink", *said]
+        command += _options({"--entity": entity, "--event": event})
     if as_json:
-        show_json(_json(tested, results, seed, command))
+        show_json(_to_json(tested, results, seed, command))
     else:
         _show(tested, results, seed, command)
-    if not earned(results):
-        raise typer.Exit(1)
+    raise typer.Exit(0 if earned(results) else 1)
 
 
-# -- what is asked for
+def _options(values: Mapping[str, str | None]) -> list[str]:
+    """Return the options that were given, as a command has them."""
+    given = ((name, value) for name, value in values.items() if value is not None)
+    return [word for pair in given for word in pair]
 
 
-def _chosen(names: Sequence[str] | None) -> list[Case]:
+def _choose_cases(names: Sequence[str] | None) -> list[ContractCase]:
+    from semel.verify.contract import CASES
+
     known = {each.name: each for each in CASES}
     for name in names or ():
         if name not in known:
-            raise ConfigurationError(f"there is no case {name!r}; there are {', '.join(known)}")
+            raise ConfigurationError(f"there is no case {name!r}; use one of {', '.join(known)}")
     return [each for each in CASES if not names or each.name in names]
 
 
-def _subject(name: str, arrived: str, rows: str | None, maker: Maker, settles_s: float) -> Subject:
+def _subject(
+    name: str, arrived: str, rows: str | None, maker: Maker, settle: float | None
+) -> Subject:
+    from semel.cli.import_object import call, find
+    from semel.sinks import Sink
+    from semel.verify.contract import SETTLES_S, Maker, Subject
+
+    settles_s = SETTLES_S if settle is None else settle
+
     found, verb = find(name), "is"
     if not isinstance(found, Sink) and callable(found):
-        found, verb = call(name, found), "gives"
+        found, verb = call(name, found), "returns"
     if not isinstance(found, Sink):
         raise ConfigurationError(
-            f"{name} {verb} {_kind(found)}, not a sink: write @semel.sink above a function, "
-            "or give an instance of a subclass of semel.sinks.Sink"
+            f"{name} {verb} {_kind(found)}, not a sink: decorate a function with @semel.sink, or "
+            "pass an instance of a subclass of semel.sinks.Sink"
         )
     if rows is not None:
         maker = Maker(maker.entity, maker.event, _callable(rows))
@@ -125,6 +136,8 @@ def _subject(name: str, arrived: str, rows: str | None, maker: Maker, settles_s:
 
 
 def _callable(name: str) -> Callable[..., Any]:
+    from semel.cli.import_object import find
+
     found: Callable[..., Any] = find(name)
     if not callable(found):
         raise ConfigurationError(f"{name} is {_kind(found)}, not a function")
@@ -132,17 +145,19 @@ def _callable(name: str) -> Callable[..., Any]:
 
 
 def _kind(found: object) -> str:
-    """Say what something is: `a list`, `an int`, `None`."""
+    """Return the type in words: `a list`, `an int`, `None`."""
     if found is None:
         return "None"
     kind = type(found).__name__
     return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
 
 
-# -- while it runs
+def _run(subject: Subject, cases: Sequence[ContractCase], seed: int) -> list[Result]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+    from semel.verify.contract import Earned, ForkServer, Suite
 
-def _run(subject: Subject, cases: Sequence[Case], seed: int) -> list[Result]:
     progress = Progress(
         TextColumn("{task.description:<16}"),
         BarColumn(),
@@ -151,8 +166,8 @@ def _run(subject: Subject, cases: Sequence[Case], seed: int) -> list[Result]:
         console=Console(stderr=True),
         transient=True,
     )
-    with progress, Nursery() as nursery:
-        suite = Suite(subject, nursery, seed)
+    with progress, ForkServer() as fork_server:
+        suite = Suite(subject, fork_server, seed)
         bar = progress.add_task("starting", total=len(cases), wrong="")
         results: list[Result] = []
         for case in cases:
@@ -163,15 +178,14 @@ def _run(subject: Subject, cases: Sequence[Case], seed: int) -> list[Result]:
         return suite.look_again(results)
 
 
-# -- how it came out
-
-
-def _again(command: Sequence[str], result: Result, seed: int) -> str:
+def _repeat_command(command: Sequence[str], result: Result, seed: int) -> str:
     return shlex.join([*command, "--case", result.case, "--seed", str(seed)])
 
 
 def _sentence(subject: Subject, results: Sequence[Result]) -> str:
-    """Say what was shown, and nothing more."""
+    """Return the result in one sentence."""
+    from semel.verify.contract import Earned, earned
+
     capability = subject.sink.capability.name
     plays = sum(result.plays for result in results)
     if earned(results):
@@ -179,7 +193,7 @@ def _sentence(subject: Subject, results: Sequence[Result]) -> str:
         held = f", {doubts} held in doubt" if doubts else ""
         events = sum(result.events for result in results)
         shown = f"{events} events in {plays} plays, 0 lost, 0 duplicated, 0 out of order{held}"
-        if _is_whole(results):
+        if _is_complete(results):
             return f"{subject.name} earns {capability}: {shown}"
         kept = sum(result.earned is Earned.YES for result in results)
         return f"{subject.name} kept {capability} in {kept} of the cases: {shown}"
@@ -187,14 +201,19 @@ def _sentence(subject: Subject, results: Sequence[Result]) -> str:
     unknown = [result.case for result in results if result.earned is Earned.UNKNOWN]
     why = [f"broken in {', '.join(broken)}"] if broken else []
     why += [f"unknown in {', '.join(unknown)}"] if unknown else []
-    return f"{subject.name} does not earn {capability}: {'; '.join(why) or 'nothing was played'}"
+    return f"{subject.name} does not earn {capability}: {'; '.join(why) or 'no case was run'}"
 
 
-def _is_whole(results: Sequence[Result]) -> bool:
+def _is_complete(results: Sequence[Result]) -> bool:
+    """Whether every case was run."""
+    from semel.verify.contract import CASES
+
     return {case.name for case in CASES} == {result.case for result in results}
 
 
 def _show(subject: Subject, results: Sequence[Result], seed: int, command: Sequence[str]) -> None:
+    from semel.verify.contract import Earned
+
     show_table(
         ("case", "what happens", "verdict", "plays", "in doubt", "s"),
         [
@@ -213,24 +232,24 @@ def _show(subject: Subject, results: Sequence[Result], seed: int, command: Seque
     for result in results:
         if result.earned in (Earned.NO, Earned.UNKNOWN):
             print()
-            for line in _told(result):
+            for line in _lines_of(result):
                 print(plain(line))
-            print(f"  again: {_again(command, result, seed)}")
+            print(f"  again: {_repeat_command(command, result, seed)}")
         elif result.earned is Earned.NOTHING:
             print(f"{result.case} does not apply: {plain(result.findings[0].what[0])}")
     print()
     print(f"{_sentence(subject, results)} (seed {seed})")
 
 
-def _told(result: Result) -> list[str]:
+def _lines_of(result: Result) -> list[str]:
     lines = [f"{result.case}: {result.earned.value}"]
     for finding in result.findings[:SHOWN]:
-        lines += _finding(finding)
+        lines += _lines_of_finding(finding)
     left = len(result.findings) - SHOWN
-    return [*lines, f"  and {left} plays more"] if left > 0 else lines
+    return [*lines, f"  and {left} more plays"] if left > 0 else lines
 
 
-def _finding(finding: Finding) -> list[str]:
+def _lines_of_finding(finding: Finding) -> list[str]:
     lines = [f"  {finding.play}"] if finding.play != "-" else []
     lines += [f"    {text}" for text in finding.what[:SHOWN]]
     left = len(finding.what) - SHOWN
@@ -238,17 +257,20 @@ def _finding(finding: Finding) -> list[str]:
     return [*lines, *(f"      {text}" for text in finding.story)]
 
 
-def _json(
+def _to_json(
     subject: Subject, results: Sequence[Result], seed: int, command: Sequence[str]
 ) -> dict[str, Any]:
+    from semel.verify.contract import earned
+
     return {
         "sink": subject.name,
         "capability": subject.sink.capability.value,
         "earned": earned(results),
-        "complete": _is_whole(results),
+        "complete": _is_complete(results),
         "seed": seed,
         "says": _sentence(subject, results),
         "cases": [
-            {**result.to_json(), "again": _again(command, result, seed)} for result in results
+            {**result.to_json(), "again": _repeat_command(command, result, seed)}
+            for result in results
         ],
     }

@@ -1,9 +1,18 @@
-"""Doing it: the protocol run for one partition, and the driver's part, without Spark."""
+"""Runs the protocol: the delivery of one partition and the driver's part, without Spark."""
 
-from semel.delivery.agreement import Agreement
 from semel.delivery.assignment import Assignment
 from semel.delivery.driver import Driver
 from semel.delivery.partition import PartitionDelivery
-from semel.delivery.surroundings import Surroundings
+from semel.delivery.spec import PipelineSpec
+from semel.delivery.start_guard import only_look, refuse_while_looking
+from semel.runtime import Runtime
 
-__all__ = ["Agreement", "Assignment", "Driver", "PartitionDelivery", "Surroundings"]
+__all__ = [
+    "Assignment",
+    "Driver",
+    "PartitionDelivery",
+    "PipelineSpec",
+    "Runtime",
+    "only_look",
+    "refuse_while_looking",
+]

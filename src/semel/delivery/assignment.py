@@ -1,17 +1,17 @@
-"""What one attempt is told: which minibatch, which partition, and where they stand."""
+"""The work of one attempt: its minibatch, its partition, and where they stand."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from semel.ledger.partitions import Claimant
+from semel.ledger import Claimant
 from semel.sinks import Target
 
 if TYPE_CHECKING:
     from semel.events import Attempt, Identity
-    from semel.ledger.minibatches import Opening
-    from semel.ledger.processes import Process
+    from semel.ledger import OpenMinibatch
+    from semel.runtime import Process
     from semel.sinks import Sink
 
 
@@ -21,13 +21,13 @@ class Assignment:
 
     Attributes:
         task: Spark's partitionId.
-        order: whether the events of an entity wait for each other, where an entity is named.
-        accept_gap: go on although the input does not continue where the ledger stands.
-        waited: whether the driver has waited out every attempt of the runs before this one.
+        order: whether the events of an entity wait for each other, if an entity is named.
+        accept_gap: proceed even if the input does not continue where the ledger stands.
+        waited: whether the driver has waited out every attempt of earlier runs.
     """
 
     pipeline: str
-    opening: Opening
+    opening: OpenMinibatch
     identity: Identity
     partition: str
     attempt: Attempt
@@ -39,23 +39,23 @@ class Assignment:
 
     @property
     def starts_at(self) -> int | None:
-        """Where Spark's own offsets of this source partition began; None where that is not known:
-        the first row's offset stands for it then.
+        """Where Spark's own offsets of this source partition began; None if unknown: then the
+        offset of the first row is used.
         """
         return self.opening.starts.get(self.partition)
 
     def claimant(self, sink: Sink) -> Claimant:
-        """Say who claims, and how long it may act on that."""
+        """Return who claims, with the lease and deadline of the sink."""
         return Claimant(self.attempt, self.process, self.task, sink.lease_s, sink.deadline_s)
 
     def target(self, sink: Sink) -> Target:
-        """Say where a session works."""
+        """Return the target of a session."""
         return Target(
             self.pipeline, sink.name, self.opening.row.minibatch, self.partition, self.attempt
         )
 
     def place(self, sink: Sink) -> str:
-        """Name the place in words, for messages."""
+        """Return the place as text, for messages."""
         return (
             f"pipeline {self.pipeline!r}, sink {sink.name!r}, minibatch "
             f"{self.opening.row.minibatch}, partition {self.partition}"

@@ -1,37 +1,59 @@
-"""The driver's part of a pipeline, without Spark: it opens, completes, closes and drains."""
+"""The driver's part of a pipeline, without Spark: it opens, completes, concludes and drains.
+
+Always true:
+- a minibatch is concluded (the sinks' end-of-minibatch step) once the ledger has it complete;
+- Spark commits a micro-batch, and the ledger deletes its rows, only after it was concluded;
+- a conclusion that fails stops the query; the next run makes it, from the same rows.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from semel.delivery import concluding
-from semel.delivery.closing import Closing
-from semel.delivery.doubts import stop_if_held
-from semel.delivery.resending import Resending
-from semel.delivery.stages import Stages
-from semel.delivery.surroundings import Surroundings
-from semel.events import Minibatch, Position
-from semel.ledger import finished as finishing
-from semel.ledger.journal import Journal
-from semel.ledger.minibatches import NO_IDS, Minibatches, Opening, Wish
-from semel.ledger.owners import ROUTING, STAGE_OF, Owners
-from semel.ledger.parked import read_parked
-from semel.ledger.pruning import REMEMBER_S, Pruning
-from semel.ledger.rows import OpenRow
-from semel.ledger.sources import UNKNOWN, Sources
-from semel.protocol import ParkedState
-from semel.sinks.endings import stage_after
+from semel.delivery.parking.in_doubt import stop_if_held
+from semel.delivery.parking.resend import Resending
+from semel.delivery.recovery.close_generation import Closing
+from semel.delivery.second_stage import Stages
+from semel.errors import NotDelivered, OutcomeUnknown, SemelError
+from semel.events import Minibatch
+from semel.ledger import (
+    NO_TOPIC_IDS,
+    REMEMBER_S,
+    ROUTING,
+    STAGE_OF,
+    STREAMS_TABLE,
+    UNKNOWN_SOURCES,
+    Journal,
+    Minibatches,
+    OpenMinibatch,
+    OpenRequest,
+    OpenRow,
+    Owners,
+    PartitionRow,
+    Pruning,
+    Sources,
+    compare_batch,
+    finish_batch,
+    finished_batch,
+    is_unswept,
+    key_number,
+    make_prefix,
+    read_parked,
+    split_key,
+)
+from semel.protocol import ParkedState, PartitionState
+from semel.runtime import Runtime
+from semel.sinks import Ended, EndedPart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from semel.events import Identity
-    from semel.ledger.finished import Finished
-    from semel.ledger.processes import Process
-    from semel.ledger.reports import Report
-    from semel.ledger.scribe import Scribe
+    from semel.ledger import Finished, LedgerClient, Report
+    from semel.runtime import Process
     from semel.sinks import Sink
 
 PRUNE_EVERY = 100
@@ -42,25 +64,26 @@ PRUNE_EVERY = 100
 class Driver:
     """Runs the minibatches of one `start()` of a pipeline.
 
-    The steps of a minibatch: 1. drain what is parked and free to go; 2. open it, which fences the
-    run before; 3. the first time, close what an older generation left; 4. the tasks deliver; 5.
-    complete it; 6. conclude it.
+    The steps of a minibatch: 1. drain the parked events that are free to go; 2. open it, which
+    fences the previous run; 3. the first time, close what an older generation left; 4. the tasks
+    deliver; 5. complete it; 6. conclude it.
 
     Attributes:
-        partitions: over how many partitions entities are spread; None takes the recorded number.
-        default_partitions: the same for a pipeline that never ran, where no number is asked for.
-        accept_gap: go on although the input does not continue where the ledger stands.
-        remember_s: how long ids, and what became of parked events, are kept.
-        routing: how entities are spread over partitions, described; None is by their hash.
-        forms: of each column that gives an id, whether it is an integer, a text, a date, ...
+        partitions: the number of partitions over which entities are spread; None takes the recorded
+            number.
+        default_partitions: the same for a pipeline that never ran, if no number is requested.
+        accept_gap: proceed even if the input does not continue where the ledger stands.
+        remember_s: how long ids, and the outcomes of parked events, are kept.
+        routing: the description of how entities are spread over partitions; None is by their hash.
+        forms: the type of each id column: integer, text, date, ...
     """
 
-    scribe: Scribe
+    client: LedgerClient
     sinks: Sequence[Sink]
     identity: Identity
     process: Process
     nonce: str
-    around: Surroundings = field(default_factory=Surroundings)
+    runtime: Runtime = field(default_factory=Runtime)
     partitions: int | None = None
     run: int = 0
     waited: bool = False
@@ -75,34 +98,36 @@ class Driver:
     _journal: Journal = field(init=False)
 
     def start(self) -> int:
-        """Register the run; it fences nobody before its first minibatch."""
-        self._journal = Journal(self.scribe)
+        """Register the run; it fences no other run before its first minibatch."""
+        self._journal = Journal(self.client)
         self._take_partitions()
-        self._owners = Owners(self.scribe)
+        self._owners = Owners(self.client)
         self.run = self._owners.register(self.describe(), self.process, self.nonce)
-        self._minibatches = Minibatches(self.scribe, self.run)
+        self._minibatches = Minibatches(self.client, self.run)
         return self.run
 
     def withdraw(self) -> None:
-        """Take back what `start` wrote, where the run was refused before its first minibatch was
-        opened: a start that was refused is not listed as a pipeline, nor its sinks.
+        """Undo what `start` wrote, if the run was refused before its first minibatch was opened:
+        then neither the pipeline nor its sinks are listed.
         """
         self._owners.withdraw(self.nonce)
 
     def refuse_changed(self) -> None:
-        """Raise `ConfigurationError` where `start` would: the name was used for something else."""
+        """Raise `ConfigurationError` if `start` would, because the name was used for something
+        else.
+        """
         self._take_partitions()
-        Owners(self.scribe).refuse_changed(self.describe())
+        Owners(self.client).refuse_changed(self.describe())
 
     def _take_partitions(self) -> None:
-        """Where nobody asks for a number of partitions, take the recorded one, else the default."""
-        if self.partitions is None and not isinstance(self.identity, Position):
-            recorded = Owners(self.scribe).described()
+        """If no number of partitions is requested, take the recorded one, else the default."""
+        if self.partitions is None and not self.identity.uses_source_partitions:
+            recorded = Owners(self.client).described()
             known = self.default_partitions if recorded is None else recorded.get("partitions")
             self.partitions = known
 
     def describe(self) -> dict[str, Any]:
-        """Say what may not change under the pipeline's name."""
+        """Return what must not change under the pipeline's name."""
         described = {
             "identity": self.identity.describe(),
             "partitions": self.partitions,
@@ -123,17 +148,19 @@ class Driver:
         query: str,
         batch: int,
         starts: Mapping[str, int] | None = None,
-        sources: Sources = UNKNOWN,
+        sources: Sources = UNKNOWN_SOURCES,
         inputs: tuple[str, ...] = (),
-    ) -> Opening:
-        """Open a minibatch; `starts` tells where Spark begins in each source partition, if known,
-        `sources` which topics they are of, `inputs` where each input stands after it.
+    ) -> OpenMinibatch:
+        """Open a minibatch; `starts` is where Spark begins in each source partition, if known,
+        `sources` the topics that they belong to, `inputs` the position of each input after it.
 
-        Where `settled` is set on what it gives, no task is run: `end` takes no reports. Raises
-        `Fenced`, `Diverged`, `ConfigurationError`.
+        If the result is `settled`, run no task: `end` takes no reports. Raises `Fenced`,
+        `Diverged`, `ConfigurationError`.
         """
+        # 1. Send the parked events that are free to go. A driver that crashes here leaves the event
+        #    that it was sending claimed, and the next drain asks for its outcome.
         self.drain()
-        wish = Wish(
+        request = OpenRequest(
             query,
             batch,
             tuple(sink.name for sink in self.sinks),
@@ -145,54 +172,65 @@ class Driver:
             inputs,
             {sink.name: stage.name for sink, stage in self._staged()},
         )
-        opening = self._minibatches.open(wish)
+        # 2. Open in one commit. From now on the tasks of an earlier run can record and settle
+        #    nothing, so what a crashed driver left does not change while the next steps read it.
+        opening = self._minibatches.open(request)
         generation, lost_before = opening.row.minibatch.generation, opening.lost_before
         if generation != self._closed:
             judged = opening.new_generation and opening.row.continues
             if judged:
-                self.drain()  # what was parked of it may have been discarded
+                self.drain()  # its parked events may have been discarded
+            # 3. Conclude what is complete before its rows are deleted by the next step: a driver
+            #    that crashed between complete and conclude did not do it.
             opened = opening.row.minibatch
-            concluding.conclude_before(self.scribe, self.sinks, opened, self.around, self._stages())
+            conclude_before(self.client, self.sinks, opened, self.runtime, self._stages())
+            # 4. Close what older generations left, before any task runs: a crashed attempt of
+            #    theirs may have sent events that would come again. Open again to read the new
+            #    standings.
             if self._close(opening) or judged:
-                opening = self._minibatches.open(wish)
+                opening = self._minibatches.open(request)
             for sink in self._with_stages():
-                place = f"pipeline {self.scribe.pipeline!r}, sink {sink.name!r}"
-                stop_if_held(self.scribe, sink, place)
+                place = f"pipeline {self.client.pipeline!r}, sink {sink.name!r}"
+                stop_if_held(self.client, sink, place)
+            # 5. Remember it last, and in memory only: the run after a crash does all of this again.
             self._closed = generation
+        # 6. Delete old rows. A crash before it only leaves them for a later minibatch.
         lost = lost_before is not None
         if lost or opening.row.serial % PRUNE_EVERY == 0:
             names = [sink.name for sink in self._with_stages()]
-            Pruning(self.scribe, self.remember_s).run(names, lost_before or 0)
+            Pruning(self.client, self.remember_s).run(names, lost_before or 0)
         return opening
 
     def finished(self) -> Mapping[str, Finished] | None:
-        """Tell what this batch job delivered, by sink; None while it is not finished."""
-        return finishing.finished(self.scribe)
+        """Return what this batch job delivered, by sink; None while it is not finished."""
+        return finished_batch(self.client)
 
-    def finish(self, opening: Opening) -> Mapping[str, Finished]:
-        """Leave the permanent row of a batch job whose only minibatch is complete."""
-        return finishing.finish(self.scribe, opening)
+    def finish(self, opening: OpenMinibatch) -> Mapping[str, Finished]:
+        """Write the permanent row of a batch job whose only minibatch is complete."""
+        return finish_batch(self.client, opening)
 
-    def recount(self) -> Opening:
-        """Give what the tasks of a finished batch job need to count it again; nothing is opened."""
+    def recount(self) -> OpenMinibatch:
+        """Return what tasks need to count a finished batch job again; nothing is opened."""
         row = OpenRow(self.run, Minibatch(1, 0), 1, "", self.partitions)
-        return Opening(row, row.dump(), counts=True)
+        return OpenMinibatch(row, row.dump(), counts=True)
 
     def compare(self, reports: Sequence[Report]) -> None:
         """Compare what was counted with what was delivered. Raises `Diverged`."""
-        finishing.compare(self.scribe, reports, [sink.name for sink in self.sinks])
+        compare_batch(self.client, reports, [sink.name for sink in self.sinks])
 
     def drain(self, *, waits: bool = False) -> int:
-        """Send parked events that are free to go now, or also those that soon are; say how many."""
+        """Send the parked events that are free to go, with `waits` also those that soon are; return
+        how many.
+        """
         return sum(
-            Resending(self.scribe, sink, self.process, self.around, waits=waits).drain()
+            Resending(self.client, sink, self.process, self.runtime, waits=waits).drain()
             for sink in self._with_stages()
         )
 
     def parked(self) -> dict[str, int]:
-        """Tell how many events wait for a person or for their turn, by sink."""
+        """Return how many events wait for a person or for their turn, by sink."""
         return {
-            sink.name: sum(not row.state.final for _, row, _ in read_parked(self.scribe, sink.name))
+            sink.name: sum(not row.state.final for _, row, _ in read_parked(self.client, sink.name))
             for sink in self._with_stages()
         }
 
@@ -201,51 +239,127 @@ class Driver:
         return {
             sink.name: Counter(
                 row.state
-                for _, row, _ in read_parked(self.scribe, sink.name)
+                for _, row, _ in read_parked(self.client, sink.name)
                 if not row.state.only_marks and row.state is not ParkedState.DELIVERED
             )
             for sink in self._with_stages()
         }
 
     def end(
-        self, opening: Opening, reports: Sequence[Report], ids: Mapping[str, str] = NO_IDS
+        self,
+        opening: OpenMinibatch,
+        reports: Sequence[Report],
+        ids: Mapping[str, str] = NO_TOPIC_IDS,
     ) -> None:
-        """Complete the minibatch from the reports that Spark handed over, then let sinks conclude
-        it; `ids` are those of topics that were first read in it.
+        """Complete the minibatch from the tasks' reports that Spark returned, then conclude it at
+        the sinks; `ids` are those of topics that were first read in it.
         """
+        # 1. Complete in one commit. A crash before it leaves the minibatch open, and a restart
+        #    replays it.
         self._minibatches.complete(opening, reports, [sink.name for sink in self.sinks], ids)
+        # 2. Conclude only then, and before Spark commits: after a crash in between, Spark runs the
+        #    micro-batch again, its events are only counted, and it is concluded from the same rows.
         minibatch = opening.row.minibatch
-        concluding.conclude(self.scribe, self.sinks, minibatch, self.around, self._stages())
+        conclude(self.client, self.sinks, minibatch, self.runtime, self._stages())
 
-    def holds(self, opening: Opening) -> bool:
-        """Say whether the minibatch is still this run's to complete."""
+    def holds(self, opening: OpenMinibatch) -> bool:
+        """Whether this run can still complete the minibatch."""
         return self._minibatches.stands(opening)
 
     def beat(self, *, ended: bool = False) -> None:
-        """Say that the run lives, or that it has ended. Raises `Fenced` when it was replaced."""
-        Owners(self.scribe).beat(self.run, self.nonce, ended=ended)
+        """Record that the run is alive, or has ended. Raises `Fenced` if it was replaced."""
+        Owners(self.client).beat(self.run, self.nonce, ended=ended)
 
     def _stages(self) -> Stages:
-        return Stages(self.scribe, self.run, self.process, self.around)
+        return Stages(self.client, self.run, self.process, self.runtime)
 
     def _staged(self) -> Iterator[tuple[Sink, Sink]]:
-        """Give each sink that has a second stage, and that."""
+        """Yield each sink that has a second stage, with that stage."""
         for sink in self.sinks:
-            if (stage := stage_after(sink)) is not None:
+            if (stage := sink.stage) is not None:
                 yield sink, stage
 
     def _with_stages(self) -> list[Sink]:
-        """Give every destination: the sinks, and the stages after them."""
-        return [*self.sinks, *filter(None, map(stage_after, self.sinks))]
+        """Return every destination: the sinks and their second stages."""
+        return [*self.sinks, *filter(None, (sink.stage for sink in self.sinks))]
 
-    def _close(self, opening: Opening) -> int:
+    def _close(self, opening: OpenMinibatch) -> int:
         closing = Closing(
-            self.scribe,
+            self.client,
             opening,
             self.sinks,
             self.identity,
             self._journal,
             self.process,
-            self.around,
+            self.runtime,
         )
         return closing.run()
+
+
+def conclude(
+    client: LedgerClient,
+    sinks: Sequence[Sink],
+    minibatch: Minibatch,
+    runtime: Runtime,
+    stages: Stages,
+) -> None:
+    """Conclude a complete minibatch at every sink that has an end-of-minibatch step, and hand it to
+    the second stage of the sink.
+    """
+    for sink in sinks:
+        if sink.concludes:
+            at = (minibatch.generation, minibatch.batch)
+            for ended in _ended(client, sink.name, make_prefix(client.pipeline, sink.name, *at)):
+                _patiently(sink, ended, runtime)
+                stages.hand_over(sink, ended)
+
+
+def conclude_before(
+    client: LedgerClient, sinks: Sequence[Sink], opened: Minibatch, runtime: Runtime, stages: Stages
+) -> None:
+    """Conclude the complete minibatches of older generations, and those left by a sink that was
+    removed for a while, before their rows are deleted.
+    """
+    for sink in sinks:
+        if sink.concludes:
+            for ended in _ended(client, sink.name, make_prefix(client.pipeline, sink.name)):
+                older = ended.minibatch.generation < opened.generation
+                if older or is_unswept(ended.minibatch, opened):
+                    _patiently(sink, ended, runtime)
+                    stages.hand_over(sink, ended)
+
+
+def _ended(client: LedgerClient, sink: str, start: str) -> Iterator[Ended]:
+    """Yield each minibatch that has complete rows, with what is at its places."""
+    stored = client.scan(STREAMS_TABLE, start)
+    found = [(split_key(at.key), PartitionRow.load(text, at)) for at, text in stored]
+    for at, rows in groupby(found, key=lambda each: each[0][2:4]):
+        parts = tuple(
+            EndedPart(row.partition, row.attempt, row.count or 0, row.placed)
+            for _, row in rows
+            if row.state is PartitionState.COMPLETE and row.placed is not None
+        )
+        if parts:
+            minibatch = Minibatch(key_number(at[0]), key_number(at[1]))
+            yield Ended(client.pipeline, sink, minibatch, parts)
+
+
+def _patiently(sink: Sink, ended: Ended, runtime: Runtime) -> None:
+    """Conclude a minibatch, with retries: a conclusion may be repeated."""
+    last: Exception = NotDelivered("not tried")
+    for _ in sink.retry.tries(runtime):
+        try:
+            sink.conclude(ended)
+        except (NotDelivered, OutcomeUnknown) as error:
+            last = error
+        except SemelError:
+            raise
+        except Exception as error:  # noqa: BLE001 - unclassified, and it may be repeated
+            last = error
+        else:
+            return
+    raise NotDelivered(
+        f"pipeline {ended.pipeline!r}, sink {ended.sink!r}, minibatch {ended.minibatch}: its "
+        f"events are delivered, and its end could not be told ({last}). Nothing is lost: see that "
+        "the destination can be reached, then restart the query, which tells it"
+    ) from last

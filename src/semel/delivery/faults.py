@@ -1,11 +1,10 @@
-"""What the failures of a sink say about the sink itself: broken code, or a silent destination.
+"""Decides from the failures of a sink whether its code is broken or its destination is silent.
 
 Always true:
-- a programming error stops the query while the sink has not delivered anything; afterwards it is
-  about its event, as any other unknown outcome;
+- a programming error stops the query as long as the sink has not delivered anything; afterwards it
+  concerns its event only, like any other unknown outcome;
 - only calls that were made count towards the ten in a row, and not those that a person resolved;
-- the first traceback of each kind is logged once by a process of a run, and kept once by an
-  attempt.
+- the first traceback of each kind is logged once per process of a run, and kept once per attempt.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ import traceback
 from typing import TYPE_CHECKING
 
 from semel.errors import HeldInDoubt, OutcomeUnknown, SemelError, SinkBroken, plain_text
-from semel.ledger.parked import read_parked
+from semel.ledger import read_parked
 from semel.protocol import Capability, Fault, ParkedState, SpanState
-from semel.sinks.unclassified import Unclassified, is_programming
+from semel.sinks import Unclassified, is_programming
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from semel.delivery.lane import Lane
     from semel.events import Rows
-    from semel.ledger.rows import ParkedRow, SpanRow
+    from semel.ledger import ParkedRow, SpanRow
 
 UNKNOWN_MAX = 10
 
@@ -52,12 +51,12 @@ log = logging.getLogger("semel")
 
 
 class Faults:
-    """What went wrong with the calls of one lane.
+    """The failed calls of one lane.
 
     Attributes:
         calls: how many calls this attempt has made.
-        in_a_row: how many calls in a row, up to now, have an unknown outcome; also those of
-            attempts and minibatches before, as far as nobody has resolved them.
+        in_a_row: how many calls in a row, up to now, have an unknown outcome; includes those of
+            earlier attempts and minibatches that were not resolved since.
         succeeded: whether a call of this attempt delivered anything.
     """
 
@@ -69,11 +68,12 @@ class Faults:
         self._kept: set[str] = set()
         self._recorded: Sequence[ParkedRow] = ()
 
-    # -- what attempts before have left
+    # -- earlier attempts
 
     def recall(self, spans: Sequence[SpanRow] = (), rows: Sequence[ParkedRow] = ()) -> None:
-        """Count on from what attempts before have recorded of this partition, in its `spans` and
-        parked `rows`, and from minibatches before; nothing is read where those were all answered.
+        """Continue the count of earlier attempts, from the `spans` and parked `rows` that they
+        recorded of this partition, and of earlier minibatches; nothing is read if those were all
+        answered.
         """
         lane = self._lane
         self._recorded = rows
@@ -86,12 +86,12 @@ class Faults:
                 _counts(row)
                 and row.partition == lane.assignment.partition
                 and row.minibatch != minibatch
-                for _, row, _ in read_parked(lane.scribe, lane.sink.name)
+                for _, row, _ in read_parked(lane.client, lane.sink.name)
             )
             self.in_a_row += min(known.unanswered, older)
 
     def _last_delivered(self, spans: Sequence[SpanRow]) -> int:
-        """Give the position of the last event that an attempt before delivered; -1 for none."""
+        """Return the position of the last event that an earlier attempt delivered; -1 for none."""
         for span in reversed(spans):
             if span.state is SpanState.SETTLED:
                 for position in reversed(range(span.start, span.stop)):
@@ -100,7 +100,9 @@ class Faults:
         return -1
 
     def stop_if_nothing_was_tried(self) -> None:
-        """A sink that stopped the query does not end well because all that is left has to wait."""
+        """Stop the query again if an earlier start stopped it and nothing could be tried, because
+        every event that is left has to wait.
+        """
         lane = self._lane
         if self.calls or lane.figures.delivered or lane.figures.suppressed:
             return
@@ -119,22 +121,22 @@ class Faults:
         if self.in_a_row >= UNKNOWN_MAX:
             raise self._silent("an earlier start says why")
 
-    # -- what this attempt meets
+    # -- this attempt
 
     def answered(self) -> None:
-        """A call delivered something: the row of unknown outcomes is at its end."""
+        """Record that a call delivered something, which ends the unknown outcomes in a row."""
         self.succeeded, self.in_a_row = True, 0
 
     def count(self, rows: Rows, at: int, why: OutcomeUnknown) -> SemelError | None:
-        """Count a call with an unknown outcome; give what stops the query, if it does."""
+        """Count a call with an unknown outcome; return the error that stops the query, if any."""
         if is_programming(why) and not self._lane.proven:
             return self._broken(rows, at, why)
         self.in_a_row += 1
         return self._silent(why) if self.in_a_row >= UNKNOWN_MAX else None
 
     def look_at(self, rows: Rows, why: object) -> None:
-        """Log the first of its kind. Raises `SinkBroken` for a call of these rows that failed by a
-        programming error, where the sink has not delivered anything.
+        """Log the first error of its kind. Raises `SinkBroken` if a call of these rows failed with
+        a programming error and the sink has not delivered anything.
         """
         if isinstance(why, Unclassified):
             self.trace(why)
@@ -142,7 +144,7 @@ class Faults:
                 raise self._broken(rows, 0, why)
 
     def look_at_opening(self, error: Exception) -> None:
-        """The same for an error outside of a call: nothing was sent by it."""
+        """Do the same for an error outside of a call: nothing was sent."""
         why = Unclassified.of(error)
         self.trace(why)
         if is_programming(error) and not self._lane.proven:
@@ -154,12 +156,12 @@ class Faults:
             ) from error
 
     def trace(self, why: OutcomeUnknown) -> str | None:
-        """Give the traceback to keep of an error, where it is the first of its kind; log it."""
+        """Log an error, and return its traceback to be kept, if it is the first of its kind."""
         error = why.__cause__ if isinstance(why, Unclassified) else None
         if error is None:
             return None
         lane, kind = self._lane, type(error).__name__
-        logged, kept = lane.scribe.logged, self._kept
+        logged, kept = lane.client.logged, self._kept
         told = (lane.sink.name, kind)
         new = kind not in kept and len(kept) < KINDS_MAX
         if not new and told in logged:
@@ -194,12 +196,12 @@ class Faults:
 
 
 def _counts(row: ParkedRow) -> bool:
-    """Whether an event was tried, got no answer, and nobody has said since what became of it."""
+    """Whether an event was tried, got no answer, and was not resolved since."""
     return row.fault is not None and row.state in _COUNTED
 
 
 def _cut(text: str) -> str:
-    """Leave the middle of a traceback out: where it began and where it ended matter."""
+    """Cut out the middle of a traceback: its beginning and its end matter."""
     text = "\n".join(plain_text(line, LINE_MAX) for line in text.split("\n"))
     if len(text) <= TRACE_MAX:
         return text

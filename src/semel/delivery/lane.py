@@ -1,9 +1,9 @@
 """A lane: one partition on its way to one sink, buffered, counted and digested.
 
 Always true:
-- rows enter in the partition's order and leave it in that order, each counted and digested once;
+- rows enter and leave in the partition's order, each counted and digested once;
 - nothing is written for a partition without events;
-- the end of the input proves nothing: what was recorded and did not come is reported as short, not
+- the end of the input proves nothing: recorded events that did not come are reported as short, not
   as done.
 """
 
@@ -14,20 +14,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from semel.delivery.calls import forgets
-from semel.delivery.doubts import stop_if_held
-from semel.delivery.expected import Expected
+from semel.delivery.calling import forgets
 from semel.delivery.faults import Faults
-from semel.delivery.parks import schema_text
+from semel.delivery.parking.in_doubt import stop_if_held
+from semel.delivery.parking.parking import Expected, schema_text
 from semel.errors import Diverged, HeldInDoubt, NotDelivered
-from semel.events import Chunk, Digest, Position, Rows
-from semel.events.chunks import chunk_key, escaped
-from semel.events.digests import changed_columns, column_types
-from semel.ledger.parked import parked_key, parking, read_heads, read_parked
-from semel.ledger.partitions import Holding
-from semel.ledger.reports import Report
+from semel.events import Chunk, Digest, Rows, changed_columns, chunk_key, column_types, key_part
+from semel.ledger import PartitionClaim, Report, parked_key, plan_parking, read_heads, read_parked
 from semel.protocol import Found, ParkedState
-from semel.sinks.progress import lost
+from semel.sinks import lost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -36,12 +31,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from semel.delivery.assignment import Assignment
-    from semel.delivery.surroundings import Surroundings
-    from semel.delivery.watermarks import Watermark
-    from semel.ledger.parked import Entity, Heads, Parks
-    from semel.ledger.rows import ParkedRow
-    from semel.ledger.scribe import Scribe
+    from semel.delivery.recovery.watermarks import Watermark
+    from semel.ledger import Entity, Heads, LedgerClient, ParkedRow, Parks
     from semel.ledger.store import Key
+    from semel.runtime import Runtime
     from semel.sinks import Sink
 
     Mask = NDArray[np.bool_]
@@ -53,7 +46,7 @@ COLUMNS_MAX = 4_000
 
 @dataclass(slots=True)
 class Figures:
-    """What a lane did, and what it found done; `Report` says what each of them means."""
+    """What a lane did, and what it found done; `Report` explains each of them."""
 
     delivered: int = 0
     suppressed: int = 0
@@ -66,28 +59,28 @@ class Figures:
 
 
 def recorded_columns(rows: Rows) -> dict[str, str] | None:
-    """Give the types of the columns as the ledger keeps them; None where they are too many."""
+    """Return the types of the columns as the ledger keeps them; None if they are too many."""
     columns = column_types(rows.batch.schema)
     size = sum(len(name) + len(kind) for name, kind in columns.items())
     return columns if size <= COLUMNS_MAX and len(columns) == rows.batch.num_columns else None
 
 
-class Way(Protocol):
-    """How the events of a lane reach a destination of one kind."""
+class Strategy(Protocol):
+    """The delivery of the events of a lane to a destination of one kind."""
 
     def wants(self) -> int:
-        """How many rows the next step takes."""
+        """Return how many rows the next step takes."""
 
     def step(self, rows: Rows) -> int:
-        """Take the next rows (fewer than wanted only at the end of the input); say how many are
-        done with.
+        """Process the next rows (fewer than wanted only at the end of the input); return how many
+        of them are done.
         """
 
     def finish(self) -> None:
-        """The input has ended."""
+        """Finish: the input has ended."""
 
     def close(self) -> None:
-        """Give the session back, also after an error."""
+        """Close the session, also after an error."""
 
 
 @dataclass
@@ -96,8 +89,8 @@ class Lane:
 
     assignment: Assignment
     sink: Sink
-    scribe: Scribe
-    around: Surroundings
+    client: LedgerClient
+    runtime: Runtime
     watermark: Watermark
     figures: Figures = field(default_factory=Figures)
     heads: Heads = field(default_factory=dict)
@@ -117,25 +110,25 @@ class Lane:
     _ends: list[list[Any]] = field(default_factory=list)
     _ahead: tuple[int, Digest] | None = None
     _expected: Expected | None = None
-    way: Way = field(init=False)
-    holding: Holding = field(init=False)
+    way: Strategy = field(init=False)
+    claim: PartitionClaim = field(init=False)
     faults: Faults = field(init=False)
 
     def __post_init__(self) -> None:
         self.faults = Faults(self)
-        self.holding = Holding(
-            self.scribe,
+        self.claim = PartitionClaim(
+            self.client,
             self.assignment.opening,
             self.sink.name,
             self.assignment.partition,
             self.assignment.claimant(self.sink),
-            may_grow=isinstance(self.assignment.identity, Position),
+            may_grow=self.assignment.identity.may_grow,
         )
 
     # -- rows in, rows out
 
     def push(self, rows: Rows) -> None:
-        """Take the next rows of the partition's order."""
+        """Take the next rows, in the partition's order."""
         handled = self.watermark.handled(rows)
         if handled.any():
             self.figures.skipped += int(handled.sum())
@@ -147,7 +140,7 @@ class Lane:
         rows = rows.renumber(self._entered)
         if self._digest is None:
             self._digest = Digest(rows.batch.schema)
-            self.holding.columns = recorded_columns(rows)
+            self.claim.columns = recorded_columns(rows)
         if not self._ends:
             self._ends.append(rows.sort_key(0))
         self._ends[1:] = [rows.sort_key(len(rows) - 1)]
@@ -158,21 +151,21 @@ class Lane:
             self._step()
 
     def _fill(self, rows: Rows) -> None:
-        """Events that came before: some may be parked and wait for their payload."""
+        """Fill in the payload of parked events that wait for it, from events that came before."""
         if self._expected is None:
-            self._expected = Expected(self.scribe, self.sink.name)
+            self._expected = Expected(self.client, self.sink.name)
         self._expected.fill(rows, schema_text(rows))
 
     def finish(self) -> Report | None:
-        """The input has ended: deliver what is buffered and report; None for a partition without
-        events.
+        """Deliver what is buffered, because the input has ended, and report; None for a partition
+        without events.
         """
         while self._buffered:
             self._step()
         if not self._entered or self._digest is None:
             return None
         self.way.finish()
-        row = self.holding.row
+        row = self.claim.row
         if row is None:
             raise AssertionError("events came, so the partition was claimed")
         entry = self.watermark.entry()
@@ -199,12 +192,12 @@ class Lane:
             skipped=self.figures.skipped,
             unanswered=self.faults.in_a_row,
             placed=self.placed,
-            columns=self.holding.columns,
+            columns=self.claim.columns,
         )
 
     def _last_sent(self, before: int) -> int:
-        """Give C: the last OSN that is known to be transmitted. Where the destination does not
-        tell it, every event is delivered at the end that is not parked; 0 where none is.
+        """Return C: the last OSN known to be transmitted. If the destination does not report it,
+        every event that is not parked is delivered at the end; 0 if none is.
         """
         if not (self.sink.capability.records_intents or self.sink.whole):
             return self.sent
@@ -214,7 +207,7 @@ class Lane:
         return before + last + 1 if last >= 0 else 0
 
     def _step(self) -> None:
-        """Let the way take what it wants, and let go of what it is done with."""
+        """Pass the strategy the rows that it wants, and drop those that are done."""
         wanted = self.way.wants()
         if len(self._buffer[0]) < min(wanted, self._buffered):
             self._buffer = [Rows.concat(self._buffer)]
@@ -230,7 +223,7 @@ class Lane:
                 self._buffer.pop(0)
 
     def _advance_digest(self, rows: Rows, done: int) -> None:
-        """Digest what the way is done with, once: often it was digested already, to be recorded."""
+        """Digest rows that are done, once: often they were digested already, to be recorded."""
         if self._digest is None:
             raise AssertionError("rows came, so there is a digest")
         if self._ahead is not None and self._ahead[0] == done:
@@ -239,43 +232,44 @@ class Lane:
             self._digest.update(rows.batch.slice(0, done))
         self._ahead = None
 
-    # -- what ways ask of a lane
+    # -- used by strategies
 
     @property
     def last_osn_before(self) -> int:
         """L: the OSN of the event at position p is L + p + 1."""
-        row = self.holding.row
+        row = self.claim.row
         if row is not None:
             return row.osn
         return self.assignment.opening.standing(self.sink.name, self.assignment.partition).osn
 
     @property
     def acknowledged(self) -> int:
-        """The last OSN that the destination acknowledged, as ledger and this attempt know."""
+        """The last OSN that the destination acknowledged, as ledger and attempt know it."""
         opening = self.assignment.opening
         return max(opening.acknowledged(self.sink.name, self.assignment.partition), self.sent)
 
     def require_kept(self, osn: int) -> None:
-        """Raise `Diverged` when the destination stands below what it acknowledged."""
+        """Raise `Diverged` if the destination stands below what it acknowledged."""
         if osn < self.acknowledged:
             raise lost(self.assignment.place(self.sink), self.acknowledged, osn)
 
     def within_lease(self) -> None:
-        """Act, or succeed, only on what the ledger said within a lease, counted from before it was
-        asked; else ask it again. Raises `Fenced` when another attempt has the partition.
+        """Ask the ledger again if its last answer is older than a lease, counted from before it was
+        asked; an attempt acts, or succeeds, only within the lease. Raises `Fenced` if another
+        attempt has the partition.
         """
-        if self.around.clock.monotonic() - self.holding.asked_at > self.sink.lease_s:
-            self.holding.check()
+        if self.runtime.clock.monotonic() - self.claim.asked_at > self.sink.lease_s:
+            self.claim.check()
 
     def forgotten(self, recorded_at: float) -> bool:
-        """Whether the destination may not know the key of a call, when a repeat made now arrives,
-        of what was sent after `recorded_at` (REPEATABLE).
+        """Whether the destination may have forgotten the key of a call made after `recorded_at` by
+        the time a repeat sent now arrives (REPEATABLE).
         """
-        return forgets(self.sink, self.scribe.clock.wall() - recorded_at)
+        return forgets(self.sink, self.client.clock.wall() - recorded_at)
 
     def running_after(self, rows: Rows, count: int) -> str:
-        """Give the digest of the partition up to and with the first `count` of `rows`, which come
-        next.
+        """Return the digest of the partition up to and including the first `count` of `rows`, which
+        come next.
         """
         if self._digest is None:
             raise AssertionError("rows came, so there is a digest")
@@ -287,7 +281,7 @@ class Lane:
         return copy.hexdigest()
 
     def chunk(self, rows: Rows, start: int, stop: int, span: int = 0) -> Chunk:
-        """Make the chunk of the range [start, stop), of which `rows` are to be sent."""
+        """Return the chunk of the range [start, stop), of which `rows` are to be sent."""
         target = self.assignment
         minibatch = target.opening.row.minibatch
         return Chunk(
@@ -298,11 +292,13 @@ class Lane:
                 target.pipeline, self.sink.name, minibatch, target.partition, span, (start, stop)
             ),
             osn_base=self.last_osn_before + 1,
-            prefix=f"{escaped(target.pipeline)}/{escaped(self.sink.name)}/",
+            prefix=f"{key_part(target.pipeline)}/{key_part(self.sink.name)}/",
         )
 
     def unreached(self, why: NotDelivered) -> NotDelivered:
-        """Say where nothing arrived for as long as the sink is patient, and what to do."""
+        """Return the error for a call whose retries are used up and of which nothing arrived:
+        where, and what to do.
+        """
         if str(why).startswith("pipeline "):
             return why
         text = str(why).rstrip(".")
@@ -314,32 +310,32 @@ class Lane:
         )
 
     def diverged(self, stop: int, recorded: object, found: object, rows: Rows) -> Diverged:
-        """Say that a replay produced other content than what was delivered."""
+        """Return the error for a replay that produced other content than what was delivered."""
         named = ", ".join(f"{rows.id(at)} of {rows.scope(at)!r}" for at in range(min(3, len(rows))))
-        before = None if self.holding.row is None else self.holding.row.columns
-        changed = changed_columns(before, self.holding.columns)
+        before = None if self.claim.row is None else self.claim.row.columns
+        changed = changed_columns(before, self.claim.columns)
         return Diverged(
             f"{self.assignment.place(self.sink)}: events [{self.position}, {stop}) of the order "
             f"were recorded with {recorded}, and the replay gives {found} (from event {named} on). "
             f"The query does not give the same rows for the same input.{changed} Nothing was "
-            "repeated; look at the query, then say `semel resolve "
+            "repeated; look at the query, then run `semel resolve "
             f"{self.assignment.pipeline}/{self.assignment.opening.row.minibatch} "
             "as-recorded|as-replayed --reason ...`"
         )
 
     def look_at_heads(self, found: Found) -> None:
-        """Read which entities are blocked: always when pending, when `open` says so for a new
-        partition.
+        """Read which entities are blocked: always for a pending partition, for a new one only if
+        `open` found some.
         """
         blocked = self.sink.name in self.assignment.opening.row.blocked
         if found is not Found.PENDING and not blocked:
             return
         self.heads.clear()
-        self.heads.update(read_heads(self.scribe, self.sink.name))
-        stop_if_held(self.scribe, self.sink, self.assignment.place(self.sink))
+        self.heads.update(read_heads(self.client, self.sink.name))
+        stop_if_held(self.client, self.sink, self.assignment.place(self.sink))
 
     def blocked(self, rows: Rows, besides: AbstractSet[Entity] = frozenset()) -> Mask:
-        """Mark the rows whose entity waits for an event before them."""
+        """Mark the rows whose entity waits for an earlier event."""
         entities = {*self.heads, *besides}
         if not entities or not self.ordered(rows):
             return np.zeros(len(rows), dtype=bool)
@@ -353,17 +349,19 @@ class Lane:
         return rows.ordered and self.assignment.order and len(rows) > 0
 
     def reread_heads(self) -> None:
-        """Look at the heads again, because one of them is not as it was; and at marks on events."""
+        """Read the heads again, because one of them changed, and the marks on events."""
         self.heads.clear()
-        self.heads.update(read_heads(self.scribe, self.sink.name))
+        self.heads.update(read_heads(self.client, self.sink.name))
         self.read_marks()
 
     def read_marks(self) -> list[ParkedRow]:
-        """Read what is parked of this partition; rows that only mark a doubt may be parked over."""
+        """Read what is parked of this partition; a row that only marks a doubt may be replaced by a
+        parked one.
+        """
         minibatch = self.assignment.opening.row.minibatch
         found = [
             item
-            for item in read_parked(self.scribe, self.sink.name, minibatch=minibatch)
+            for item in read_parked(self.client, self.sink.name, minibatch=minibatch)
             if item[1].partition == self.assignment.partition
         ]
         self.marks.clear()
@@ -373,7 +371,7 @@ class Lane:
         return rows
 
     def _note_parked(self, rows: Iterable[ParkedRow]) -> None:
-        """Take note of the events that are not sent from here."""
+        """Remember the events that this lane does not send."""
         passed = [row for row in rows if not row.state.only_marks]
         self.parked_at.update(row.position for row in passed)
         for state, places in (
@@ -383,8 +381,8 @@ class Lane:
             places.update(row.position for row in passed if row.state is state)
 
     def count_before(self, positions: range | set[int], *, parked_now: int = 0) -> None:
-        """Count the events at these positions, which an attempt before has dealt with;
-        `parked_now` of them were left for this attempt to park.
+        """Count the events at these positions, which an earlier attempt handled; `parked_now` of
+        them were left for this attempt to park.
         """
         dropped = sum(each in positions for each in self.dropped_at)
         waiting = self.parked_at - self.dropped_at - self.resent_at
@@ -394,8 +392,8 @@ class Lane:
         self.figures.suppressed += len(positions) - dropped - parked - parked_now
 
     def parks(self, rows: Sequence[ParkedRow]) -> Parks:
-        """Make what a commit needs to park `rows`, given the heads and marks as last seen."""
-        return parking(self.assignment.pipeline, self.sink.name, rows, self.heads, self.marks)
+        """Return what a commit needs to park `rows`, given the heads and marks as last seen."""
+        return plan_parking(self.assignment.pipeline, self.sink.name, rows, self.heads, self.marks)
 
     @property
     def proven(self) -> bool:
@@ -411,11 +409,11 @@ class Lane:
         )
 
     def limit_parks(self, parks: Parks) -> None:
-        """See that no more gets parked than the sink allows."""
+        """Raise `HeldInDoubt` if more would be parked than the sink allows."""
         if not parks.rows:
             return
         if self.parked_rows is None:
-            standing = read_parked(self.scribe, self.sink.name)
+            standing = read_parked(self.client, self.sink.name)
             self.parked_rows = sum(not row.state.final for _, row, _ in standing)
         if self.parked_rows + len(parks.rows) > self.sink.park_limit:
             raise HeldInDoubt(
@@ -428,7 +426,7 @@ class Lane:
             )
 
     def parked(self, parks: Parks) -> None:
-        """Take note of what was parked, and of the heads and marks that it left."""
+        """Remember what was parked, and the heads and marks that it left."""
         parks.apply_to(self.heads)
         for row in parks.rows:
             if row.state.only_marks:

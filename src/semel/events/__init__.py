@@ -1,19 +1,22 @@
-"""What is delivered: events on columns, with ids, order and digests, cut into chunks."""
+"""Events as columns, with ids, order and digests, cut into chunks for delivery."""
 
 from __future__ import annotations
 
-from semel.events.chunks import Chunk
-from semel.events.digests import Digest, digest
-from semel.events.entityids import EntityIds, Gathered
-from semel.events.identity import Counter, Given, Identity, Position, Stamper
-from semel.events.ids import Attempt, EntityID, Event, EventID, Minibatch
-from semel.events.intervals import IdSet
-from semel.events.latest import Latest
-from semel.events.order import bucket, bucket_name, cuts, order_columns, sort
+from semel.events.chunks import Chunk, chunk_key, key_part
+from semel.events.columns import is_bytes, is_text, put_together
+from semel.events.digests import Digest, changed_columns, column_types, digest
+from semel.events.event import Attempt, EntityID, Event, EventID, Minibatch
+from semel.events.identity import Counter, Given, Identity, Memory, Position, Stamper
+from semel.events.ids.id_set import IdSet, shape_of
+from semel.events.ids.ids_by_entity import EntityIds, Gathered, unpacked
+from semel.events.ids.max_ids import Latest
+from semel.events.partitioning import bucket, bucket_name, cuts, sort
+from semel.events.routing import ByRange, Routing, by_directory, by_range, is_continued, places
 from semel.events.rows import Rows
 
 __all__ = [
     "Attempt",
+    "ByRange",
     "Chunk",
     "Counter",
     "Digest",
@@ -26,14 +29,28 @@ __all__ = [
     "IdSet",
     "Identity",
     "Latest",
+    "Memory",
     "Minibatch",
     "Position",
+    "Routing",
     "Rows",
     "Stamper",
     "bucket",
     "bucket_name",
+    "by_directory",
+    "by_range",
+    "changed_columns",
+    "chunk_key",
+    "column_types",
     "cuts",
     "digest",
-    "order_columns",
+    "is_bytes",
+    "is_continued",
+    "is_text",
+    "key_part",
+    "places",
+    "put_together",
+    "shape_of",
     "sort",
+    "unpacked",
 ]

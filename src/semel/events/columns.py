@@ -1,9 +1,8 @@
-"""What a column says about identity and order: its path, text form, ids and place in a sort.
+"""Columns for identity and order: lookup by path, text form, ids and sort keys.
 
-- An id is an int64 or a text; whatever else a column holds becomes one of them without loss,
-  or is refused.
-- A refusal names the column, what is wrong with it, and what to do.
-- Nothing here looks at a row in Python.
+- An id is an int64 or a text; any other value is converted to one of them without loss, or refused.
+- A refusal names the column, the problem and what to do.
+- Nothing here processes single rows in Python.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ SIGN = np.int64(0x7FFF_FFFF_FFFF_FFFF)
 
 
 def column(batch: pa.RecordBatch, path: str) -> pa.Array:
-    """The column at `path`: its name, or a dotted path into structs such as `window.start`."""
+    """Return the column at `path`: a name, or a dotted path into structs such as `window.start`."""
     found = [at for at, name in enumerate(batch.schema.names) if name == path]
     if len(found) > 1:
         raise ConfigurationError(f"column {path!r} is there {len(found)} times; rename one of them")
@@ -47,7 +46,7 @@ def column(batch: pa.RecordBatch, path: str) -> pa.Array:
 
 
 def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with Arrow's views as plain strings and binaries, which Arrow can also filter."""
+    """Return the batch with Arrow's views as plain strings and binaries, which Arrow can filter."""
     types = [_without_views(kind) for kind in batch.schema.types]
     if types == batch.schema.types:
         return batch
@@ -58,7 +57,7 @@ def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def put_together(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch after the other; all have one schema."""
+    """Concatenate batches, which all have one schema."""
     if len(batches) == 1:
         return batches[0]
     schema = batches[0].schema
@@ -71,7 +70,7 @@ def put_together(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def require_values(array: pa.Array, path: str, partition: str, role: str, first: int = 0) -> None:
-    """Refuse a null, and a text that is not UTF-8, where an event needs a value to be itself;
+    """Refuse a null, or a text that is not UTF-8, in a column that an event's identity needs;
     `first` is the position of the first row in its partition.
     """
     if array.null_count:
@@ -89,7 +88,7 @@ def require_values(array: pa.Array, path: str, partition: str, role: str, first:
 
 
 def _not_utf8(array: pa.Array) -> int | None:
-    """The first row whose text is not UTF-8."""
+    """Return the first row whose text is not UTF-8."""
     try:
         array.validate(full=True)
     except pa.ArrowInvalid:
@@ -110,7 +109,7 @@ def _raw(array: pa.Array, row: int) -> bytes:
 
 
 def texts(array: pa.Array, path: str) -> pa.Array:
-    """The text form of an entity: a string, an integer or a boolean."""
+    """Return the text form of an entity: a string, an integer or a boolean."""
     kind = array.type
     if is_text(kind):
         return array.cast(pa.string())
@@ -123,7 +122,7 @@ def texts(array: pa.Array, path: str) -> pa.Array:
 
 
 def ids(array: pa.Array, path: str) -> pa.Array:
-    """The event ids in a column, as int64 or string."""
+    """Return the event ids in a column, as int64 or string."""
     kind = array.type
     try:
         if pa.types.is_null(kind) or pa.types.is_integer(kind):
@@ -153,23 +152,25 @@ def ids(array: pa.Array, path: str) -> pa.Array:
 
 
 def joined(parts: Sequence[pa.Array]) -> pa.Array:
-    """Ids of several parts as texts with commas between; a comma within a part, and a backslash,
-    has a backslash before it. One part is itself.
+    """Return ids of several parts as texts separated by commas; a comma or a backslash within a
+    part is escaped with a backslash. A single part is returned unchanged.
     """
     if len(parts) == 1:
         return parts[0]
-    texts_ = [_escaped(part) if is_text(part.type) else part.cast(pa.string()) for part in parts]
+    texts_ = [
+        _escape_commas(part) if is_text(part.type) else part.cast(pa.string()) for part in parts
+    ]
     return pc.binary_join_element_wise(*texts_, ",")
 
 
-def _escaped(part: pa.Array) -> pa.Array:
+def _escape_commas(part: pa.Array) -> pa.Array:
     if not pc.any(pc.match_substring_regex(part, r"[,\\]")).as_py():
         return part
     return pc.replace_substring(pc.replace_substring(part, "\\", "\\\\"), ",", "\\,")
 
 
 def sortable(array: pa.Array, path: str) -> pa.Array:
-    """The column as something Arrow compares in the partition's order; nulls stay."""
+    """Return the column as values that Arrow compares in the partition's order; nulls stay."""
     kind = array.type
     types = pa.types
     if types.is_floating(kind):
@@ -192,7 +193,7 @@ def sortable(array: pa.Array, path: str) -> pa.Array:
 
 
 def _utf8(array: pa.Array, path: str) -> pa.Array:
-    """A text column as strings, nulls too. Bytes that are not UTF-8 cannot be written down."""
+    """Return a text column as strings, with nulls. Bytes that are not UTF-8 cannot be recorded."""
     if (row := _not_utf8(array)) is not None:
         raise ConfigurationError(
             f"order column {path!r} is a text that is not UTF-8, {_raw(array, row)!r}; filter such "
@@ -202,7 +203,7 @@ def _utf8(array: pa.Array, path: str) -> pa.Array:
 
 
 def ordered_floats(array: pa.Array) -> pa.Array:
-    """Floats as int64 in Spark's order: -0.0 is 0.0, NaN is the greatest."""
+    """Return floats as int64 in Spark's order: -0.0 is 0.0, NaN is the greatest."""
     valid = None if array.null_count == 0 else array.is_null().to_numpy(zero_copy_only=False)
     values = array.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False) + 0.0
     values[np.isnan(values)] = np.nan
@@ -211,14 +212,14 @@ def ordered_floats(array: pa.Array) -> pa.Array:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether a type is one of Arrow's strings."""
+    """Return whether a type is one of Arrow's string types."""
     return bool(
         pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     )
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Whether a type is one of Arrow's binaries."""
+    """Return whether a type is one of Arrow's binary types."""
     return bool(
         pa.types.is_binary(kind)
         or pa.types.is_large_binary(kind)
@@ -228,7 +229,7 @@ def is_bytes(kind: pa.DataType) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """A value of a sort key as JSON has it, in the same order as the values of its column."""
+    """Return a value of a sort key as JSON, ordered like the values of its column."""
     if isinstance(value, Decimal):
         sign, digits, _ = value.as_tuple()
         return (-1 if sign else 1) * int("".join(map(str, digits)) or "0")
@@ -239,20 +240,20 @@ def plain(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """How each row stands to the one before it."""
+    """How each row compares with the one before it."""
 
     rises: NDArray[np.bool_]
     same: NDArray[np.bool_]
 
     @property
     def falls(self) -> NDArray[np.bool_]:
-        """The rows that stand before their predecessor."""
+        """The rows that sort before their predecessor."""
         return ~(self.rises | self.same)
 
 
 def steps(columns: Sequence[pa.Array], carried: Sequence[pa.Array] | None = None) -> Steps:
-    """Compare every row with the one before it, column by column, nulls first; the first row of
-    all with the one that is carried from before this batch, where there is one.
+    """Compare every row with the one before it, column by column, nulls first. The first row is
+    compared with the row carried over from before this batch, if there is one.
     """
     count = len(columns[0]) if carried is not None else max(len(columns[0]) - 1, 0)
     rises = np.zeros(count, np.bool_)
@@ -263,17 +264,17 @@ def steps(columns: Sequence[pa.Array], carried: Sequence[pa.Array] | None = None
         rises |= same & less
         same &= equal
         if not same.any():
-            break  # what comes later decides ties only
+            break  # later columns only break ties
     return Steps(rises, same)
 
 
 def copied(array: pa.Array, row: int) -> pa.Array:
-    """One row of an array, without holding on to the rest of it."""
+    """Return a copy of one row of an array, which does not keep the rest of it in memory."""
     return array.take(pa.array([row], pa.int64()))
 
 
 def _compared(array: pa.Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Where a row is less than the next, and where they are equal."""
+    """Return where a row is less than the next, and where they are equal."""
     if pa.types.is_int64(array.type) and not array.null_count:
         numbers = array.to_numpy()
         return numbers[:-1] < numbers[1:], numbers[:-1] == numbers[1:]

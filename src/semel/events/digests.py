@@ -1,11 +1,11 @@
-"""A running hash over the content of rows in their order: the same rows, the same digest.
+"""A running hash of the content of rows in their order: the same rows have the same digest.
 
-- Each column has streams of its own for nulls (a byte per row), lengths and values, and so has each
-  child of a nested one. So the borders of batches, slices, dictionaries and what lies under a null
-  do not matter; (5, null) is not (null, 5), ("ab", "c") not ("a", "bc"), [] not null nor [null].
-- Equal under Spark is equal here: all NaN are one, -0.0 is 0.0, a timestamp is its instant, not its
-  zone.
-- Names and canonical types are part of it: a string is a string however Arrow keeps it.
+- Each column has its own streams for nulls (a byte per row), lengths and values, and so has each
+  child of a nested column. So batch borders, slices, dictionaries and the bytes under a null do not
+  matter; (5, null) differs from (null, 5), ("ab", "c") from ("a", "bc"), [] from null and [null].
+- Values that are equal in Spark are equal here: all NaN are one value, -0.0 is 0.0, a timestamp is
+  its instant, not its zone.
+- Names and canonical types are part of the digest: a string is a string however Arrow stores it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pyarrow.types as kinds
 import xxhash
 
 from semel.errors import ConfigurationError, plain_text
-from semel.events import columns, rules
+from semel.events import columns, versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -45,7 +45,7 @@ class Digest:
         self._count = 0
 
     def update(self, batch: pa.RecordBatch) -> None:
-        """Add the next rows. Raises ConfigurationError where they have other columns."""
+        """Add the next rows. Raises ConfigurationError if their columns differ."""
         known = batch.schema is self._schema or batch.schema.equals(self._schema)
         if not known and _schema_form(batch.schema) != self._form:
             raise ConfigurationError(
@@ -58,7 +58,7 @@ class Digest:
         self._count += batch.num_rows
 
     def hexdigest(self) -> str:
-        """The digest of all rows so far; more may follow."""
+        """Return the digest of all rows so far; more may follow."""
         whole = xxhash.xxh3_128(self._form)
         whole.update(self._count.to_bytes(8, "little"))
         for stream in self._streams:
@@ -66,14 +66,14 @@ class Digest:
         return str(whole.hexdigest())
 
     def copy(self) -> Digest:
-        """A digest of the same rows that goes on by itself."""
+        """Return an independent digest of the same rows."""
         twin = copy(self)
-        twin._streams = [stream.copy() for stream in self._streams]  # noqa: SLF001 - its own twin
+        twin._streams = [stream.copy() for stream in self._streams]  # noqa: SLF001 - its own copy
         return twin
 
 
 def digest(batch: pa.RecordBatch) -> str:
-    """The digest of one batch."""
+    """Return the digest of one batch."""
     whole = Digest(batch.schema)
     whole.update(batch)
     return whole.hexdigest()
@@ -219,7 +219,7 @@ _FORMS: tuple[tuple[Callable[[Any], bool], Callable[[Any], str]], ...] = (
 
 
 def _inner(kind: pa.DataType) -> list[tuple[str, pa.DataType]]:
-    """The children of a type that is nested, by name."""
+    """Return the children of a nested type, by name."""
     if kinds.is_map(kind):
         return [("key", kind.key_type), ("value", kind.item_type)]
     if kinds.is_struct(kind):
@@ -234,13 +234,13 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def _schema_form(schema: pa.Schema) -> bytes:
-    """Names and canonical types, as the bytes that the digest begins with."""
+    """Return names and canonical types, as the bytes that the digest begins with."""
     forms = [[each.name, _form(each.type, each.name)] for each in schema]
-    return json.dumps([rules.DIGEST, forms]).encode()
+    return json.dumps([versions.DIGEST, forms]).encode()
 
 
 def _form(kind: pa.DataType, path: str) -> list[Any]:
-    """The canonical type, as JSON: how Arrow keeps a thing is not part of it."""
+    """Return the canonical type as JSON, independent of how Arrow stores it."""
     kind = _plain(kind)
     name = next((form(kind) for holds, form in _FORMS if holds(kind)), None)
     if name is None:
@@ -252,12 +252,12 @@ def _form(kind: pa.DataType, path: str) -> list[Any]:
 
 
 def column_types(schema: pa.Schema) -> dict[str, str]:
-    """Give the canonical types of the columns by their names, for people: `struct<x int64>`."""
+    """Return the canonical types of the columns by name, for display: `struct<x int64>`."""
     return {each.name: _shown(_form(each.type, each.name)) for each in schema}
 
 
 def changed_columns(before: Mapping[str, str] | None, now: Mapping[str, str] | None) -> str:
-    """Say in a sentence which columns changed; nothing where none did, or it is not known."""
+    """Return a sentence that names the changed columns; empty if none changed or it is unknown."""
     if before is None or now is None or list(before.items()) == list(now.items()):
         return ""
     parts = {

@@ -1,8 +1,8 @@
-"""Which partition an entity belongs to, where its hash does not decide: by range, or by directory.
+"""Routing of entities to partitions by range or by directory, instead of by hash.
 
 Always true:
-- the partition depends on the entity's text form alone, so one entity has one partition;
-- a routing is part of what may not change under a pipeline: `describe` is recorded and compared.
+- the partition depends only on the entity's text form, so one entity has one partition;
+- a routing must not change in a pipeline: `describe` is recorded and compared.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from semel.errors import ConfigurationError, plain_text
-from semel.events.labels import Labels
-from semel.events.order import bucket
+from semel.events.encoding.dictionary_column import Labels
+from semel.events.partitioning import bucket
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,18 +33,18 @@ class Routing(Protocol):
 
     @property
     def partitions(self) -> int | None:
-        """Over how many; None leaves it to `partitions=` of `semel.deliver`."""
+        """The number of partitions; None leaves it to `partitions=` of `semel.deliver`."""
 
     def place(self, entity: str, partitions: int) -> int:
-        """Give the partition of an entity. Raises `ConfigurationError` for one that has none."""
+        """Return the partition of an entity. Raises `ConfigurationError` if it has none."""
 
     def describe(self) -> dict[str, Any]:
-        """Say what may not change under a pipeline, as JSON."""
+        """Return the settings that must not change in a pipeline, as JSON."""
 
 
 @dataclass(frozen=True)
 class ByRange:
-    """Entities below the first bound in partition 0, from the last bound on in the last one."""
+    """Entities below the first bound go to partition 0, from the last bound on to the last one."""
 
     bounds: tuple[int, ...] | tuple[str, ...]
 
@@ -62,7 +62,7 @@ class ByRange:
 
     @property
     def partitions(self) -> int:
-        """One more than there are bounds."""
+        """The number of bounds plus one."""
         return len(self.bounds) + 1
 
     @property
@@ -84,14 +84,14 @@ class ByRange:
             ) from None
 
     def describe(self) -> dict[str, Any]:
-        """Give its bounds."""
+        """Return the bounds."""
         return {"kind": "range", "bounds": list(self.bounds)}
 
 
 @dataclass(frozen=True)
 class ByDirectory:
-    """Looks each entity up: in a table, or by a function that is called once for each distinct
-    entity of a task and gives the same answer for ever.
+    """Looks each entity up in a table, or with a function that is called once for each distinct
+    entity of a task and must always return the same result for it.
     """
 
     directory: Mapping[str, int] | Callable[[str], int] = field(repr=False)
@@ -132,7 +132,7 @@ class ByDirectory:
             )
 
     def place(self, entity: str, partitions: int) -> int:
-        """Look an entity up."""
+        """Look up an entity."""
         if isinstance(self.directory, Mapping):
             found: Any = self.directory.get(entity, self.default)
             if found is None:
@@ -150,7 +150,7 @@ class ByDirectory:
         return found
 
     def describe(self) -> dict[str, Any]:
-        """Give its table, or the name of its function."""
+        """Return the table, or the name of the function."""
         if isinstance(self.directory, Mapping):
             named = {"table": dict(sorted(self.directory.items()))}
             return {"kind": "directory", **named, "default": self.default}
@@ -174,16 +174,16 @@ def by_directory(
     partitions: int | None = None,
     default: int | None = None,
 ) -> ByDirectory:
-    """Spread entities over partitions by a table (entity to partition number; `default` is that of
-    entities it does not name) or by a function of the entity, which has to give the same answer
-    for ever.
+    """Spread entities over partitions by a table (entity to partition number; `default` is the
+    partition of entities that are not in it) or by a function of the entity, which must always
+    return the same result.
     """
     return ByDirectory(directory, partitions, default)
 
 
 def routing_of(described: Mapping[str, Any] | None) -> Routing | None:
-    """Make a recorded routing again; None is by hash. Raises `ConfigurationError` for a function,
-    of which only the name is recorded.
+    """Rebuild a recorded routing; None is by hash. Raises `ConfigurationError` for a function, of
+    which only the name is recorded.
     """
     if described is None:
         return None
@@ -197,8 +197,8 @@ def routing_of(described: Mapping[str, Any] | None) -> Routing | None:
 
 
 def is_continued(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> bool:
-    """Whether every entity that had a partition still has it: nothing changed, or a table without a
-    default names further entities.
+    """Return whether every entity that had a partition still has it: nothing changed, or a table
+    without a default names further entities.
     """
     if before == after:
         return True
@@ -209,7 +209,7 @@ def is_continued(before: Mapping[str, Any] | None, after: Mapping[str, Any] | No
 
 
 def places(entities: pa.Array, n: int, routing: Routing | None = None) -> NDArray[np.int64]:
-    """Give the partition of each entity among `n`; each distinct one is looked up once."""
+    """Return the partition of each entity among `n`; each distinct one is looked up once."""
     if routing is None:
         return bucket(entities, n)
     if entities.null_count:

@@ -2,7 +2,7 @@
 
 - Every row has a scope and an id; the scope is the text within which the id is unique.
 - `positions` are places in the partition's order: contiguous as stamped, with gaps after `take`.
-- A slice copies nothing. A row becomes a Python object only where somebody asks for its value.
+- A slice copies nothing. A row becomes a Python object only when its value is requested.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
-from semel.events import columns, sets, values
-from semel.events.intervals import INTEGER
-from semel.events.labels import Labels
+from semel.events import columns
+from semel.events.encoding import python_values
+from semel.events.encoding.dictionary_column import Labels
+from semel.events.ids import membership
+from semel.events.ids.id_set import INTEGER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,16 +25,16 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from semel.events.entityids import EntityIds
-    from semel.events.ids import EntityID, EventID
+    from semel.events.event import EntityID, EventID
+    from semel.events.ids.ids_by_entity import EntityIds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Events of one partition: the user's columns, and who each row is.
+    """Events of one partition: the user's columns, and the identity of each row.
 
-    `ids` is one array per part of the id, int64 or string. `order` is the partition's sort key,
-    one array per part; where it is empty, (scope, id) is the key.
+    `ids` is one array per part of the id, int64 or string. `order` is the partition's sort key, one
+    array per part; if it is empty, the key is (scope, id).
     """
 
     batch: pa.RecordBatch
@@ -45,7 +47,7 @@ class Rows:
 
     @classmethod
     def concat(cls, runs: Sequence[Rows]) -> Rows:
-        """One run after the other; they come from one stamper."""
+        """Concatenate runs, which come from one stamper."""
         if not runs:
             raise ValueError("there are no rows to put together")
         if len(runs) == 1:
@@ -73,7 +75,7 @@ class Rows:
         return self.entities is not None
 
     def slice(self, start: int, stop: int) -> Rows:
-        """The rows [start, stop), counted from the first of these; nothing is copied."""
+        """Return the rows [start, stop), counted from the first of these; nothing is copied."""
         stop = min(stop, len(self))
         if start == 0 and stop == len(self):
             return self
@@ -89,7 +91,7 @@ class Rows:
         )
 
     def take(self, mask: NDArray[np.bool_]) -> Rows:
-        """The rows where the mask is true; they keep their positions."""
+        """Return the rows where the mask is true; they keep their positions."""
         if mask.all():
             return self
         chosen = pa.array(mask)
@@ -104,90 +106,90 @@ class Rows:
         )
 
     def renumber(self, start: int) -> Rows:
-        """The same rows at the positions start, start + 1, ..."""
+        """Return the same rows at the positions start, start + 1, ..."""
         made = replace(self, positions=np.arange(start, start + len(self), dtype=np.int64))
         object.__setattr__(made, "_sets", self._sets)
         return made
 
     def scope(self, row: int) -> str:
-        """The text within which the row's id is unique."""
+        """Return the text within which the row's id is unique."""
         return self.scopes[row]
 
     def entity(self, row: int) -> EntityID:
-        """The row's entity; its scope where no entity is named."""
+        """Return the row's entity, or its scope if no entity is named."""
         return (self.scopes if self.entities is None else self.entities)[row]
 
     def id(self, row: int) -> EventID:
-        """The row's event id."""
+        """Return the row's event id."""
         parts = tuple(part[row].as_py() for part in self.ids)
         return cast("EventID", parts[0] if len(parts) == 1 else parts)
 
     def sort_key(self, row: int) -> list[Any]:
-        """The row's place among all rows of its partition, as JSON that compares like the order."""
+        """Return the row's sort key in its partition, as JSON that compares like the order."""
         if self.order:
             return [columns.plain(part[row].as_py()) for part in self.order]
         return [self.scope(row), *(part[row].as_py() for part in self.ids)]
 
     def id_sets(self) -> EntityIds:
-        """The ids of these rows by scope."""
+        """Return the ids of these rows by scope."""
         found = self._sets
         if found is None:
-            found = sets.id_sets(self.scopes, self.ids)
-            object.__setattr__(self, "_sets", found)  # the span and the watermark both ask
+            found = membership.id_sets(self.scopes, self.ids)
+            object.__setattr__(self, "_sets", found)  # the span and the watermark both use it
         return found
 
     def last_ids(self) -> dict[str, EventID]:
-        """The greatest id of each scope among these rows."""
-        return sets.last_ids(self.scopes, self.ids)
+        """Return the greatest id of each scope among these rows."""
+        return membership.last_ids(self.scopes, self.ids)
 
     def last_id_sets(self) -> EntityIds:
-        """The same as sets of one id each."""
-        return sets.last_id_sets(self.scopes, self.ids)
+        """Return the greatest id of each scope among these rows, as sets of one id."""
+        return membership.last_id_sets(self.scopes, self.ids)
 
     def contained_in(self, ids: EntityIds) -> NDArray[np.bool_]:
-        """The rows whose id is in `ids`."""
-        return sets.contained_in(self.scopes, self.ids, ids)
+        """Return a mask of the rows whose id is in `ids`."""
+        return membership.contained_in(self.scopes, self.ids, ids)
 
     def at_most(self, last: Mapping[str, EventID]) -> NDArray[np.bool_]:
-        """The rows whose id is not greater than `last` has it for their scope."""
-        return sets.at_most(self.scopes, self.ids, last)
+        """Return a mask of the rows whose id is not greater than that of their scope in `last`."""
+        return membership.at_most(self.scopes, self.ids, last)
 
-    def all_after(self, id: int) -> bool:  # noqa: A002 - the word of the design
-        """Whether the ids are integers and each is greater than `id`; so they never compare with
-        an id of another shape.
+    def all_after(self, id: int) -> bool:  # noqa: A002 - the term of the design
+        """Return whether the ids are integers and each is greater than `id`; so they are never
+        compared with an id of another shape.
         """
-        return sets.shape(self.ids) == INTEGER and bool((self.ids[0].to_numpy() > id).all())
+        return membership.shape(self.ids) == INTEGER and bool((self.ids[0].to_numpy() > id).all())
 
     def of_entities(self, entities: AbstractSet[str]) -> NDArray[np.bool_]:
-        """The rows of these entities."""
+        """Return a mask of the rows of these entities."""
         return (self.scopes if self.entities is None else self.entities).where(
             entities.__contains__
         )
 
     def value(self, row: int) -> dict[str, Any]:
-        """The user's columns of one row, as Python has them; see `values`."""
+        """Return the user's columns of one row as Python values; see `values`."""
         return self.slice(row, row + 1).values()[0]
 
     def values(self) -> list[dict[str, Any]]:
-        """The user's columns of every row, as Python has them.
+        """Return the user's columns of every row as Python values.
 
         Raises `ConfigurationError` for a value that Python cannot hold.
         """
         try:
             return cast("list[dict[str, Any]]", self.batch.to_pylist())
-        except values.CANNOT as error:
-            raise values.refusal(self) from error
+        except python_values.CANNOT as error:
+            raise python_values.refusal(self) from error
 
     def all_ids(self) -> list[EventID]:
-        """The event id of every row."""
+        """Return the event id of every row."""
         parts = [part.to_pylist() for part in self.ids]
         return parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
 
     def id_texts(self) -> pa.Array:
-        """The event id of every row as one column: a single part as it is, several as `7,a`.
+        """Return every row's event id as one column: a single part unchanged, several as `7,a`.
 
-        Within a text part of several `,` is `\\,` and `\\` is `\\\\`, so that two ids are
-        never one text.
+        Within a text part of several, `,` is `\\,` and `\\` is `\\\\`, so that no two ids have the
+        same text.
         """
         return columns.joined(self.ids)
 

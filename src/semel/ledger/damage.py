@@ -2,7 +2,7 @@
 
 Always true:
 - a row is read as a whole or not at all: no field of it is guessed;
-- the error says what is wrong and shows nothing of what the row holds, because that may be secret.
+- the error says what is wrong and shows nothing of the row's content, which may be secret.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ import pyarrow as pa
 
 from semel.errors import LedgerError
 from semel.ledger import payloads
+from semel.runtime import Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from semel.events.ids import EventID
-    from semel.ledger.store import Key
+    from semel.events import EventID
+    from semel.ledger.store.commit import Key
 
 T = TypeVar("T")
 S = TypeVar("S", bound=StrEnum)
@@ -34,15 +35,15 @@ UNREADABLE = (
     AttributeError,
     ArithmeticError,
     RecursionError,
-    OSError,  # what Arrow says of a stream that is none
+    OSError,  # raised by Arrow for a broken stream
     zlib.error,
     pa.ArrowException,
 )
-"""What reading a payload raises that is not what semel wrote."""
+"""The exceptions of reading a payload that semel did not write."""
 
 
 class DamagedRow(LedgerError):
-    """A row of the ledger is not what semel writes there; whoever needs it stops."""
+    """A row of the ledger is not as semel writes it; every reader that needs it stops."""
 
     def __init__(self, table: str, key: str | None, what: str) -> None:
         super().__init__(table, key, what)
@@ -59,29 +60,29 @@ class DamagedRow(LedgerError):
 
 
 class Unfit(ValueError):
-    """What is wrong with a payload, in words that show nothing of it."""
+    """Says what is wrong with a payload, without its content."""
 
 
-def decoded(
+def decode_row(
     table: str, at: Key | str | None, text: str, decode: Callable[[dict[str, Any]], T]
 ) -> T:
-    """Read a payload and make of it what `decode` makes. Raises `DamagedRow` when it cannot be."""
-    return readable(table, at, lambda: decode(payloads.load(text)))
+    """Read a payload and return `decode` of it. Raises `DamagedRow` if that fails."""
+    return read_row(table, at, lambda: decode(payloads.load(text)))
 
 
-def readable(table: str, at: Key | str | None, decode: Callable[[], T]) -> T:
-    """Give what `decode` makes of a row that was read; `DamagedRow` when it cannot."""
+def read_row(table: str, at: Key | str | None, decode: Callable[[], T]) -> T:
+    """Return what `decode` returns for a row. Raises `DamagedRow` if it fails."""
     try:
         return decode()
     except UNREADABLE as error:
-        # Without its cause: a traceback would show what the row holds.
-        raise DamagedRow(table, _key(at), _told(error)) from None
+        # Without its cause: a traceback would show the content of the row.
+        raise DamagedRow(table, _key(at), _description(error)) from None
 
 
-def sifted(
+def sift_rows(
     rows: Iterable[tuple[Key, str]], load: Callable[[str, Key], T]
 ) -> tuple[list[tuple[Key, T]], list[DamagedRow]]:
-    """Give the rows that can be read, and what is wrong with the others; for listings."""
+    """Return the rows that can be read, and the errors of the others; for listings."""
     good: list[tuple[Key, T]] = []
     damaged: list[DamagedRow] = []
     for at, text in rows:
@@ -96,8 +97,8 @@ def _key(at: Key | str | None) -> str | None:
     return at if at is None or isinstance(at, str) else at.key
 
 
-def _told(error: Exception) -> str:
-    """Say what is wrong, in words of our own."""
+def _description(error: Exception) -> str:
+    """Return what is wrong, without the text of the exception."""
     if isinstance(error, Unfit):
         return str(error)
     if isinstance(error, JSONDecodeError):
@@ -121,32 +122,32 @@ class Fields:
         return name in self._row
 
     def take(self, name: str) -> Any:
-        """Give a field that may be anything."""
+        """Return a field of any type."""
         try:
             return self._row[name]
         except KeyError:
             raise Unfit(f"the field {name!r} is missing") from None
 
     def text(self, name: str) -> str:
-        """Give a text."""
+        """Return a text."""
         value = self.take(name)
         if not isinstance(value, str):
             raise _unfit(name, "text", value)
         return value
 
     def integer(self, name: str, least: int = 0) -> int:
-        """Give an integer that is not below `least`."""
+        """Return an integer that is at least `least`."""
         return integer(self.take(name), name, least)
 
     def flag(self, name: str) -> bool:
-        """Give true or false."""
+        """Return true or false."""
         value = self.take(name)
         if not isinstance(value, bool):
             raise _unfit(name, "true or false", value)
         return value
 
     def number(self, name: str) -> float:
-        """Give a time or a duration: a finite number. It stays as it is, also an integer."""
+        """Return a time or a duration: a finite number. An integer stays an integer."""
         value = self.take(name)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise _unfit(name, "a number", value)
@@ -155,7 +156,7 @@ class Fields:
         return value
 
     def choice(self, name: str, states: type[S]) -> S:
-        """Give one of the words of an enumeration."""
+        """Return a member of an enumeration."""
         value = self.take(name)
         try:
             return states(value)
@@ -164,57 +165,63 @@ class Fields:
             raise Unfit(f"the field {name!r} must be one of {words}") from None
 
     def items(self, name: str) -> list[Any]:
-        """Give a list."""
+        """Return a list."""
         value = self.take(name)
         if not isinstance(value, list):
             raise _unfit(name, "a list", value)
         return value
 
     def object(self, name: str) -> dict[str, Any]:
-        """Give a JSON object."""
+        """Return a JSON object."""
         value = self.take(name)
         if not isinstance(value, dict):
             raise _unfit(name, "an object", value)
         return value
 
     def object_or_empty(self, name: str) -> dict[str, Any]:
-        """Give a JSON object, an empty one where the row has none."""
+        """Return a JSON object, an empty one if the row has none."""
         return {} if self._row.get(name) is None else self.object(name)
 
     def pair(self, name: str, least: int = 0) -> tuple[int, int]:
-        """Give two integers."""
+        """Return two integers."""
         return pair(self.take(name), name, least)
 
     def event(self, name: str) -> EventID:
-        """Give an event id."""
+        """Return an event id."""
         return event_id(self.take(name), name)
 
+    def process(self, name: str) -> Process:
+        """Return a process."""
+        row = Fields(self.object(name))
+        pid = row.integer("pid")
+        return Process(row.text("host"), row.text("boot"), pid, row.text("start"))
+
     def maybe(self, name: str, take: Callable[[str], T]) -> T | None:
-        """Give a field that `take` takes, or None where it is null."""
+        """Return a field read by `take`, or None if it is null."""
         return None if self.take(name) is None else take(name)
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Give a list of texts."""
+        """Return a list of texts."""
         found = self.items(name)
         if not all(isinstance(each, str) for each in found):
             raise Unfit(f"the field {name!r} must be a list of texts")
         return tuple(found)
 
     def text_pairs(self, name: str) -> dict[str, str]:
-        """Give a list of pairs of texts, as what the first of each is mapped to."""
+        """Return a list of pairs of texts, as a dict."""
         found = [each for each in self.items(name) if isinstance(each, list) and len(each) == 2]
-        told = [each for each in found if all(isinstance(text, str) for text in each)]
-        if len(told) < len(self.items(name)):
+        texts = [each for each in found if all(isinstance(text, str) for text in each)]
+        if len(texts) < len(self.items(name)):
             raise Unfit(f"the field {name!r} must be a list of pairs of texts")
-        return dict(told)
+        return dict(texts)
 
     def later(self, name: str, take: Callable[[str], T], default: T) -> T:
-        """Give a field that rows of older versions do not have."""
+        """Return a field that rows of older versions do not have."""
         return take(name) if name in self._row else default
 
 
 def integer(value: Any, name: str, least: int = 0) -> int:
-    """Give an integer that is not below `least`. Raises `Unfit`."""
+    """Return an integer that is at least `least`. Raises `Unfit`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise _unfit(name, "an integer", value)
     if value < least:
@@ -223,14 +230,14 @@ def integer(value: Any, name: str, least: int = 0) -> int:
 
 
 def pair(value: Any, name: str, least: int = 0) -> tuple[int, int]:
-    """Give two integers. Raises `Unfit`."""
+    """Return two integers. Raises `Unfit`."""
     if not isinstance(value, list) or len(value) != 2:
         raise Unfit(f"the field {name!r} must be a list of two integers")
     return integer(value[0], name, least), integer(value[1], name, least)
 
 
 def event_id(value: Any, name: str) -> EventID:
-    """Give an event id: an integer, a text, or a tuple of those. Raises `Unfit`."""
+    """Return an event id: an integer, a text, or a tuple of those. Raises `Unfit`."""
     parts = value if isinstance(value, list) else [value]
     if not parts or not all(_is_part(each) for each in parts):
         raise _unfit(name, "an event id", value)
@@ -246,6 +253,6 @@ def _unfit(name: str, wanted: str, value: Any) -> Unfit:
 
 
 def _kind(value: Any) -> str:
-    """Name the type of a JSON value, never the value."""
+    """Return the type of a JSON value, never the value."""
     kinds = {dict: "an object", list: "a list", str: "a text", bool: "true or false"}
     return "null" if value is None else kinds.get(type(value), "a number")

@@ -1,4 +1,4 @@
-"""Log-based state: operators keep deltas per partition, and now and then a full snapshot.
+"""Log-based state: operators keep deltas per partition, and from time to time a full snapshot.
 
 Always true:
 - a row's number is the serial of the minibatch it was written with, so it is written once, with
@@ -7,8 +7,8 @@ Always true:
   top;
 - compaction keeps every number from the newest full snapshot that is two minibatches old, so that
   at least two points can be restored, and every minibatch that is not swept can be replayed;
-- a cache holds only what was read from the store, and rows that came since are read on top of it: a
-  stale one costs a longer look, never a wrong state.
+- a cache holds only rows that were read from the store, and newer rows are read on top of it: a
+  stale one costs a longer read, never a wrong state.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from semel.events import EntityIds
-from semel.events.written import Written
+from semel.events.encoding import PreEncoded
 from semel.ledger import keys, payloads
-from semel.ledger.damage import DamagedRow, Fields, Unfit, decoded, readable
-from semel.ledger.keys import key, prefix
-from semel.ledger.store import Delete, Put
+from semel.ledger.damage import DamagedRow, Fields, Unfit, decode_row, read_row
+from semel.ledger.keys import make_key, make_prefix
+from semel.ledger.store.commit import Delete, Put
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from semel.ledger.scribe import Scribe
-    from semel.ledger.store import Key, Update
+    from semel.ledger.client import LedgerClient
+    from semel.ledger.store.commit import Key, Update
 
     Check = Callable[[Mapping[str, Any], str], None]
-    """Looks at the state in a row, given its key. Raises `DamagedRow`."""
+    """Checks the state in a row, given its key. Raises `DamagedRow`."""
 
-TABLE = "journal"
+JOURNAL_TABLE = "journal"
 FORGOTTEN = 0
-"""The number of the row that says that older ones were pruned: below every minibatch."""
+"""The number of the row that records that older ones were pruned: below every minibatch."""
 FORGOT = "forgot"
-"""Says of which generation, or an older one, a set was forgotten; version 0.1 has written true."""
+"""The field with the oldest generation of which a set was forgotten; version 0.1 wrote true."""
 MET = "met"
-"""Says in which generation a remembered id was last met. Version 0.1 has written it, and went on
-after it although something was forgotten; a person's word stands in `open` instead.
+"""The field with the generation in which a remembered id was last met. Version 0.1 wrote it, and
+continued although something was forgotten; now a person's acceptance is in `open` instead.
 """
 SMALLEST_FULL = 4_096
 """Deltas of fewer bytes than this are never folded into a full snapshot."""
@@ -51,11 +51,10 @@ SMALLEST_FULL = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A named part of the state. Journaled: deltas and now and then a full snapshot; else always
-    full.
+    """A named part of the state. Journaled: deltas and from time to time a full snapshot; otherwise
+    always full.
 
-    Deltas that are not to be folded (`folds=False`) stay as they are until they are pruned by their
-    age.
+    Deltas that are not folded (`folds=False`) stay as they are until they are pruned by age.
     """
 
     name: str
@@ -69,20 +68,20 @@ _UNSURE = "unsure:"
 
 
 def watermark_of(sink: str) -> Operator:
-    """Give the operator that keeps the watermarks of given ids of one sink."""
+    """Return the operator that keeps the watermarks of given ids of one sink."""
     return Operator(f"{_WATERMARK}{sink}")
 
 
 def unsure_of(sink: str) -> Operator:
-    """Give the operator that keeps which events of one sink may have been sent when a generation
-    ended, and are sent again under their own keys: a refusal of one is a doubt.
+    """Return the operator for events of one sink that may have been sent when a generation ended,
+    and are sent again under their own keys: if one is refused, its outcome is in doubt.
     """
     return Operator(f"{_UNSURE}{sink}", folds=False)
 
 
-def read_unsure(scribe: Scribe, sink: str) -> EntityIds:
-    """Give those events, whatever partition they were in."""
-    rows = scribe.scan(TABLE, keys.prefix(scribe.pipeline, unsure_of(sink).name))
+def read_unsure(client: LedgerClient, sink: str) -> EntityIds:
+    """Return those events, of all partitions."""
+    rows = client.scan(JOURNAL_TABLE, keys.make_prefix(client.pipeline, unsure_of(sink).name))
     return EntityIds.union([sets_in(state, place) for place, state in states_of(rows).items()])
 
 
@@ -94,12 +93,12 @@ class Entry:
     partition: str
     number: int
     full: bool
-    state: dict[str, Any] | Written
+    state: dict[str, Any] | PreEncoded
     at: float
     drop: tuple[int, ...] = ()
 
     def dump(self) -> str:
-        """Give the payload."""
+        """Return the payload."""
         return payloads.dump(
             {"number": self.number, "full": self.full, "state": self.state, "at": self.at}
         )
@@ -110,8 +109,8 @@ class State:
     """The state of an operator in a partition as of a number.
 
     Attributes:
-        number: of the newest row it was made from, 0 when there is none.
-        numbers: of every row that stands, with whether it is full and how long it is.
+        number: of the newest row it was made from, 0 if there is none.
+        numbers: of every row, with whether it is full and its length.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
@@ -119,11 +118,11 @@ class State:
     numbers: tuple[tuple[int, bool, int], ...] = ()
 
     def bytes_of_full(self) -> int:
-        """How long the newest full snapshot is, 0 when there is none."""
+        """Return the length of the newest full snapshot, 0 if there is none."""
         return next((size for _, full, size in reversed(self.numbers) if full), 0)
 
     def bytes_since_full(self) -> int:
-        """How long the deltas since the newest full snapshot are together."""
+        """Return the total length of the deltas since the newest full snapshot."""
         total = 0
         for _, full, size in reversed(self.numbers):
             if full:
@@ -134,7 +133,7 @@ class State:
 
 @dataclass(slots=True)
 class Figures:
-    """How many snapshots were created and loaded, full and journaled, how long and how large."""
+    """Counts, bytes and seconds of snapshots created and loaded, full and journaled."""
 
     full_created: int = 0
     journal_created: int = 0
@@ -148,24 +147,24 @@ class Figures:
 class Journal:
     """Reads and extends the journal of one pipeline: get, add, clean."""
 
-    def __init__(self, scribe: Scribe) -> None:
-        self._scribe = scribe
+    def __init__(self, client: LedgerClient) -> None:
+        self._client = client
         self._cache: dict[tuple[str, str], State] = {}
         self.figures = Figures()
 
     def restore(
         self, operator: Operator, partition: str, *, before: int, check: Check | None = None
     ) -> State:
-        """Give the state as of the newest number below `before`: what the minibatch `before` starts
-        from. Each row that is read is looked at by `check`, what is cached was.
+        """Return the state as of the newest number below `before`, from which the minibatch
+        `before` starts. `check` checks each row that is read; cached rows were checked.
         """
-        began = self._scribe.clock.monotonic()
+        began = self._client.clock.monotonic()
         cached = self._cache.get((operator.name, partition), State())
         if cached.number >= before:
             cached = State()
         rows = self._rows(operator.name, partition, cached.number, check)
         state = self._fold(cached, (each for each in rows if each[0]["number"] < before))
-        self.figures.seconds_loading += self._scribe.clock.monotonic() - began
+        self.figures.seconds_loading += self._client.clock.monotonic() - began
         self._cache[operator.name, partition] = state
         return state
 
@@ -175,15 +174,15 @@ class Journal:
         partition: str,
         number: int,
         base: State,
-        delta: dict[str, Any] | Written,
+        delta: dict[str, Any] | PreEncoded,
     ) -> Entry:
-        """Make the next row after `base`: a delta, or a full snapshot when the deltas have outgrown
+        """Return the next row after `base`: a delta, or a full snapshot if the deltas have outgrown
         it.
 
-        A value of None in `delta` removes the name; it may be the JSON of one. Nothing is written
-        here: the row goes with `complete`.
+        A value of None in `delta` removes the name; `delta` may be encoded JSON. Nothing is written
+        here: the row is written with `complete`.
         """
-        at = self._scribe.clock.wall()
+        at = self._client.clock.wall()
         full = not operator.journaled
         if operator.journaled:
             full = base.bytes_since_full() > max(SMALLEST_FULL, base.bytes_of_full())
@@ -200,31 +199,35 @@ class Journal:
     def append(
         self, operator: Operator, partition: str, number: int, delta: dict[str, Any]
     ) -> Entry:
-        """Make a row of an operator that is never folded, without reading what stands there."""
-        entry = Entry(operator.name, partition, number, False, delta, self._scribe.clock.wall())
+        """Return a row of an operator that is never folded, without reading its other rows."""
+        entry = Entry(operator.name, partition, number, False, delta, self._client.clock.wall())
         self.figures.journal_created += 1
         self.figures.bytes_created += len(entry.dump())
         return entry
 
     def forget_cache(self) -> None:
-        """Drop what is cached, as a process that was just started would have it."""
+        """Drop the cache, as in a new process."""
         self._cache.clear()
 
     def _rows(
         self, operator: str, partition: str, after: int, check: Check | None
     ) -> Iterator[tuple[dict[str, Any], int]]:
-        """Give the rows after a number, and how long each is."""
-        start = prefix(self._scribe.pipeline, operator, partition)
-        since = key(TABLE, self._scribe.pipeline, operator, partition, after).key if after else ""
-        for at, text in self._scribe.scan(TABLE, start, after=since):
-            row = loaded(text, at)
+        """Return the rows after a number, and the length of each."""
+        start = make_prefix(self._client.pipeline, operator, partition)
+        since = (
+            make_key(JOURNAL_TABLE, self._client.pipeline, operator, partition, after).key
+            if after
+            else ""
+        )
+        for at, text in self._client.scan(JOURNAL_TABLE, start, after=since):
+            row = load_entry(text, at)
             if check is not None:
                 check(row["state"], at.key)
             yield row, len(text)
 
     def place(self, operator: Operator, partition: str) -> str:
-        """Give what the keys of an operator's rows in a partition begin with."""
-        return prefix(self._scribe.pipeline, operator.name, partition)
+        """Return the prefix of the keys of an operator's rows in a partition."""
+        return make_prefix(self._client.pipeline, operator.name, partition)
 
     def _fold(self, base: State, rows: Iterable[tuple[dict[str, Any], int]]) -> State:
         values = base.values
@@ -241,41 +244,41 @@ class Journal:
         return State(_standing(values), numbers[-1][0] if numbers else 0, _recent(numbers))
 
 
-def loaded(text: str, at: Key) -> dict[str, Any]:
+def load_entry(text: str, at: Key) -> dict[str, Any]:
     """Read a row: its number, whether it is full, its state and its time. Raises `DamagedRow`."""
-    return decoded(TABLE, at, text, lambda payload: _checked(payload, at))
+    return decode_row(JOURNAL_TABLE, at, text, lambda payload: _checked(payload, at))
 
 
 def _checked(payload: dict[str, Any], at: Key) -> dict[str, Any]:
-    """See that a row has what every row has, whatever its operator keeps."""
+    """Check the fields that every row has, whatever its operator keeps."""
     row = Fields(payload)
     number = row.integer("number")
     row.flag("full")
     row.number("at")
     row.object("state")
-    if keys.number_of(keys.split(at.key)[-1]) != number:
-        raise Unfit("the field 'number' is not the number in its key")
+    if keys.key_number(keys.split_key(at.key)[-1]) != number:
+        raise Unfit("the field 'number' differs from the number in its key")
     return payload
 
 
 def number_in(at: Key) -> int:
     """Read the number in the key of a row. Raises `DamagedRow`."""
-    return readable(TABLE, at, lambda: keys.number_of(keys.split(at.key)[-1]))
+    return read_row(JOURNAL_TABLE, at, lambda: keys.key_number(keys.split_key(at.key)[-1]))
 
 
 def require_counts(values: Mapping[str, Any], at: str) -> None:
-    """See that a state, or the change of one, has a count for each entity.
+    """Check that a state, or the change of one, has a count for each entity.
 
-    Raises `DamagedRow` with the key, or what the keys of its rows begin with. Here and below values
-    are looked at as columns: there may be a million of them.
+    Raises `DamagedRow` with the key, or the prefix of the keys of its rows. Here and below values
+    are checked as columns: there may be a million of them.
     """
     counts = _there(values)
     if set(map(type, counts)) - {int} or min(counts, default=0) < 0:
-        raise DamagedRow(TABLE, at, "the field 'state' must have a count for each entity")
+        raise DamagedRow(JOURNAL_TABLE, at, "the field 'state' must have a count for each entity")
 
 
 def require_reached(values: Mapping[str, Any], at: str) -> None:
-    """See that a state, or the change of one, has the last id of each entity and its generation,
+    """Check that a state, or the change of one, has the last id of each entity and its generation,
     and perhaps ids above. Raises `DamagedRow`, as above.
     """
     reached = _there(values)
@@ -292,20 +295,20 @@ def require_reached(values: Mapping[str, Any], at: str) -> None:
             fits = kinds <= {int, str} and len(set(map(len, parts))) == 1 and all(parts)
     if not fits:
         what = "the field 'state' must have an id and a generation for each entity"
-        raise DamagedRow(TABLE, at, what)
+        raise DamagedRow(JOURNAL_TABLE, at, what)
 
 
 def _there(values: Mapping[str, Any]) -> Collection[Any]:
-    """Leave out names that were removed, where there are any."""
+    """Return the values without those of removed names."""
     found = values.values()
     return [each for each in found if each is not None] if None in found else found
 
 
 def states_of(rows: Iterable[tuple[Key, str]]) -> dict[str, State]:
-    """Give what stands now, of rows in the order of their keys, by the beginning of their keys."""
+    """Return the current states from rows in key order, by the prefix of their keys."""
     found: dict[str, State] = {}
     for at, text in rows:
-        entry = loaded(text, at)
+        entry = load_entry(text, at)
         place = at.key.rpartition("/")[0] + "/"
         before = found.get(place, State()).values
         values = dict(entry["state"]) if entry["full"] else _applied(before, entry["state"])
@@ -314,17 +317,17 @@ def states_of(rows: Iterable[tuple[Key, str]]) -> dict[str, State]:
 
 
 def sets_in(state: State, place: str) -> EntityIds:
-    """Give the ids of every set in a state whose rows are under `place`. Raises `DamagedRow`."""
+    """Return the ids of every set in a state whose rows are under `place`. Raises `DamagedRow`."""
     sets = [
-        readable(TABLE, place + keys.part(int(name)), partial(EntityIds.from_json, value))
+        read_row(JOURNAL_TABLE, place + keys.part(int(name)), partial(EntityIds.from_json, value))
         for name, value in state.values.items()
         if isinstance(value, dict) and name.isdecimal()
     ]
-    return readable(TABLE, place, partial(EntityIds.union, sets))
+    return read_row(JOURNAL_TABLE, place, partial(EntityIds.union, sets))
 
 
-def updates(pipeline: str, entries: Iterable[Entry]) -> list[Update]:
-    """Give the updates that write entries and drop what they replace, for `complete`."""
+def journal_updates(pipeline: str, entries: Iterable[Entry]) -> list[Update]:
+    """Return the updates that write entries and drop the rows they replace, for `complete`."""
     made: list[Update] = []
     for entry in entries:
         made.append(Put(_key(pipeline, entry, entry.number), entry.dump()))
@@ -333,12 +336,14 @@ def updates(pipeline: str, entries: Iterable[Entry]) -> list[Update]:
 
 
 def _key(pipeline: str, entry: Entry, number: int) -> Key:
-    return key(TABLE, pipeline, entry.operator, entry.partition, number)
+    return make_key(JOURNAL_TABLE, pipeline, entry.operator, entry.partition, number)
 
 
-def _whole(values: dict[str, Any], delta: dict[str, Any] | Written) -> dict[str, Any] | Written:
-    """Give what stands once a delta is applied; its JSON as it is where it names everything."""
-    if not isinstance(delta, Written):
+def _whole(
+    values: dict[str, Any], delta: dict[str, Any] | PreEncoded
+) -> dict[str, Any] | PreEncoded:
+    """Return the state after a delta; the delta's own JSON if it names everything."""
+    if not isinstance(delta, PreEncoded):
         return _standing(_applied(values, delta))
     changes = json.loads(delta.content)
     whole = _standing(_applied(values, changes))
@@ -350,21 +355,21 @@ def _applied(values: dict[str, Any], delta: dict[str, Any]) -> dict[str, Any]:
 
 
 def _standing(values: dict[str, Any]) -> dict[str, Any]:
-    """Leave out the names that were removed."""
+    """Return the values without removed names."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def _recent(numbers: list[tuple[int, bool, int]]) -> tuple[tuple[int, bool, int], ...]:
-    """Leave out what compaction has dropped long ago, so that a process that runs for ever stays
-    small.
+    """Return the numbers without those that compaction dropped long ago, so that the memory of a
+    long-running process does not grow.
     """
     fulls = [at for at, (_, full, _) in enumerate(numbers) if full]
     return tuple(numbers[fulls[-4] :] if len(fulls) >= 4 else numbers)
 
 
 def _droppable(numbers: tuple[tuple[int, bool, int], ...], number: int) -> tuple[int, ...]:
-    """Name the rows older than the newest full snapshot that is at least two minibatches older than
-    `number`.
+    """Return the numbers of the rows that are older than the newest full snapshot which is at least
+    two minibatches older than `number`.
     """
     anchors = [row for row, full, _ in numbers if full and row <= number - 2]
     if not anchors:

@@ -5,7 +5,7 @@ Always true of a key:
   missing one;
 - integers sort as integers: 9 before 10, negatives before both, of any size;
 - no control character, no lone surrogate and no NUL is in it, so that every store can hold it;
-- a text and a number may look alike (`a7` and 7), because a place in a key is always one of them.
+- a text and a number may look alike (`a7` and 7), because each part of a key is always one of them.
   Event ids, which may be either, go through `event`.
 
 A text of more than `TEXT_BYTES_MAX` bytes keeps its beginning and ends in a digest, because indexes
@@ -18,18 +18,18 @@ import hashlib
 import re
 from typing import TYPE_CHECKING
 
-from semel.ledger.store import Key
+from semel.ledger.store.commit import Key
 
 if TYPE_CHECKING:
-    from semel.events.ids import EventID
+    from semel.events import EventID
 
 TEXT_BYTES_MAX = 480
 
-OPEN = "open"
-STREAMS = "streams"
-EVENTS = "events"
-HEADS = "heads"
-PARKED = "parked"
+OPEN_TABLE = "open"
+STREAMS_TABLE = "streams"
+EVENTS_TABLE = "events"
+HEADS_TABLE = "heads"
+PARKED_TABLE = "parked"
 
 _UNSAFE = re.compile(r"[%/\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _ESCAPE = re.compile(r"%(?:u([0-9A-F]{4})|([0-9A-F]{2}))")
@@ -44,15 +44,17 @@ _DIGITS_MAX = 25
 _NINES = str.maketrans("0123456789", "9876543210")
 
 
-def key(table: str, *parts: str | int) -> Key:
-    """Give the key of one row of `table`."""
+def make_key(table: str, *parts: str | int) -> Key:
+    """Return the key of one row of `table`."""
     if not parts:
         raise ValueError(f"a key in {table} has at least one part")
     return Key(table, "/".join(map(part, parts)))
 
 
-def prefix(*parts: str | int) -> str:
-    """Give what all keys below these parts start with, and no other key; below none, all keys."""
+def make_prefix(*parts: str | int) -> str:
+    """Return the prefix of all keys below these parts, and of no other key; of all keys for
+    none.
+    """
     return "".join(part(each) + "/" for each in parts)
 
 
@@ -61,13 +63,13 @@ def part(value: str | int) -> str:
     return _escape(value) if isinstance(value, str) else _number(value)
 
 
-def split(text: str) -> tuple[str, ...]:
-    """Take a key apart; `text_of`, `number_of` and `event_of` read the parts."""
+def split_key(text: str) -> tuple[str, ...]:
+    """Split a key into its parts; `text_of`, `number_of` and `event_of` read them."""
     return tuple(text.split("/"))
 
 
-def text_of(written: str) -> str:
-    """Read a part that was a text. A shortened one cannot be read: ValueError."""
+def key_text(written: str) -> str:
+    """Read a part that was a text. Raises ValueError for a shortened one."""
     if _SHORTENED in written:
         raise ValueError(f"the text {written!r} was too long for a key; see the row's payload")
     if written == _EMPTY:
@@ -80,7 +82,7 @@ def is_text(written: str) -> bool:
     return _SHORTENED not in written
 
 
-def number_of(written: str) -> int:
+def key_number(written: str) -> int:
     """Read a part that was a number."""
     length, rest = written[0], written[1:]
     if length in "zA":  # skip the number of digits: its own letter says how long it is
@@ -96,9 +98,9 @@ def event(id_: EventID) -> str:
     return _element(id_)
 
 
-def event_of(written: str) -> EventID:
+def key_event(written: str) -> EventID:
     """Read a part that was an event id."""
-    text = text_of(written)
+    text = key_text(written)
     if text.startswith("("):
         return tuple(_read(each.replace(",,", ",")) for each in _ELEMENT.findall(text[1:-1]))
     return _read(text)
@@ -107,7 +109,7 @@ def event_of(written: str) -> EventID:
 def _escape(text: str) -> str:
     if not text:
         return _EMPTY
-    escaped = _UNSAFE.sub(_escaped, text)
+    escaped = _UNSAFE.sub(_percent_code, text)
     written = escaped.encode()
     if len(written) <= TEXT_BYTES_MAX:
         return escaped
@@ -115,7 +117,7 @@ def _escape(text: str) -> str:
     return written[: TEXT_BYTES_MAX // 2].decode(errors="ignore") + _SHORTENED + digest
 
 
-def _escaped(found: re.Match[str]) -> str:
+def _percent_code(found: re.Match[str]) -> str:
     code = ord(found[0])
     return f"%{code:02X}" if code < 0x100 else f"%u{code:04X}"
 
@@ -135,4 +137,4 @@ def _element(id_: int | str) -> str:
 
 
 def _read(element: str) -> int | str:
-    return element[1:] if element.startswith("'") else number_of(element)
+    return element[1:] if element.startswith("'") else key_number(element)

@@ -4,8 +4,9 @@ Always true of a payload:
 - equal values make equal text: keys are sorted, separators compact;
 - it is text that every store takes: NUL and lone surrogates are written as escapes, and all other
   characters as they are;
-- what is put in comes out: over `EXPANDED_BYTES_MAX`, packed sets of ids aside, it is compressed,
-  and `load` expands it again; packed sets stay so until `EntityIds.from_json` reads them.
+- `load` returns what `dump` was given: above `EXPANDED_BYTES_MAX`, without packed sets of ids, it
+  is compressed, and `load` expands it; packed sets stay packed until `EntityIds.from_json` reads
+  them.
 
 Compressors differ between machines: let `Equals` require the text that was read, not a new one.
 """
@@ -21,8 +22,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, cast
 
-from semel.events.values import ArrowValue
-from semel.events.written import Written, canonical, compressed
+from semel.events.encoding import ArrowValue, PreEncoded, canonical, compressed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,15 +32,15 @@ DEFLATED_BYTES_MIN = 4 * 1024
 
 _COMPRESSED = "z"
 _MARK = secrets.token_hex(16)
-"""Stands for a text that is there already while the rest is written; nobody else can say it."""
+"""Stands for an encoded part while the rest is encoded; random, so that no value equals it."""
 
 
 WORDS_MAX = 2_000
-"""How many characters of a reason are kept: an exception may have said 50 MB."""
+"""How many characters of a reason are kept: the text of an exception may have 50 MB."""
 
 
 def _cut(text: str) -> str:
-    """Give the beginning of a reason, and how much more there was."""
+    """Return the beginning of a reason, and how much was cut."""
     if len(text) <= WORDS_MAX:
         return text
     left = f"... ({len(text) - WORDS_MAX} more characters)"
@@ -48,7 +48,7 @@ def _cut(text: str) -> str:
 
 
 def cut_fields(row: Any, *names: str) -> None:
-    """Cut what people and destinations say, wherever it enters the ledger."""
+    """Cut texts of people and destinations to `WORDS_MAX` where they enter the ledger."""
     for name in names:
         text = getattr(row, name)
         if text is not None and len(text) > WORDS_MAX:
@@ -56,7 +56,7 @@ def cut_fields(row: Any, *names: str) -> None:
 
 
 def dump(value: Mapping[str, Any]) -> str:
-    """Write a payload. What JSON has no word for is a ValueError or TypeError: `encode_value`."""
+    """Write a payload. Raises ValueError or TypeError for values without a JSON form."""
     parts = _parts(value)
     # A value that looks like a compressed one is compressed too, so that `load` never has to guess.
     if sum(map(_loose, parts)) <= EXPANDED_BYTES_MAX and value.keys() != {_COMPRESSED}:
@@ -78,7 +78,7 @@ def load(text: str) -> dict[str, Any]:
 
 def _loaded(text: str) -> dict[str, Any]:
     if not text.isascii():
-        text.encode()  # a store gives bytes that are not UTF-8 as lone surrogates
+        text.encode()  # a store returns bytes that are not UTF-8 as lone surrogates
     value = _DECODER.decode(text)
     if not isinstance(value, dict):
         raise TypeError("a payload is a JSON object")
@@ -93,9 +93,9 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
 def encode_value(value: Any) -> Any:
-    """Turn the value of a column into what JSON can hold; only the name of a time zone is lost.
+    """Turn the value of a column into a JSON value; only the name of a time zone is lost.
 
-    What JSON has no word for becomes an object of one key that starts with `$`. Raises TypeError
+    A value without a JSON form becomes an object of one key that starts with `$`. Raises TypeError
     for a type that no column has.
     """
     if value is None or isinstance(value, (str, bool)):
@@ -113,7 +113,7 @@ def encode_value(value: Any) -> Any:
 
 
 def decode_value(value: Any) -> Any:
-    """Turn what `encode_value` gave back into the value."""
+    """Turn the result of `encode_value` back into the value."""
     if isinstance(value, list):
         return [decode_value(each) for each in value]
     if not isinstance(value, dict):
@@ -124,41 +124,41 @@ def decode_value(value: Any) -> Any:
     return {name: decode_value(each) for name, each in value.items()}
 
 
-def _parts(value: Mapping[str, Any]) -> list[bytes | Written]:
-    """The text of a payload in parts: what is written anew, and between it what is ready."""
-    ready: list[Written] = []
+def _parts(value: Mapping[str, Any]) -> list[bytes | PreEncoded]:
+    """Return the text of a payload in parts: newly encoded ones, and between them ready ones."""
+    ready: list[PreEncoded] = []
 
     def default(each: object) -> str:
-        if not isinstance(each, Written):
+        if not isinstance(each, PreEncoded):
             raise TypeError(f"a value of type {type(each).__name__} has no form in JSON")
         ready.append(each)
         return _MARK
 
-    anew = canonical(dict(value), default).encode().split(f'"{_MARK}"'.encode())
-    parts: list[bytes | Written] = [anew[0]]
-    for each, rest in zip(ready, anew[1:], strict=True):
+    encoded = canonical(dict(value), default).encode().split(f'"{_MARK}"'.encode())
+    parts: list[bytes | PreEncoded] = [encoded[0]]
+    for each, rest in zip(ready, encoded[1:], strict=True):
         parts += [each, rest]
     return parts
 
 
-def _larger(parts: list[bytes | Written]) -> list[bytes | Written]:
-    """The parts with small ones put together: only a large one is worth a stream of its own."""
-    made: list[bytes | Written] = [b""]
+def _larger(parts: list[bytes | PreEncoded]) -> list[bytes | PreEncoded]:
+    """Return the parts with small ones joined: only a large one is worth a stream of its own."""
+    made: list[bytes | PreEncoded] = [b""]
     for part in parts:
-        if isinstance(part, Written) and len(part) >= DEFLATED_BYTES_MIN:
+        if isinstance(part, PreEncoded) and len(part) >= DEFLATED_BYTES_MIN:
             made += [part, b""]
         else:
             made[-1] = _content(made[-1]) + _content(part)
     return made
 
 
-def _loose(part: bytes | Written) -> int:
-    """How much of a part compressing would make smaller."""
-    return 0 if isinstance(part, Written) and part.dense else len(part)
+def _loose(part: bytes | PreEncoded) -> int:
+    """Return how many bytes of a part compression would reduce."""
+    return 0 if isinstance(part, PreEncoded) and part.dense else len(part)
 
 
-def _content(part: bytes | Written) -> bytes:
-    return part.content if isinstance(part, Written) else part
+def _content(part: bytes | PreEncoded) -> bytes:
+    return part.content if isinstance(part, PreEncoded) else part
 
 
 def _is_tagged(value: dict[Any, Any]) -> bool:

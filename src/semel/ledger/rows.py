@@ -1,7 +1,7 @@
-"""The rows of the ledger as values: what stands in each payload, and how it is written as JSON.
+"""The rows of the ledger as values: the fields of each payload, and their JSON.
 
-A row is compared by its text, so `dump` of a loaded row gives the text it was loaded from. `load`
-takes the key too, for its error: `DamagedRow` where a field is missing or not what it has to be.
+A row is compared by its text, so `dump` of a loaded row returns the text it was loaded from. `load`
+takes the key too, for its error: `DamagedRow` if a field is missing or has a wrong value.
 """
 
 from __future__ import annotations
@@ -10,21 +10,20 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from semel.events import EntityIds
-from semel.events.ids import Attempt, EventID, Minibatch
+from semel.events import Attempt, EntityIds, EventID, Minibatch
 from semel.ledger import payloads
-from semel.ledger.damage import Fields, Unfit, decoded, integer, pair
-from semel.ledger.keys import EVENTS, HEADS, OPEN, PARKED, STREAMS
-from semel.ledger.processes import Process
+from semel.ledger.damage import Fields, Unfit, decode_row, integer, pair
+from semel.ledger.keys import EVENTS_TABLE, HEADS_TABLE, OPEN_TABLE, PARKED_TABLE, STREAMS_TABLE
 from semel.protocol import Fault, Judgement, ParkedState, PartitionState, SpanState
 
 if TYPE_CHECKING:
-    from semel.ledger.store import Key
+    from semel.ledger.store.commit import Key
+    from semel.runtime import Process
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What a person decided about a divergence, who and why; it waits for the next open."""
+    """A person's decision about a divergence, with name and reason; the next open acts on it."""
 
     decision: Judgement
     by: str
@@ -37,32 +36,32 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class OpenRow:
-    """Which minibatch is open, for which run. Every write of a task requires it as it stands.
+    """The open minibatch and its run. Every write of a task requires this row unchanged.
 
     Attributes:
         serial: the ledger's own number of the minibatch, increasing across generations.
         query: Spark's query id, from the checkpoint.
-        partitions: N, over how many of them entities are spread; None with position identity.
+        partitions: N, over which entities are spread; None with position identity.
         blocked: the sinks for which an entity is blocked, so that new partitions read heads too.
         complete: whether the driver has completed it; no task may act on it any more.
-        version: how often the row was written: no two texts of it are ever the same.
-        newest: where an older copy of the checkpoint was restored: batch and serial of the
-            minibatch after this one, and whether it is complete.
+        version: how often the row was written, so that no two texts of it are ever the same.
+        newest: if an older copy of the checkpoint was restored: batch and serial of the minibatch
+            after this one, and whether it is complete.
         again: whether this minibatch was complete before and is only counted.
         since: when the generation began.
-        judged: what a person said of this minibatch; gone with the open that acts on it.
-        settled: whether a person said that it stands as recorded: nothing of it is run again.
-        continues: whether the generation goes on where the one before stood, because a person said
-            so: no checkpoint was lost.
+        judged: a person's decision about this minibatch; removed by the open that acts on it.
+        settled: whether a person decided that it stays as recorded: no task runs again.
+        continues: whether the generation continues the one before because of a person's decision:
+            no checkpoint was lost.
         compared: whether the driver has compared the start of the generation with the ledger.
-        sources: Kafka's id of each topic that was ever read, where it could be asked.
+        sources: Kafka's id of each topic that was ever read, if it could be asked.
         accepted: whether a person accepted, in this generation, that its input does not continue
             where the ledger stood.
-        lost: of a generation that continues another: in which the checkpoint was last lost.
-        first: the serial of the first minibatch after the last lost checkpoint; 0 where none was
-            lost, or by a version that did not write it.
+        lost: if the generation continues another: the one in which the checkpoint was last lost.
+        first: the serial of the first minibatch after the last lost checkpoint; 0 if none was lost,
+            or an older version wrote the row.
         inputs: the position of each input after the last complete minibatch, as Spark writes it;
-            empty where it is not known, or by a version that did not write it.
+            empty if it is not known, or an older version wrote the row.
     """
 
     run: int
@@ -88,11 +87,11 @@ class OpenRow:
 
     @property
     def began(self) -> int:
-        """The generation that began with the last lost checkpoint, 1 where none was ever lost."""
+        """The generation that began with the last lost checkpoint, 1 if none was ever lost."""
         return self.lost or (1 if self.continues else self.minibatch.generation)
 
     def dump(self) -> str:
-        """Give the payload."""
+        """Return the payload."""
         return payloads.dump(
             {
                 "run": self.run,
@@ -122,7 +121,7 @@ class OpenRow:
     @classmethod
     def load(cls, text: str, at: Key | None = None) -> OpenRow:
         """Read it back."""
-        return decoded(OPEN, at, text, cls._of)
+        return decode_row(OPEN_TABLE, at, text, cls._of)
 
     @classmethod
     def _of(cls, payload: dict[str, Any]) -> OpenRow:
@@ -151,13 +150,13 @@ class OpenRow:
         )
 
     def reached(self) -> tuple[int, int, bool]:
-        """Give batch, serial and completeness of the newest minibatch, this one or the next."""
+        """Return batch, serial and completeness of the newest minibatch, this one or the next."""
         return self.newest or (self.minibatch.batch, self.serial, self.complete or self.again)
 
 
 @dataclass(frozen=True, slots=True)
-class StreamRow:
-    """One partition of one minibatch: who has it, and once complete, what it held.
+class PartitionRow:
+    """One partition of one minibatch: the attempt that has it, and once complete, its content.
 
     Attributes:
         taken: whether this attempt took it over from another.
@@ -167,10 +166,10 @@ class StreamRow:
         done: events at the start that a complete row already covered (position identity).
         first: the sort key of the first event; before complete with position identity only.
         location: the destination's place for exactly these events; removed with complete.
-        dropped: whether a person said that none of it counts: it is only numbered past.
-        placed: what the destination told of the place, once complete; None where it has none.
-        columns: the type of each column, in their order; None where there are too many of them.
-        stage: the second stage that gets what was placed; None where there is none.
+        dropped: whether a person decided that none of it counts: its numbers are skipped.
+        placed: what the destination returned about the location, once complete; None if it has
+        none. columns: the type of each column, in their order; None if there are too many.
+        stage: the second stage that gets the placed events; None if there is none.
     """
 
     partition: str
@@ -196,7 +195,7 @@ class StreamRow:
     stage: str | None = None
 
     def dump(self) -> str:
-        """Give the payload."""
+        """Return the payload."""
         return payloads.dump(
             {
                 "partition": self.partition,
@@ -224,18 +223,18 @@ class StreamRow:
         )
 
     @classmethod
-    def load(cls, text: str, at: Key | None = None) -> StreamRow:
+    def load(cls, text: str, at: Key | None = None) -> PartitionRow:
         """Read it back."""
-        return decoded(STREAMS, at, text, cls._of)
+        return decode_row(STREAMS_TABLE, at, text, cls._of)
 
     @classmethod
-    def _of(cls, payload: dict[str, Any]) -> StreamRow:
+    def _of(cls, payload: dict[str, Any]) -> PartitionRow:
         row = Fields(payload)
         return cls(
             partition=row.text("partition"),
             state=row.choice("state", PartitionState),
             attempt=_attempt(row),
-            process=Process.from_json(row.object("process")),
+            process=row.process("process"),
             task=row.integer("task"),
             osn=row.integer("osn"),
             lease_s=row.number("lease"),
@@ -261,11 +260,11 @@ class SpanRow:
     """A run of chunks that may have been sent, or surely have been.
 
     Attributes:
-        chunks: their ranges [start, stop) of the order; settled neighbours are told as one range.
+        chunks: their ranges [start, stop) of the order; settled neighbours become one range.
         ids: of all events, a set for each of the chunks.
         running: the digest of the partition from its start to the span's end.
         handled: of those among them that are not sent from here: parked, or delivered before.
-        tries: how many attempts repeated it and got no answer (REPEATABLE); 0: nobody counted.
+        tries: how many attempts repeated it and got no answer (REPEATABLE); 0 if not counted.
     """
 
     number: int
@@ -290,7 +289,7 @@ class SpanRow:
         return self.chunks[-1][1]
 
     def dump(self) -> str:
-        """Give the payload."""
+        """Return the payload."""
         return payloads.dump(
             {
                 "number": self.number,
@@ -309,7 +308,7 @@ class SpanRow:
     @classmethod
     def load(cls, text: str, at: Key | None = None) -> SpanRow:
         """Read it back."""
-        return decoded(EVENTS, at, text, cls._of)
+        return decode_row(EVENTS_TABLE, at, text, cls._of)
 
     @classmethod
     def _of(cls, payload: dict[str, Any]) -> SpanRow:
@@ -333,17 +332,17 @@ class SpanRow:
 
 @dataclass(frozen=True, slots=True)
 class ParkedRow:
-    """An event kept with its payload, out of the way of the stream.
+    """An event that is kept with its payload, beside the stream.
 
     Attributes:
-        value: the event's columns; None when it was in doubt before a new generation began and has
-            not come again yet.
+        value: the event's columns; None if it was in doubt before a new generation began and has
+            not arrived again yet.
         blocks: whether later events of its entity wait for it.
-        doubted: whether it was ever in doubt: it may have arrived although nobody said so.
+        doubted: whether it was ever in doubt: it may have arrived without being recorded.
         attempts: how often it was tried since it was parked.
-        shown: the entity as a sink sees it, where it was not known yet when the row was made.
+        shown: the entity as a sink sees it, if it was not known when the row was written.
         fault: how a call for it failed without a known outcome, if one did; one for each call.
-        trace: the traceback of that, where it is the first of its kind.
+        trace: the traceback of that, if it is the first of its kind.
     """
 
     entity: str
@@ -371,7 +370,7 @@ class ParkedRow:
         payloads.cut_fields(self, "why", "by", "reason")
 
     def dump(self) -> str:
-        """Give the payload."""
+        """Return the payload."""
         return payloads.dump(
             {
                 "entity": self.entity,
@@ -400,7 +399,7 @@ class ParkedRow:
     @classmethod
     def load(cls, text: str, at: Key | None = None) -> ParkedRow:
         """Read it back."""
-        return decoded(PARKED, at, text, cls._of)
+        return decode_row(PARKED_TABLE, at, text, cls._of)
 
     @classmethod
     def _of(cls, payload: dict[str, Any]) -> ParkedRow:
@@ -431,8 +430,8 @@ class ParkedRow:
 
 @dataclass(frozen=True, slots=True)
 class HeadRow:
-    """An entity that is blocked. Whoever parks behind, drains or unblocks it requires it as it
-    stands; its origin is the event that made it, so that no two heads ever have the same text.
+    """A blocked entity. Parking behind it, draining and unblocking it require the row unchanged;
+    its origin is the event that created it, so that no two heads ever have the same text.
     """
 
     entity: str
@@ -442,7 +441,7 @@ class HeadRow:
     origin: str = ""
 
     def dump(self) -> str:
-        """Give the payload."""
+        """Return the payload."""
         return payloads.dump(
             {
                 name: getattr(self, name)
@@ -453,7 +452,7 @@ class HeadRow:
     @classmethod
     def load(cls, text: str, at: Key | None = None) -> HeadRow:
         """Read it back."""
-        return decoded(HEADS, at, text, cls._of)
+        return decode_row(HEADS_TABLE, at, text, cls._of)
 
     @classmethod
     def _of(cls, payload: dict[str, Any]) -> HeadRow:
@@ -468,7 +467,7 @@ class HeadRow:
 
 
 def _attempt(row: Fields) -> Attempt:
-    """Give the attempt of a row; the driver acts as a task below every task (-1)."""
+    """Return the attempt of a row; the driver acts as task -1, below every task."""
     return Attempt(*row.pair("attempt", -1))
 
 
@@ -484,7 +483,7 @@ def _judged(row: Fields) -> Judged:
 
 
 def _require_chunks(chunks: tuple[tuple[int, int], ...], ids: tuple[EntityIds, ...]) -> None:
-    """A span has chunks that follow each other, none is empty, and each has its ids."""
+    """Check that chunks follow each other, that none is empty, and that each has its ids."""
     if not chunks or len(chunks) != len(ids):
         raise Unfit("the fields 'chunks' and 'ids' must be of one length, and not empty")
     meet = all(one[1] == other[0] for one, other in pairwise(chunks))

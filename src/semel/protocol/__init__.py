@@ -1,9 +1,17 @@
-"""What to do: states, capabilities and the RESUME table, which decides and never acts."""
+"""The states, capabilities and RESUME table of the protocol: it decides and never acts."""
 
 from semel.protocol.capabilities import Capability, DoubtWord, OnDoubt, OnReject, RejectWord
 from semel.protocol.resume import DOUBT, IMPOSSIBLE, RESUME, Action, DoubtRule, Remedy, Rule
-from semel.protocol.sequence import Outstanding, outstanding
-from semel.protocol.states import Fault, Found, Judgement, ParkedState, PartitionState, SpanState
+from semel.protocol.states import (
+    Fault,
+    Found,
+    Judgement,
+    Outstanding,
+    ParkedState,
+    PartitionState,
+    SpanState,
+    outstanding,
+)
 
 __all__ = [
     "DOUBT",

@@ -1,4 +1,4 @@
-"""What a destination can do, and what the user wants done where it can do nothing.
+"""What a destination can do, and the user's policies for events in doubt or rejected.
 
 A capability is claimed by the sink's author, never defaulted, and proved by the contract suite.
 """
@@ -10,17 +10,17 @@ from typing import Literal
 
 
 class Capability(StrEnum):
-    """What a destination can do for us; the first four are exact after any crash."""
+    """What a destination can do; the first four are exact after any crash."""
 
-    TRANSACTIONAL = "transactional"  # commits our progress row together with the effect
-    SEQUENCED = "sequenced"  # tells the last OSN of its log, refuses a replaced writer
+    TRANSACTIONAL = "transactional"  # commits semel's progress row together with the effect
+    SEQUENCED = "sequenced"  # reports the last OSN of its log, refuses a replaced writer
     REPEATABLE = "repeatable"  # absorbs a repeat that carries the same key, for a stated time
-    PROBING = "probing"  # tells whether a chunk arrived
-    OPAQUE = "opaque"  # nothing of that
+    PROBING = "probing"  # reports whether a chunk arrived
+    OPAQUE = "opaque"  # none of these
 
     @property
     def records_intents(self) -> bool:
-        """Whether the ledger must hear of a chunk before it is sent."""
+        """Whether a chunk must be recorded in the ledger before it is sent."""
         return self not in (Capability.TRANSACTIONAL, Capability.SEQUENCED)
 
     @property
@@ -30,13 +30,13 @@ class Capability(StrEnum):
 
 
 class OnDoubt(StrEnum):
-    """What becomes of an event that may have arrived, when nobody can be asked."""
+    """What happens to an event that may have arrived, when the destination cannot be asked."""
 
-    HOLD = "hold"  # park it, block its entity, go on with the others
+    HOLD = "hold"  # park it, block its entity, continue with the others
     RESEND = "resend"  # send it again: it may arrive twice
-    SKIP = "skip"  # record it and go on: it may never arrive
+    SKIP = "skip"  # record it and continue: it may never arrive
     STOP = "stop"  # park it and stop the pipeline until a person has decided
-    PROBE = "probe"  # ask a function of the user's
+    PROBE = "probe"  # call the user's function
 
 
 DoubtWord = Literal["hold", "resend", "skip", "stop", "probe"]
@@ -44,10 +44,10 @@ DoubtWord = Literal["hold", "resend", "skip", "stop", "probe"]
 
 
 class OnReject(StrEnum):
-    """What becomes of the entity of an event that was rejected and parked as a dead letter."""
+    """What happens to the entity of an event that was rejected and parked as a dead letter."""
 
-    PARK = "park"  # the entity goes on
-    BLOCK = "block"  # its followers wait
+    PARK = "park"  # the entity continues
+    BLOCK = "block"  # the entity's later events wait
 
 
 RejectWord = Literal["park", "block"]

@@ -1,10 +1,9 @@
-"""The RESUME table: what an attempt does about what it found.
+"""The RESUME table: what an attempt does for each state it finds.
 
 Always true:
-- every pair of what was found and what the destination can do has one rule, or a reason why it
-  cannot occur;
-- nothing is sent that may have been sent, unless the destination absorbs, tells or refuses it, or a
-  policy said so.
+- every pair of a found state and a capability has one rule, or a reason why it cannot occur;
+- nothing that may have been sent is sent again, unless the destination absorbs the repeat, reports
+  the outcome or refuses it, or a policy allows it.
 """
 
 from __future__ import annotations
@@ -17,21 +16,17 @@ from semel.protocol.states import Found
 
 
 class Action(StrEnum):
-    """What an attempt does about a partition or a span."""
+    """What an attempt does with a partition or a span."""
 
     DELIVER = "deliver"  # never sent: send it, intent first where intents are recorded
     COUNT = "count"  # deliver nothing; count and digest, and let the driver compare
-    READ_SPANS = "read spans"  # look at the recorded spans, one rule for each
-    ASK_PROGRESS = (
-        "ask progress"  # fence the progress row in the destination, then ask what is done
-    )
+    READ_SPANS = "read spans"  # read the recorded spans and apply a rule to each
+    ASK_PROGRESS = "ask progress"  # fence the destination's progress row, then ask what is done
     ASK_TAIL = "ask tail"  # take the log's epoch, then ask for its last OSN
-    SKIP = "skip"  # delivered, parked or dropped before: not again
-    REPEAT = "repeat"  # the same cut under the same key, once more
-    ASK_ARRIVED = (
-        "ask arrived"  # wait until no call can be in flight, then ask for each chunk's key
-    )
-    DOUBT = "doubt"  # nobody can be asked: the policy decides
+    SKIP = "skip"  # already delivered, parked or dropped
+    REPEAT = "repeat"  # send the same cut again under the same key
+    ASK_ARRIVED = "ask arrived"  # wait until no call can be in flight, then ask for each key
+    DOUBT = "doubt"  # the destination cannot be asked: the policy decides
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +107,18 @@ IMPOSSIBLE: dict[tuple[Found, Capability], str] = {
 
 
 class Remedy(StrEnum):
-    """What becomes of an event in doubt."""
+    """What happens to an event in doubt."""
 
     PARK = "park"  # held, its entity blocked
-    SEND = "send"  # once more
+    SEND = "send"  # sent again
     PASS = "pass"  # recorded, never sent again
     PARK_AND_STOP = "park and stop"
-    ASK = "ask"  # the user's function says arrived, not arrived, or unknown (then it is parked)
+    ASK = "ask"  # the user's function returns arrived, not arrived, or unknown (then it is parked)
 
 
 @dataclass(frozen=True, slots=True)
 class DoubtRule:
-    """The remedy of a policy, and whether a zombie's last call must be waited out first."""
+    """The remedy of a policy, and whether to wait first until a zombie's last call has ended."""
 
     remedy: Remedy
     waits: bool

@@ -1,7 +1,15 @@
-"""The states that rows of the ledger can be in, and what an attempt can find when it comes."""
+"""The states of ledger rows, what an attempt can find, and what a replay suppresses.
+
+C is the last OSN transmitted, L the last OSN of the last complete minibatch:
+- C = L: nothing of the minibatch was sent;
+- C > L: L+1..C are suppressed;
+- C < L: the destination lost events that it had acknowledged, or it is another destination; C+1..L
+  cannot be supplied from this minibatch.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -24,9 +32,9 @@ class ParkedState(StrEnum):
 
     HELD = "held"  # in doubt; a person decides
     REJECTED = "rejected"  # a dead letter
-    WAITING = "waiting"  # behind an event of its entity
-    RESEND = "resend"  # to be sent again, nobody has claimed it
-    SENDING = "sending"  # somebody claimed it and may be sending
+    WAITING = "waiting"  # behind another event of its entity
+    RESEND = "resend"  # to be sent again, not claimed yet
+    SENDING = "sending"  # claimed, and may be in the middle of a send
     DELIVERED = "delivered"
     DISCARDED = "discarded"
     SKIPPED = "skipped"  # in doubt, and policy `skip` dropped it
@@ -35,12 +43,12 @@ class ParkedState(StrEnum):
 
     @property
     def final(self) -> bool:
-        """Whether nothing will ever happen to the event any more."""
+        """Whether nothing more can happen to the event."""
         return self in _FINAL
 
     @property
     def only_marks(self) -> bool:
-        """Whether the row only says that there was a doubt: the event itself is on its way."""
+        """Whether the row only records that there was a doubt: the event itself is on its way."""
         return self in (ParkedState.RESENT, ParkedState.LATE)
 
 
@@ -56,26 +64,42 @@ _FINAL = frozenset(
 
 
 class Fault(StrEnum):
-    """Why a call for a parked event had no known outcome, where it was this project's own call."""
+    """Why a call for a parked event had no known outcome, if it was semel's own call."""
 
-    CALL = "call"  # no answer, or an error that nobody classified
-    CODE = "code"  # a programming error of the sink
+    CALL = "call"  # no answer, or an unclassified error
+    CODE = "code"  # a programming error in the sink
 
 
 class Judgement(StrEnum):
-    """What a person says of a minibatch whose replay has other content than what is recorded."""
+    """A person's decision about a minibatch whose replay differs from the recorded content."""
 
-    AS_RECORDED = "as-recorded"  # what was delivered stands; the replay adds what it has beyond it
-    AS_REPLAYED = "as-replayed"  # everything that the replay gives is delivered, all of it anew
+    AS_RECORDED = "as-recorded"  # delivered events stand; the replay adds the events beyond them
+    AS_REPLAYED = "as-replayed"  # everything that the replay produces is delivered again
 
 
 class Found(StrEnum):
-    """What an attempt finds: of the partition as a whole, or of one recorded span of it."""
+    """What an attempt finds: for the partition as a whole, or for one of its recorded spans."""
 
-    NEW = "new"  # this very attempt inserted the row
+    NEW = "new"  # this attempt inserted the row
     COMPLETE = "complete"
-    PENDING = "pending"  # everything else: an earlier attempt came this far or further
+    PENDING = "pending"  # otherwise: an earlier attempt got at least this far
     SETTLED = "settled"  # a span of a pending partition
     INTENDED = "intended"  # a span of a pending partition
     EXPIRED = "expired"  # intended longer ago than the destination remembers keys
     UNRECORDED = "unrecorded"  # events of a pending partition beyond its last recorded span
+
+
+@dataclass(frozen=True, slots=True)
+class Outstanding:
+    """How many of the events L+1..L+n are there, and how many acknowledged ones are gone."""
+
+    suppressed: int
+    gone: int
+
+
+def outstanding(last_complete: int, last_transmitted: int) -> Outstanding:
+    """Return what a replay suppresses, given L and C."""
+    return Outstanding(
+        suppressed=max(0, last_transmitted - last_complete),
+        gone=max(0, last_complete - last_transmitted),
+    )

@@ -1,16 +1,25 @@
-"""Where it goes: what a sink and a session are, and the sinks that come with semel."""
+"""The sinks that come with semel, and what a sink of your own is made of."""
+
+# `__all__` is public. The other names are for the rooms of semel, and may change.
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from semel.events import Chunk
 from semel.protocol import Capability, OnDoubt, OnReject
+from semel.sinks.callables import Unclassified as Unclassified
+from semel.sinks.callables import checked_session as checked_session
+from semel.sinks.callables import is_programming as is_programming
+from semel.sinks.callables import left_to_run as left_to_run
 from semel.sinks.function import Function, sink
 from semel.sinks.progress import Progress, Tail
+from semel.sinks.progress import lost as lost
 from semel.sinks.retry import Retry
 from semel.sinks.sink import (
     DELIVERED,
     AnySession,
+    Ended,
+    EndedPart,
     ProbingSession,
     Receipt,
     SequencedSession,
@@ -20,26 +29,37 @@ from semel.sinks.sink import (
     TransactionalSession,
     WholeSession,
 )
+from semel.sinks.validation import checked_words as checked_words
 
 if TYPE_CHECKING:
-    from semel.sinks.files import Files
-    from semel.sinks.http import Http
+    from semel.sinks.files import Files, Loader, Manifest
+    from semel.sinks.http import Basic, Bearer, Certificate, Http
     from semel.sinks.kafka import Kafka
-    from semel.sinks.postgres import Postgres
+    from semel.sinks.kafka.topics import Topics as Topics
+    from semel.sinks.postgres import Postgres, PostgresLoad
     from semel.sinks.redis import Redis
 
+# Public. The other names that are imported here are for other rooms of semel, and may change.
 __all__ = [
     "DELIVERED",
     "AnySession",
+    "Basic",
+    "Bearer",
     "Capability",
+    "Certificate",
     "Chunk",
+    "Ended",
+    "EndedPart",
     "Files",
     "Function",
     "Http",
     "Kafka",
+    "Loader",
+    "Manifest",
     "OnDoubt",
     "OnReject",
     "Postgres",
+    "PostgresLoad",
     "ProbingSession",
     "Progress",
     "Receipt",
@@ -55,18 +75,25 @@ __all__ = [
     "sink",
 ]
 
-# Imported when first asked for: a worker starts with the sink that it needs.
+# Imported at the first access: a worker loads only the sink that it needs.
 _HOMES = {
+    "Basic": "semel.sinks.http",
+    "Bearer": "semel.sinks.http",
+    "Certificate": "semel.sinks.http",
     "Files": "semel.sinks.files",
     "Http": "semel.sinks.http",
     "Kafka": "semel.sinks.kafka",
+    "Loader": "semel.sinks.files",
+    "Manifest": "semel.sinks.files",
     "Postgres": "semel.sinks.postgres",
+    "PostgresLoad": "semel.sinks.postgres",
     "Redis": "semel.sinks.redis",
+    "Topics": "semel.sinks.kafka.topics",
 }
 
 
 def __getattr__(name: str) -> object:
-    """Import the sink that a name stands for."""
+    """Import a sink by its public name."""
     if name not in _HOMES:
         raise AttributeError(f"module 'semel.sinks' has no attribute {name!r}")
     found: object = getattr(import_module(_HOMES[name]), name)
@@ -75,5 +102,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Name what there is, imported or not."""
+    """List all public names, imported or not."""
     return sorted({*globals(), *__all__})

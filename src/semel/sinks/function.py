@@ -1,7 +1,7 @@
-"""A Python function as a sink: one event, or one Arrow batch, at a call (OPAQUE).
+"""A Python function as a sink: called with one event, or with one Arrow batch (OPAQUE).
 
-Nothing is known of what the function does, so nothing is assumed: an exception that is not
-`NotDelivered` or `Rejected` means that the event may have arrived.
+semel knows nothing of what the function does: an exception other than `NotDelivered` and `Rejected`
+means that the event may have arrived.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from semel.errors import (
     OutcomeUnknown,
 )
 from semel.protocol import Capability, OnDoubt
-from semel.sinks.settings import require_words
+from semel.sinks.callables import Unclassified, left_to_run, runs_nothing
 from semel.sinks.sink import DELIVERED, Receipt, Session, Sink, Target
-from semel.sinks.unclassified import Unclassified
-from semel.sinks.unrun import left_to_run, runs_nothing
+from semel.sinks.validation import require_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,9 +31,9 @@ if TYPE_CHECKING:
     from semel.protocol import OnReject, RejectWord
     from semel.sinks.files.manifests import Manifest
     from semel.sinks.retry import Retry
-    from semel.sinks.settings import Doubt
+    from semel.sinks.validation import Doubt
 
-    Effect = Callable[[Event], object] | Callable[[Manifest], object]
+    EventFunction = Callable[[Event], object] | Callable[[Manifest], object]
 
 _P = ParamSpec("_P")
 
@@ -53,37 +52,44 @@ class Function(Sink):
     def __post_init__(self) -> None:
         if not callable(self.function):
             kind = type(self.function).__name__
-            raise ConfigurationError(
-                f"sink {self.name!r}: what is given, a {kind}, cannot be called"
-            )
+            raise ConfigurationError(f"sink {self.name!r}: function must be callable, got {kind}")
         if runs_nothing(self.function):
             raise ConfigurationError(
                 f"sink {self.name!r}: the function is `async def` or has a `yield`, so a call "
-                "would send nothing. Make it an ordinary function that waits for its answer"
+                "would send nothing. Make it an ordinary function that waits for its result"
             )
         if not _takes_one(self.function):
             what = "an Arrow batch" if self.batches else "an event"
             raise ConfigurationError(
-                f"sink {self.name!r}: the function is called with {what} and nothing else; let it "
-                "take one argument"
+                f"sink {self.name!r}: the function is called with {what} and nothing else, but it "
+                "does not take exactly one argument. Change its parameters"
             )
         if type(self.window) is not int or self.window < 1:
             raise ConfigurationError(
-                f"sink {self.name!r}: window={self.window!r} must be an integer: the window is at "
-                "least one event"
+                f"sink {self.name!r}: window must be an integer of at least 1, got {self.window!r}"
             )
         if (self.on_doubt is OnDoubt.PROBE) != (self.probe is not None):
             raise ConfigurationError(
-                f"sink {self.name!r}: on_doubt='probe' and a probe function go together; pass "
-                "on_doubt=your_function"
+                f"sink {self.name!r}: on_doubt='probe' needs a probe function, and a probe "
+                "function needs on_doubt='probe'; pass on_doubt=your_function"
             )
         object.__setattr__(self, "chunk_rows", self.window)
         object.__setattr__(self, "span_chunks", 1)
 
     @property
     def capability(self) -> Capability:
-        """OPAQUE: a function says nothing of what it does."""
+        """OPAQUE: semel knows nothing of what the function does."""
         return Capability.OPAQUE
+
+    @property
+    def takes_python_values(self) -> bool:
+        """Whether the function takes events, not Arrow batches."""
+        return not self.batches
+
+    @property
+    def pickling_advice(self) -> str:
+        """What to do with a part of the function that cannot be pickled."""
+        return "Open it inside the function, or keep it in a module that the function imports"
 
     def open(self, target: Target) -> Session:
         """Nothing to connect to: the function brings its own connections."""
@@ -110,7 +116,7 @@ class Function(Sink):
 
 
 def _takes_one(function: Callable[..., object]) -> bool:
-    """Whether a function can be called with one argument, as far as it tells."""
+    """Return whether a function can be called with one argument, as far as its signature shows."""
     try:
         inspect.signature(function).bind(None)
     except TypeError:
@@ -169,19 +175,19 @@ class _Batches:
 
 
 def _failure(function: Callable[..., object], argument: object) -> DeliveryError | None:
-    """Call the function and classify what it raises; what nobody classified is unknown."""
+    """Call the function and classify what it raises; an unclassified exception means unknown."""
     try:
         left = left_to_run(function(argument))
     except DeliveryError as error:
         return error
-    except Exception as error:  # noqa: BLE001 - an error nobody classified is unknown
+    except Exception as error:  # noqa: BLE001 - an unclassified error means unknown
         return Unclassified.of(error)
-    return None if left is None else OutcomeUnknown(f"the function gave {left}")
+    return None if left is None else OutcomeUnknown(f"the function returned {left}")
 
 
 def _decorator(make: Callable[_P, Function]) -> Callable[_P, Any]:
-    """Let `make` be written above a function, with settings and without; refuse a setting that
-    there is none of with a `ConfigurationError`, as sinks do.
+    """Make a decorator of `make`, usable with and without settings; it raises `ConfigurationError`
+    for an unknown setting, as sinks do.
     """
 
     @wraps(make)
@@ -198,7 +204,7 @@ def _decorator(make: Callable[_P, Function]) -> Callable[_P, Any]:
 
 
 @overload
-def sink(function: Effect, /) -> Function: ...
+def sink(function: EventFunction, /) -> Function: ...
 
 
 @overload
@@ -214,7 +220,7 @@ def sink(
     retry: Retry | None = None,
     park_limit: int | None = None,
     probe: Callable[[Event], bool | None] | None = None,
-) -> Callable[[Effect], Function]: ...
+) -> Callable[[EventFunction], Function]: ...
 
 
 @overload
@@ -252,19 +258,19 @@ def sink(  # noqa: PLR0913 - each is a setting, and all have a default
     """Make a sink of a function: `@semel.sink` or `@semel.sink(window=1, on_doubt="hold")`.
 
     Args:
-        function: what is called with each event, or as `Files(then=...)` with each manifest.
+        function: it is called with each event, or as `Files(then=...)` with each manifest.
         window: how many events may be in doubt at once after a crash; one is the safest.
-        on_doubt: `hold`, `resend`, `skip`, `stop`, or a function that takes the event and says
-            whether it arrived (True, False, or None when it cannot tell).
-        on_reject: whether the entity of a dead letter goes on (`park`) or waits (`block`).
+        on_doubt: `hold`, `resend`, `skip`, `stop`, or a function that takes the event and returns
+            whether it arrived (True, False, or None if it is unknown).
+        on_reject: whether the entity of a rejected event goes on (`park`) or waits (`block`).
         batches: the function takes an Arrow batch of up to `window` events.
-        name: what the ledger calls the sink; the function's own name where it is not given.
-        lease_s: how long an attempt may act on what the ledger last told it.
+        name: the name of the sink in the ledger; by default the function's own name.
+        lease_s: how long an attempt may act on its last read of the ledger.
         deadline_s: how long one call may take.
         retry: how long `NotDelivered` is tried again.
-        park_limit: how many events may stand parked before the pipeline stops: 10,000, or the
-            window where that is more.
-        probe: the same as a function given as `on_doubt`.
+        park_limit: how many events may be parked before the pipeline stops: 10,000, or the window
+            if that is more.
+        probe: the same as a function passed as `on_doubt`.
     """
     given = {"retry": retry, "park_limit": park_limit}
     return Function(

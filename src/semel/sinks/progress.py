@@ -1,8 +1,8 @@
-"""What a destination keeps of ours: a progress row, or the tail of its log.
+"""What a destination keeps for semel: a progress row, or the tail of its log.
 
-One progress row stands in the destination for each (pipeline, sink, partition). It names the
-attempt that may write, how much of the minibatch's order is done, and enough to be mapped without
-the minibatch's rows.
+The destination has one progress row for each (pipeline, sink, partition). It names the attempt that
+may write, how much of the minibatch's order is done, and enough to close a generation without the
+minibatch's rows.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from semel.errors import ConfigurationError, Diverged
-from semel.events import EntityIds
-from semel.events.ids import Attempt, EventID, Minibatch
+from semel.events import Attempt, EntityIds, EventID, Minibatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,18 +19,18 @@ class Progress:
     """How far an attempt came with a partition, as the destination committed it.
 
     Attributes:
-        start: where the chunk starts that it is delivered with; a row that stands beyond it has it
-            already, because a call of one's own may arrive late.
-        after: the last OSN that this destination is known to have acknowledged before, 0 where none
-            is; a row that is missing, or stands below it, has lost events (`require_kept`). It is
-            asked of the row that stands, and no part of the row.
-        done: events of the order that are delivered or parked, counted from its start.
+        start: where the chunk starts that this is delivered with. A row beyond it has the chunk
+            already, because a call of the same attempt may arrive late.
+        after: the last OSN that this destination is known to have acknowledged before, 0 if none. A
+            row that is missing or below it has lost events (`require_kept`). It is a requirement on
+            the row, not a part of it.
+        done: how many events of the order are delivered or parked, counted from its start.
         sort_key: of the last done event; with position identity that is its offset.
         digest: of the partition so far.
-        ids: of the done events of this minibatch, for given identity: what a new generation needs.
-        rejected: positions of the last chunk that the destination refused and that are to be parked
-            before the next one starts, with the reason (where one script does both).
-        rejected_events: scope and id of each of them: what a new generation needs.
+        ids: of the done events of this minibatch, for given identity; a new generation needs them.
+        rejected: positions of the last chunk that the destination rejected and that must be parked
+            before the next chunk starts, with the reason (if one script does both).
+        rejected_events: scope and id of each of them; a new generation needs them.
     """
 
     minibatch: Minibatch
@@ -47,21 +46,21 @@ class Progress:
     rejected_events: dict[int, tuple[str, EventID]] = field(default_factory=dict)
 
     def taken_by(self, minibatch: Minibatch, attempt: Attempt) -> Progress:
-        """Give the row as `attempt` leaves it when it takes over: a new minibatch starts from
-        nothing.
+        """Return the row as `attempt` leaves it when it takes over: a new minibatch starts from
+        zero.
         """
         if minibatch == self.minibatch:
             return replace(self, attempt=attempt)
         return Progress(minibatch=minibatch, attempt=attempt, osn=self.osn)
 
     def require_kept(self, stood: Progress | None, where: str) -> None:
-        """Raise `Diverged` when the row that stands is behind what was acknowledged before."""
+        """Raise `Diverged` if the row in the destination is behind what was acknowledged before."""
         osn = 0 if stood is None else stood.osn
         if osn < self.after:
             raise lost(where, self.after, osn)
 
     def to_json(self) -> dict[str, Any]:
-        """Give it as a JSON object."""
+        """Return it as a JSON object."""
         return {
             "minibatch": [self.minibatch.generation, self.minibatch.batch],
             "attempt": [self.attempt.run, self.attempt.task],
@@ -100,13 +99,12 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The end of a destination's log: C, and the sort key and minibatch of the event that carries
-    it.
+    """The end of a destination's log: its last OSN, with the sort key and minibatch of that event.
 
     Attributes:
-        osn: the highest OSN in the log, 0 when it is empty.
+        osn: the highest OSN in the log, 0 if it is empty.
         stamp: the progress that the last whole chunk of the log was delivered with.
-        resent: the number of the last resend that stands in the log, 0 when there is none.
+        resent: the number of the last resend in the log, 0 if there is none.
     """
 
     osn: int = 0
@@ -117,22 +115,23 @@ class Tail:
 
 
 def lost(where: str, acknowledged: int, osn: int) -> Diverged:
-    """Say that a destination has less than it acknowledged: `osn` is where it stands."""
+    """Return the error for a destination that has only `osn`, less than it acknowledged."""
     has = f"only {osn}" if osn else "nothing"
     return Diverged(
         f"{where}: {acknowledged} is the last output sequence number that the destination "
-        f"acknowledged, and it has {has}: events are gone from it, or it is another one. Restore "
-        "it, or start under a new name"
+        "acknowledged, but it "
+        f"has {has}. It has lost events, or it is another destination. Restore it, or start "
+        "under a new name"
     )
 
 
 UNREADABLE = (ValueError, TypeError, LookupError, AttributeError)
-"""What reading raises for progress that is not as semel wrote it."""
+"""The exceptions of reading progress that is not as semel wrote it."""
 
 
 def unreadable(where: str, what: str, error: Exception) -> ConfigurationError:
-    """Say that what a destination keeps of ours is not as it was written."""
+    """Return the error for stored progress that is not as semel wrote it."""
     return ConfigurationError(
-        f"{where}: {what} cannot be read ({type(error).__name__}): it is damaged, or somebody else "
-        "has written there. Nothing was sent; restore it, or start under a new name"
+        f"{where}: {what} cannot be read ({type(error).__name__}): it is damaged, or another "
+        "program has written there. Nothing was sent; restore it, or start under a new name"
     )

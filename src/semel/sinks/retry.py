@@ -1,4 +1,4 @@
-"""How long to try again what was surely not delivered: backoff with jitter, up to a limit."""
+"""How long a call that surely delivered nothing is tried again: backoff with jitter and a limit."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from semel.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from random import Random
+
+    from semel.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +27,24 @@ class Retry:
     def __post_init__(self) -> None:
         if not (self.first_s > 0 and self.most_s > 0):
             raise ConfigurationError(
-                f"{self}: first_s and most_s must be greater than 0, or the tries would never end"
+                f"{self}: first_s and most_s must be greater than 0, otherwise the retries never "
+                "end"
             )
+
+    def tries(self, runtime: Runtime, *, only_pauses: bool = False) -> Iterator[None]:
+        """Begin one try after the other, each after its pause, until `for_s` have passed: by the
+        clock, or, for tries that have to wait themselves, by the pauses between them only.
+        """
+        monotonic = None if only_pauses else runtime.clock.monotonic
+        for wait_s in self.waits(runtime.random, monotonic):
+            if wait_s:
+                runtime.clock.sleep(wait_s)
+            yield
 
     def waits(
         self, random: Random, monotonic: Callable[[], float] | None = None
     ) -> Iterator[float]:
-        """Give how long to wait before each try: not at all before the first, then each pause."""
+        """Return how long to wait before each try: zero before the first, then each pause."""
         pauses = self.pauses(random, monotonic)  # time counts from before the first try
         yield 0.0
         yield from pauses
@@ -39,8 +52,8 @@ class Retry:
     def pauses(
         self, random: Random, monotonic: Callable[[], float] | None = None
     ) -> Iterator[float]:
-        """Give the pauses, each from [half, whole] of its step, until `for_s` have passed: by their
-        sum, and by the clock where there is one.
+        """Return the pauses, each between half and all of its step, until `for_s` have passed: by
+        their sum, and by the clock if there is one.
         """
         began = monotonic() if monotonic is not None else 0.0
         return self._pauses(random, monotonic, began)

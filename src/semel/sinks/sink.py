@@ -3,10 +3,14 @@
 Always true:
 - a sink is frozen and picklable: it travels from the driver to every executor, a session never
   does;
+- the engine asks a sink only what `Sink` declares here: it knows no sink by its class or name;
 - a session is used by one thread, for one partition at a time, one chunk at a time;
-- what a session raises says what happened to the *whole* chunk: `NotDelivered`, `Rejected` (nothing
-  of it arrived) or `OutcomeUnknown`; any foreign exception means unknown. A `Receipt` tells of
-  single events.
+- an error that a session raises is about the *whole* chunk: `NotDelivered` and `Rejected` mean that
+  nothing of it arrived, `OutcomeUnknown` and any other exception that it may have arrived. Only a
+  `Receipt` has outcomes of single events;
+- a minibatch is concluded only after the ledger has it complete, from the ledger's own rows. So
+  what readers see at its end never appears again under another minibatch, and every call for a
+  minibatch gets the same values.
 """
 
 from __future__ import annotations
@@ -15,9 +19,10 @@ from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from semel.errors import ConfigurationError
 from semel.protocol import Capability, OnDoubt, OnReject
 from semel.sinks.retry import Retry
-from semel.sinks.settings import Checked
+from semel.sinks.validation import Checked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,15 +30,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from semel.errors import DeliveryError
-    from semel.events import Chunk, EntityIds, Event
-    from semel.events.ids import Attempt, Minibatch
+    from semel.events import Attempt, Chunk, EntityIds, Event, Minibatch
     from semel.sinks.progress import Progress, Tail
-    from semel.sinks.settings import DoubtPolicy, RejectPolicy
+    from semel.sinks.validation import DoubtPolicy, RejectPolicy
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a session works, and for whom: one attempt at one partition of one minibatch."""
+    """What a session is opened for: one attempt at one partition of one minibatch."""
 
     pipeline: str
     sink: str
@@ -44,15 +48,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What became of the events of a chunk: all delivered, but for `failures` (by place in the
-    chunk).
+    """The outcome of a chunk: all events are delivered, except `failures` (by place in the chunk).
 
-    An event after a failure that was not even tried is listed as `NotDelivered`, and so is every
-    event of the entity after one that failed: the events of an entity stay in order. Behind one
-    that is `Rejected` its entity may go on, unless `on_reject` is `block`. PROBING and
-    SEQUENCED sessions speak of whole chunks, because that is what their destination tells later. A
+    An event after a failure that was not tried is listed as `NotDelivered`, and so is every later
+    event of an entity after one that failed, because the events of an entity stay in order. After
+    a `Rejected` event its entity may go on, unless `on_reject` is `block`. PROBING and SEQUENCED
+    sessions report whole chunks only, because that is what their destination can answer later. A
     TRANSACTIONAL session has moved its row past the failures: those that are `NotDelivered` are
-    parked and sent again by themselves, before anything else of their entity.
+    parked and resent automatically, before any later event of their entity.
     """
 
     failures: Mapping[int, DeliveryError] = field(default_factory=dict)
@@ -61,33 +64,58 @@ class Receipt:
 DELIVERED = Receipt()
 
 
+@dataclass(frozen=True, slots=True)
+class EndedPart:
+    """One partition of a complete minibatch.
+
+    Attributes:
+        attempt: the attempt whose report counted.
+        count: the number of its events.
+        placed: what `WholeSession.finish` returned for it.
+    """
+
+    partition: str
+    attempt: Attempt
+    count: int
+    placed: Mapping[str, Any] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A complete minibatch of one sink; partitions in the order of their names."""
+
+    pipeline: str
+    sink: str
+    minibatch: Minibatch
+    parts: tuple[EndedPart, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sink(metaclass=Checked):
-    """A destination described. A new one subclasses this, states its capability and opens sessions.
+    """The description of a destination. A sink of your own subclasses this, states its capability
+    and opens sessions.
 
     Attributes:
         name: the namespace of this sink in the ledger; it may not change under a pipeline.
-        chunk_rows: the events of one call or transaction, at most. For OPAQUE this is the `window`.
-        span_chunks: how many chunks may be sent before the next word to the ledger.
-        on_doubt: what becomes of an event that may have arrived.
-        on_reject: whether the entity of a dead letter goes on or waits.
-        probe: asks whether an event arrived (None: it cannot tell), for `on_doubt="probe"`.
-        lease_s: how long an attempt may act on what the ledger last told it.
-        deadline_s: how long one call may take, the destination's own delay included.
+        chunk_rows: the most events of one call or transaction. For OPAQUE this is the `window`.
+        span_chunks: how many chunks may be sent before the next ledger write.
+        on_doubt: what happens to an event that may have arrived.
+        on_reject: whether the entity of a rejected event goes on or waits.
+        probe: returns whether an event arrived (None: unknown), for `on_doubt="probe"`.
+        lease_s: how long an attempt may act on its last read of the ledger.
+        deadline_s: how long one call may take, including the destination's own delay.
         remembers_s: how long the destination absorbs a repeat (REPEATABLE).
-        keyed_by_event: whether the key it absorbs by is the event's (REPEATABLE); else it is the
-            chunk's.
+        keyed_by_event: whether the destination absorbs repeats by the key of the event
+            (REPEATABLE); otherwise by the key of the chunk.
         retry: how often and for how long `NotDelivered` is tried again.
-        park_limit: how many events may stand parked before the pipeline stops: 10,000, or what can
-            be parked at once where that is more. With 0 it stops instead of parking anything.
-        whole: one chunk per partition, written to a place of its own from its first event, always.
-        last_opener_wins: opening a session fences the one before, at the destination (Kafka).
+        park_limit: how many events may be parked before the pipeline stops: 10,000, or as many as
+            can be parked at once if that is more. With 0 it stops instead of parking anything.
     """
 
     name: str
     chunk_rows: int = 1_000
     span_chunks: int = 8
-    on_doubt: DoubtPolicy = OnDoubt.HOLD  # type: ignore[assignment] # given also as a word
+    on_doubt: DoubtPolicy = OnDoubt.HOLD  # type: ignore[assignment] # also accepted as a string
     on_reject: RejectPolicy = OnReject.PARK  # type: ignore[assignment] # as above
     probe: Callable[[Event], bool | None] | None = field(default=None, repr=False)
     lease_s: float = 10.0
@@ -96,49 +124,111 @@ class Sink(metaclass=Checked):
     keyed_by_event: bool = True
     retry: Retry = field(default_factory=Retry)
     park_limit: int = 10_000
-    whole: bool = False
-    last_opener_wins: bool = False
+
+    # -- what every sink states
 
     @property
     @abstractmethod
     def capability(self) -> Capability:
-        """What the destination can do. Claimed here, proved by the contract suite."""
+        """What the destination can do. The author claims it; the contract suite tests it."""
 
     @abstractmethod
     def open(self, target: Target) -> AnySession:
-        """Connect, on the executor. Raises `NotDelivered` when nobody answers."""
+        """Connect, on the executor. Raises `NotDelivered` if the destination does not answer."""
+
+    # -- what a sink may state; the engine asks nothing else
+
+    @property
+    def whole(self) -> bool:
+        """Whether sessions are `WholeSession`s: each partition of a minibatch is written to a place
+        of its own, always from its first event (REPEATABLE). Default: no.
+        """
+        return False
+
+    @property
+    def last_opener_wins(self) -> bool:
+        """Whether opening a session fences the session before it at the destination, whichever
+        attempt opens it, as Kafka's producers do. Default: no.
+        """
+        return False
+
+    @property
+    def takes_python_values(self) -> bool:
+        """Whether events are delivered as Python values. If so, values that Python cannot hold are
+        found before the intent is recorded. Default: no.
+        """
+        return False
 
     @property
     def parked_at_once(self) -> int:
-        """How many events one write to the ledger may park, at most: those of a chunk, or of a span
-        where intents are recorded.
+        """The most events that one ledger write may park: those of a chunk, or of a span if intents
+        are recorded.
         """
         if self.whole:
             return 0
         return self.chunk_rows * (self.span_chunks if self.capability.records_intents else 1)
 
     def locate(self, target: Target) -> str | None:
-        """Name the destination's place for exactly this partition of this minibatch, where it has
-        one.
+        """Return the destination's place for exactly this partition of this minibatch. Default:
+        None, it has no such place.
         """
         del target
         return None
 
     def notes(self) -> tuple[str, ...]:
-        """Say in sentences what `semel explain` should add: how durable the destination is, how
-        long it remembers, what it does not undo.
+        """Return sentences that `semel explain` adds: how durable the destination is, how long it
+        remembers, what it does not undo.
         """
         return ()
 
     def refuse(self, schema: pa.Schema) -> None:
-        """Raise `ConfigurationError` for columns that the destination cannot hold, and for settings
-        that name a column which is not there. Runs on the driver, in `semel.deliver`.
+        """Raise `ConfigurationError` for columns that the destination cannot store, and for
+        settings that name a missing column. Runs on the driver, in `semel.deliver`.
         """
         del schema
 
     def describe(self) -> dict[str, object]:
-        """Say what may not change under a pipeline."""
+        """Return what may not change under a pipeline."""
         return {"capability": self.capability.value}
+
+    @property
+    def pickling_advice(self) -> str:
+        """What to do with a part of the sink that cannot be pickled, for the error message."""
+        return (
+            "Open it in the sink's open(), which runs on the executor, and keep it in the session"
+        )
+
+    # -- the end of a minibatch
+
+    @property
+    def concludes(self) -> bool:
+        """Whether the sink does something at the end of a minibatch. Default: yes if its class has
+        a `conclude` of its own.
+        """
+        return type(self).conclude is not Sink.conclude
+
+    def conclude(self, ended: Ended) -> None:
+        """Do what follows from a complete minibatch. Runs on the driver, before Spark commits.
+
+        It is called again after a crash, also for an older generation, then with the same parts, or
+        with only some of them if the ledger has begun to prune them. It is not called for a
+        minibatch without parts.
+        """
+        del ended
+
+    @property
+    def stage(self) -> Sink | None:
+        """The second stage: a sink that gets one event for each minibatch that was concluded.
+        Default: None.
+        """
+        return None
+
+    def announce(self, ended: Ended) -> pa.RecordBatch:
+        """Return the one row that the second stage gets for a concluded minibatch."""
+        raise ConfigurationError(
+            f"sink {ended.sink!r} has a second stage, but {type(self).__name__} does not define "
+            "announce(), which returns the row that the stage gets"
+        )
 
 
 @runtime_checkable
@@ -149,74 +239,77 @@ class Session(Protocol):
         """Deliver the chunk. Runs on an executor, at most once at a time."""
 
     def close(self) -> None:
-        """Give the connection back. Never raises for a connection that is already gone."""
+        """Close the connection. Never raises for a connection that is already lost."""
 
 
 @runtime_checkable
 class ProbingSession(Session, Protocol):
-    """A session whose destination can be asked whether a chunk arrived (PROBING)."""
+    """A session whose destination can answer whether a chunk arrived (PROBING)."""
 
     def arrived(self, key: str) -> bool:
-        """Say whether the chunk with this key arrived; only asked when no call can be in flight."""
+        """Return whether the chunk with this key arrived; called only when no call can be in
+        flight.
+        """
 
 
 @runtime_checkable
 class TransactionalSession(Protocol):
-    """A session whose destination commits our progress row together with the effect
+    """A session whose destination commits semel's progress row together with the effect
     (TRANSACTIONAL).
     """
 
     def take_over(self) -> Progress | None:
-        """Write this attempt into the progress row, whatever stands there, and tell what stood
-        there.
+        """Write this attempt into the progress row, whatever the row has, and return the row as it
+        was before.
 
-        None when the partition has no row yet. A row that is taken over keeps its OSN. Raises
-        `Fenced` when a later attempt is named by it.
+        Returns None if the partition has no row yet. A row that is taken over keeps its OSN. Raises
+        `Fenced` if the row names a later attempt.
         """
 
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
-        """Lock the row, require that it is not beyond us, move it, then the effect; all as one.
+        """In one transaction: lock the row, require that it is not beyond this attempt, move it,
+        then apply the effect.
 
-        The row keeps `progress`; within one minibatch its `ids` are added to those that stand
-        there, because after a lost checkpoint they are all that is known of it.
+        The row keeps `progress`; within one minibatch its `ids` are added to those in the row,
+        because after a lost checkpoint they are all that is known of the minibatch.
 
-        Raises `Fenced` when the row names a later attempt or minibatch, and when it stands beyond
-        `progress.start`: then an earlier call of this very attempt has arrived after all. Raises
-        `Diverged` when there is no row, or one whose OSN is below `progress.after`: then the
-        destination has lost what it acknowledged (`progress.require_kept` says so).
+        Raises `Fenced` if the row names a later attempt or minibatch, and if it is beyond
+        `progress.start`: then an earlier call of this same attempt has arrived after all. Raises
+        `Diverged` if there is no row, or one whose OSN is below `progress.after`: then the
+        destination has lost what it acknowledged (`progress.require_kept` raises it).
         """
 
     def close(self) -> None:
-        """Roll back and give the connection back."""
+        """Roll back and close the connection."""
 
 
 @runtime_checkable
 class SequencedSession(Protocol):
-    """A session whose destination tells its last OSN and refuses a replaced writer (SEQUENCED)."""
+    """A session whose destination reports its last OSN and refuses replaced writers (SEQUENCED)."""
 
     def take_over(self) -> Tail:
-        """Take the log's epoch for this attempt, so that earlier writers are refused; tell its
-        tail.
+        """Take the log's epoch for this attempt, so that earlier writers are refused; return the
+        log's tail.
 
-        Raises `Fenced` when a later attempt holds it.
+        Raises `Fenced` if a later attempt has it.
         """
 
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
         """Append the chunk's events in order, each with its OSN; the last carries `progress`.
 
-        Raises `Fenced` when a later attempt holds the log, and for an OSN that is not beyond its
-        tail: then an earlier call of this very attempt has arrived after all. A receipt speaks of
-        all events; an event that is rejected rejects the chunk.
+        Raises `Fenced` if a later attempt has the log, and for an OSN that is not beyond its tail:
+        then an earlier call of this same attempt has arrived after all. A receipt is about all
+        events; a rejected event rejects the chunk.
         """
 
     def deliver_again(self, chunk: Chunk, number: int) -> Receipt:
         """Append a resend under its old OSN, as the log's resend `number` (see `Tail.resent`)."""
 
     def delivered_ids(self, minibatch: Minibatch) -> EntityIds:
-        """Tell which events of the minibatch stand in the log; asked to close a generation."""
+        """Return which events of the minibatch are in the log; called to close a generation."""
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Close the connection."""
 
 
 @runtime_checkable
@@ -224,20 +317,20 @@ class WholeSession(Protocol):
     """A session that writes a partition to a place of its own, from its first event to its last."""
 
     def write(self, chunk: Chunk) -> None:
-        """Take the next events, aside from the place itself."""
+        """Write the next events to a temporary place."""
 
     def finish(self) -> Mapping[str, Any] | None:
-        """Put what was written in its place, over whatever an earlier attempt left there; tell of
-        it, as JSON, what `Concluding.conclude` is to be told.
+        """Move what was written to its place, over whatever an earlier attempt left there; return
+        what `Sink.conclude` gets of it (`EndedPart.placed`), as JSON values.
 
-        Raises `Fenced` when a later attempt has put something there, or emptied it.
+        Raises `Fenced` if a later attempt has written or emptied the place.
 
-        Where nothing was written, nothing stands there afterwards: so a half-done place is emptied
-        when its generation is closed.
+        If nothing was written, the place is empty afterwards: this is how a half-written place is
+        emptied when its generation is closed.
         """
 
     def close(self) -> None:
-        """Give up what was not finished."""
+        """Discard what was not finished."""
 
 
 AnySession = Session | ProbingSession | TransactionalSession | SequencedSession | WholeSession

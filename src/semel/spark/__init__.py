@@ -1,7 +1,19 @@
-"""On Spark: the only room that names pyspark."""
+"""Delivery on Spark: the only room that imports pyspark."""
 
-from semel.spark.batch import Delivered
+from semel.spark import versions
+from semel.spark.batch_job import Delivered
 from semel.spark.deliver import deliver, deliver_batch
+from semel.spark.repartition import arranged
 from semel.spark.session import make_session
+from semel.spark.versions import kafka_connector, scala
 
-__all__ = ["Delivered", "deliver", "deliver_batch", "make_session"]
+__all__ = [
+    "Delivered",
+    "arranged",
+    "deliver",
+    "deliver_batch",
+    "kafka_connector",
+    "make_session",
+    "scala",
+    "versions",
+]

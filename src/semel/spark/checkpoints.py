@@ -1,14 +1,17 @@
-"""What a checkpoint folder says: whose it is, and where its sources began.
+"""Reads Spark's checkpoint folder, and chooses the ledger that belongs to it.
 
-Reading goes through the local file system where the folder is there, else through Spark.
+A local folder is read directly, any other through Spark. The ledger is the one that was named,
+`$SEMEL_LEDGER`, or a file beside the checkpoint.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from semel.errors import ConfigurationError
 
@@ -17,15 +20,14 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-
 OFFSETS_FROM = 2
-"""A file of offsets begins with a version and a line about the micro-batch."""
+"""An offsets file begins with a version line and a metadata line."""
 INPUTS_MAX = 16 * 1024
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def local_path(location: str) -> Path | None:
-    """The folder as a path of this machine; None when it names another file system."""
+    """Return the folder as a local path; None if it is on another file system."""
     if location.startswith("file:"):
         rest = location.removeprefix("file:")
         return Path("/" + rest.lstrip("/")) if rest.startswith("/") else None
@@ -33,19 +35,19 @@ def local_path(location: str) -> Path | None:
 
 
 def query_id(spark: SparkSession, location: str) -> str:
-    """Spark's id of the query: it lives and dies with the checkpoint."""
+    """Return Spark's id of the query, which lasts as long as the checkpoint."""
     text = _read(spark, location, "metadata")
     if text is None:
         raise ConfigurationError(
-            f"the checkpoint {location} has no metadata that could be read: give a "
-            "checkpointLocation that the driver can read, and a disk that keeps it"
+            f"the file `metadata` of checkpoint {location} cannot be read: use a "
+            "checkpointLocation that the driver can read, on durable storage"
         )
     return str(json.loads(text.splitlines()[-1])["id"])
 
 
 def starts(spark: SparkSession, location: str, batch: int) -> Mapping[str, int] | None:
-    """Where Spark's offsets begin in `batch`, for a source that has Kafka's shape; None where the
-    checkpoint does not say.
+    """Return the offsets where `batch` begins, for a source with Kafka's offset format; None if the
+    checkpoint does not have them.
     """
     name = "sources/0/0" if batch == 0 else f"offsets/{batch - 1}"
     text = _read(spark, location, name)
@@ -67,8 +69,8 @@ def starts(spark: SparkSession, location: str, batch: int) -> Mapping[str, int] 
 
 
 def inputs(location: str, batch: int) -> tuple[str, ...]:
-    """Where each source stands after `batch`, one text of Spark's for each; nothing where the
-    folder is on another file system, or they are too long to be kept with every minibatch.
+    """Return the end offsets of each source in `batch`, as Spark's JSON; nothing if the folder is
+    on another file system, or if they are too long to be kept with every minibatch.
     """
     path = local_path(location)
     file = None if path is None else path / "offsets" / str(batch)
@@ -81,7 +83,7 @@ def inputs(location: str, batch: int) -> tuple[str, ...]:
 
 
 def _read(spark: SparkSession, location: str, name: str) -> str | None:
-    """The text of a file of the checkpoint; None when there is none."""
+    """Return the text of a checkpoint file; None if there is none."""
     path = local_path(location)
     if path is not None and path.exists():
         file = path / name
@@ -93,3 +95,57 @@ def _read(spark: SparkSession, location: str, name: str) -> str | None:
     except PySparkException:
         return None
     return rows[0][0] if rows else None
+
+
+VARIABLE = "SEMEL_LEDGER"
+SQLITE = "sqlite:///"
+LOOPBACK = ("localhost", "::1")
+STANDALONE = "spark://"
+
+
+def resolve(named: str | None, checkpoint: str | None) -> str:
+    """Return the URL of the ledger, with an absolute path.
+
+    Runs where the pipeline's driver runs: with Spark Connect that is beside the server.
+    """
+    url = named or os.environ.get(VARIABLE) or _beside(checkpoint)
+    if url.startswith(SQLITE):
+        return SQLITE + str(Path(url.removeprefix(SQLITE)).absolute())
+    return url
+
+
+def _beside(checkpoint: str | None) -> str:
+    """Return a file beside the checkpoint, not in it, so that it outlives a deleted checkpoint. Its
+    folder is created, as Spark creates that of the checkpoint.
+    """
+    folder = None if checkpoint is None else local_path(checkpoint)
+    if folder is None:
+        where = "there is no checkpoint" if checkpoint is None else f"{checkpoint} is not local"
+        raise ConfigurationError(
+            f"{where}, so semel cannot put a ledger beside it: pass ledger="
+            f'"postgresql://user@host/database", or set ${VARIABLE}'
+        )
+    absolute = folder.absolute()
+    absolute.parent.mkdir(parents=True, exist_ok=True)
+    return SQLITE + str(absolute.with_name(absolute.name + ".semel.db"))
+
+
+def refuse_unreachable(url: str, spark: SparkSession) -> None:
+    """Refuse a SQLite file if executors run on other machines, which cannot share it."""
+    master = spark.conf.get("spark.master", "local") or "local"
+    if not url.startswith("sqlite:") or master.startswith("local"):
+        return
+    masters = master.removeprefix(STANDALONE).split(",")
+    if master.startswith(STANDALONE) and all(map(_is_here, masters)):
+        return
+    raise ConfigurationError(
+        f"the ledger is a SQLite file, and the master is {master}: executors on other machines "
+        "cannot share a file safely. Pass ledger="
+        f'"postgresql://user@host/database", or set ${VARIABLE}'
+    )
+
+
+def _is_here(place: str) -> bool:
+    """Whether the master's host and port are reachable from this machine only."""
+    host = urlsplit(f"//{place}").hostname or ""
+    return host in LOOPBACK or host.startswith("127.")

@@ -1,4 +1,4 @@
-"""`semel.deliver` and `semel.deliver_batch`: what a user calls."""
+"""The public functions `semel.deliver` and `semel.deliver_batch`."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from semel.delivery import Agreement
-from semel.delivery.looking import refuse_while_looking
+from semel.delivery import PipelineSpec, refuse_while_looking
 from semel.errors import ConfigurationError
 from semel.events import Position
-from semel.ledger.pruning import REMEMBER_S
-from semel.sinks import Sink
+from semel.ledger import REMEMBER_S
+from semel.sinks import Sink, checked_words
 from semel.sinks import sink as make_sink
-from semel.sinks.settings import checked_words
-from semel.spark import sources
-from semel.spark.batch import Delivered, run_batch
-from semel.spark.identities import Named, choose, forms, refuse_routing, require_order
-from semel.spark.refusals import refuse_columns, refuse_moved, refuse_stopped
-from semel.spark.travel import refuse_rooted
+from semel.spark import kafka_topics
+from semel.spark.batch_job import Delivered, run_batch
+from semel.spark.checks import (
+    refuse_columns,
+    refuse_moved,
+    refuse_rooted,
+    refuse_stopped,
+    require_types,
+)
+from semel.spark.choose_identity import Named, choose, forms, refuse_routing, require_order
 from semel.spark.versions import refuse_server, refuse_version
-from semel.spark.words import require_types
 from semel.spark.writer import make_writer
 
 if TYPE_CHECKING:
@@ -29,14 +31,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from semel.events import Identity
-    from semel.events.routing import Routing
+    from semel.events import Identity, Routing
 
     Destination = Sink | Callable[..., object]
 
 
 @checked_words
-def deliver(  # noqa: PLR0913 - each is a word of the agreement, and all but two have a default
+def deliver(  # noqa: PLR0913 - the public parameters; all but two have a default
     df: DataFrame,
     *,
     to: Destination | Sequence[Destination],
@@ -53,34 +54,37 @@ def deliver(  # noqa: PLR0913 - each is a word of the agreement, and all but two
     accept_gap: bool = False,
     partition_by: Routing | None = None,
 ) -> DataStreamWriter:
-    """Deliver the rows of a streaming frame, each once; give Spark's own writer to start it with.
+    """Deliver each row of a streaming DataFrame exactly once; return Spark's own writer.
 
-    Runs on the driver; nothing moves before `.start()`. Raises `ConfigurationError` for what cannot
-    keep the promise.
+    Runs on the driver; no row is read before `.start()`. Raises `ConfigurationError` for a pipeline
+    that cannot keep the promise.
 
     Args:
-        df: the streaming frame, each row of it an event.
-        to: one sink or several; each is fed in the same pass and has its own place in the ledger.
-        name: what the ledger calls the pipeline; another query needs another name.
-        entity: the column (or dotted path) whose events belong together and stay in order.
-        event: the column or columns that name an event of its entity, for ever.
-        identity: "position", "given" or "counter", where it does not follow from the other words.
-        ledger: where it is recorded: `sqlite:///path` or `postgresql://...`; by default
-            `$SEMEL_LEDGER`, else a file beside the checkpoint.
-        partitions: over how many partitions the entities are spread; fixed with the first start.
-        order: whether an entity's events wait for each other.
-        order_by: what orders an entity's events, where their ids are not numbers that rise.
-        increasing: the ids of an entity only rise (checked); then they are remembered for ever.
+        df: the streaming DataFrame; each row is an event.
+        to: one sink or several; all are fed in the same pass, each with its own records in the
+            ledger.
+        name: the name of the pipeline in the ledger; another query needs another name.
+        entity: the column (or dotted path) that groups events; the events of an entity stay in
+            order.
+        event: the column or columns that identify an event of its entity; an id is never reused.
+        identity: "position", "given" or "counter", if the other parameters do not imply it.
+        ledger: where deliveries are recorded: `sqlite:///path` or `postgresql://...`; by default
+            `$SEMEL_LEDGER`, otherwise a file beside the checkpoint.
+        partitions: the number of partitions that entities are spread over; fixed at the first
+            start.
+        order: whether the events of an entity wait for each other.
+        order_by: the columns that order the events of an entity, if the ids are not rising numbers.
+        increasing: the ids of an entity only rise (checked); they are then never forgotten.
         remember_s: how long other ids are remembered, in case the checkpoint is lost.
-        accept_gap: go on although the input does not continue where the ledger stands.
+        accept_gap: continue even if the input does not start where the ledger ends.
         partition_by: how entities are spread over partitions: `semel.by_range([1000, 2000])` or
-            `semel.by_directory(table_or_function)`; by default by their hash.
+            `semel.by_directory(table_or_function)`; by default by hash.
     """
     _require_frame(df, name)
     refuse_version(name)
     if not df.isStreaming:
         raise ConfigurationError(
-            f"pipeline {name!r}: the frame is not streaming. For a batch job say "
+            f"pipeline {name!r}: the DataFrame is not streaming. For a batch job call "
             'semel.deliver_batch(df, ..., batch="2026-11-14")'
         )
     require_types(
@@ -98,7 +102,7 @@ def deliver(  # noqa: PLR0913 - each is a word of the agreement, and all but two
         },
     )
     named = Named(identity, entity, event, order_by, increasing)
-    agreement = _agree(
+    spec = _agree(
         df,
         to,
         name,
@@ -110,10 +114,10 @@ def deliver(  # noqa: PLR0913 - each is a word of the agreement, and all but two
         partition_by=partition_by,
     )
     source = None
-    if isinstance(agreement.identity, Position):
-        source = sources.find(df)
-        agreement = replace(agreement, unknown_source=sources.unknown(df, source))
-    return make_writer(df, agreement, ledger, source)
+    if isinstance(spec.identity, Position):
+        source = kafka_topics.find(df)
+        spec = replace(spec, unknown_source=kafka_topics.unknown(df, source))
+    return make_writer(df, spec, ledger, source)
 
 
 @checked_words
@@ -133,23 +137,23 @@ def deliver_batch(  # noqa: PLR0913 - as above
     partition_by: Routing | None = None,
     fail_on_parked: bool = True,
 ) -> Delivered:
-    """Deliver the rows of a frame, each once, under the name of a batch; say what was done.
+    """Deliver each row of a DataFrame exactly once, as a named batch; return the counts.
 
-    Run again after a crash it goes on at the exact record; run again after its end it delivers
-    nothing, and refuses other content. Words as for `deliver`; the ledger is `$SEMEL_LEDGER` where
-    it is not named. Raises `EventsParked` once everything else is delivered, where events of it are
-    parked; with `fail_on_parked=False` it only warns.
+    Run again after a crash, it continues at the exact record. Run again after it finished, it
+    delivers nothing and refuses different content. Parameters as for `deliver`; the ledger defaults
+    to `$SEMEL_LEDGER`. Raises `EventsParked` if events of the batch are parked, after everything
+    else is delivered; with `fail_on_parked=False` it only logs a warning.
     """
     refuse_while_looking(name, "semel.deliver_batch(...)")
     _require_frame(df, name)
     refuse_version(name)
     if df.isStreaming:
         raise ConfigurationError(
-            f"pipeline {name!r}: the frame is streaming: say semel.deliver(df, ...).start()"
+            f"pipeline {name!r}: the DataFrame is streaming: call semel.deliver(df, ...).start()"
         )
     if not batch or not isinstance(batch, str):
         raise ConfigurationError(
-            f'pipeline {name!r}: the batch needs a text as its name: batch="2026-11-14", and not '
+            f'pipeline {name!r}: batch must be a non-empty string such as batch="2026-11-14", got '
             f"{batch!r}"
         )
     require_types(
@@ -166,20 +170,19 @@ def deliver_batch(  # noqa: PLR0913 - as above
     )
     named = Named(identity, entity, event, order_by)
     words = {"partitions": partitions, "order": order, "partition_by": partition_by}
-    agreement = _agree(df, to, f"{name}@{batch}", named, batch, **words)
-    return run_batch(df, agreement, ledger, fail_on_parked=fail_on_parked)
+    spec = _agree(df, to, f"{name}@{batch}", named, batch, **words)
+    return run_batch(df, spec, ledger, fail_on_parked=fail_on_parked)
 
 
 def _require_frame(df: object, name: object) -> None:
-    """Refuse what is no frame of Spark's, and a name that is no text."""
+    """Refuse a `df` that is not a Spark DataFrame, and a name that is not a string."""
     if not isinstance(name, str):
-        raise ConfigurationError(f"name={name!r} is no name of a pipeline: give a text")
+        raise ConfigurationError(f"name must be a non-empty string, got {name!r}")
     if hasattr(df, "sparkSession"):
         refuse_stopped(df.sparkSession, name)
     if not hasattr(df, "isStreaming"):
         raise ConfigurationError(
-            f"pipeline {name!r}: what is delivered is a DataFrame of Spark's, and not "
-            f"{type(df).__name__}"
+            f"pipeline {name!r}: df must be a Spark DataFrame, got {type(df).__name__}"
         )
 
 
@@ -190,12 +193,12 @@ def _agree(
     named: Named,
     batch: str = "",
     **words: Any,
-) -> Agreement:
-    """Put together what was asked for. Raises `ConfigurationError`."""
+) -> PipelineSpec:
+    """Check the parameters and combine them. Raises `ConfigurationError`."""
     if "@" in name.removesuffix(f"@{batch}") + batch:
         raise ConfigurationError(
-            f"pipeline {name!r}: an @ stands between the name of a batch job and its batch; leave "
-            "it out of both"
+            f"pipeline {name!r}: semel puts an @ between the name of a batch job and its batch; "
+            "remove the @ from both"
         )
     sinks = _sinks(to, name)
     refuse_server(df, name)
@@ -210,11 +213,11 @@ def _agree(
         raise ConfigurationError(f"pipeline {name!r}: {error}") from None
     if isinstance(chosen, Position):
         refuse_moved(df, name)
-    return Agreement(name, sinks, chosen, forms=forms(df, chosen), **words)
+    return PipelineSpec(name, sinks, chosen, forms=forms(df, chosen), **words)
 
 
 def _sinks(to: object, pipeline: str) -> tuple[Sink, ...]:
-    """The sinks that were named: one, or several. Raises `ConfigurationError`."""
+    """Return the sinks of `to`, one or several. Raises `ConfigurationError`."""
     alone = isinstance(to, Sink | str | bytes | Mapping) or callable(to)
     if isinstance(to, Iterable) and not alone:
         return tuple(_sink(each, pipeline, f"to[{at}]") for at, each in enumerate(to))
@@ -222,13 +225,16 @@ def _sinks(to: object, pipeline: str) -> tuple[Sink, ...]:
 
 
 def _sink(destination: object, pipeline: str, word: str) -> Sink:
-    """A sink as it is; a plain function as the most careful sink there is."""
+    """Return a sink unchanged, and a plain function as an OPAQUE sink."""
     if isinstance(destination, Sink):
         return destination
     if callable(destination) and not isinstance(destination, type):
         return make_sink(destination)
     got = type(destination).__name__
-    instead = "Pass one of semel.sinks, or a function with @semel.sink above it, or a list of them"
+    instead = (
+        "Pass one of semel.sinks, a sink of your own (a subclass of semel.sinks.Sink), a function "
+        "with @semel.sink above it, or a list of them"
+    )
     if isinstance(destination, str):
         got = "a string" if "://" in destination else repr(destination)  # may hold a password
         instead = "Pass the sink itself, without quotes: to=charge"

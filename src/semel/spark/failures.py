@@ -1,18 +1,20 @@
-"""How the error of a task reaches the driver, and how an error of the driver reaches Spark.
+"""Carries errors from tasks to the driver and from the driver to Spark, and logs unsent events.
 
-Spark hands an exception of Python on as text, in which a destination's own words may stand.
+Spark passes a Python exception on as text, which may contain text of a destination.
 
 Always true:
-- which error of semel a task failed with is written on a line with the token of its action, which
-  no destination knows: no other text is ever taken for one;
-- what Spark gets is short, and free of the words that Spark's search for an interruption begins
-  with: that search recurses for each character after them, and overflows its stack on a long text.
+- the semel error that a task failed with is on a line with the token of its action, which no
+  destination knows: no other text is taken for one;
+- an error given to Spark is short and does not contain `SEARCHED`: Spark's search for an
+  interruption recurses for each character after it, and overflows its stack on a long text.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from semel import errors
@@ -23,14 +25,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from semel.spark.task import Outcome
+
 TEXT_MAX = 2_000
-"""How many characters of an error Spark and the user get; the log has all of it."""
+"""The characters of an error that Spark and the user get; the log has all of it."""
 
 HEAD_MAX = 500
 WHY_MAX = 200
 
 SEARCHED = "py4j.protocol.Py4JJavaError: An error occurred while calling"
-"""The words Spark's search for an interruption begins with (`StreamExecution.PROXY_ERROR`)."""
+"""The text that Spark's search for an interruption begins with (`StreamExecution.PROXY_ERROR`)."""
 
 _UNSEARCHED = SEARCHED.removeprefix("py4j.protocol.")
 _FRAME = re.compile(r"\s*(at \S|\.\.\. \d+ more)")
@@ -38,8 +42,8 @@ _STATE = re.compile(r"\s*(SQLSTATE: \w+\s*)+$")
 
 
 class Stopped(Exception):
-    """The query was stopped while its tasks ran; Spark knows that end by these words, and PySpark
-    3.5 only with the end of a line among them, where py4j has it.
+    """The query was stopped while its tasks ran. Spark recognises a normal stop by this text,
+    PySpark 3.5 only with the line break where py4j puts it.
     """
 
     def __init__(self, why: str) -> None:
@@ -49,13 +53,13 @@ class Stopped(Exception):
 
 
 class Failed(Exception):
-    """Something else than semel failed; the beginning and the end of what was said about it."""
+    """An error that is not semel's; its text is cut to the beginning and the end."""
 
 
 def marked(error: SemelError, token: str) -> SemelError:
-    """Give an error of a task as it is raised to Spark: with a line that only the driver reads.
+    """Return an error of a task with a line that only the driver reads.
 
-    It is another one where foreign text has to be escaped or cut.
+    It is a new error if foreign text has to be escaped or cut.
     """
     text = plain_text(error, TEXT_MAX)
     kind = kind_of(error)
@@ -65,8 +69,8 @@ def marked(error: SemelError, token: str) -> SemelError:
 
 
 def raised(error: Exception, token: str) -> Exception:
-    """Give the error of semel that the tasks of an action failed with, or the end that was asked
-    for; any other error as it is.
+    """Return the semel error that the tasks of an action failed with, or `Stopped` if the query was
+    stopped; any other error unchanged.
     """
     stopped = _stopped(error)
     if stopped is not None:
@@ -80,7 +84,7 @@ def raised(error: Exception, token: str) -> Exception:
 
 
 def for_spark(error: Exception) -> Exception:
-    """Give an error of the driver's part as it may leave it: semel's own, or a short one."""
+    """Return an error as Spark may get it: semel's own, or a short one."""
     if isinstance(error, Stopped):
         return error
     if not isinstance(error, SemelError):
@@ -90,34 +94,34 @@ def for_spark(error: Exception) -> Exception:
 
 
 def last_sentence(text: str) -> str | None:
-    """Find in what Spark says of a failed query the error of semel's that it failed with; of
-    another one the last line of it. It is only shown: nothing is decided by it.
+    """Find the semel error in Spark's text about a failed query; for another error, its last line.
+    The result is only displayed: no decision depends on it.
     """
-    told, _, _ = text.partition("\n=== Streaming Query ===")
-    found = re.findall(rf"^(?:.*\s)?({re.escape(errors.__name__)}\.\w+: .+)$", told, re.MULTILINE)
+    report, _, _ = text.partition("\n=== Streaming Query ===")
+    found = re.findall(rf"^(?:.*\s)?({re.escape(errors.__name__)}\.\w+: .+)$", report, re.MULTILINE)
     if found:
         return _STATE.sub("", found[-1])
-    failed = told.rpartition(f"{Failed.__module__}.{Failed.__name__}: ")[2]
+    failed = report.rpartition(f"{Failed.__module__}.{Failed.__name__}: ")[2]
     lines = [_STATE.sub("", line).strip() for line in failed.splitlines()]
-    return next((line for line in reversed(lines) if line), None) if failed != told else None
+    return next((line for line in reversed(lines) if line), None) if failed != report else None
 
 
 def kind_of(error: SemelError) -> type[SemelError]:
-    """The error of this project that an error is, or is derived from."""
+    """Return the class of `semel.errors` that an error is or derives from."""
     return next(each for each in type(error).__mro__ if each.__module__ == errors.__name__)
 
 
 def _stopped(error: BaseException) -> Stopped | None:
-    """Say that the query was stopped, where an interruption or its job's end is the cause."""
+    """Return `Stopped` if an interruption or a cancelled job is the cause."""
     for cause in _causes(error):
-        said = str(cause.getMessage())
-        if "Interrupt" in cause.getClass().getName() or is_cancelled(said):
-            return Stopped(f"{cause.getClass().getName()}: {said}")
+        message = str(cause.getMessage())
+        if "Interrupt" in cause.getClass().getName() or is_cancelled(message):
+            return Stopped(f"{cause.getClass().getName()}: {message}")
     return None
 
 
 def _causes(error: BaseException) -> Iterator[Any]:
-    """What Java threw, and why."""
+    """Yield the Java exception and its causes."""
     cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     while cause is not None:
         yield cause
@@ -125,9 +129,9 @@ def _causes(error: BaseException) -> Iterator[Any]:
 
 
 def _failed(error: BaseException) -> Failed:
-    """Cut what somebody else said; frames of Java are left out."""
-    said = f"{type(error).__name__}: {error}"
-    lines = [line.rstrip() for line in said.splitlines() if not _FRAME.match(line)]
+    """Shorten a foreign error; Java stack frames are left out."""
+    text = f"{type(error).__name__}: {error}"
+    lines = [line.rstrip() for line in text.splitlines() if not _FRAME.match(line)]
     shown = "\n".join(plain_text(line, TEXT_MAX) for line in lines if line)
     shown = _unsearched(shown)
     if len(shown) > TEXT_MAX:
@@ -138,3 +142,33 @@ def _failed(error: BaseException) -> Failed:
 
 def _unsearched(text: str) -> str:
     return text.replace(SEARCHED, _UNSEARCHED)
+
+
+log = logging.getLogger("semel")
+
+_TEXTS = {
+    "skipped": "not sent, because handled (delivered, parked or dropped) {before}",
+    "suppressed": "not sent again, because an earlier attempt delivered them",
+    "parked_before": "not sent again and not delivered, because an earlier attempt parked them "
+    "(list them with `semel parked ls`)",
+    "dropped_before": "not sent again, because an earlier attempt dropped them in doubt "
+    "(on_doubt='skip')",
+    "doubted": "parked in doubt (list them with `semel parked ls`)",
+    "others": "parked for another reason, or behind a parked event (list them with `semel parked "
+    "ls`)",
+    "dropped": "in doubt and dropped (on_doubt='skip'): they may not have arrived",
+}
+
+
+def log_unsent(place: str, outcome: Outcome, *, judged: bool = False) -> None:
+    """Log a warning for each kind of event that was not sent, with its count."""
+    counts: Counter[str] = Counter(skipped=outcome.skipped)
+    for report in outcome.reports:
+        for name in ("skipped", "suppressed", "parked_before", "dropped_before", "dropped"):
+            counts[name] += getattr(report, name)
+        counts["doubted"] += report.doubted
+        counts["others"] += report.parked - report.doubted
+    before = "before the minibatch was judged" if judged else "before the checkpoint was lost"
+    for name, text in _TEXTS.items():
+        if counts[name]:
+            log.warning("%s: events %s: %d", place, text.format(before=before), counts[name])

@@ -1,7 +1,7 @@
-"""The heartbeat of a run: it says that the run lives, and sends what a person released.
+"""The heartbeat of a run: it records that the run is alive, and sends resolved parked events.
 
-Always true: it ends with the query, so that whoever comes next need not wait for it; and while the
-query runs, no other start of this process takes its name.
+Always true: it ends with the query, so that the next start need not wait for it; and while the
+query runs, no other start in this process takes its name.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from semel.errors import Fenced, SemelError
-from semel.ledger import owners
+from semel.ledger import forget_start, register_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,9 +27,9 @@ log = logging.getLogger("semel")
 
 
 class Heartbeat(threading.Thread):
-    """Beats every few seconds while `active()`; then it says that the run has ended.
+    """Beats every few seconds while `active()`, then records that the run has ended.
 
-    It drains only where `between` is given and free: a minibatch that begins holds it.
+    It sends parked events only if `between` is given and free: a minibatch that begins holds it.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Heartbeat(threading.Thread):
         active: Callable[[], bool] = lambda: True,
         between: threading.Lock | None = None,
     ) -> None:
-        super().__init__(name=f"semel-{driver.scribe.pipeline}", daemon=True)
+        super().__init__(name=f"semel-{driver.client.pipeline}", daemon=True)
         self._driver = driver
         self._active = active
         self._between = between
@@ -46,13 +46,13 @@ class Heartbeat(threading.Thread):
         self._draining: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin; a process that comes to its end says so too, if there is time."""
-        owners.enter(self._driver.nonce, self._lives)
+        """Start; at the end of the process the end of the run is recorded too, if there is time."""
+        register_start(self._driver.nonce, self._lives)
         super().start()
         atexit.register(self._leave)
 
     def stop(self) -> None:
-        """End it, whatever the query does."""
+        """End the heartbeat, even if the query still runs."""
         self._stopped.set()
 
     def _leave(self) -> None:
@@ -63,11 +63,11 @@ class Heartbeat(threading.Thread):
         return not self._stopped.is_set() and self._active()
 
     def run(self) -> None:
-        """Beat until the query ends or a later run has the name."""
+        """Beat until the query ends or a later run takes the name."""
         try:
             self._beat()
         finally:
-            owners.leave(self._driver.nonce)
+            forget_start(self._driver.nonce)
 
     def _beat(self) -> None:
         waited = 0.0
@@ -83,26 +83,26 @@ class Heartbeat(threading.Thread):
                 log.warning("%s", error)
                 return
             except SemelError as error:
-                log.warning("pipeline %r: %s", self._driver.scribe.pipeline, error)
+                log.warning("pipeline %r: %s", self._driver.client.pipeline, error)
         atexit.unregister(self._leave)
         try:
             self._driver.beat(ended=True)
         except SemelError as error:
-            log.debug("pipeline %r: %s", self._driver.scribe.pipeline, error)
+            log.debug("pipeline %r: %s", self._driver.client.pipeline, error)
 
     def _drain_beside(self) -> None:
-        """Send what is free to go in a thread of its own: a slow destination stops no beat."""
+        """Send resolved events in a separate thread, so that a slow destination delays no beat."""
         if self._between is None or (self._draining is not None and self._draining.is_alive()):
             return
         self._draining = threading.Thread(target=self._drain, args=[self._between], daemon=True)
         self._draining.start()
 
     def _drain(self, between: threading.Lock) -> None:
-        """Send what is parked and free to go, unless a minibatch begins just now and does it."""
+        """Send resolved parked events, unless a minibatch is beginning and sends them itself."""
         if between.acquire(blocking=False):
             try:
                 self._driver.drain()
             except SemelError as error:
-                log.warning("pipeline %r: %s", self._driver.scribe.pipeline, error)
+                log.warning("pipeline %r: %s", self._driver.client.pipeline, error)
             finally:
                 between.release()

@@ -1,4 +1,4 @@
-"""A Spark session as semel's own commands and examples use it: small, local, with retries."""
+"""The Spark session of semel's own commands and examples: small, local, with retries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTINGS = {
 def make_session(
     name: str, *, master: str = "local[2,4]", settings: dict[str, str] | None = None
 ) -> SparkSession:
-    """Start a session. Workers run this very Python; a task that fails is tried four times.
+    """Start a session. Workers run this Python; a task that fails is tried four times.
 
     Raises `MissingExtra` without pyspark.
     """

@@ -1,14 +1,21 @@
-"""The task's part: it takes the batches of a partition and yields one row at the very end.
+"""The task's part of a delivery: it delivers the batches of its partitions and yields one row.
 
 Always true:
-- nothing is yielded before everything was delivered or an error is final: what was yielded keeps
-  Python alive after the task was stopped;
-- an attempt that was fenced fails its task, so that Spark never prefers its result.
+- nothing is yielded before everything is delivered or an error is final: Python outlives a stopped
+  task that has yielded something;
+- a fenced attempt fails its task, so that Spark never prefers its result;
+- batches are read ahead in order, each once, so that Spark computes the next rows while a
+  destination works; at most `AHEAD_BYTES` and one batch wait;
+- an error of the input is raised before the batches read ahead of it, so that a stopped task ends
+  soon; after the block ends nothing reads, because Spark reads on where it ended.
 """
 
 from __future__ import annotations
 
 import pickle
+import threading
+from collections import deque
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -27,33 +34,28 @@ from semel.errors import (
     plain_text,
 )
 from semel.events import Attempt, Position, bucket_name
-from semel.ledger.damage import DamagedRow
-from semel.ledger.journal import Journal
-from semel.ledger.processes import Process
-from semel.ledger.scribe import Scribe
-from semel.ledger.stores import open_store
-from semel.spark.ahead import reading_ahead
+from semel.ledger import DamagedRow, Journal, LedgerClient, open_store
+from semel.runtime import Process
+from semel.spark.checks import refuse_optimized
 from semel.spark.failures import TEXT_MAX, kind_of, marked
-from semel.spark.frames import BUCKET
-from semel.spark.refusals import refuse_optimized
+from semel.spark.repartition import BUCKET
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from semel.delivery import Agreement
-    from semel.ledger.minibatches import Opening
-    from semel.ledger.reports import Report
+    from semel.delivery import PipelineSpec
+    from semel.ledger import OpenMinibatch, Report
 
 SCHEMA = "outcome binary"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the partitions of a task came to.
+    """The result of a task.
 
     Attributes:
-        skipped: events of partitions that have no report, because nothing in them was new.
-        error: what stopped it, where no further attempt can mend that.
+        skipped: events of partitions without a report, because nothing in them was new.
+        error: the error that stopped it, if another attempt cannot help.
     """
 
     reports: tuple[Report, ...] = ()
@@ -62,7 +64,7 @@ class Outcome:
 
     @classmethod
     def of(cls, parts: Iterable[Outcome]) -> Outcome:
-        """Put the outcomes of several tasks together. Raises the first error among them."""
+        """Combine the outcomes of several tasks. Raises the first error among them."""
         reports: list[Report] = []
         skipped = 0
         for part in parts:
@@ -73,43 +75,46 @@ class Outcome:
         return cls(tuple(reports), skipped)
 
     def dump(self) -> bytes:
-        """Give it as it travels to the driver."""
+        """Return it as bytes, for the driver."""
         return pickle.dumps(self)
 
     @classmethod
     def load(cls, text: bytes) -> Outcome:
-        """Read it back."""
+        """Read what `dump` returned."""
         outcome: Outcome = pickle.loads(text)  # noqa: S301 - our own task made it
         return outcome
 
 
 JOURNALS = 8
-"""How many runs a worker process remembers between its tasks."""
+"""The number of runs that a worker process keeps open between its tasks."""
 
-_journals: dict[tuple[str, str, str], tuple[Scribe, Journal]] = {}
-"""The ledgers this worker process has opened, and the state it has read of each run."""
+_journals: dict[tuple[str, str, str], tuple[LedgerClient, Journal]] = {}
+"""The ledgers that this worker process has opened, and the state it has read for each run."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """Delivers the partitions that Spark gives to one task of one minibatch. Runs on an executor.
+    """Delivers the partitions of one Spark task in one minibatch. Runs on an executor.
 
-    Everything it knows travels in the closure: under Spark Connect a task is told neither its query
-    nor its batch. `nonce` tells the start it belongs to from every other, also under the same name
-    in a ledger that was made anew. `names` are the columns' own, where they come under others.
-    `token` is the action's own: by it the driver knows an error that this task raised.
+    Everything it needs is in the closure: with Spark Connect a task knows neither its query nor its
+    batch.
+
+    Attributes:
+        nonce: unique for a start, even if a ledger is recreated and the name is used again.
+        names: the original column names, if the columns were renamed.
+        token: unique for an action; the driver recognises errors of this task by it.
     """
 
-    agreement: Agreement
+    spec: PipelineSpec
     ledger: str
     nonce: str
-    opening: Opening
+    opening: OpenMinibatch
     waited: bool = False
     names: tuple[str, ...] | None = None
     token: str = field(default="", repr=False)
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Deliver, then yield the outcome. Raises what another attempt may mend."""
+        """Deliver, then yield the outcome. Raises errors that another attempt may overcome."""
         try:
             refuse_optimized()
             with reading_ahead(batches) as ahead:
@@ -125,22 +130,22 @@ class Task:
             yield pa.RecordBatch.from_pydict({"outcome": [outcome.dump()]})
 
     def _placed(self, error: SemelError) -> SemelError:
-        """Say of an error which pipeline and minibatch it is about, where it does not know."""
+        """Put pipeline and minibatch before the message of an error that does not name them."""
         text = plain_text(error, TEXT_MAX)
         if not text.startswith("pipeline ") and not isinstance(error, DamagedRow):
-            place = f"pipeline {self.agreement.name!r}, minibatch {self.opening.row.minibatch}"
+            place = f"pipeline {self.spec.name!r}, minibatch {self.opening.row.minibatch}"
             text = f"{place}: {text}"
         return kind_of(error)(text)
 
     def deliver(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Outcome]:
-        """Deliver every partition that comes, one after the other."""
+        """Deliver the partitions of this task one after the other."""
         done: set[str] = set()
         for partition, pairs in groupby(self._partitions(batches), key=itemgetter(0)):
             if partition in done:
                 raise ConfigurationError(
-                    f"pipeline {self.agreement.name!r}: rows of source partition {partition!r} "
-                    "came, then those of another, then more of it. Deliver the source's own "
-                    "partitions: no repartition or union between the source and semel.deliver"
+                    f"pipeline {self.spec.name!r}: rows of source partition {partition!r} "
+                    "are mixed with rows of another. Deliver the source's own partitions: remove "
+                    "repartition and union between the source and semel.deliver"
                 )
             done.add(partition)
             delivery = self._delivery(partition)
@@ -150,8 +155,8 @@ class Task:
     def _partitions(
         self, batches: Iterator[pa.RecordBatch]
     ) -> Iterable[tuple[str, pa.RecordBatch]]:
-        """Give the batches with the names of their partitions."""
-        identity, buckets = self.agreement.identity, self.opening.row.partitions
+        """Yield the batches with the names of their partitions."""
+        identity, buckets = self.spec.identity, self.opening.row.partitions
         for batch in batches:
             if not batch.num_rows:
                 continue
@@ -173,30 +178,97 @@ class Task:
         context = TaskContext.get()
         if context is None:
             raise AssertionError("a task has a context")
-        scribe, journal = self._journal()
+        client, journal = self._journal()
         assignment = Assignment(
-            pipeline=self.agreement.name,
+            pipeline=self.spec.name,
             opening=self.opening,
-            identity=self.agreement.identity,
+            identity=self.spec.identity,
             partition=partition,
             attempt=Attempt(self.opening.row.run, context.taskAttemptId()),
             process=Process.here(),
             task=context.partitionId(),
-            order=self.agreement.order,
-            accept_gap=self.agreement.accept_gap,
+            order=self.spec.order,
+            accept_gap=self.spec.accept_gap,
             waited=self.waited,
         )
-        return PartitionDelivery(assignment, self.agreement.sinks, scribe, journal)
+        return PartitionDelivery(assignment, self.spec.sinks, client, journal)
 
-    def _journal(self) -> tuple[Scribe, Journal]:
-        """Give the ledger and the state read so far, opened once for this run in this process."""
-        place = (self.ledger, self.agreement.name, self.nonce)
+    def _journal(self) -> tuple[LedgerClient, Journal]:
+        """Return the ledger and the state read so far; both are opened once per run and process."""
+        place = (self.ledger, self.spec.name, self.nonce)
         found = _journals.pop(place, None)
         if found is None:
-            scribe = Scribe(open_store(self.ledger, create=False), self.agreement.name)
-            found = (scribe, Journal(scribe))
+            client = LedgerClient(open_store(self.ledger, create=False), self.spec.name)
+            found = (client, Journal(client))
         while len(_journals) >= JOURNALS:
-            scribe, _ = _journals.pop(next(iter(_journals)))
-            scribe.store.close()
+            client, _ = _journals.pop(next(iter(_journals)))
+            client.store.close()
         _journals[place] = found
         return found
+
+
+AHEAD_BYTES = 16 << 20
+
+
+@contextmanager
+def reading_ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[Iterator[pa.RecordBatch]]:
+    """Return the same batches, read by a separate thread until the block ends."""
+    reader = _Reader(batches)
+    reader.start()
+    try:
+        yield reader.taken()
+    finally:
+        reader.leave()
+
+
+class _Reader(threading.Thread):
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        super().__init__(name="semel reads ahead", daemon=True)
+        self._batches = batches
+        self._changed = threading.Condition()
+        self._waiting: deque[pa.RecordBatch] = deque()
+        self._bytes = 0
+        self._ended = self._left = False
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Read until the input ends or the block is left."""
+        try:
+            for batch in self._batches:
+                if not self._put(batch):
+                    break
+        except BaseException as error:  # noqa: BLE001 - raised again in `taken`
+            self._error = error
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def _put(self, batch: pa.RecordBatch) -> bool:
+        """Add a batch, and wait until there is room for the next; False if the block was left."""
+        with self._changed:
+            self._waiting.append(batch)
+            self._bytes += batch.nbytes
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._left or self._bytes < AHEAD_BYTES)
+            return not self._left
+
+    def taken(self) -> Iterator[pa.RecordBatch]:
+        """Yield the batches that were read."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._ended)
+                if self._error is not None:
+                    raise self._error
+                if not self._waiting:
+                    return
+                batch = self._waiting.popleft()
+                self._bytes -= batch.nbytes
+                self._changed.notify_all()
+            yield batch
+
+    def leave(self) -> None:
+        """Stop after the batch that is being read."""
+        with self._changed:
+            self._left = True
+            self._changed.notify_all()
+        self.join()

@@ -1,6 +1,6 @@
-"""The writer that `semel.deliver` returns: Spark's own, with the promise kept in `start()`.
+"""The writer that `semel.deliver` returns: Spark's own, with checks and delivery in `start()`.
 
-Always true: whatever would make the promise false is refused here, before an event moves.
+Always true: a setting that would break the promise is refused here, before any event moves.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import uuid4
 
-from semel.delivery.looking import refuse_while_looking
+from semel.delivery import refuse_while_looking
 from semel.errors import ConfigurationError
-from semel.spark import refusals
+from semel.spark import checks
 from semel.spark.failures import last_sentence
-from semel.spark.microbatches import MicroBatches
-from semel.spark.plans import is_classic
+from semel.spark.foreach_batch import MicroBatches
+from semel.spark.plan import is_classic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from semel.delivery import Agreement
-    from semel.spark.sources import KafkaSource
+    from semel.delivery import PipelineSpec
+    from semel.spark.kafka_topics import KafkaSource
 
 CHECKPOINT = "checkpointlocation"
 
 
 def make_writer(
-    frame: DataFrame, agreement: Agreement, ledger: str | None, source: KafkaSource | None
+    frame: DataFrame, spec: PipelineSpec, ledger: str | None, source: KafkaSource | None
 ) -> DataStreamWriter:
-    """Give the session's own writer of the frame, as one that delivers."""
+    """Return the session's own writer of the DataFrame, extended to deliver."""
     plain: Any = frame.writeStream
     writer: Any = object.__new__(_derived(type(plain), Delivering))
     writer.__dict__.update(plain.__dict__)
-    writer.agreement = agreement
-    writer._semel = _Said(frame, ledger, source)  # noqa: SLF001 - its own
+    writer.spec = spec
+    writer._semel = _WriterState(frame, ledger, source)  # noqa: SLF001 - its own
     made: DataStreamWriter = writer
     return made
 
 
-class _Said:
-    """What was said to a writer, and what it needs to check it."""
+class _WriterState:
+    """The settings of a writer, and what it needs to check them."""
 
     def __init__(self, frame: DataFrame, ledger: str | None, source: KafkaSource | None) -> None:
         self.spark: SparkSession = frame.sparkSession
@@ -58,10 +58,10 @@ class _Said:
 
 
 class Delivering:
-    """What a delivering writer does otherwise than Spark's; mixed into the session's own class."""
+    """The methods in which a delivering writer differs from Spark's; mixed into Spark's class."""
 
-    agreement: Agreement
-    _semel: _Said
+    spec: PipelineSpec
+    _semel: _WriterState
 
     def option(self, key: str, value: Any) -> Any:
         """As Spark's; semel reads `checkpointLocation`."""
@@ -85,10 +85,10 @@ class Delivering:
         return super().queryName(queryName)  # type: ignore[misc]
 
     def trigger(self, **trigger: Any) -> Any:
-        """As Spark's, but for the triggers that have no micro-batches."""
+        """As Spark's, except for triggers without micro-batches."""
         self._semel.trigger = trigger
-        if any(trigger.get(word) is not None for word in refusals.NO_MICRO_BATCHES):
-            return self  # refused by `start`, in words that every version has
+        if any(trigger.get(word) is not None for word in checks.NO_MICRO_BATCHES):
+            return self  # `start` refuses it, with the same message in every Spark version
         return super().trigger(**trigger)  # type: ignore[misc]
 
     def format(self, source: str) -> NoReturn:
@@ -126,10 +126,10 @@ class Delivering:
         queryName: str | None = None,  # noqa: N803
         **options: Any,
     ) -> StreamingQuery:
-        """Start the query, as Spark's. Raises `ConfigurationError` for what cannot keep the
-        promise.
+        """Start the query, as Spark's. Raises `ConfigurationError` for a pipeline that cannot keep
+        the promise.
         """
-        refuse_while_looking(self.agreement.name, "start()")
+        refuse_while_looking(self.spec.name, "start()")
         for word, value in (("path", path), ("format", format), ("partitionBy", partitionBy)):
             if value is not None:
                 self._refuse(f"start({word}={value!r})")
@@ -138,55 +138,55 @@ class Delivering:
             self.outputMode(outputMode)
         if queryName is not None:
             self.queryName(queryName)
-        self._refuse_said()
-        said = self._semel
+        self._check_settings()
+        state = self._semel
         batches = MicroBatches(
-            self.agreement, said.ledger, self._checkpoint(), uuid4().hex, said.source
+            self.spec, state.ledger, self._checkpoint(), uuid4().hex, state.source
         )
-        if said.classic:
-            batches.look_first(said.spark)
+        if state.classic:
+            batches.look_first(state.spark)
         super().foreachBatch(batches)  # type: ignore[misc]
         query: StreamingQuery = super().start()  # type: ignore[misc]
         query.__class__ = _derived(type(query), Waiting)
-        _tell_of_any(type(said.spark.streams))
-        if said.classic:
+        _extend_await_any(type(state.spark.streams))
+        if state.classic:
             batches.query = query
         return query
 
-    # -- what is refused
+    # -- checks
 
     def _refuse(self, what: str) -> NoReturn:
         raise ConfigurationError(
-            f"pipeline {self.agreement.name!r}: {what} would make Spark write somewhere else, and "
-            "semel deliver nothing. Leave it away: to= of semel.deliver says where it goes"
+            f"pipeline {self.spec.name!r}: {what} would make Spark write somewhere else, and "
+            "semel deliver nothing. Remove it: to= of semel.deliver names the sinks"
         )
 
-    def _refuse_said(self) -> None:
-        """Refuse what was said to this writer, or to its session, and cannot keep the promise."""
-        said = self._semel
-        refusals.refuse_session(said.spark, self.agreement)
-        refusals.refuse_trigger(self.agreement, said.trigger)
-        refusals.refuse_options(self.agreement, said.options)
-        refusals.refuse_mode(self.agreement, said.mode)
+    def _check_settings(self) -> None:
+        """Refuse settings of this writer or its session that would break the promise."""
+        state = self._semel
+        checks.refuse_session(state.spark, self.spec)
+        checks.refuse_trigger(self.spec, state.trigger)
+        checks.refuse_options(self.spec, state.options)
+        checks.refuse_mode(self.spec, state.mode)
 
     def _checkpoint(self) -> str:
-        """Where Spark keeps the checkpoint of this query."""
-        said = self._semel
-        location = said.options.get(CHECKPOINT)
+        """Return where Spark keeps the checkpoint of this query."""
+        state = self._semel
+        location = state.options.get(CHECKPOINT)
         if location:
             return location
-        root = said.spark.conf.get("spark.sql.streaming.checkpointLocation", "") or ""
-        if root and said.name:
-            return f"{root.rstrip('/')}/{said.name}"
+        root = state.spark.conf.get("spark.sql.streaming.checkpointLocation", "") or ""
+        if root and state.name:
+            return f"{root.rstrip('/')}/{state.name}"
         raise ConfigurationError(
-            f"pipeline {self.agreement.name!r}: there is no checkpoint location, so Spark could "
-            'not replay anything. Say .option("checkpointLocation", "checkpoints/'
-            f'{self.agreement.name}")'
+            f"pipeline {self.spec.name!r}: there is no checkpoint location, so Spark could "
+            'not replay anything. Add .option("checkpointLocation", "checkpoints/'
+            f'{self.spec.name}")'
         )
 
 
 class Waiting:
-    """What the query of a delivering writer does otherwise than Spark's; mixed into its class."""
+    """The methods in which the query of a delivering writer differs from Spark's."""
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802
         """As Spark's; the text of an error ends with the sentence that semel stopped with."""
@@ -202,7 +202,7 @@ class Waiting:
 
 @contextmanager
 def _sentence_last() -> Iterator[None]:
-    """Let the text of an error end with the sentence of semel's that stands in it."""
+    """Add semel's own message as the last line of an error that contains it."""
     try:
         yield
     except Exception as error:
@@ -212,9 +212,9 @@ def _sentence_last() -> Iterator[None]:
         raise
 
 
-def _tell_of_any(manager: type[Any]) -> None:
-    """Let `spark.streams.awaitAnyTermination` end an error in the same way. A session makes its
-    manager anew each time it is asked for it, so this is said to the class, once.
+def _extend_await_any(manager: type[Any]) -> None:
+    """Let `spark.streams.awaitAnyTermination` end errors in the same way. A session creates a new
+    manager each time it is asked for one, so the class is changed, once.
     """
     plain = manager.awaitAnyTermination
     if hasattr(plain, "__wrapped__"):
@@ -233,7 +233,7 @@ _classes: dict[tuple[type[Any], type[Any]], type[Any]] = {}
 
 
 def _derived(plain: type[Any], own: type[Any]) -> type[Any]:
-    """Give the subclass of a session's own class that does what `own` says; one for each."""
+    """Return the subclass of Spark's class that mixes in `own`; each is created once."""
     if (plain, own) not in _classes:
         name = f"{own.__name__}{plain.__name__}"
         _classes[plain, own] = type(name, (own, plain), {"__module__": __name__})

@@ -1,45 +1,45 @@
-"""Whether it is true: the real protocol in simulated worlds, with every fault we can think of."""
+"""Verification: simulated worlds, the contract suite for sinks, and the demo on real Spark."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from semel.verify.cases import Case, Variant
-    from semel.verify.checker import Category, Evidence, Judgement, Verdict, Violation, judge
-    from semel.verify.worlds import Outcome, Summary, run_world, run_worlds
+    from semel.verify.contract import SinkContract
+    from semel.verify.simulator import (
+        Assessment,
+        Case,
+        Category,
+        Evidence,
+        Summary,
+        Variant,
+        Verdict,
+        Violation,
+        WorldResult,
+        judge,
+        run_world,
+        run_worlds,
+    )
 
 __all__ = [
+    "Assessment",
     "Case",
     "Category",
     "Evidence",
-    "Judgement",
-    "Outcome",
+    "SinkContract",
     "Summary",
     "Variant",
     "Verdict",
     "Violation",
+    "WorldResult",
     "judge",
     "run_world",
     "run_worlds",
 ]
 
-_HOMES = {
-    "semel.verify.cases": ("Case", "Variant"),
-    "semel.verify.checker": (
-        "Category",
-        "Evidence",
-        "Judgement",
-        "Verdict",
-        "Violation",
-        "judge",
-    ),
-    "semel.verify.worlds": ("Outcome", "Summary", "run_world", "run_worlds"),
-}
-
 
 def __getattr__(name: str) -> object:
-    """Import what a name stands for when it is first asked for: the pytest plugin needs none."""
-    for module, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(module), name)
-    raise AttributeError(f"module 'semel.verify' has no attribute {name!r}")
+    """Import a name when it is first used: the pytest plugin imports nothing heavy."""
+    if name not in __all__:
+        raise AttributeError(f"module 'semel.verify' has no attribute {name!r}")
+    home = "contract" if name == "SinkContract" else "simulator"
+    return getattr(import_module(f"{__name__}.{home}"), name)

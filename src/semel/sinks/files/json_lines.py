@@ -1,10 +1,10 @@
 """Columns as lines of JSON, made by Arrow and NumPy: no row becomes a Python object.
 
-- An integer, a float and a boolean are themselves; NaN, Infinity and -Infinity are texts.
-- A decimal is a text with all its digits; binary is base64; a duration is its microseconds.
-- A date, a time and a timestamp are texts in ISO 8601, with a Z where the column has a time zone.
-- A list is an array, a struct and a map are objects; a column without a value is null.
-- Bytes of a text that are no UTF-8 become U+FFFD, because one of them would spoil the whole file.
+- Integers, floats and booleans are JSON values; NaN, Infinity and -Infinity are strings.
+- A decimal is a string with all its digits; binary is base64; a duration is its microseconds.
+- Dates, times and timestamps are strings in ISO 8601, with a Z if the column has a time zone.
+- A list is an array, a struct and a map are objects; a missing value is null.
+- Bytes of a string that are not UTF-8 become U+FFFD, because one would make the file unreadable.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.errors import ConfigurationError
-from semel.events import moments
+from semel.events.encoding import moments
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ _SHORT = {0x08: "\\b", 0x09: "\\t", 0x0A: "\\n", 0x0C: "\\f", 0x0D: "\\r"}
 
 
 def lines(batch: pa.RecordBatch) -> pa.Buffer:
-    """Give the rows of a batch, each as a line."""
+    """Return the rows of a batch, each as a line."""
     if not batch.num_rows:
         return pa.py_buffer(b"")
     fields = [(field.name, batch.column(at)) for at, field in enumerate(batch.schema)]
@@ -40,13 +40,13 @@ def lines(batch: pa.RecordBatch) -> pa.Buffer:
 
 
 def refuse(schema: pa.Schema) -> None:
-    """Raise `ConfigurationError` for a column that cannot be told as JSON."""
+    """Raise `ConfigurationError` for a column that cannot be written as JSON."""
     for field in schema:
         _refuse(field.type, field.name)
 
 
 def texts(array: pa.Array) -> pa.Array:
-    """Give a column that is no text and holds no others as plain texts, null where it is null."""
+    """Return a column that is neither text nor nested as plain strings, null where it is null."""
     kind = array.type
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return _cast(_base64(array), pa.large_string())
@@ -63,7 +63,7 @@ def texts(array: pa.Array) -> pa.Array:
 
 
 def valid(array: pa.Array) -> pa.Array:
-    """Give a column of texts with what is no UTF-8 replaced."""
+    """Return a column of strings with bytes that are not UTF-8 replaced."""
     try:
         array.validate(full=True)
     except pa.ArrowInvalid:
@@ -79,8 +79,8 @@ def _refuse(kind: pa.DataType, name: str) -> None:
     if pa.types.is_map(kind):
         if pa.types.is_nested(kind.key_type):
             raise ConfigurationError(
-                f"column {name!r}: a map whose keys are {kind.key_type} is no JSON object. Make "
-                "its keys texts, or write Parquet"
+                f"column {name!r}: a map with keys of type {kind.key_type} cannot be a JSON "
+                "object. Cast the keys to string, or write Parquet"
             )
         _refuse(kind.key_type, name)
         _refuse(kind.item_type, name)
@@ -90,7 +90,7 @@ def _refuse(kind: pa.DataType, name: str) -> None:
         names = [field.name for field in kind]
         if len(set(names)) < len(names):
             raise ConfigurationError(
-                f"column {name!r}: two fields of it have one name: give one another name"
+                f"column {name!r}: two of its fields have the same name; rename one"
             )
         for field in kind:
             _refuse(field.type, f"{name}.{field.name}")
@@ -98,7 +98,7 @@ def _refuse(kind: pa.DataType, name: str) -> None:
         _refuse(kind.value_type, name)
     elif not any(test(kind) for test, _ in _MAKERS):
         raise ConfigurationError(
-            f"column {name!r} is of type {kind}, which has no form in JSON or CSV. Cast it, or "
+            f"column {name!r} has type {kind}, which JSON and CSV cannot represent. Cast it, or "
             "write Parquet"
         )
 
@@ -115,7 +115,7 @@ def is_binary(kind: pa.DataType) -> bool:
 
 
 def _value(array: pa.Array) -> pa.Array:
-    """Give each value of a column as JSON."""
+    """Return each value of a column as JSON."""
     kind = array.type
     if pa.types.is_dictionary(kind):
         return _value(array.dictionary_decode())
@@ -162,7 +162,7 @@ def _map(array: pa.Array) -> pa.Array:
 
 
 def _offsets(array: pa.Array) -> tuple[np.ndarray[Any, Any], int, int]:
-    """Give where each list starts among its values, counted from the first that is used."""
+    """Return where each list starts among its values, counted from the first value in use."""
     offsets = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
     first, last = int(offsets[0]), int(offsets[-1])
     return offsets - first, first, last - first
@@ -179,7 +179,7 @@ def _joined(*parts: Any) -> pa.Array:
 
 
 def _joined_bytes(array: pa.Array) -> pa.Buffer:
-    """Give the bytes of all values, one after the other, without a copy."""
+    """Return the bytes of all values, one after the other, without a copy."""
     _, offsets, values = array.buffers()
     ends = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
     return values.slice(int(ends[0]), int(ends[-1] - ends[0]))
@@ -220,8 +220,8 @@ def _text(array: pa.Array) -> pa.Array:
 
 
 def _base64(array: pa.Array) -> pa.Array:
-    """Encode every value by one call: each is filled up to whole groups of three, and the letters
-    that stand for the filling are overwritten.
+    """Encode every value in one call: each is padded to whole groups of three bytes, and the
+    letters of the padding are overwritten.
     """
     raw = array.cast(BYTES)
     lengths = pc.binary_length(raw).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)

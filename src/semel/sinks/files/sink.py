@@ -1,15 +1,17 @@
 """Part files: one per partition and minibatch, and a manifest per minibatch (REPEATABLE).
 
 Always true:
-- the name of a part file says its minibatch, its partition and the range of its records, so the
-  same records have the same name, whoever writes them; on HDFS, where a rename replaces nothing,
-  it says the attempt too;
-- an attempt that moves its file puts down the name first. Of a partition that an older generation
-  left, every name is emptied; of a complete minibatch the driver removes what no manifest names. No
-  other attempt removes a file: a later one may have put the same name there meanwhile;
-- an attempt first puts its claim, then removes what earlier ones hold aside; it moves its own file
-  only while no later claim stands. So an earlier one finds a later claim, or nothing to move;
-- readers go by manifests (`committed`, `read`): what is not named there does not count.
+- the name of a part file has its minibatch, its partition and the range of its records, so the same
+  records have the same name in every attempt; on HDFS, where a rename cannot replace a file, it has
+  the attempt too;
+- an attempt that moves its file writes down the name first. When an older generation is closed,
+  every name of its partitions is emptied; of a complete minibatch the driver removes files that no
+  manifest names. No other attempt removes a file, because a later one may have written the same
+  name meanwhile;
+- an attempt first writes its claim, then removes the temporary files of earlier attempts; it moves
+  its own file only while there is no later claim. So an earlier attempt finds a later claim, or no
+  file to move;
+- readers use manifests (`committed`, `read`): a file that no manifest names does not count.
 """
 
 from __future__ import annotations
@@ -25,30 +27,38 @@ from uuid import uuid4
 import pyarrow as pa
 
 from semel.errors import ConfigurationError, Diverged, Fenced, NotDelivered, plain_text
-from semel.events.ids import Attempt, Minibatch
+from semel.events import Attempt, Minibatch
 from semel.protocol import Capability
-from semel.sinks.files import formats, manifests
-from semel.sinks.files.folders import (
+from semel.sinks.files import manifests, writers
+from semel.sinks.files.manifests import (
+    Loader,
+    Manifest,
+    Part,
+    Selective,
+    as_event,
+    manifest_name,
+    refuse_stage,
+    stage_of,
+    stem,
+)
+from semel.sinks.files.readers import schema_text
+from semel.sinks.files.storage import (
     Folder,
-    escaped,
+    path_part,
     refuse_url,
     replaces_nothing,
     where_of,
 )
-from semel.sinks.files.formats import FORMATS
-from semel.sinks.files.loads import Loader, Selective, as_event, refuse_stage, stage_of
-from semel.sinks.files.manifests import Manifest, Part, manifest_name, stem
-from semel.sinks.files.reading import schema_text
-from semel.sinks.sink import Sink, Target
+from semel.sinks.files.writers import FORMATS
+from semel.sinks.sink import Ended, Sink, Target
 from semel.urls import place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from semel.events import Chunk
-    from semel.sinks.endings import Ended
-    from semel.sinks.files.folders import Writing
-    from semel.sinks.files.formats import Writer
+    from semel.sinks.files.storage import Writing
+    from semel.sinks.files.writers import RowWriter
 
 ASIDE = "_aside"
 _CLAIM = re.compile(r"(\d+)\.(-?\d+)\.claim")
@@ -63,15 +73,15 @@ class Files(Sink):
     """Writes part files to a folder: local, S3-compatible, HDFS, or a file system of pyarrow.
 
     Attributes:
-        url: a path, or `file:///...`, `s3://bucket/...`, `hdfs://...`; files stand below it in
-            a folder for the pipeline and one for the sink.
+        url: a path, or `file:///...`, `s3://bucket/...`, `hdfs://...`; files are below it in a
+            folder for the pipeline and one for the sink.
         format: "parquet", "json" (lines) or "csv".
-        prefix: what the names of part files begin with.
+        prefix: how the names of part files begin.
         compression: of Parquet.
         row_group_rows: rows of a Parquet row group.
-        filesystem: a file system of pyarrow, where no URL can say it; `url` is then a path in it.
-        then: the second stage, once a manifest is in place: a `Loader`, which loads it with its
-            key in one transaction; another sink, whose events are manifests; or a function.
+        filesystem: a file system of pyarrow that no URL can express; `url` is then a path in it.
+        then: the second stage, after a manifest is written: a `Loader`, which loads it with its key
+            in one transaction; another sink, whose events are manifests; or a function.
     """
 
     name: str = "files"
@@ -83,32 +93,31 @@ class Files(Sink):
     filesystem: Any = field(default=None, repr=False)
     then: Loader | Sink | Callable[[Manifest], object] | None = field(default=None, repr=False)
     chunk_rows: int = 65_536
-    whole: bool = True
 
     def __post_init__(self) -> None:
         url = os.fspath(self.url)
         if not url:
-            raise ConfigurationError(f"sink {self.name!r}: url= names no folder")
+            raise ConfigurationError(f"sink {self.name!r}: url must not be empty")
         if self.filesystem is None and "://" not in url:
             url = str(Path(url).absolute())  # executors have another working directory
         object.__setattr__(self, "url", url)
         if self.format not in FORMATS:
             raise ConfigurationError(
-                f"sink {self.name!r}: format={self.format!r}; there are {', '.join(FORMATS)}"
+                f"sink {self.name!r}: unknown format {self.format!r}; use {', '.join(FORMATS)}"
             )
         if self.compression not in _COMPRESSIONS:
             raise ConfigurationError(
-                f"sink {self.name!r}: compression={self.compression!r}; there are "
+                f"sink {self.name!r}: unknown compression {self.compression!r}; use "
                 f"{', '.join(_COMPRESSIONS)}"
             )
         if not _PREFIX.fullmatch(self.prefix):
             raise ConfigurationError(
-                f"sink {self.name!r}: prefix={self.prefix!r}; it begins with a letter or digit, "
-                "and has only letters, digits, dots and hyphens, at most 61"
+                f"sink {self.name!r}: prefix={self.prefix!r} must begin with a letter or digit and "
+                "have only letters, digits, dots and hyphens, at most 61 characters"
             )
-        if self.row_group_rows < 1 or not self.whole:
+        if self.row_group_rows < 1:
             raise ConfigurationError(
-                f"sink {self.name!r}: row_group_rows is at least 1, and whole is always true"
+                f"sink {self.name!r}: row_group_rows must be at least 1, got {self.row_group_rows}"
             )
         refuse_stage(self.name, self.then)
         if self.filesystem is None:
@@ -125,15 +134,20 @@ class Files(Sink):
 
     @property
     def capability(self) -> Capability:
-        """REPEATABLE: a replay goes to the same place, and a replaced attempt cannot."""
+        """REPEATABLE: a replay writes the same place, and a replaced attempt cannot write it."""
         return Capability.REPEATABLE
 
+    @property
+    def whole(self) -> bool:
+        """Yes: each partition of a minibatch is a file of its own."""
+        return True
+
     def notes(self) -> tuple[str, ...]:
-        """Say what readers see, and when."""
+        """State what readers see, and when."""
         return (
             (
                 "Visible with the manifest of each minibatch; a file that no manifest names does "
-                "not count. Places are remembered for ever, so nothing is ever in doubt."
+                "not count. Places are remembered forever, so nothing is ever in doubt."
             ),
             *self._notes_of_stage(),
         )
@@ -144,14 +158,14 @@ class Files(Sink):
         sent = f"Then each manifest is sent to {stage.name!r} ({stage.capability.value})"
         if stage.capability is not Capability.OPAQUE:
             return (f"{sent}, in order and once.",)
-        return (f"{sent}, in order; one that may have arrived: on_doubt={stage.on_doubt.value!r}.",)
+        return (f"{sent}, in order; if one may have arrived: on_doubt={stage.on_doubt.value!r}.",)
 
     def describe(self) -> dict[str, object]:
-        """Say what may not change under a pipeline."""
+        """Return what may not change under a pipeline."""
         return {**super().describe(), "format": self.format, "prefix": self.prefix}
 
     def folder(self, pipeline: str) -> Folder:
-        """Give the folder in which this sink works for a pipeline."""
+        """Return the folder of this sink for a pipeline."""
         return Folder.at(self._url, self.filesystem, (pipeline, self.name))
 
     def refuse(self, schema: pa.Schema) -> None:
@@ -159,7 +173,7 @@ class Files(Sink):
         and that are not there.
         """
         try:
-            formats.refuse(schema, self.format)
+            writers.refuse(schema, self.format)
             if isinstance(self.then, Selective) and not isinstance(self.then, Sink):
                 self.then.refuse(schema)
         except ConfigurationError as error:
@@ -171,12 +185,12 @@ class Files(Sink):
         """
         ending, _ = FORMATS[self.format]
         own = f"-{target.attempt}" if replaces_nothing(self._url, self.filesystem) else ""
-        named = f"{stem(target.minibatch)}-{escaped(target.partition)}"
+        named = f"{stem(target.minibatch)}-{path_part(target.partition)}"
         return f"{self.prefix}-{named}{f'-{records}' if records else ''}{own}{ending}"
 
     def locate(self, target: Target) -> str:
-        """Name the place of this partition, without a secret; `*` stands for the range of records,
-        which is known at the end of the partition.
+        """Return the place of this partition, without secrets; `*` is the range of records, which
+        is known at the end of the partition.
         """
         folder = where_of(self._url, (target.pipeline, self.name))
         return f"{folder}/{self.part_name(target, '*')}"
@@ -188,24 +202,24 @@ class Files(Sink):
         return session
 
     def committed(self, pipeline: str, after: Minibatch | None = None) -> Iterator[Manifest]:
-        """Give the manifests of a pipeline in the order of its minibatches."""
+        """Return the manifests of a pipeline in the order of its minibatches."""
         return manifests.manifests(self.folder(pipeline), after)
 
     # -- the end of a minibatch, on the driver
 
     def conclude(self, ended: Ended) -> None:
-        """Put the manifest in its place, then have a loader load it; what is done already is left
-        so. A second stage that is a sink or a function follows from the ledger (`stage`).
+        """Write the manifest, then let a loader load it; finished steps are skipped. A second stage
+        that is a sink or a function is delivered from the ledger (`stage`).
 
-        Raises `Diverged` when another manifest stands there, `NotDelivered` when a file that it
-        would name does not.
+        Raises `Diverged` if another manifest is there, `NotDelivered` if a file that it would name
+        is missing.
         """
         folder = self.folder(ended.pipeline)
         manifest = self._manifest(ended, folder)
         loads = isinstance(self.then, Loader) and not isinstance(self.then, Sink)
         if loads and not cast("Loader", self.then).known(manifest):
             cast("Loader", self.then).load(manifest)
-        with contextlib.suppress(Exception):  # nobody looks there any more; nothing rests on it
+        with contextlib.suppress(Exception):  # only cleaning up
             self._remove_unnamed(ended, folder, {part.name for part in manifest.parts})
             folder.remove_folder(f"{ASIDE}/{stem(ended.minibatch)}")
 
@@ -215,27 +229,27 @@ class Files(Sink):
         for each in ended.parts:
             at = (ended.minibatch, each.partition, each.attempt)
             target = Target(ended.pipeline, self.name, *at)
-            names = aside.get(escaped(each.partition), [])
+            names = aside.get(path_part(each.partition), [])
             if len(list(filter(_CLAIM.fullmatch, names))) > 1:
                 for place in sorted(moved(self, target, names) - named):
                     folder.remove(place)
 
     @property
     def stage(self) -> Sink | None:
-        """The second stage as a sink of manifests; None where there is none, or a loader."""
+        """The second stage as a sink of manifests; None if there is none, or it is a loader."""
         return stage_of(self.name, self.then, self.standing)
 
     def announce(self, ended: Ended) -> pa.RecordBatch:
-        """Give the manifest of a concluded minibatch as an event of the second stage."""
+        """Return the manifest of a concluded minibatch as an event of the second stage."""
         return as_event(self.standing(ended.pipeline, ended.minibatch))
 
     def standing(self, pipeline: str, minibatch: Minibatch) -> Manifest:
-        """Give the manifest of a minibatch as it stands."""
+        """Return the manifest of a minibatch."""
         folder = self.folder(pipeline)
         return Manifest.load(folder.read(manifest_name(minibatch)), folder, minibatch)
 
     def _manifest(self, ended: Ended, folder: Folder) -> Manifest:
-        """Give the manifest that stands, or put it there."""
+        """Return the existing manifest, or write it."""
         parts = tuple(
             Part(partition=each.partition, attempt=each.attempt, **each.placed)
             for each in ended.parts
@@ -246,9 +260,9 @@ class Files(Sink):
         for part, size in zip(parts, folder.sizes([part.name for part in parts]), strict=True):
             if size != part.bytes:
                 raise NotDelivered(
-                    f"{folder.where}/{part.name} was delivered with {part.bytes} bytes, and "
-                    f"{'is gone' if size is None else f'has {size}'}: somebody removed or changed "
-                    "it before it was named by a manifest. Restore it"
+                    f"{folder.where}/{part.name} was delivered with {part.bytes} bytes, but "
+                    f"{'it is missing' if size is None else f'has {size} now'}: it was removed or "
+                    "changed before a manifest named it. Restore it"
                 )
         made = Manifest(
             ended.pipeline, ended.sink, ended.minibatch, self.format, parts, folder=folder
@@ -270,14 +284,14 @@ class Files(Sink):
 
 
 def _standing(ended: Ended, folder: Folder, parts: tuple[Part, ...]) -> Manifest:
-    """Give the manifest that stands. Raises `Diverged` where it names other files."""
+    """Return the existing manifest. Raises `Diverged` if it names other files."""
     name = manifest_name(ended.minibatch)
     standing = Manifest.load(folder.read(name), folder, ended.minibatch)
     if not set(parts) <= set(standing.parts):
         raise Diverged(
-            f"pipeline {ended.pipeline!r}, minibatch {ended.minibatch}: {standing.location} stands "
-            "there and names other files than were delivered. Do pipelines of another ledger write "
-            "to this folder? Give each a folder or a name of its own"
+            f"pipeline {ended.pipeline!r}, minibatch {ended.minibatch}: {standing.location} exists "
+            "and names other files than were delivered. A pipeline of another ledger may write to "
+            "this folder: give each pipeline a folder or a name of its own"
         )
     return standing
 
@@ -289,11 +303,11 @@ class PartSession:
         self._sink = sink
         self._target = target
         self._folder = sink.folder(target.pipeline)
-        self._aside = f"{ASIDE}/{stem(target.minibatch)}/{escaped(target.partition)}"
+        self._aside = f"{ASIDE}/{stem(target.minibatch)}/{path_part(target.partition)}"
         self._place = sink.part_name(target, "*")
         self._records: tuple[int, int] | None = None
         self._file: Writing | None = None
-        self._writer: Writer | None = None
+        self._writer: RowWriter | None = None
         self._schema = ""
         self._rows = 0
         self._closed = False
@@ -306,8 +320,8 @@ class PartSession:
         """Put the claim first, then look at others', then remove what earlier attempts hold."""
         if self._folder.stands(manifest_name(self._target.minibatch)):
             raise Fenced(
-                f"{self._told()}: the minibatch is complete and has its manifest. If this ledger "
-                "is new, the folder holds what another one delivered under this name: give the "
+                f"{self._who()}: the minibatch is complete and has its manifest. If this ledger "
+                "is new, the folder has the files of another ledger under this name: give the "
                 "pipeline another name, or another folder"
             )
         self._folder.write_aside(f"{self._aside}/{self._target.attempt}.claim").close()
@@ -335,7 +349,7 @@ class PartSession:
         self._records = (first if self._records is None else self._records[0], last)
 
     def finish(self) -> dict[str, Any] | None:
-        """Move the file to its place; where nothing was written, see that nothing stands there."""
+        """Move the file to its place; if nothing was written, make sure that the place is empty."""
         self._require_open()
         if self._writer is None or self._file is None or self._records is None:
             names = self._folder.names(self._aside)
@@ -359,13 +373,12 @@ class PartSession:
         except Exception as error:
             if not self._folder.stands(self._held):
                 raise Fenced(
-                    f"{self._told()}: what it held aside was removed by a later attempt, or with "
+                    f"{self._who()}: its temporary file was removed, by a later attempt or with "
                     "the folder"
                 ) from error
             raise NotDelivered(
-                f"{self._told()}: the file could not be moved to its place "
-                f"({plain_text(error)}). It does not "
-                "count and is written anew; see that the folder can be written"
+                f"{self._who()}: the file could not be moved to its place ({plain_text(error)}). "
+                "It does not count and will be written again; check that the folder is writable"
             ) from error
         placed = {
             "name": self._place,
@@ -378,7 +391,7 @@ class PartSession:
         return placed
 
     def close(self) -> None:
-        """Give up what was not finished."""
+        """Discard what was not finished."""
         self._closed = True
         file, self._file = self._file, None
         if file is not None:
@@ -388,20 +401,24 @@ class PartSession:
                 self._folder.remove(self._held)
 
     def _require_open(self) -> None:
-        """What was given up, or is in its place, is neither written on nor emptied."""
+        """A discarded or finished file is neither written nor emptied."""
         if self._closed:
-            raise NotDelivered(f"{self._told()}: the session is closed; a new one writes it anew")
+            raise NotDelivered(
+                f"{self._who()}: the session is closed; a new session writes the file again"
+            )
 
     def _check(self, names: list[str]) -> None:
-        """Raise `Fenced` where a later claim stands, or one's own does not stand any more."""
+        """Raise `Fenced` if there is a later claim, or if the own claim is missing."""
         claims = {_attempt(found) for found in map(_CLAIM.fullmatch, names) if found is not None}
         later = max(claims, default=self._target.attempt)
         if later > self._target.attempt:
-            raise Fenced(f"{self._told()}: attempt {later} has claimed it")
+            raise Fenced(f"{self._who()}: attempt {later} has claimed it")
         if self._target.attempt not in claims:
-            raise Fenced(f"{self._told()}: its claim is gone: the minibatch was concluded")
+            raise Fenced(
+                f"{self._who()}: its claim was removed because the minibatch was concluded"
+            )
 
-    def _told(self) -> str:
+    def _who(self) -> str:
         return (
             f"pipeline {self._target.pipeline!r}, {self._folder.where}/{self._place}, attempt "
             f"{self._target.attempt}"
@@ -409,8 +426,9 @@ class PartSession:
 
 
 def moved(sink: Files, target: Target, names: list[str]) -> set[str]:
-    """Give the places to which attempts at a partition may have moved their files, by the `names`
-    aside. 0.1 did not put them down: where it was at work there is only a claim.
+    """Return the places to which attempts at a partition may have moved their files, from the
+    `names` of their temporary files. Version 0.1 did not write them down: its attempts have only a
+    claim.
     """
 
     def place_of(found: re.Match[str], records: str = "") -> str:
@@ -423,8 +441,8 @@ def moved(sink: Files, target: Target, names: list[str]) -> set[str]:
 
 
 def _range(chunk: Chunk, partition: str) -> tuple[int, int]:
-    """Give the first and the last record of a chunk: the offsets where the partition is one of the
-    source's, else the output sequence numbers. Both are the same on every replay.
+    """Return the first and the last record of a chunk: offsets if the partition is one of the
+    source's, otherwise output sequence numbers. Both are the same on every replay.
     """
     rows = chunk.rows
     if rows.scope(0) == partition and pa.types.is_integer(rows.ids[0].type):
@@ -440,11 +458,11 @@ def _attempt(found: re.Match[str]) -> Attempt:
 def committed(
     url: str | os.PathLike[str], *, after: Minibatch | None = None, filesystem: Any = None
 ) -> Iterator[Manifest]:
-    """Give the manifests of the folder of one pipeline and sink, in the order of minibatches."""
+    """Return the manifests of the folder of one pipeline and sink, in the order of minibatches."""
     return manifests.manifests(Folder.at(os.fspath(url), filesystem), after)
 
 
 def read(url: str | os.PathLike[str], *, filesystem: Any = None) -> Iterator[pa.Table]:
-    """Give the rows of every file that a manifest names, compared with what it says of them."""
+    """Return the rows of every file that a manifest names, compared with what it states."""
     for manifest in committed(url, filesystem=filesystem):
         yield from manifest.tables()

@@ -1,11 +1,11 @@
 """Many calls at once, in order per entity: one event loop and one pool of connections.
 
 Always true:
-- at most one event of an entity is in flight, and after one that failed the later ones of its
-  entity are not tried;
-- a request is written only while its call can end before the chunk's deadline, on a clock that
-  goes on while the machine is suspended;
-- nothing is sent twice unless the destination absorbs it, or nothing of it was written.
+- at most one event of an entity is in flight, and after a failure the later events of its entity
+  are not tried;
+- a request is written only if its call can end before the chunk's deadline, on a clock that
+  continues while the machine is suspended;
+- nothing is sent twice unless the service absorbs it, or nothing of it was written.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from semel.errors import (
     Rejected,
     plain_text,
 )
-from semel.ledger.clock import SystemClock
-from semel.sinks.http.answers import SHOWN_BYTES, Answer, judged
-from semel.sinks.http.connections import Broken, Connections, NeverSent
+from semel.runtime import SystemClock
+from semel.sinks.http.classify import SHOWN_BYTES, Answer, judged
+from semel.sinks.http.http1 import Broken, Connections, NeverSent
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Coroutine, Mapping, Sequence
 
-    from semel.ledger.clock import Clock
+    from semel.runtime import Clock
+    from semel.sinks.http.auth import Masks
     from semel.sinks.http.responses import Response
-    from semel.sinks.http.secrets import Masks
     from semel.sinks.http.tunnels import Proxy
     from semel.sinks.retry import Retry
 
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     """The places of one entity's events in the chunk, in their order."""
 
 UNTRIED = "not tried: an event of its entity before it failed"
-LATE = "not tried: the chunk's time (deadline_s) was over"
-BROKEN = "not tried: the circuit breaker opened after calls that failed in a row"
+LATE = "not tried: the time of the chunk (deadline_s) was over"
+BROKEN = "not tried: the circuit breaker opened after several calls in a row failed"
 
 
 class Request(NamedTuple):
@@ -71,14 +71,14 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
-    """What every call of a session has in common.
+class CallSettings:
+    """The settings that all calls of a session share.
 
     Attributes:
-        where: the destination as messages name it.
+        where: the service as messages name it.
         origin: scheme, host and port.
-        keyed: whether the destination absorbs a repeat by its Idempotency-Key.
-        proxy: what leads to it by a tunnel, if anything does.
+        keyed: whether the service absorbs a repeat by its Idempotency-Key.
+        proxy: the proxy to tunnel through, if any.
     """
 
     where: str
@@ -94,22 +94,22 @@ class Door:
 class Calls:
     """The calls of one session. Used by one thread; the loop runs while a chunk is delivered."""
 
-    def __init__(self, door: Door, limits: Limits, clock: Clock | None = None) -> None:
-        self._door, self._limits = door, limits
+    def __init__(self, settings: CallSettings, limits: Limits, clock: Clock | None = None) -> None:
+        self._settings, self._limits = settings, limits
         self._clock: Clock = clock or SystemClock()
         self._random = Random(uuid4().int)
         self._loop, reader = _library()
         self._connections = Connections(
             self._loop,
-            door.origin,
-            door.tls,
+            settings.origin,
+            settings.tls,
             reader=reader,
             connect_s=limits.connect_s,
             timeout_s=limits.timeout_s,
             now=self._clock.monotonic,
-            proxy=door.proxy,
+            proxy=settings.proxy,
         )
-        self._head = _head(door)
+        self._head = _head(settings)
         self._interval = 1.0 / limits.rate_limit if limits.rate_limit else 0.0
         self._next_at = 0.0
         self._not_before = 0.0
@@ -118,8 +118,8 @@ class Calls:
         self._sleepers: set[asyncio.Future[None]] = set()
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Let the loop run until the work is done; beside a loop that runs here (a notebook's) in a
-        thread.
+        """Run the loop until the work is done; in a thread if a loop is running here, as in a
+        notebook.
         """
         try:
             asyncio.get_running_loop()
@@ -203,7 +203,7 @@ class Calls:
             return error
         except Exception as error:  # noqa: BLE001 - nothing was sent yet
             why = plain_text(f"{type(error).__name__}: {error}")
-            return Rejected(f"its request cannot be made ({why})")
+            return Rejected(f"its request cannot be built ({why})")
         return await self._send(filled)
 
     async def _send(self, request: Request) -> DeliveryError | None:
@@ -216,11 +216,13 @@ class Calls:
                 return doubt or last or refused
             last = await self._call(request)
             if isinstance(last, Rejected) and doubt is not None:
-                return OutcomeUnknown(f"{last} An earlier call of it may have arrived: {doubt}")
+                return OutcomeUnknown(
+                    f"{last} An earlier call of this event may have arrived: {doubt}"
+                )
             if last is None or isinstance(last, Rejected):
                 return last
             if isinstance(last, OutcomeUnknown):
-                if not self._door.keyed:
+                if not self._settings.keyed:
                     return last
                 doubt = last
             pause = next(pauses, None)
@@ -229,7 +231,7 @@ class Calls:
             await self._pause(pause)
 
     async def _turn(self) -> NotDelivered | None:
-        """Wait until a call may start; say why when none may any more."""
+        """Wait until a call may start; return the reason if none may start any more."""
         now = self._clock.monotonic()
         start = now
         if self._interval:
@@ -247,20 +249,20 @@ class Calls:
             now = self._clock.monotonic()
 
     async def _call(self, request: Request) -> DeliveryError | None:
-        """Make one call and say what came of it; an error nobody classified is unknown."""
-        where = self._door.where
+        """Make one call and return its outcome; an unclassified error means unknown."""
+        where = self._settings.where
         try:
-            answer = await self._answer(self._door.method, request, self._latest)
-            outcome = judged(answer, where, self._clock, keyed=self._door.keyed)
+            answer = await self._answer(self._settings.method, request, self._latest)
+            outcome = judged(answer, where, self._clock, keyed=self._settings.keyed)
         except NeverSent as error:
             self._note_failure(failed=True)
             return NotDelivered(
                 f"{where} could not be reached, nothing was sent ({self._shown(error)})"
             )
-        except Exception as error:  # noqa: BLE001 - an error nobody classified is unknown
+        except Exception as error:  # noqa: BLE001 - an unclassified error means unknown
             self._note_failure(failed=True)
-            told = self._shown(f"{type(error).__name__}: {error}")
-            return OutcomeUnknown(f"{where} did not answer, it may have arrived ({told})")
+            cause = self._shown(f"{type(error).__name__}: {error}")
+            return OutcomeUnknown(f"{where} did not answer, it may have arrived ({cause})")
         self._note_failure(failed=answer.status >= 500)
         if isinstance(outcome, NotDelivered) and outcome.retry_after_s is not None:
             wait_s = min(outcome.retry_after_s, self._limits.retry.for_s)
@@ -269,8 +271,8 @@ class Calls:
         return outcome
 
     def _shown(self, foreign: object) -> str:
-        """Give foreign text as it may stand in a message: no secret, one line."""
-        return plain_text(self._door.masks(str(foreign)), SHOWN_BYTES)
+        """Return text from outside as it may be in a message: without secrets, on one line."""
+        return plain_text(self._settings.masks(str(foreign)), SHOWN_BYTES)
 
     async def _answer(self, method: str, request: Request, latest: float) -> Answer:
         body = request.body or b""
@@ -286,7 +288,7 @@ class Calls:
         return Answer(reply.status, shown, reply.retry_after, reply.whole)
 
     def ask(self, request: Request) -> int:
-        """Make one GET, which has no effect, and give its status. Raises `Broken` where no whole
+        """Make one GET, which has no effect, and return its status. Raises `Broken` if no whole
         response came: a part of one may belong to nothing that was asked.
         """
 
@@ -299,7 +301,7 @@ class Calls:
         except (NeverSent, Broken) as error:
             raise type(error)(self._shown(error)) from None
         if not answer.whole:
-            raise Broken(f"the response, {answer.status}, broke off")
+            raise Broken(f"the response, {answer.status}, is incomplete")
         return answer.status
 
     # -- time
@@ -336,10 +338,10 @@ def _wake(sleeper: asyncio.Future[None]) -> None:
         sleeper.set_result(None)
 
 
-def _head(door: Door) -> str:
+def _head(settings: CallSettings) -> str:
     """Write the header lines that every request has; nothing in them ends a line."""
-    host = door.origin.partition("://")[2]
-    lines = {"Host": host, **door.headers}
+    host = settings.origin.partition("://")[2]
+    lines = {"Host": host, **settings.headers}
     assert all(value.isascii() and value.isprintable() for value in lines.values())
     return "".join(f"{name}: {value}\r\n" for name, value in lines.items())
 

@@ -1,11 +1,11 @@
-"""Reads one HTTP/1.1 response as its bytes come; httptools (llhttp) parses it.
+"""Reads one HTTP/1.1 response from bytes as they arrive; httptools (llhttp) parses it.
 
 Always true:
-- a status is known only from a whole head, and only of a final response: 1xx is not an answer;
-- a response is `whole` when its head is valid and its body ended where the head says, or was longer
-  than is read; what breaks off or breaks the rules is not;
-- a connection may be used again only after a whole response with no byte behind it;
-- a reader reads one response: nothing of it is there for the next.
+- a status is known only from a complete head of a final response: 1xx is not an answer;
+- a response is `whole` if its head is valid and its body ended where the head states, or was longer
+  than is read; an incomplete or invalid response is not;
+- a connection may be used again only after a whole response with no byte after it;
+- a reader reads one response and keeps nothing for the next.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 
 from httptools import HttpParserError, HttpResponseParser
 
-from semel.sinks.http.connections import Broken
+from semel.sinks.http.http1 import Broken
 
 HEAD_MAX = 65_536
 TEXT_MAX = 8_192
@@ -64,7 +64,9 @@ class Response:
         self.keeps = self.whole = False
 
     def feed(self, part: bytes) -> bool:
-        """Take bytes; say whether the response is at its end. Raises `Broken` for what is none."""
+        """Take bytes; return whether the response is at its end. Raises `Broken` if it is not a
+        response.
+        """
         if not self.status:
             self._raw = self._raw + part if self._raw else part
         self._fed += len(part)
@@ -110,17 +112,18 @@ class Response:
         if self._refused:
             return self._refuse()
         if len(self._raw) > HEAD_MAX:
-            raise Broken("the head of the response has no end")
+            raise Broken("the head of the response does not end")
         return False
 
     def _refuse(self) -> bool:
-        """A head that the parser refuses is no answer, but for a success: how long its body is does
-        not matter to it. It is waited for, so that the pieces it comes in make no difference.
+        """A head that the parser refuses is not an answer, except for a success, for which the
+        length of the body does not matter. Its end is awaited, so that the result does not depend
+        on the pieces it arrives in.
         """
         start = self._head_start()
         found = _DONE.match(self._raw, start)
         if found is None or len(self._raw) > HEAD_MAX:
-            raise Broken(f"it is not a response of HTTP/1.1: {self._raw[start : start + 40]!r}")
+            raise Broken(f"this is not an HTTP/1.1 response: {self._raw[start : start + 40]!r}")
         if self._raw.find(_HEAD_END, start) < 0:
             return False
         self.status = int(self._raw[start + 9 : start + 12])
@@ -135,7 +138,7 @@ class Response:
     # -- the end
 
     def _ended_exactly(self) -> bool:
-        """Whether its end is certain, and nothing stands behind it."""
+        """Whether its end is certain, and no byte follows."""
         if self._surplus:
             return False
         start = self._head_start()
@@ -149,7 +152,7 @@ class Response:
     # -- what the parser calls
 
     def on_message_begin(self) -> None:
-        """Another response begins; behind a final one it is what nobody asked for."""
+        """Another response begins; after a final one it is unexpected."""
         if self.status:
             self._surplus = True
 
@@ -174,7 +177,7 @@ class Response:
         start = self._head_start()
         if self._raw[start : start + 9] not in _VERSIONS or not 100 <= status <= 999:
             shown = self._raw[start : start + 40]
-            self._broken = f"it is not a response of HTTP/1.1: {shown!r}"
+            self._broken = f"this is not an HTTP/1.1 response: {shown!r}"
         elif status == 101:
             self._broken = "the service changed the protocol"
         elif status < 200:
@@ -196,7 +199,9 @@ class Response:
             self.text += part
 
     def on_message_complete(self) -> None:
-        """The response is at its end; whether its connection goes on is known now only."""
+        """The response is at its end; only now it is known whether the connection can be used
+        again.
+        """
         if self.status and not self._done:
             self._done = True
             self.keeps = self._parser.should_keep_alive()

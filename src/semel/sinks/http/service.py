@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from semel.errors import ConfigurationError
-from semel.sinks.http.calls import Calls, Door, Limits
-from semel.sinks.http.secrets import (
+from semel.sinks.http.auth import (
     Auth,
     Masks,
     authorization,
@@ -20,6 +19,7 @@ from semel.sinks.http.secrets import (
     revealed_alone,
     tls,
 )
+from semel.sinks.http.calls import Calls, CallSettings, Limits
 from semel.sinks.http.templates import Template, UrlTemplate
 from semel.sinks.http.tunnels import proxy_for
 
@@ -49,7 +49,7 @@ class Service:
         secrets and files that it does not have.
         """
         what = f"sink {self.name!r}"
-        told, secrets = authorization(self.auth, what)
+        credentials, secrets = authorization(self.auth, what)
         named = {name.lower() for name in self.headers}
         headers = {name: value for name, value in USUAL.items() if name.lower() not in named}
         for name, value in self.headers.items():
@@ -60,15 +60,15 @@ class Service:
             else:
                 continue
             secrets += [headers[name], *revealed_alone(value)]
-        if told is not None:
-            headers["Authorization"] = told
+        if credentials is not None:
+            headers["Authorization"] = credentials
         template = UrlTemplate.of(url, what)
         secure = template.origin.startswith("https:")
         proxy = proxy_for(self.proxy, template.origin, what)
         secrets += () if proxy is None else proxy.secrets
         _allow_files(self.limits.concurrency + _FILES_BESIDE)
         return Calls(
-            Door(
+            CallSettings(
                 where=f"{self.method} {template.shown}",
                 origin=template.origin,
                 method=self.method,
@@ -85,19 +85,20 @@ class Service:
 def header(value: str, what: str) -> Template | None:
     """Read a header's value: a template, or None where the executor's environment has it."""
     if not isinstance(value, str) or not value.isascii() or not value.isprintable():
-        raise ConfigurationError(f"{what} is one line of ASCII")
+        raise ConfigurationError(f"{what} must be one line of ASCII")
     if names_secret(value):
         if names_column(value):
             raise ConfigurationError(
-                f"{what} takes ${{NAME}} from the environment and a value from a column; a header "
-                "takes one or the other: make two headers, or compute the value as a column"
+                f"{what} has both a variable of the environment (${{NAME}}) and a value of a "
+                "column, but a header can have only one of them: use two headers, or compute the "
+                "value as a column"
             )
         return None
     return Template.of(value, what)
 
 
 def _in_query(url: str) -> list[str]:
-    """Give what a query says for every event: a key of the service's, perhaps."""
+    """Return the constant parts of a query: one may be an API key."""
     found = [value for _, value in parse_qsl(urlsplit(url).query) if "{" not in value]
     return [*found, *map(unquote, found)]
 

@@ -1,8 +1,8 @@
 """An HTTP service as a sink: a call per event, in order per entity, many entities at once.
 
-What it promises follows from what the service can do, which its settings state:
-- REPEATABLE, where it absorbs a repeat by its `Idempotency-Key` (`idempotency=True`);
-- PROBING, where it can be asked for the key of a call (`probe="https://.../{semel.key}"`);
+The promise depends on what the service can do, which the settings state:
+- REPEATABLE, if it absorbs a repeat by its `Idempotency-Key` (`idempotency=True`);
+- PROBING, if it can be asked for the key of a call (`probe="https://.../{semel.key}"`);
 - OPAQUE otherwise: at most `window` calls per partition and crash are in doubt. A `probe` that
   names columns, or a function, is asked about each of them.
 """
@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from semel.errors import ConfigurationError, OutcomeUnknown, Rejected
-from semel.events.columns import is_bytes, is_text
+from semel.events import is_bytes, is_text
 from semel.protocol import Capability, OnDoubt
+from semel.sinks.http.auth import Auth, Basic, Bearer, Certificate
 from semel.sinks.http.calls import Calls, Limits, Request
-from semel.sinks.http.connections import Broken, NeverSent
-from semel.sinks.http.secrets import Auth, Basic, Bearer, Certificate
+from semel.sinks.http.http1 import Broken, NeverSent
 from semel.sinks.http.service import Service, header
 from semel.sinks.http.templates import (
     KEY,
@@ -36,8 +36,8 @@ from semel.sinks.http.templates import (
     to_json,
 )
 from semel.sinks.http.tunnels import require_proxy
-from semel.sinks.settings import no_column
 from semel.sinks.sink import DELIVERED, ProbingSession, Receipt, Session, Sink, Target
+from semel.sinks.validation import no_column
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -48,7 +48,7 @@ __all__ = ["Basic", "Bearer", "Certificate", "Http"]
 
 DAY_S = 86_400.0
 PROBING_CHUNKS = 64
-TELLS = "200 is arrived, 404 is not, and anything else says nothing"
+TELLS = "200 means arrived, 404 means not arrived, any other status means unknown"
 ONE_BY_ONE = "A partition sends one call after the other."
 METHODS = ("POST", "PUT", "PATCH", "DELETE")
 
@@ -58,24 +58,25 @@ class Http(Sink):
     """Calls `url` once for each event; `{column}` in a template is the event's value.
 
     Attributes:
-        url: a template; values are percent-encoded and never leave their place.
+        url: a template; values are percent-encoded and stay in their place.
         method: POST, PUT, PATCH or DELETE.
         headers: templates by name; `${NAME}` is read from the executor's environment.
-        body: a JSON template (mappings, lists, texts); None is the JSON of all columns.
-        body_column: a column whose text or bytes are the body, as it is.
+        body: a JSON template (mappings, lists, strings); None is the JSON of all columns.
+        body_column: a column whose text or bytes are the body, unchanged.
         content_type: of the body.
-        idempotency: the service absorbs a repeat that carries the same `Idempotency-Key`, for
-            `remembers_s` (a day, unless told).
+        idempotency: the service absorbs a repeat that has the same `Idempotency-Key`, for
+            `remembers_s` (default: a day).
         probe: a URL template to GET (200: arrived, 404: not), or a function that takes the event.
         window: how many events may be in doubt at once (OPAQUE).
         auth: `Bearer`, `Basic`, `Certificate`, or several of them as a tuple.
-        ca: a file of CA certificates to verify the service by, instead of the machine's.
+        ca: a file of CA certificates to verify the service with, instead of the machine's.
         concurrency: how many calls of a session may be in flight.
-        timeout_s: how long one call may take: 10 s, or half of `deadline_s` where that is less; a
-            chunk's calls start so that they end within `deadline_s`.
-        connect_s: how long a connection may take to be made.
-        proxy: the URL of a proxy to go through by CONNECT, or "env": the executor's HTTPS_PROXY.
-        rate_limit: calls per second of a session, at most.
+        timeout_s: how long one call may take: 10 s, or half of `deadline_s` if that is less; the
+            calls of a chunk start so that they end within `deadline_s`.
+        connect_s: how long making a connection may take.
+        proxy: the URL of a proxy to tunnel through by CONNECT, or "env": the executor's
+            HTTPS_PROXY.
+        rate_limit: the most calls per second of a session.
         breaker: after so many failures in a row the rest of a chunk is not tried.
     """
 
@@ -100,9 +101,6 @@ class Http(Sink):
     chunk_rows: int = 20_000
     span_chunks: int = 1
 
-    batches: ClassVar[bool] = False
-    """Values become Python's: one that cannot is told before there is an intent."""
-
     def __post_init__(self) -> None:
         self._require_numbers()
         self._require_templates()
@@ -110,10 +108,11 @@ class Http(Sink):
         self._set("idempotency", idempotency)
         self._set("remembers_s", self.remembers_s or (DAY_S if idempotency else 0.0))
         if idempotency and self.probe is not None:
-            raise self._wrong("idempotency and probe are two ways to the same end: choose one")
+            raise self._wrong("idempotency and probe exclude each other: choose one")
         if idempotency and self.window != 1:
             raise self._wrong(
-                f"window={self.window} with idempotency: nothing is in doubt then, so leave it out"
+                f"window={self.window} with idempotency has no effect, because nothing is in "
+                "doubt: remove window"
             )
         if isinstance(self.probe, str):
             self._set("probe", UrlTemplate.of(self.probe, self._named("probe")))
@@ -124,13 +123,13 @@ class Http(Sink):
         self._cut()
 
     def _cut(self) -> None:
-        """Say what is called at once, as the capability allows."""
+        """Set how much is called at once, as the capability allows."""
         match self.capability:
             case Capability.PROBING:
                 if self.window != 1:
                     raise self._wrong(
                         f"window={self.window} with a probe by {{semel.key}}, which sends one call "
-                        "after the other. Name a column in the probe to send more at once"
+                        "after the other. Use a column in the probe to send more at once"
                     )
                 self._set("chunk_rows", 1)
                 self._set("span_chunks", PROBING_CHUNKS)
@@ -146,23 +145,26 @@ class Http(Sink):
         for name in ("window", "concurrency", "breaker"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
-                raise self._wrong(f"{name}={value!r} must be an integer, at least one")
+                raise self._wrong(f"{name} must be an integer of at least 1, got {value!r}")
         times = {"deadline_s": self.deadline_s, "connect_s": self.connect_s}
         for name, value in (*times.items(), ("timeout_s", self.call_s)):
             if not isinstance(value, int | float) or not value > 0:
-                raise self._wrong(f"{name}={value!r} must be a time, in seconds, greater than 0")
+                raise self._wrong(
+                    f"{name} must be a number of seconds greater than 0, got {value!r}"
+                )
         if self.call_s > self.deadline_s * 0.75:
             raise self._wrong(
-                f"timeout_s={self.call_s} is too long for deadline_s={self.deadline_s}: calls "
-                "start so that they end within it; a quarter of it is left for that"
+                f"timeout_s={self.call_s} is too long for deadline_s={self.deadline_s}: it must be "
+                "at most three quarters of it, because calls start only if they can end within "
+                "deadline_s"
             )
         if self.rate_limit is not None and not self.rate_limit > 0:
-            raise self._wrong(f"rate_limit={self.rate_limit!r} must be greater than 0")
+            raise self._wrong(f"rate_limit must be greater than 0, got {self.rate_limit!r}")
 
     def _require_templates(self) -> None:
         self._set("method", str(self.method).upper())
         if self.method not in METHODS:
-            raise self._wrong(f"method={self.method!r} is not one of {', '.join(METHODS)}")
+            raise self._wrong(f"unknown method {self.method!r}; use {', '.join(METHODS)}")
         UrlTemplate.of(self.url, self._named("url"))
         require_proxy(self.proxy, self._named("proxy"))
         require_headers(self.headers)
@@ -170,15 +172,17 @@ class Http(Sink):
             header(value, self._named(f"header {name}"))
         JsonBody.of(self.body, self._named("body"))
         if not (self.content_type.isascii() and self.content_type.isprintable()):
-            raise self._wrong(f"content_type={self.content_type!r} is one line of ASCII")
+            raise self._wrong(f"content_type must be one line of ASCII, got {self.content_type!r}")
         if self.body is not None and self.body_column is not None:
-            raise self._wrong("body and body_column both say what is sent: choose one")
+            raise self._wrong("body and body_column exclude each other: choose one")
         given = self.auth_given
         if not all(isinstance(each, Bearer | Basic | Certificate) for each in given):
-            raise self._wrong("auth is Bearer(...), Basic(...), Certificate(...) or some of them")
+            raise self._wrong(
+                "auth must be Bearer(...), Basic(...), Certificate(...) or a tuple of them"
+            )
         credentials = sum(isinstance(each, Bearer | Basic) for each in given)
         if credentials > 1:
-            raise self._wrong("auth names two Authorization headers: choose one")
+            raise self._wrong("auth has two Authorization headers: choose one")
         if credentials and any(name.lower() == "authorization" for name in self.headers):
             raise self._wrong("auth and headers both set Authorization: choose one")
 
@@ -195,16 +199,18 @@ class Http(Sink):
                 kind = schema.field(name).type
                 if text and pa.types.is_nested(kind):
                     raise self._wrong(
-                        f"{what} needs a text or a number, and column {name!r} is {kind}: select a "
-                        "part of it, or make it text with to_json before semel.deliver"
+                        f"{what} needs a string or a number, but column {name!r} is {kind}: select "
+                        "a field of it, or convert it with to_json before semel.deliver"
                     )
         body = self.body_column
         if body is not None and not (is_text(kind := schema.field(body).type) or is_bytes(kind)):
-            raise self._wrong(f"body_column: column {body!r} is {kind}; a body is text or bytes")
+            raise self._wrong(
+                f"body_column: column {body!r} is {kind}; a body must be text or bytes"
+            )
 
     def _templates(self) -> Iterator[tuple[str, Iterable[str], bool]]:
-        """Give what each setting names: the setting, its columns, and whether it makes texts of
-        them.
+        """Return the columns of each setting: the setting, its columns, and whether it converts
+        them to text.
         """
         yield "url", sorted(UrlTemplate.of(self.url, "url").names), True
         for name, value in self.headers.items():
@@ -233,7 +239,7 @@ class Http(Sink):
 
     @property
     def capability(self) -> Capability:
-        """What the service can do, as its settings say."""
+        """What the service can do, according to the settings."""
         if self.idempotency or self.remembers_s > 0:
             return Capability.REPEATABLE
         if isinstance(self.probe, Asked) and self.probe.url.names == {KEY}:
@@ -241,8 +247,13 @@ class Http(Sink):
         return Capability.OPAQUE
 
     @property
+    def takes_python_values(self) -> bool:
+        """Yes: templates are filled with Python values."""
+        return True
+
+    @property
     def service(self) -> Service:
-        """The service as it is reached, apart from what is sent."""
+        """How the service is reached, without the content of requests."""
         return Service(
             name=self.name,
             method=self.method,
@@ -273,13 +284,18 @@ class Http(Sink):
         return Calling(calls, filling)
 
     def notes(self) -> tuple[str, ...]:
-        """Say what the promise rests on at this service."""
-        absorbs = f"It is said to absorb a repeat by its Idempotency-Key, {self.remembers_s:g} s."
+        """State what the promise requires of this service."""
+        absorbs = (
+            "The service is stated to absorb a repeat by its Idempotency-Key for "
+            f"{self.remembers_s:g} s."
+        )
         if self.capability is Capability.REPEATABLE:
             return (absorbs,)
         if self.capability is Capability.PROBING:
-            return (f"It is asked for the key of a call, with GET: {TELLS}.", ONE_BY_ONE)
-        return (f"It is asked for an event, with GET: {TELLS}.",) * isinstance(self.probe, Asked)
+            return (f"The service is asked for the key of a call, with GET: {TELLS}.", ONE_BY_ONE)
+        return (f"The service is asked for an event, with GET: {TELLS}.",) * isinstance(
+            self.probe, Asked
+        )
 
     def _named(self, setting: str) -> str:
         return f"sink {self.name!r}, {setting}"
@@ -335,7 +351,7 @@ class Filling:
 
 
 def _body(sink: Http) -> tuple[Callable[[Mapping[str, Any]], bytes] | None, frozenset[str]]:
-    """Say how a body is made, and of which names."""
+    """Return the function that makes a body, and the columns it uses."""
     if sink.body_column is not None:
         return partial(_column_body, sink.body_column), frozenset({sink.body_column})
     if sink.body is not None:
@@ -350,11 +366,11 @@ def _column_body(name: str, row: Mapping[str, Any]) -> bytes:
         return value
     if isinstance(value, str):
         return value.encode()
-    raise Rejected(f"column {name!r} is a {type(value).__name__}; a body is text or bytes")
+    raise Rejected(f"column {name!r} is a {type(value).__name__}; a body must be text or bytes")
 
 
 def lines_of(rows: Rows) -> list[Sequence[int]]:
-    """Give the places of each entity's events in their order; without entities each is alone."""
+    """Return the places of each entity's events in order; without entities each event is alone."""
     if rows.entities is None:
         return [(place,) for place in range(len(rows))]
     codes = rows.entities.codes
@@ -368,7 +384,7 @@ def lines_of(rows: Rows) -> list[Sequence[int]]:
 
 @dataclass(slots=True)
 class Calling:
-    """A session that tells of every event (REPEATABLE, OPAQUE)."""
+    """A session that reports on every event (REPEATABLE, OPAQUE)."""
 
     calls: Calls
     filling: Filling
@@ -400,7 +416,7 @@ class Probing:
     def deliver(self, chunk: Chunk) -> Receipt:
         """Call for the chunk's one event, under the chunk's key."""
         if len(chunk) > 1:
-            raise Rejected("a call carries one event, and is asked for by its key: part the chunk")
+            raise Rejected("a probing sink sends one event per call: the chunk must be split")
         value = chunk.rows.value(0)
         failures = self.calls.deliver([[0]], lambda _: self.filling.request(value, chunk.key))
         if failures:
@@ -408,7 +424,7 @@ class Probing:
         return DELIVERED
 
     def arrived(self, key: str) -> bool:
-        """Ask the service. Raises `OutcomeUnknown` where it does not say."""
+        """Ask the service. Raises `OutcomeUnknown` if it does not answer 200 or 404."""
         return self.probe.arrived({KEY: key_text(key)})
 
     def close(self) -> None:
@@ -427,11 +443,13 @@ class Asked:
     service: Service
 
     def __call__(self, event: Event) -> bool:
-        """Say whether it arrived. Raises `OutcomeUnknown` where the service does not say."""
+        """Return whether it arrived. Raises `OutcomeUnknown` if the service does not answer
+        that.
+        """
         return self.arrived({**event.value, KEY: key_text(event.key)})
 
     def arrived(self, row: Mapping[str, Any]) -> bool:
-        """GET: 200 is "it arrived", 404 is "it did not", and anything else says nothing."""
+        """GET: 200 means that it arrived, 404 that it did not, any other status means unknown."""
         request = Request(self.url.fill(row), {}, None)
         calls = self.service.calls(self.url.text)
         try:
@@ -442,4 +460,6 @@ class Asked:
             calls.close()
         if status in (200, 404):
             return status == 200
-        raise OutcomeUnknown(f"GET {self.url.shown} answered {status}: only 200 and 404 tell")
+        raise OutcomeUnknown(
+            f"GET {self.url.shown} answered {status}; only 200 and 404 are an answer"
+        )

@@ -1,9 +1,9 @@
 """Templates of requests: a URL, headers and a body, filled from the columns of an event.
 
 Always true:
-- a value never leaves its place: it adds no path segment, no parameter, no host and no header line;
+- a value stays in its place: it adds no path segment, no parameter, no host and no header line;
 - a value that cannot be written where it belongs rejects its event, before anything is sent;
-- what is said about an event names the column, never a secret.
+- messages about an event name the column, never a secret.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 KEY = "semel.key"
-"""What a template calls the key of its event (PROBING: of its chunk); no column is called so."""
+"""The name of the event's key in a template (PROBING: of the chunk's key); no column has it."""
 
 KEY_LENGTH_MAX = 255
 """Keys that are longer travel as their SHA-256: destinations refuse them, or cut them off."""
@@ -61,8 +61,8 @@ class Template:
                 continue
             if not name or form or conversion:
                 raise ConfigurationError(
-                    f"{what}: a template names columns as {{column}} and nothing else; compute "
-                    "what has another form as a column"
+                    f"{what}: a template has column names in braces ({{column}}) and nothing else; "
+                    "compute any other value as a column"
                 )
             names.append(name)
             texts.append("")
@@ -97,19 +97,20 @@ def text_of(row: Mapping[str, Any], name: str, where: str) -> str:
     if isinstance(value, bytes):
         return base64.urlsafe_b64encode(value).decode()
     why = "is null" if value is None else f"is a {type(value).__name__}"
-    raise Rejected(f"column {name!r} {why}, and {where} needs a text or a number")
+    raise Rejected(f"column {name!r} {why}, but {where} needs a string or a number")
 
 
 def column(row: Mapping[str, Any], name: str, where: str) -> Any:
-    """Give a column's value. Raises `NotDelivered` for a column that there is not: no event is at
-    fault, and nothing was sent.
+    """Return a column's value. Raises `NotDelivered` for a missing column: the template is wrong,
+    not the event, and nothing was sent.
     """
     try:
         return row[name]
     except KeyError:
         raise NotDelivered(
-            f"{where} names the column {name!r}; there are {', '.join(map(repr, row))}. Correct "
-            "the template or the query, then start it again"
+            f"{where} names the column {name!r}, which does not exist; there are "
+            f"{', '.join(map(repr, row))}. Correct the template or the query, then restart the "
+            "query"
         ) from None
 
 
@@ -132,24 +133,24 @@ class UrlTemplate:
         """Read a template. Raises `ConfigurationError` for a URL that values could lead astray."""
         if not isinstance(text, str) or not text.isascii() or re.search(r"[\x00-\x20\x7f]", text):
             raise ConfigurationError(
-                f"{what} is one line of ASCII without blanks; write what else it holds as %XX"
+                f"{what} must be one line of ASCII without spaces; write other characters as %XX"
             )
         try:
             parts = urlsplit(text)
-        except ValueError:  # its words hold what stands before the path, and so a password
-            raise ConfigurationError(f"{what}: the host cannot be read") from None
+        except ValueError:  # its text has the part before the path, and so a password
+            raise ConfigurationError(f"{what} has an invalid host") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigurationError(f"{what} begins with https:// (or http://) and a host")
+            raise ConfigurationError(f"{what} must begin with https:// (or http://) and a host")
         if "@" in parts.netloc:
-            raise ConfigurationError(f"{what} holds a user or password: give auth=Basic(...)")
+            raise ConfigurationError(f"{what} has a user or password: use auth=Basic(...)")
         if "{" in parts.netloc:
-            raise ConfigurationError(f"{what}: the host is the same for every event")
+            raise ConfigurationError(f"{what}: the host must be the same for every event")
         if parts.fragment or text.endswith("#"):
             raise ConfigurationError(f"{what} has a fragment (#), which is never sent")
         try:
-            parts.port  # noqa: B018 - a port that is no number is told here
-        except ValueError:  # its words may hold a part of a password
-            raise ConfigurationError(f"{what}: the port is no number, or too large") from None
+            parts.port  # noqa: B018 - a port that is not a number is found here
+        except ValueError:  # its text may have a part of a password
+            raise ConfigurationError(f"{what}: the port is not a number, or is too large") from None
         path = parts.path or "/"
         segments = tuple(Template.of(each, what) for each in path.split("/")[1:])
         query = Template.of(parts.query, what) if parts.query else None
@@ -166,7 +167,7 @@ class UrlTemplate:
 
     @property
     def literals(self) -> list[str]:
-        """What is fixed in the path and may be a secret: the path itself, and segments that are
+        """The constant parts of the path that may be secret: the path itself, and segments that are
         not plain words.
         """
         fixed = [text for each in self.segments for text in each.texts if text]
@@ -176,7 +177,9 @@ class UrlTemplate:
         return found
 
     def fill(self, row: Mapping[str, Any]) -> str:
-        """Give path and query for one event. Raises `Rejected` for a value without a place."""
+        """Return path and query for one event. Raises `Rejected` for a value that cannot be in a
+        URL.
+        """
         if not self.names:
             return self.constant
 
@@ -205,8 +208,8 @@ def _require_segment(text: str, names: tuple[str, ...]) -> None:
     parts = _SEPARATOR.split(unquote(text)) if "." in text else ()
     if not text or "." in parts or ".." in parts:
         raise Rejected(
-            f"column {names[0]!r} makes the path segment {text!r}, which would lead to another "
-            "place than the URL says"
+            f"column {names[0]!r} makes the path segment {text!r}, which would change the path of "
+            "the URL"
         )
 
 
@@ -214,11 +217,11 @@ def _require_segment(text: str, names: tuple[str, ...]) -> None:
 
 
 OWN_HEADERS = {
-    "host": "it follows from url=",
-    "content-length": "it follows from the body",
+    "host": "it comes from url=",
+    "content-length": "it comes from the body",
     "content-type": "give content_type=",
-    "transfer-encoding": "bodies are sent whole",
-    "connection": "connections are kept",
+    "transfer-encoding": "bodies are not sent in parts",
+    "connection": "connections are kept open",
     "expect": "bodies are sent at once",
     "idempotency-key": "give idempotency=True",
 }
@@ -226,7 +229,9 @@ OWN_HEADERS = {
 
 
 def require_headers(names: Iterable[str]) -> None:
-    """Refuse names that are no headers, that come twice, or that the connection itself needs."""
+    """Raise `ConfigurationError` for names that are not headers, are repeated, or are set
+    by semel.
+    """
     seen: set[str] = set()
     for name in names:
         if not isinstance(name, str) or not _TOKEN.fullmatch(name):
@@ -240,13 +245,13 @@ def require_headers(names: Iterable[str]) -> None:
 
 
 def fill_header(template: Template, row: Mapping[str, Any], name: str) -> str:
-    """Give a header's value. Raises `Rejected` for one that would not stay on its line."""
+    """Return a header's value. Raises `Rejected` for one that would break its line."""
     where = f"the header {name}"
     text = template.fill(lambda each: text_of(row, each, where))
     if _CONTROL.search(text):
-        raise Rejected(f"{where} would hold a control character (from {_named(template)})")
+        raise Rejected(f"{where} would contain a control character (from {_named(template)})")
     if not text.isascii():
-        raise Rejected(f"{where} would hold what is not ASCII (from {_named(template)})")
+        raise Rejected(f"{where} would contain a non-ASCII character (from {_named(template)})")
     return text
 
 
@@ -255,7 +260,7 @@ def _named(template: Template) -> str:
 
 
 def key_text(key: str) -> str:
-    """Give a key in printable ASCII: what is not is written as the %XX of its UTF-8.
+    """Return a key in printable ASCII: other characters are written as the %XX of their UTF-8.
 
     Two keys never become one: a `%` in a key of semel's is always written as %25.
     """
@@ -268,7 +273,9 @@ def key_text(key: str) -> str:
 
 
 def key_header(key: str) -> str:
-    """Give a key as the Idempotency-Key draft has it: a structured-field string, in quotes."""
+    """Return a key as the Idempotency-Key draft defines it: a structured-field string, in
+    quotes.
+    """
     text = key_text(key)
     if '"' in text or "\\" in text:
         text = _SPECIAL.sub(r"\\\1", text)
@@ -279,7 +286,7 @@ def key_header(key: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Give a value that JSON has no form for as one that it has: exact, and as text."""
+    """Return a value that JSON cannot represent as one that it can: exact, and as a string."""
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, datetime | date | time):
@@ -288,7 +295,7 @@ def plain(value: Any) -> Any:
         return value.total_seconds()
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    raise TypeError(f"a {type(value).__name__} has no form in JSON")
+    raise TypeError(f"a {type(value).__name__} cannot be represented in JSON")
 
 
 _encode = json.JSONEncoder(
@@ -297,7 +304,7 @@ _encode = json.JSONEncoder(
 
 
 def to_json(value: Any) -> bytes:
-    """Write JSON. Raises `Rejected` for what JSON cannot say."""
+    """Write JSON. Raises `Rejected` for a value that JSON cannot represent."""
     try:
         return _encode(value).encode()
     except (TypeError, ValueError) as error:
@@ -311,7 +318,7 @@ class JsonBody:
     shape: Any
     names: frozenset[str]
     texts: frozenset[str]
-    """Those of the names that stand beside other text, and so are written as text."""
+    """The columns that are next to other text, and so are written as text."""
 
     @classmethod
     def of(cls, shape: Any, what: str) -> JsonBody:
@@ -323,7 +330,7 @@ class JsonBody:
         return cls(made, names, texts)
 
     def fill(self, row: Mapping[str, Any]) -> bytes:
-        """Give the body for one event."""
+        """Return the body for one event."""
         return to_json(_filled(self.shape, row))
 
 
@@ -338,7 +345,7 @@ def _shape(shape: Any, what: str, found: list[Template]) -> Any:
         return template
     if shape is None or isinstance(shape, bool | int | float):
         return shape
-    raise ConfigurationError(f"{what} holds a {type(shape).__name__}; it is a JSON template")
+    raise ConfigurationError(f"{what} contains a {type(shape).__name__}, but it is a JSON template")
 
 
 def _filled(shape: Any, row: Mapping[str, Any]) -> Any:

@@ -1,8 +1,8 @@
-"""The way through a proxy: a tunnel by CONNECT, within which TLS is the service's own.
+"""Connections through a proxy: a tunnel by CONNECT, with the service's own TLS inside it.
 
 Always true:
-- nothing of a request is written before the tunnel stands, so whatever fails here was not sent;
-- the credentials of a proxy are in no repr and no message, and go to the proxy alone.
+- nothing of a request is written before the tunnel is made, so a failure here sent nothing;
+- the credentials of a proxy are in no repr and no message, and are sent to the proxy only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
 from semel.errors import ConfigurationError
-from semel.sinks.http.secrets import revealed
+from semel.sinks.http.auth import revealed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = "env"
 PORT = 3128
-"""The usual port of a proxy, where none is named."""
+"""The port of a proxy whose URL has none."""
 
 _NAMED = re.compile(r"\$\{\w+\}")
 
@@ -52,7 +52,7 @@ class Proxy:
         to: tuple[str, int],
         reader: Callable[[], Response],
     ) -> asyncio.Transport:
-        """Ask for a tunnel. Raises `OSError` where there is none."""
+        """Ask for a tunnel. Raises `OSError` if the proxy does not make one."""
         transport, asking = await loop.create_connection(
             lambda: _Asking(loop, reader()), address, self.port
         )
@@ -68,13 +68,13 @@ class Proxy:
             raise
         if not 200 <= status < 300:
             transport.abort()
-            hint = "; give its user and password in proxy=" if status == 407 else ""
+            hint = "; pass its user and password in proxy=" if status == 407 else ""
             raise OSError(f"the proxy {self.shown} answered CONNECT with {status}{hint}")
         return transport
 
 
 class _Asking(asyncio.Protocol):
-    """Waits for what a proxy says to CONNECT."""
+    """Waits for the proxy's answer to CONNECT."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, response: Response) -> None:
         self.answered: asyncio.Future[int] = loop.create_future()
@@ -87,7 +87,7 @@ class _Asking(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Take the head of the answer; behind one that opens the tunnel nothing may come yet."""
         if self.answered.done():
-            self._fail("the proxy sent what nobody asked for")
+            self._fail("the proxy sent unexpected bytes")
             return
         response = self._response
         try:
@@ -98,7 +98,7 @@ class _Asking(asyncio.Protocol):
         if not response.status:
             return
         if 200 <= response.status < 300 and not response.head_alone:
-            self._fail("the proxy sent what nobody asked for")
+            self._fail("the proxy sent unexpected bytes")
             return
         self.answered.set_result(response.status)
 
@@ -108,7 +108,7 @@ class _Asking(asyncio.Protocol):
     def _fail(self, why: str) -> None:
         with suppress(asyncio.InvalidStateError):
             self.answered.set_exception(ConnectionResetError(why))
-            self.answered.exception()  # nobody may be waiting any more
+            self.answered.exception()  # the caller may have stopped waiting
         if self._transport is not None:
             self._transport.abort()
 
@@ -124,9 +124,9 @@ def require_proxy(proxy: Any, what: str) -> None:
 
 
 def proxy_for(proxy: str | None, origin: str, what: str) -> Proxy | None:
-    """Give the proxy that leads to an origin; None for none. Runs on the executor.
+    """Return the proxy for an origin, or None. Runs on the executor.
 
-    "env" is HTTPS_PROXY (or ALL_PROXY) of its environment for https://, less what NO_PROXY names.
+    "env" is HTTPS_PROXY (or ALL_PROXY) of its environment for https://, except hosts in NO_PROXY.
     """
     if proxy is None:
         return None
@@ -151,10 +151,10 @@ def proxy_for(proxy: str | None, origin: str, what: str) -> Proxy | None:
 
 
 def _parts(url: str, what: str) -> SplitResult:
-    """Take the URL of a proxy apart. Raises `ConfigurationError`, which shows nothing of it."""
+    """Parse the URL of a proxy. Raises `ConfigurationError`, which shows nothing of it."""
     wrong = ConfigurationError(
-        f"{what} must be 'env' or a URL like http://host:3128, with user:password@ before the host "
-        "where the proxy wants them, and without a path"
+        f"{what} must be 'env' or a URL like http://host:3128, with user:password@ before the "
+        "host if the proxy requires them, and without a path"
     )
     try:
         parts = urlsplit(url)

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.errors import ConfigurationError, Rejected
-from semel.events import values
-from semel.events.columns import is_bytes, is_text
-from semel.sinks.settings import no_column
+from semel.events import is_bytes, is_text
+from semel.events.encoding import python_values
+from semel.sinks.validation import no_column
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from semel.events import Chunk, Rows
 
 STAMPS = ("osn", "entity", "event", "pipeline")
-"""What semel can write into headers: `semel-osn`, ..."""
+"""The headers that semel can write: `semel-osn`, ..."""
 
 BYTES_MAX = 1_000_000
-"""librdkafka's own limit of a record, where neither the topic nor `message.max.bytes` says more."""
+"""librdkafka's own limit of a record, if neither the topic nor `message.max.bytes` sets another."""
 
 OVERHEAD_MAX = 100
-"""What a record weighs beside its key, its value and its headers, at most, in bytes."""
+"""The most bytes of a record besides its key, its value and its headers."""
 
 RUN_ROWS = 1_000
 """So many records are Python's at a time."""
@@ -206,7 +206,7 @@ def _chosen(rows: Rows, headers: Iterable[tuple[str, str]]) -> list[tuple[str, p
 def _column(rows: Rows, name: str, role: str) -> pa.Array:
     if name not in rows.batch.schema.names:
         raise ConfigurationError(
-            f"there is no column {name!r} for the {role}; there are "
+            f"the column {name!r} for the {role} does not exist; there are "
             f"{', '.join(rows.batch.schema.names)}"
         )
     return rows.batch.column(name)
@@ -225,7 +225,7 @@ def _require_writable(kind: pa.DataType, name: str, role: str) -> None:
     writable = (is_text, types.is_binary, types.is_large_binary, types.is_integer, types.is_boolean)
     if not any(fits(kind) for fits in writable):
         raise ConfigurationError(
-            f"column {name!r} is {kind}; the {role} is text, binary, an integer or a boolean: "
+            f"column {name!r} is {kind}; the {role} must be text, binary, an integer or a boolean: "
             f"cast({name} as string)"
         )
 
@@ -247,18 +247,18 @@ def _topics(rows: Rows, name: str | None) -> list[str] | None:
     topics: list[str | None] = array.to_pylist()
     for topic in set(topics):
         if topic is None or not _TOPIC.fullmatch(topic) or topic.startswith(("__", ".")):
-            raise Rejected(f"{topic!r} in column {name!r} is not the name of a topic")
+            raise Rejected(f"{topic!r} in column {name!r} is not a valid topic name")
     return [topic for topic in topics if topic is not None]
 
 
 def _require_topic(kind: pa.DataType, name: str) -> None:
     if not is_text(kind):
-        raise ConfigurationError(f"column {name!r} is {kind}; a topic's name is text")
+        raise ConfigurationError(f"column {name!r} is {kind}; a topic name must be text")
 
 
 def _require_partition(kind: pa.DataType, name: str) -> None:
     if not pa.types.is_integer(kind):
-        raise ConfigurationError(f"column {name!r} is {kind}; a partition is an integer")
+        raise ConfigurationError(f"column {name!r} is {kind}; a partition must be an integer")
 
 
 def _partitions(rows: Rows, name: str | None) -> list[int] | None:
@@ -268,7 +268,9 @@ def _partitions(rows: Rows, name: str | None) -> list[int] | None:
     array = _column(rows, name, "partition")
     _require_partition(array.type, name)
     if array.null_count or (len(array) and pc.min(array).as_py() < 0):
-        raise Rejected(f"column {name!r} is null or negative; a partition is a number from 0 on")
+        raise Rejected(
+            f"column {name!r} is null or negative; a partition is a number of at least 0"
+        )
     found: list[int] = array.to_pylist()
     return found
 
@@ -286,15 +288,15 @@ def _json(rows: Rows) -> pa.Array:
         head = ("{" if at == 0 else ",") + json.dumps(name, ensure_ascii=False) + ":"
         try:
             text = json_text(rows.batch.column(at))
-        except values.CANNOT as error:
-            raise values.refusal(rows) from error
+        except python_values.CANNOT as error:
+            raise python_values.refusal(rows) from error
         parts += [head, pc.fill_null(text, "null")]
     return pc.binary_join_element_wise(*parts, "}", "").cast(pa.binary())
 
 
 def json_text(array: pa.Array) -> pa.Array:
-    """Each value of a column as JSON; null stays null. What differs from Spark's `to_json` is said
-    in docs/sinks/kafka.md.
+    """Each value of a column as JSON; null stays null. docs/sinks/kafka.md lists the differences
+    from Spark's `to_json`.
     """
     kind = array.type
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
@@ -321,7 +323,7 @@ def _inner(kind: pa.DataType) -> Callable[[Any], str]:
 
 
 def _writer(kind: pa.DataType) -> Callable[[Any], str]:
-    """How a value of a type is written. Python's own value does not always tell: an empty map is
+    """How a value of a type is written. The Python value does not always show it: an empty map is
     an empty list.
     """
     types = pa.types
@@ -344,7 +346,7 @@ def _braced(entries: Iterable[str]) -> str:
 
 
 def _key(kind: pa.DataType) -> Callable[[Any], str]:
-    """How a key of a map is written: as its value is, which is made a text where it is none."""
+    """How a key of a map is written: like its value, converted to a string if it is not one."""
     write = _writer(kind)
 
     def text(value: Any) -> str:
@@ -365,7 +367,7 @@ def _float(value: float) -> str:
 
 
 def _interval(value: timedelta) -> str:
-    """As Spark writes an interval that goes from days to seconds."""
+    """An interval from days to seconds, as Spark writes it."""
     sign, value = ("-", -value) if value < timedelta() else ("", value)
     minutes, seconds = divmod(value.seconds, 60)
     part = f"{value.microseconds:06d}".rstrip("0")
@@ -389,7 +391,9 @@ def mapping_of(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """The user's headers in one order. Raises `ConfigurationError` for names that are semel's."""
     for name, column in headers.items():
         if not isinstance(name, str) or not isinstance(column, str):
-            raise ConfigurationError("headers name a column each: headers={'trace': 'trace_id'}")
+            raise ConfigurationError("each header names a column: headers={'trace': 'trace_id'}")
         if name.lower().startswith("semel-"):
-            raise ConfigurationError(f"header {name!r}: names that begin with semel- are semel's")
+            raise ConfigurationError(
+                f"header {name!r}: names that begin with semel- are reserved for semel"
+            )
     return tuple(sorted(headers.items()))

@@ -1,8 +1,8 @@
 """Kafka as a sink: each chunk is one Kafka transaction, with its progress in it (TRANSACTIONAL).
 
-The `transactional.id` is the partition's: whoever opens it refuses the attempt before. Consumers
-that read as `read_committed` see each event once, a chunk at a time and as soon as it is committed.
-With `sequenced=True` there is no progress topic: the log of each partition is asked for its tail
+Each partition has a `transactional.id`: opening it fences the attempt before. Consumers that read
+as `read_committed` see each event once, a chunk at a time and as soon as it is committed. With
+`sequenced=True` there is no progress topic: semel reads the tail of each partition's log
 (SEQUENCED).
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError
 from semel.protocol import Capability
-from semel.sinks.kafka.outlet import place_of
+from semel.sinks.kafka.connection import place_of
 from semel.sinks.kafka.records import BYTES_MAX, STAMPS, Shape, mapping_of, refuse_columns
 from semel.sinks.sink import Sink, Target
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from semel.sinks.kafka.log import LogSession
-    from semel.sinks.kafka.progress import ProgressSession
+    from semel.sinks.kafka.sequenced_session import LogSession
+    from semel.sinks.kafka.transactional_session import ProgressSession
 
 OURS = {
-    "bootstrap.servers": "say servers=",
-    "transactional.id": "it is made of pipeline, sink and partition",
+    "bootstrap.servers": "pass it as servers=",
+    "transactional.id": "it is made of the pipeline, sink and partition",
     "transaction.timeout.ms": "say transaction_timeout_s=",
     "enable.idempotence": "a transaction needs it",
     "isolation.level": "progress is read as committed",
@@ -40,7 +40,7 @@ OURS = {
     "logger": "errors are raised",
     "delivery.report.only.error": "errors are raised",
 }
-"""What `config` may not say, and why, or what says it instead."""
+"""What `config` may not have, and why, or which setting has it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,18 +49,19 @@ class Kafka(Sink):
 
     Attributes:
         servers: `host:port,host:port`.
-        topic: where the events go.
-        topic_column: the column that names each event's topic, in place of `topic`.
-        key: the column that is the key; else the entity, where one is named.
-        value: the column that is the value (text or binary); else all columns as JSON.
-        partition: the column that numbers the partition; else the key decides, as with Java.
-        headers: the user's headers, `{"trace": "trace_id"}`: a column for each.
-        stamps: what semel writes into headers: `semel-osn`, `semel-entity`, `semel-event`,
+        topic: the topic of all events.
+        topic_column: the column with each event's topic, instead of `topic`.
+        key: the column of the key; by default the entity, if there is one.
+        value: the column of the value (text or binary); by default all columns as JSON.
+        partition: the column with the number of the partition; by default the key decides, as in
+            Java.
+        headers: headers of your own, `{"trace": "trace_id"}`: a column for each.
+        stamps: the headers that semel writes: `semel-osn`, `semel-entity`, `semel-event`,
             `semel-pipeline`. Without any header a record costs semel less than half as much.
         config: settings of librdkafka, for TLS, SASL, compression; never shown.
-        progress_topic: a compacted topic that keeps how far each partition came; made if missing.
+        progress_topic: a compacted topic with the progress of each partition; created if missing.
         progress_partitions: how many of its partitions are used.
-        transaction_timeout_s: when the brokers abort a transaction that nobody ends.
+        transaction_timeout_s: when the brokers abort a transaction that was not ended.
         sequenced: no progress topic; partition 3 is written to partition 3 of `topic`.
     """
 
@@ -78,7 +79,6 @@ class Kafka(Sink):
     transaction_timeout_s: float = 60.0
     sequenced: bool = False
     chunk_rows: int = 20_000
-    last_opener_wins: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stamps", tuple(self.stamps))
@@ -88,33 +88,36 @@ class Kafka(Sink):
             raise ConfigurationError(f"sink {self.name!r}: {wrong}")
 
     def _wrong(self) -> list[str]:
-        """Say what cannot be so, in a sentence each."""
+        """Return what is wrong with the settings, a sentence each."""
         found = []
         if not self.servers or not isinstance(self.servers, str):
-            found.append("servers is a text like 'host:9092,host:9092'")
+            found.append("servers must be a string like 'host:9092,host:9092'")
         elif not all(_SERVER.fullmatch(each) for each in self.servers.split(",")):
             found.append(
-                "servers is a text like 'host:9092,host:9092', and nothing of what it is is shown: "
-                "a user and a password belong into config (sasl.username, sasl.password)"
+                "servers must be a string like 'host:9092,host:9092' (its value is not shown); a "
+                "user and a password belong in config (sasl.username, sasl.password)"
             )
         if (self.topic is None) == (self.topic_column is None):
-            found.append("say either topic or topic_column")
+            found.append("pass either topic or topic_column")
         if self.topic is not None and self.topic == self.progress_topic:
-            found.append(f"topic {self.topic!r} is the progress topic; name another")
+            found.append(f"topic {self.topic!r} is the progress topic; use another")
         ours = [name for name in self.config if name in OURS]
         found += [f"{name!r} cannot be in config: {OURS[name]}" for name in ours]
         strange = [stamp for stamp in self.stamps if stamp not in STAMPS]
-        found += [f"there is no stamp {each!r}; there are {', '.join(STAMPS)}" for each in strange]
-        if not self.last_opener_wins:
-            found.append("last_opener_wins=False: with Kafka the last opener always wins")
+        found += [f"unknown stamp {each!r}; use {', '.join(STAMPS)}" for each in strange]
         if type(self.progress_partitions) is not int or self.progress_partitions < 1:
-            found.append("progress_partitions is at least 1")
+            found.append("progress_partitions must be at least 1")
         if self.transaction_timeout_s < 1:
-            found.append("transaction_timeout_s is at least 1")
+            found.append("transaction_timeout_s must be at least 1")
         if self.sequenced and (self.topic is None or self.partition is not None):
-            found.append("with sequenced=True each partition has one log: say topic, not partition")
+            found.append(
+                "with sequenced=True each partition has one log: pass topic, not partition"
+            )
         if self.sequenced and not set(STAMPS) <= set(self.stamps):
-            found.append("with sequenced=True the log itself is asked, so all stamps are needed")
+            found.append(
+                "with sequenced=True semel reads its progress from the log, so all "
+                "stamps are needed"
+            )
         mapping_of(self.headers)
         return found
 
@@ -123,8 +126,13 @@ class Kafka(Sink):
         """TRANSACTIONAL, or SEQUENCED where the log itself is asked."""
         return Capability.SEQUENCED if self.sequenced else Capability.TRANSACTIONAL
 
+    @property
+    def last_opener_wins(self) -> bool:
+        """Yes: the brokers fence the producer that had the transactional id before."""
+        return True
+
     def notes(self) -> tuple[str, ...]:
-        """Say who sees what, and what the promise rests on."""
+        """State who sees what, and what the promise requires of the brokers."""
         where = "in headers of the records" if self.sequenced else f"in {self.progress_topic!r}"
         return (
             (
@@ -132,8 +140,8 @@ class Kafka(Sink):
                 f"consumers that read committed records only; progress is kept {where}."
             ),
             (
-                "It rests on the brokers keeping what they acknowledged (replication, "
-                "min.insync.replicas), and on nobody deleting that topic."
+                "This requires that the brokers keep what they acknowledged (replication, "
+                "min.insync.replicas), and that the topic is not deleted."
             ),
         )
 
@@ -147,7 +155,7 @@ class Kafka(Sink):
             raise ConfigurationError(f"sink {self.name!r}: {error}") from None
 
     def describe(self) -> dict[str, object]:
-        """What may not change under a pipeline; no setting of the client is among it."""
+        """What may not change under a pipeline; it has no setting of the client."""
         described: dict[str, object] = {"capability": self.capability.value}
         if self.sequenced:
             return {**described, "topic": self.topic}
@@ -160,10 +168,10 @@ class Kafka(Sink):
     def open(self, target: Target) -> ProgressSession | LogSession:
         """Look at the topics; the fence is taken with `take_over`."""
         if self.sequenced:
-            from semel.sinks.kafka.log import LogSession
+            from semel.sinks.kafka.sequenced_session import LogSession
 
             return LogSession(self, target)
-        from semel.sinks.kafka.progress import ProgressSession
+        from semel.sinks.kafka.transactional_session import ProgressSession
 
         return ProgressSession(self, target)
 
@@ -183,7 +191,7 @@ class Kafka(Sink):
 
     @property
     def secret_key(self) -> str:
-        """What tells clients of one config from those of another, within a process; never shown."""
+        """A key that distinguishes clients of different configs within a process; never shown."""
         return repr(sorted(self.config.items(), key=str))
 
     def client(self) -> dict[str, object]:
@@ -198,7 +206,7 @@ class Kafka(Sink):
             # Else half of all fences wait half a second for the client to try a connection again.
             "enable.sparse.connections": False,
             "batch.size": min(bytes_max, BYTES_MAX),
-            "partitioner": "murmur2_random",  # a key goes where Java would send it
+            "partitioner": "murmur2_random",  # the partition of a key is the one that Java chooses
             "message.max.bytes": max(bytes_max, BYTES_MAX),  # the progress topic has its own limit
             "queue.buffering.max.messages": max(100_000, 2 * self.chunk_rows),
             **self.config,
@@ -208,7 +216,7 @@ class Kafka(Sink):
         }
 
     def where(self, target: Target) -> str:
-        """Name the partition in the words of an error."""
+        """Name the partition for messages."""
         return (
             f"pipeline {target.pipeline!r}, sink {target.sink!r}, partition {target.partition}, "
             f"Kafka at {self.servers}"

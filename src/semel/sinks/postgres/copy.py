@@ -1,11 +1,11 @@
 """Arrow columns as PostgreSQL's COPY reads them: CSV text, made a column at a time.
 
-- A null is an empty field, an empty text is a quoted one: every text is quoted, so nothing in it
-  is ever taken for anything else. What is no text at all (NUL, not UTF-8) the server refuses.
+- A null is an empty field, an empty string a quoted one: every string is quoted, so that nothing in
+  it is taken for anything else. The server refuses invalid text (NUL, not UTF-8).
 - Instants are written in UTC, single floats as the double they are, bytes as hexadecimal. A day
-  before the year 1 is refused; a year that Arrow has no text for is written all the same.
-- Lists, structs and maps become JSON, or a list an array where the table has one; only these are
-  made value by value.
+  before the year 1 is refused; a year that Arrow cannot format is written nevertheless.
+- Lists, structs and maps become JSON, or a list an array if the table has one; only these are made
+  value by value.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from semel.errors import ConfigurationError, Rejected
-from semel.events import moments
-from semel.events.values import CANNOT
+from semel.events.encoding import CANNOT, moments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -44,7 +43,7 @@ _HEX: NDArray[np.uint8] = np.frombuffer(
 
 
 def type_of(kind: pa.DataType) -> str | None:
-    """PostgreSQL's type for a column of the staged chunk; None where it has none."""
+    """PostgreSQL's type for a column of the staged chunk; None if it has none."""
     if pa.types.is_dictionary(kind):
         return type_of(kind.value_type)
     if pa.types.is_decimal(kind):
@@ -53,7 +52,7 @@ def type_of(kind: pa.DataType) -> str | None:
 
 
 def _without_type(kind: pa.DataType) -> pa.DataType | None:
-    """The type, or the first within it, that PostgreSQL has none for; None where there is none."""
+    """The type, or the first within it, for which PostgreSQL has no type; None if there is none."""
     if type_of(kind) is None:
         return kind
     inner = [kind.field(at).type for at in range(kind.num_fields)]
@@ -100,11 +99,11 @@ _TYPES: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
 def copy_text(
     columns: Sequence[pa.Array], names: Sequence[str], types: Sequence[str]
 ) -> Iterator[pa.Buffer]:
-    """Write columns for COPY, in pieces that are made as they are asked for, so that the server
-    reads one while the next is made; `types` are those of the columns they go to.
+    """Write columns for COPY, in pieces that are made on demand, so that the server reads one while
+    the next is made; `types` are those of the target columns.
 
-    Raises `Rejected` for a value that PostgreSQL cannot hold, and `ConfigurationError` for a column
-    that does not go where it is to go; both before the first piece.
+    Raises `Rejected` for a value that PostgreSQL cannot store, and `ConfigurationError` for a
+    column that cannot go to its target; both before the first piece.
     """
     made = [_made(*each) for each in zip(columns, names, types, strict=True)]
     batch = pa.RecordBatch.from_arrays(made, names=[str(at) for at in range(len(made))])
@@ -112,7 +111,9 @@ def copy_text(
 
 
 def text_column(array: pa.Array, name: str, into: str) -> pa.Array:
-    """Give each value as the text that PostgreSQL reads; null stays null. Raises as `copy_text`."""
+    """Return each value as the text that PostgreSQL reads; null stays null. Raises what `copy_text`
+    raises.
+    """
     made = _made(array, name, into)
     is_text = pa.types.is_string(made.type) or pa.types.is_large_string(made.type)
     return made if is_text else made.cast(pa.large_string())
@@ -137,8 +138,8 @@ def _column(array: pa.Array, name: str, into: str) -> pa.Array:
         return _column(array.dictionary_decode(), name, into)
     if (odd := _without_type(kind)) is not None:
         raise ConfigurationError(
-            f"column {name!r} is of Arrow's type {odd}, or holds values of it, which PostgreSQL "
-            "has no type for; cast it in the query, or leave it out"
+            f"column {name!r} is of Arrow's type {odd}, or contains values of it, which PostgreSQL "
+            "has no type for; cast or drop it in the query"
         )
     if is_nested(kind):
         return _nested(array, name, into)
@@ -168,7 +169,7 @@ def _dated(array: pa.Array, name: str) -> pa.Array:
     number = pa.int64() if pa.types.is_timestamp(kind) else pa.int32()
     first = pc.min(array.cast(number)).as_py()
     if first is not None and first < least:
-        raise Rejected(f"column {name!r} holds a day before the year 1")
+        raise Rejected(f"column {name!r} contains a day before the year 1")
     return array if moments.unwritable(array) is None else moments.texts(array)
 
 
@@ -181,7 +182,7 @@ def _hexadecimal(array: pa.Array, name: str, into: str) -> pa.Array:
     """Write bytes as `\\x...`, all of them at once."""
     if into != "bytea":
         raise ConfigurationError(
-            f"column {name!r} holds bytes and goes to a column of type {into}; make that bytea, or "
+            f"column {name!r} is binary but goes to a column of type {into}; make that bytea, or "
             "cast it in the query"
         )
     plain = array.cast(pa.large_binary())
@@ -222,7 +223,7 @@ def _nested(array: pa.Array, name: str, into: str) -> pa.Array:
     else:
         raise ConfigurationError(
             f"column {name!r} ({kind}) goes to a column of type {into}; make that jsonb"
-            f"{', or an array' if is_list(kind) else ''}, or take the column apart in the query"
+            f"{', or an array' if is_list(kind) else ''}, or select its fields in the query"
         )
     try:
         make = _hexed if into == "bytea[]" else plain
@@ -243,7 +244,9 @@ def _hexed(value: Any, kind: pa.DataType) -> Any:
 
 
 def plain(value: Any, kind: pa.DataType) -> Any:
-    """A value as JSON has it: a map is an object, what JSON has no word for is text."""
+    """A value as JSON represents it: a map is an object, a value without a JSON type is a
+    string.
+    """
     if value is None:
         return None
     if pa.types.is_map(kind):

@@ -38,8 +38,8 @@ where c.oid = to_regclass('semel_batch')"""
 """Whether a statement's `semel_batch` is another one than the chunk, and in which schema it is."""
 
 
-class Effect(Protocol):
-    """What is done with a chunk, inside a transaction that is not its own."""
+class ChunkEffect(Protocol):
+    """The effect of a chunk, inside a transaction that the session owns."""
 
     def connected(self, connection: Connection) -> None:
         """Look at the destination once, when there is a new connection."""
@@ -48,14 +48,14 @@ class Effect(Protocol):
         """Make a chunk ready; what is given acts. Raises `Rejected` for what cannot be sent."""
 
     def committed(self) -> None:
-        """Learn that what was done last stands."""
+        """The last effect was committed."""
 
     def undone(self) -> None:
-        """Learn that what was done last does not stand."""
+        """The last effect was not committed."""
 
 
-def effect_of(sink: Postgres, where: str) -> Effect:
-    """Give the effect that the sink describes."""
+def effect_of(sink: Postgres, where: str) -> ChunkEffect:
+    """Return the effect that the sink describes."""
     if sink.table is not None:
         return Append(sink.table, sink.columns, where)
     return (
@@ -116,26 +116,26 @@ class Append(Plain):
         for source, _ in wanted:
             if source not in present:
                 raise ConfigurationError(
-                    f"{self._where}: columns= names {source!r}, and the frame has "
+                    f"{self._where}: columns= names {source!r}, but the DataFrame has "
                     f"{', '.join(present)}"
                 )
         return [(source, self._found(into)) for source, into in wanted]
 
     def _found(self, name: str) -> str:
-        """The table's column of that name; if there is none, the only one but for its case."""
+        """The table's column of that name; otherwise the only one that differs in case only."""
         if name in self._types:
             return name
         alike = [each for each in self._types if each.lower() == name.lower()]
         if len(alike) != 1:
             raise ConfigurationError(
                 f"{self._where}: table {self._table!r} has no column {name!r}; it has "
-                f"{', '.join(self._types)}. Choose or rename with columns="
+                f"{', '.join(self._types)}. Choose or rename columns with columns="
             )
         return alike[0]
 
 
 def _copied(connection: Connection, *, statement: sql.Composed, text: Iterable[pa.Buffer]) -> int:
-    """COPY, and say how many rows the server took."""
+    """COPY, and return how many rows the server took."""
     with connection.cursor() as cursor:
         with cursor.copy(statement) as copy:
             for piece in text:
@@ -156,7 +156,7 @@ class Apply:
         self._making: str | None = None
 
     def connected(self, connection: Connection) -> None:
-        """A temporary table goes with its connection, and a new one has none."""
+        """A temporary table is lost with its connection, and a new connection has none."""
         del connection
         self._staged = self._making = None
 
@@ -175,7 +175,7 @@ class Apply:
         return partial(self._act, table=table, text=text, rows=len(chunk))
 
     def committed(self) -> None:
-        """The table stands, empty."""
+        """The table exists and is empty."""
         self._staged = self._making
 
     def undone(self) -> None:
@@ -195,8 +195,8 @@ class Apply:
         staged = _copied(connection, statement=copy, text=text)
         if staged != rows:
             raise ConfigurationError(
-                f"{self._where}: {staged} of {rows} events were staged in semel_batch; what keeps "
-                "the others out?"
+                f"{self._where}: only {staged} of {rows} events were staged in semel_batch; check "
+                "what keeps the others out"
             )
         for statement in self._statements:
             self._require_found(connection)
@@ -208,9 +208,8 @@ class Apply:
             schema, path = connection.execute(_OTHER).fetchone() or ("?", "?")
             raise ConfigurationError(
                 f"{self._where}: semel_batch in the statement would be {schema}.semel_batch and "
-                f"not the chunk, because the search_path ({path}) names pg_temp after that "
-                "schema. Rename that one, or remove pg_temp from the search_path. Nothing was "
-                "delivered"
+                f"not the chunk, because pg_temp is after that schema in the search_path ({path}). "
+                "Rename that table, or remove pg_temp from the search_path. Nothing was delivered"
             )
 
 
@@ -221,8 +220,8 @@ def staged_columns(chunk: Chunk, where: str) -> tuple[list[pa.Array], list[str]]
     taken = sorted({*names} & {*STAGED})
     if taken:
         raise ConfigurationError(
-            f"{where}: the frame has columns that semel names itself: {', '.join(taken)}; rename "
-            "them"
+            f"{where}: the DataFrame has columns with names that semel uses: {', '.join(taken)}; "
+            "rename them"
         )
     labels = rows.scopes if rows.entities is None else rows.entities
     entities = labels.names.array.take(pa.array(labels.codes))
@@ -231,7 +230,7 @@ def staged_columns(chunk: Chunk, where: str) -> tuple[list[pa.Array], list[str]]
 
 
 def _literal(text: str) -> Any:
-    """A type's name of our own table of types."""
+    """The name of a type from semel's own table of types."""
     return text
 
 
@@ -265,10 +264,10 @@ class Each(Plain):
         except (errors.UndefinedFunction, errors.AmbiguousFunction) as error:
             named = ", ".join(f"{name} {kind}" for name, kind in types.items()) or "none has one"
             raise ConfigurationError(
-                f"{self._where}: PostgreSQL says {reason(error)}. A parameter has the type of its "
-                f"column ({named}), a text has none; write %(column)s::type where the function or "
-                "operator takes another one. Nothing was delivered and nothing parked; correct the "
-                "statement, then restart the query"
+                f"{self._where}: PostgreSQL reports {reason(error)}. A parameter has the type of "
+                f"its column ({named}), a text has none; write %(column)s::type if the function or "
+                "operator needs another type. Nothing was delivered and nothing parked; correct "
+                "the statement, then restart the query"
             ) from error
         # After a pipeline the server has no idle timeout until the next message of another kind.
         connection.execute("select")

@@ -1,9 +1,9 @@
-"""The parameters of a statement that is run per event: columns as texts, and their types in SQL.
+"""The parameters of a statement that runs per event: columns as strings, and their SQL types.
 
 Always true:
 - the type of a parameter is that of its column, for every value and for null: `%(amount)s` of an
-  int64 column is `(cast(%(amount)s as bigint))`, so no value chooses another function or operator;
-- a text is given without a type, as a quoted word of SQL is: the statement decides on it;
+  int64 column is `(cast(%(amount)s as bigint))`, so no value selects another function or operator;
+- a string has no type, like a quoted literal of SQL: the statement determines it;
 - only columns that the statement names are written, all values of a column at once.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from semel.errors import Rejected
-from semel.events.values import CANNOT
+from semel.events.encoding import CANNOT
 from semel.sinks.postgres.copy import text_column, type_of
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 _HOLE = re.compile(r"%(?:%|\(([^)]+)\)([sbt]))")
 
 STAGED = ("semel_entity", "semel_event", "semel_osn")
-"""What a staged chunk tells of each event beside the frame's columns."""
+"""The columns of a staged chunk besides those of the DataFrame."""
 
 OF_SEMEL = (*STAGED, "semel_key")
-"""What a statement per event can name beside the frame's columns."""
+"""The names that a statement per event can use besides the columns of the DataFrame."""
 
 Column = tuple[pa.Array, str]
 """Values, and the PostgreSQL type that they have; `text` is given without one."""
@@ -51,10 +51,10 @@ class Parameters:
         """The type of each parameter of the last chunk, by name; a text has none."""
 
     def of(self, chunk: Chunk) -> tuple[str, list[dict[str, str | None]]]:
-        """Give the statement with the types of its parameters, and them for every event.
+        """Return the statement with the types of its parameters, and the parameters of every event.
 
-        Raises `Rejected` for a value that PostgreSQL cannot hold. A name that is no column's stays
-        as it is: psycopg says so.
+        Raises `Rejected` for a value that PostgreSQL cannot store. A name that is not a column is
+        left unchanged: psycopg reports it.
         """
         makers = self._makers(chunk)
         columns: dict[str, list[str | None]] = {}
@@ -70,7 +70,7 @@ class Parameters:
         return self._typed(), [dict(zip(columns, row, strict=True)) for row in rows]
 
     def _makers(self, chunk: Chunk) -> dict[str, Callable[[], Column]]:
-        """What makes each column: those of the frame, and semel's own."""
+        """The function that makes each column: those of the DataFrame, and semel's own."""
         rows = chunk.rows
         labels = rows.scopes if rows.entities is None else rows.entities
         own: dict[str, Callable[[], Column]] = {

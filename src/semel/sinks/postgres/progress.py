@@ -18,7 +18,7 @@ from psycopg import sql
 
 from semel.errors import ConfigurationError, Fenced, NotDelivered
 from semel.events import Attempt, EntityIds, Minibatch
-from semel.ledger.clock import SystemClock
+from semel.runtime import SystemClock
 from semel.sinks.postgres.errors import reason
 from semel.sinks.progress import UNREADABLE, Progress, unreadable
 
@@ -33,7 +33,7 @@ HOLDER_S = 2.0
 """How long the transaction of another attempt is waited for before its connection is ended."""
 
 _HOLDER = re.compile(r"semel (\d{1,18})\.(\d{1,18})")
-"""The name of a connection, which tells whose it is."""
+"""The application name of a connection, which identifies its attempt."""
 
 _CREATING = 495554355565
 """The advisory lock under which the tables are created; the number is any, and is semel's."""
@@ -102,7 +102,7 @@ class ProgressTable:
         named = json.dumps([schema, *self._place]).encode()
         self._key = int.from_bytes(blake2b(named, digest_size=8).digest(), signed=True)
         self.id_rows = 0
-        """How many rows of ids stand for the minibatch of the row that was read last."""
+        """How many rows of ids there are for the minibatch of the row that was read last."""
         self._is_new = False
 
     # -- the tables
@@ -121,9 +121,9 @@ class ProgressTable:
                 raise
             ddl = self._worded(_DDL).as_string(connection)
             raise ConfigurationError(
-                f"{self._where}: semel's progress tables are not there and may not be created "
-                f"({reason(error)}). Name another schema= for them, or let somebody who may run "
-                f"this, and grant select, insert, update and delete on both:\n{ddl}"
+                f"{self._where}: semel's progress tables do not exist and may not be created "
+                f"({reason(error)}). Use another schema= for them, or let an administrator run "
+                f"this and grant select, insert, update and delete on both:\n{ddl}"
             ) from None
 
     def _is_there(self, connection: Connection) -> bool:
@@ -152,7 +152,7 @@ class ProgressTable:
                 cursor.nextset()
             lock = cursor.fetchone()
             cursor.nextset()
-            stood = self._told(cursor.fetchone())
+            stood = self._progress(cursor.fetchone())
             if lock == (True,):
                 return stood
             words = _LOOK
@@ -180,9 +180,9 @@ class ProgressTable:
         )
 
     def ids(self, connection: Connection, done: int) -> EntityIds:
-        """The ids that stand beside the row that was read last, which says `done`.
+        """The ids that belong to the row that was read last, which has `done`.
 
-        Raises `ConfigurationError` where the row counts others than there are.
+        Raises `ConfigurationError` if their number is not the one in the row.
         """
         if not self.id_rows:
             return EntityIds.EMPTY
@@ -191,8 +191,8 @@ class ProgressTable:
         if len(own) != self.id_rows:
             raise ConfigurationError(
                 f"{self._where}: {len(own)} rows of {self.schema}.semel_progress_ids belong to "
-                f"this partition, and its row in semel_progress counts {self.id_rows}: one of the "
-                "two tables was changed. Restore both from one backup. If the checkpoint is there, "
+                f"this partition, but its row in semel_progress counts {self.id_rows}: one of the "
+                "two tables was changed. Restore both from one backup. If the checkpoint exists, "
                 "you can also delete those rows and set id_rows = 0 in the progress row: the ids "
                 "are needed only after a lost checkpoint"
             )
@@ -203,9 +203,10 @@ class ProgressTable:
             raise unreadable(self._where, what, error) from error
 
     def write(self, connection: Connection, progress: Progress, *, goes_on: bool) -> None:
-        """Put the row; `goes_on` within the minibatch that stands, whose ids then stay.
+        """Write the row; with `goes_on` within the minibatch of the row, whose ids then stay.
 
-        Ids that no row counts are not ours: they go before the first that this row counts.
+        Ids that no row counts are not semel's: they are removed before the first that this row
+        counts.
         """
         stale = (self.id_rows or self._is_new) and not goes_on
         if stale or (progress.ids and not self.id_rows):
@@ -233,7 +234,7 @@ class ProgressTable:
             ),
         )
 
-    def _told(self, row: tuple[Any, ...] | None) -> Progress | None:
+    def _progress(self, row: tuple[Any, ...] | None) -> Progress | None:
         self._is_new = row is None
         if row is None:
             self.id_rows = 0

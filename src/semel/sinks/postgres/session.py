@@ -1,38 +1,46 @@
 """One connection of one attempt to PostgreSQL: the progress row first, then the effect, one commit.
 
 Always true:
-- the connection commits where this file says COMMIT and nowhere else: users' statements go one at
-  a time through the extended protocol, and may not end the transaction;
+- the connection commits where this file sends COMMIT and nowhere else: users' statements are run
+  one at a time through the extended protocol, and may not end the transaction;
 - a connection that broke is replaced before the next transaction, never inside one;
-- every statement, every lock and every pause inside a transaction has an end on the server. A
-  COMMIT has none there while it waits for a standby, so it has one here; what stands afterwards is
-  unknown, and taking over waits for the standby too.
+- every statement, every lock and every pause inside a transaction has a timeout on the server. A
+  COMMIT has none there while it waits for a standby, so it has one here; its outcome is unknown
+  afterwards, and taking over waits for the standby too.
+
+No timeout of the server ends a COMMIT that waits for a synchronous standby, and a cancelled one is
+committed nevertheless, but not on the standby. So when its time is up nothing is cancelled: the
+outcome is unknown, and the attempt that takes over asks in a transaction whose own COMMIT waits for
+the standby as well.
 """
 
 from __future__ import annotations
 
+import select
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from semel.errors import ConfigurationError, Fenced, MissingExtra, NotDelivered
-from semel.ledger.libpq import DEFAULTS, read_url
+from semel.errors import ConfigurationError, Fenced, MissingExtra, NotDelivered, OutcomeUnknown
+from semel.ledger.store.libpq import DEFAULTS, read_url
+from semel.runtime import SystemClock
+from semel.sinks.postgres.effects import effect_of
+from semel.sinks.postgres.errors import Phase, classify, refused
+from semel.sinks.postgres.progress import ProgressTable, holder_name
 from semel.sinks.progress import Progress
 from semel.sinks.sink import DELIVERED, Receipt
 
 try:
     import psycopg
-    from psycopg.pq import TransactionStatus
+    from psycopg import errors
+    from psycopg.pq import ExecStatus, TransactionStatus
 except ImportError as missing:
     raise MissingExtra("psycopg is not installed: pip install 'semel[postgres]'") from missing
 
-from semel.sinks.postgres.commits import commit
-from semel.sinks.postgres.effects import effect_of
-from semel.sinks.postgres.errors import Phase, refused, told
-from semel.sinks.postgres.progress import ProgressTable, holder_name
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from psycopg.pq.abc import PGconn
 
     from semel.events import Chunk
     from semel.sinks.postgres.sink import Postgres
@@ -40,7 +48,7 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[tuple[Any, ...]]
 
-# What the server acknowledges it has to keep; a stronger setting than `on` is left alone.
+# The server must keep what it acknowledges; a stronger setting than `on` is not changed.
 SESSION = b"""
 select set_config('statement_timeout', %(ms)s, false), set_config('lock_timeout', %(lock)s, false),
   set_config('idle_in_transaction_session_timeout', %(ms)s, false),
@@ -75,7 +83,7 @@ class PostgresSession:
         self._connected()
 
     def take_over(self) -> Progress | None:
-        """Write this attempt into the progress row, and tell what stood there."""
+        """Write this attempt into the progress row, and return the row as it was before."""
         minibatch, attempt = self._target.minibatch, self._target.attempt
         with self._transaction() as at:
             stood = at.stood
@@ -87,13 +95,15 @@ class PostgresSession:
         return stood
 
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
-        """Lock the row, require that it is not beyond us, move it, then the effect; all as one."""
+        """In one transaction: lock the row, require that it is not beyond this attempt, move it,
+        then apply the effect.
+        """
         effect = self._effect.prepared(chunk)
         with self._transaction() as at:
             goes_on = at.stood is not None and at.stood.minibatch == progress.minibatch
             if at.stood is not None and goes_on and at.stood.done > progress.start:
                 raise Fenced(
-                    f"{self._where}: the progress row stands at {at.stood.done}, beyond "
+                    f"{self._where}: the progress row is at {at.stood.done}, beyond "
                     f"{progress.start}: an earlier call of this attempt has arrived after all"
                 )
             progress.require_kept(at.stood, self._where)
@@ -102,7 +112,7 @@ class PostgresSession:
             effect(at.connection)
             if at.connection.info.transaction_status != TransactionStatus.INTRANS:
                 raise ConfigurationError(
-                    f"{self._where}: the statement ended semel's transaction; it may not"
+                    f"{self._where}: the statement ended semel's transaction, which is not allowed"
                 )
         return DELIVERED
 
@@ -117,7 +127,7 @@ class PostgresSession:
 
     @contextmanager
     def _transaction(self) -> Iterator[Transaction]:
-        """All or nothing, with the row locked; every error in semel's words."""
+        """All or nothing, with the row locked; every error is mapped to one of semel's."""
         connection = self._connected()
         at = Transaction(connection, None)
         try:
@@ -128,7 +138,7 @@ class PostgresSession:
                 raise NotDelivered(f"{self._where}: the server rolled the transaction back")
         except psycopg.Error as error:
             self._undo(connection)
-            raise told(error, at.phase, self._where) from error
+            raise classify(error, at.phase, self._where) from error
         except BaseException:
             self._undo(connection)
             raise
@@ -149,7 +159,7 @@ class PostgresSession:
     # -- the connection
 
     def _connected(self) -> Connection:
-        """Give the connection; a new one where there is none, or none any more."""
+        """Return the connection; a new one if there is none or it is broken."""
         if self._connection is not None and not self._connection.closed:
             return self._connection
         self.close()
@@ -163,7 +173,7 @@ class PostgresSession:
             self._prepare(connection)
         except psycopg.Error as error:
             connection.close()
-            raise told(error, Phase.ROW, self._where) from error
+            raise classify(error, Phase.ROW, self._where) from error
         except BaseException:
             connection.close()
             raise
@@ -172,7 +182,7 @@ class PostgresSession:
 
     def _prepare(self, connection: Connection) -> None:
         ms = self._sink.deadline_s * 1000
-        # A lock's time is up a little earlier, so that the error says what was waited for.
+        # The lock timeout is a little shorter, so that the error names the lock.
         limits = {"ms": str(max(2, round(ms))), "lock": str(max(1, round(ms * 0.9)))}
         connection.execute(SESSION, limits)
         self._table.require_tables(connection)
@@ -184,3 +194,45 @@ def _settings(sink: Postgres, target: Target) -> dict[str, str]:
     given.pop("client_encoding", None)
     named = {"application_name": holder_name(target.attempt)}
     return DEFAULTS | named | given
+
+
+_CLOCK = SystemClock()
+
+GRACE_S = 3.0
+"""How much longer a COMMIT has than the server's own timeouts: those report what was waited for."""
+
+
+def commit(connection: psycopg.Connection[tuple[Any, ...]], deadline_s: float, where: str) -> str:
+    """Commit and return the server's command tag, which is ROLLBACK for a transaction that failed.
+
+    Raises `OutcomeUnknown` if no answer comes in time. The connection cannot be used afterwards.
+    """
+    within_s = deadline_s + GRACE_S
+    ends = _CLOCK.monotonic() + within_s
+    line = connection.pgconn
+    line.send_query(b"commit")
+    word, failed = "", None
+    while True:
+        while line.flush() or line.is_busy():
+            if not _readable(line, ends - _CLOCK.monotonic()):
+                raise OutcomeUnknown(
+                    f"{where}: COMMIT was not answered within {within_s:g} s. It may wait for a "
+                    "standby that is down (synchronous_standby_names)"
+                )
+            line.consume_input()
+        result = line.get_result()
+        if result is None:
+            break
+        if result.status == ExecStatus.FATAL_ERROR:
+            failed = errors.error_from_result(result)
+        word = (result.command_status or b"").decode()
+    if failed is not None:
+        raise failed
+    return word
+
+
+def _readable(line: PGconn, seconds: float) -> bool:
+    """Wait until something can be read, or what is left can be written; False when time is up."""
+    poll = select.poll()
+    poll.register(line.socket, select.POLLIN | (select.POLLOUT if line.flush() else 0))
+    return seconds > 0 and bool(poll.poll(seconds * 1000))

@@ -1,9 +1,9 @@
 """A PostgreSQL destination: the progress row and the effect are one transaction (TRANSACTIONAL).
 
-- One of three ways is chosen: `table` appends with COPY, `apply` runs one statement over a staged
+- One of three modes is chosen: `table` appends with COPY, `apply` runs one statement over a staged
   chunk, `each` runs one statement per event.
-- The progress row stands in the destination's own database; the ledger may be there or elsewhere.
-- The URL's password is shown nowhere.
+- The progress row is in the destination's own database; the ledger may be there or elsewhere.
+- The URL's password is never shown.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError
-from semel.ledger.libpq import FORM, read_url
+from semel.ledger.store.libpq import FORM, read_url
 from semel.protocol import Capability
-from semel.sinks.settings import no_column
 from semel.sinks.sink import Sink
+from semel.sinks.validation import no_column
 from semel.urls import redact, require_one_line
 
 if TYPE_CHECKING:
@@ -55,12 +55,12 @@ class Postgres(Sink):
     Attributes:
         url: `postgresql://user:password@host:port/database?options`.
         table: append every event to this table (`schema.table`, as SQL writes it).
-        columns: the columns of the frame that are appended; a mapping also renames them
-            ({frame: table}). None is all of them.
-        apply: one statement, or several, over the temporary table `semel_batch`, which holds the
-            chunk: the frame's columns, `semel_entity`, `semel_event` and `semel_osn`.
+        columns: the columns of the DataFrame that are appended; a mapping also renames them
+            ({column of the DataFrame: column of the table}). None is all of them.
+        apply: one statement, or several, over the temporary table `semel_batch`, which has the
+            chunk: the columns of the DataFrame, `semel_entity`, `semel_event` and `semel_osn`.
         each: one statement per event, with its columns as `%(column)s`.
-        schema: where `semel_progress` and `semel_progress_ids` stand.
+        schema: where `semel_progress` and `semel_progress_ids` are.
     """
 
     url: str = field(repr=False)
@@ -77,8 +77,8 @@ class Postgres(Sink):
         ways = [way for way in ("table", "apply", "each") if getattr(self, way) is not None]
         if len(ways) != 1:
             raise ConfigurationError(
-                f"sink {self.name!r}: say what to do with the events by exactly one of table=, "
-                f"apply= and each=; given: {' and '.join(ways) or 'none'}"
+                f"sink {self.name!r}: pass exactly one of table=, apply= and each=; given: "
+                f"{' and '.join(ways) or 'none'}"
             )
         if self.columns is not None and self.table is None:
             raise ConfigurationError(
@@ -86,15 +86,17 @@ class Postgres(Sink):
             )
         if self.columns is not None and (isinstance(self.columns, str) or not self.columns):
             raise ConfigurationError(
-                f"sink {self.name!r}: columns= is a list of names, or a mapping "
-                "{column of the frame: column of the table}"
+                f"sink {self.name!r}: columns= must be a list of names, or a mapping {{column of "
+                "the DataFrame: column of the table}"
             )
         if self.deadline_s <= 0 or self.chunk_rows < 1:
             raise ConfigurationError(
                 f"sink {self.name!r}: deadline_s and chunk_rows must be greater than 0"
             )
         if not self.schema or "\0" in self.schema:
-            raise ConfigurationError(f"sink {self.name!r}: {self.schema!r} is no schema's name")
+            raise ConfigurationError(
+                f"sink {self.name!r}: schema={self.schema!r} is not a valid schema name"
+            )
         for statement in self.statements:
             _require_statement(statement, self.name)
 
@@ -105,7 +107,7 @@ class Postgres(Sink):
 
     @property
     def mode(self) -> str:
-        """Say which of the three ways it is: append, apply or each."""
+        """Return which of the three modes it is: append, apply or each."""
         if self.table is not None:
             return "append"
         return "each" if self.apply is None else "apply"
@@ -131,15 +133,15 @@ class Postgres(Sink):
         return PostgresSession(self, target)
 
     def notes(self) -> tuple[str, ...]:
-        """Say what the promise rests on at this server."""
+        """State what the promise requires of this server."""
         return (
             (
                 f"Visible at the commit of each chunk, {self.chunk_rows} events at most; progress "
-                f"is one row per partition in {self.schema}.semel_progress, kept for ever."
+                f"is one row per partition in {self.schema}.semel_progress, kept forever."
             ),
             (
-                "It rests on the server keeping what it committed: fsync=off, or a backup put "
-                "back, takes that away."
+                "This requires that the server keeps what it committed: fsync=off, or a restored "
+                "backup, breaks it."
             ),
         )
 
@@ -157,12 +159,12 @@ class Postgres(Sink):
         taken = sorted({*schema.names} & {*STAGED}) if self.apply is not None else []
         if taken:
             raise ConfigurationError(
-                f"{who}, apply: the frame has columns that semel names itself: {', '.join(taken)}; "
-                "rename them"
+                f"{who}, apply: the DataFrame has columns with names that semel uses: "
+                f"{', '.join(taken)}; rename them"
             )
 
     def describe(self) -> dict[str, object]:
-        """Say where the progress stands: statements and addresses may change under a pipeline."""
+        """Return where the progress is: statements and addresses may change under a pipeline."""
         return {**super().describe(), "progress": f"{self.schema}.semel_progress"}
 
 
@@ -174,7 +176,7 @@ def _require_url(url: str, name: str) -> None:
             "postgresql://user:password@host:port/database"
         )
     require_one_line(url, f"sink {name!r}: the url", FORM)
-    with suppress(ImportError):  # where there is no driver the executors look at it
+    with suppress(ImportError):  # without psycopg the executors check it
         read_url(url, f"sink {name!r}: the url")
 
 
@@ -184,9 +186,9 @@ def _require_statement(statement: str, name: str) -> None:
         rest = rest[found.end() :]
     word = _WORD.match(rest)
     if word is None or "\0" in statement:
-        raise ConfigurationError(f"sink {name!r}: {statement!r} is no statement")
+        raise ConfigurationError(f"sink {name!r}: {statement!r} is not a statement")
     if word[0].lower() in _ENDS:
         raise ConfigurationError(
-            f"sink {name!r}: the statement begins with {word[0].upper()}, which is semel's own to "
-            "say: the effect and the progress row are one transaction"
+            f"sink {name!r}: the statement begins with {word[0].upper()}, which only semel may "
+            "run: the effect and the progress row are one transaction"
         )

@@ -37,12 +37,14 @@ class Table:
 
 
 def described(connection: psycopg.Connection[tuple[Any, ...]], table: str, where: str) -> Table:
-    """Look a table up. Raises `ConfigurationError` where there is none, and where it or a partition
-    of it does not keep what was committed.
+    """Look up a table. Raises `ConfigurationError` if there is none, and if it or a partition of it
+    does not keep what was committed.
     """
     found = connection.execute(_COLUMNS, (table,)).fetchone()
     if found is None:
-        raise ConfigurationError(f"{where}: there is no table {table!r}; create it, or mend table=")
+        raise ConfigurationError(
+            f"{where}: table {table!r} does not exist; create it, or correct table="
+        )
     forgetful = connection.execute(_FORGETFUL, {"table": table}).fetchone()
     if forgetful is not None:
         shown, kind = forgetful
@@ -50,8 +52,8 @@ def described(connection: psycopg.Connection[tuple[Any, ...]], table: str, where
         if kind == "f":
             what = "is a foreign table: its server commits by itself"
         raise ConfigurationError(
-            f"{where}: table {shown} {what}, and what semel has recorded would stay. Use an "
-            "ordinary table"
+            f"{where}: table {shown} {what}, but semel's record of what was delivered would stay. "
+            "Use an ordinary table"
         )
     schema, name, columns = found
     return Table(sql.Identifier(schema, name), dict(columns))

@@ -1,19 +1,19 @@
 """The Lua that Redis runs for a chunk: progress row first, then each event, each with an outcome.
 
 Always true:
-- nothing from a column is ever part of a script's text: keys travel as KEYS, values as ARGV;
-- what can fail for want of memory, disk, replicas or rights fails at the first write, which is the
-  row: Redis lets a script that has written go on. So a chunk is refused as a whole, or all of its
-  events have an outcome. After the first write there are only further HSETs, which are allowed
-  then too; DEL only tidies up, and may fail;
-- a user's Lua sees nothing of semel's: it is a function that stands before every local, and it
-  cannot assign to a global. What it returns or raises is read without its metatables;
-- it stays in the row's database, and what replies look like is chosen for one event alone;
-- what a user's Lua returns or raises by itself is about its event alone, whatever its words; only
-  what Redis answers to a command can be about all events;
-- whatever fails after the row has moved, every event gets an outcome; where none was begun, the row
-  is put back;
-- the row keeps which events of the last chunk were refused.
+- nothing from a column is ever part of a script's text: keys are passed as KEYS, values as ARGV;
+- whatever can fail for lack of memory, disk, replicas or rights fails at the first write, which is
+  the row: Redis lets a script that has written continue. So a chunk is refused as a whole, or all
+  of its events have an outcome. After the first write there are only further HSETs, which are
+  allowed then too; DEL only cleans up, and may fail;
+- a user's Lua sees nothing of semel's: it is a function before every local, and it cannot assign to
+  a global. What it returns or raises is read without its metatables;
+- it stays in the row's database, and the format of replies is chosen for one event only;
+- what a user's Lua returns or raises by itself is about its event only, whatever its text; only
+  Redis' answer to a command can be about all events;
+- whatever fails after the row has moved, every event gets an outcome; if no event was begun, the
+  row is restored;
+- the row keeps which events of the last chunk were rejected.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class Script:
     """A script's text, and the name under which Redis keeps it.
 
     Attributes:
-        body: the user's part of it, which has to be Lua by itself; empty where there is none.
+        body: the user's part of it, which must be valid Lua by itself; empty if there is none.
     """
 
     __slots__ = ("body", "name", "text")
@@ -244,12 +244,14 @@ if not fine then return '' end
 local made, why = load(ARGV[1], '=user_script')
 return made and '' or tostring(why)
 """)
-"""Says what is wrong with a body; nothing where there is nothing, or no way to find out."""
+"""A script that checks a body: it returns what is wrong, or nothing if nothing is or it cannot find
+out.
+"""
 
 
 def applying(body: str) -> Script:
-    """Give the script that runs a user's own Lua body for each event.
+    """Return the script that runs a user's Lua body for each event.
 
-    The body comes first: none of semel's locals is in its sight.
+    The body comes first, so that it does not see semel's locals.
     """
     return Script(_BODY + body + _BODY_END + _ROW + _MOVE + _EACH_APPLY + _END, body)

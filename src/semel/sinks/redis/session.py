@@ -1,8 +1,8 @@
-"""A session with Redis: one script takes the progress row, one script a chunk moves it and acts.
+"""A session with Redis: one script takes the progress row, one per chunk applies the effects.
 
 Always true:
-- a chunk is one script, and a script is never split and sent again: the row tells what it did;
-- a row that is gone, or stands behind what Redis acknowledged before, stops the pipeline.
+- a chunk is one script, and a script is never split and sent again: the row has its outcome;
+- a row that is missing, or is behind what Redis acknowledged before, stops the pipeline.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from semel.errors import (
     SemelError,
 )
 from semel.sinks.progress import lost
-from semel.sinks.redis import row
-from semel.sinks.redis.line import NOT_ALLOWED
+from semel.sinks.redis import progress_row
+from semel.sinks.redis.connection import NOT_ALLOWED
 from semel.sinks.redis.scripts import TAKE_OVER
 from semel.sinks.redis.templates import fill
 from semel.sinks.sink import DELIVERED, Receipt
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from semel.errors import DeliveryError
     from semel.events import Chunk
     from semel.sinks.progress import Progress
-    from semel.sinks.redis.line import Line
+    from semel.sinks.redis.connection import RedisConnection
     from semel.sinks.redis.sink import Redis
     from semel.sinks.sink import Target
 
@@ -36,22 +36,22 @@ if TYPE_CHECKING:
 class RedisSession:
     """One connection of one attempt at one partition."""
 
-    def __init__(self, sink: Redis, line: Line, target: Target) -> None:
+    def __init__(self, sink: Redis, line: RedisConnection, target: Target) -> None:
         self._sink = sink
         self._line = line
         self._target = target
-        self._keys = row.row_keys(target, sink.tag)
+        self._keys = progress_row.row_keys(target, sink.tag)
 
     def take_over(self) -> Progress | None:
-        """Write this attempt into the row, whatever stands there; tell what stood there."""
+        """Write this attempt into the row, whatever it has; return the row as it was before."""
         target = self._target
-        ours = row.standing(target.minibatch, target.attempt)
+        ours = progress_row.standing(target.minibatch, target.attempt)
         reply = self._line.run(TAKE_OVER, self._keys, ours)
         if reply[0] != b"done":
             raise self._refusal(reply)
         self._wait_for_replicas()
         found, chunks = _pairs(reply[1]), _pairs(reply[2])
-        return row.read(found, chunks) if found else None
+        return progress_row.read(found, chunks) if found else None
 
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
         """Move the row, then run each event of the chunk, in one script."""
@@ -60,14 +60,14 @@ class RedisSession:
         keys, arguments = filled.wire()
         if len(keys) + len(arguments) > sink.chunk_bytes:
             raise Rejected(
-                f"{len(keys) + len(arguments):,} bytes for one script, and chunk_bytes of sink "
+                f"{len(keys) + len(arguments):,} bytes for one script, but chunk_bytes of sink "
                 f"{sink.name!r} is {sink.chunk_bytes:,}"
             )
         sent = rows.take(filled.fit)
-        header = row.moved(
+        header = progress_row.moved(
             progress,
-            row.unfit_text(rows, filled.unfit),
-            row.events_bytes(sent),
+            progress_row.unfit_text(rows, filled.unfit),
+            progress_row.events_bytes(sent),
         )
         width, many = len(filled.arguments), len(filled.keys)
         header += [b"%d" % width, b"%d" % many, sink.command.encode()]
@@ -77,37 +77,40 @@ class RedisSession:
             raise self._refusal(reply, progress)
         self._wait_for_replicas()
         places = filled.fit.nonzero()[0]
-        why: dict[int, DeliveryError] = {at: Rejected(said) for at, said in filled.unfit.items()}
+        why: dict[int, DeliveryError] = {
+            at: Rejected(reason) for at, reason in filled.unfit.items()
+        }
         stop = int(reply[2]) - 1  # from there on nothing was tried, because of what may pass
-        for at, said in row.outcomes(reply[1]):
+        for at, reason in progress_row.outcomes(reply[1]):
             passes = 0 <= stop <= at
-            why[int(places[at])] = NotDelivered(said) if passes else Rejected(said)
+            why[int(places[at])] = NotDelivered(reason) if passes else Rejected(reason)
         return Receipt({at: why[at] for at in sorted(why)}) if why else DELIVERED
 
     def close(self) -> None:
-        """Give the connection back; there is nothing to roll back."""
+        """Close the connection; there is nothing to roll back."""
         self._line.close()
 
-    # -- what Redis says
+    # -- errors of Redis
 
     def _refusal(self, reply: list[Any], progress: Progress | None = None) -> SemelError:
-        """Say why a script did nothing."""
-        kind, text = reply[0], row.cleaned(reply[1].decode(errors="replace"))
+        """Return the error for a script that did nothing."""
+        kind, text = reply[0], progress_row.cleaned(reply[1].decode(errors="replace"))
         where = f"{self._line.shown}, row {self._keys[0].decode()!r}"
         if kind == b"fenced":
             return Fenced(f"{where}: the progress row names {text}")
         if kind == b"lost" and progress is not None:
-            return lost(f"{where} (`semel explain` says what it keeps)", progress.after, int(text))
+            return lost(f"{where} (`semel explain` shows what it keeps)", progress.after, int(text))
         if kind == b"foreign":
             return ConfigurationError(
-                f"{where}: something else stands there ({text}). Keys that begin with 'semel:' are "
-                "semel's; move it away, or upgrade semel if a later one wrote it"
+                f"{where}: the key is used by something else ({text}). Keys that begin with "
+                "'semel:' are reserved for semel; move it away, or upgrade semel if a later "
+                "version wrote it"
             )
         if kind == b"stopped" and (text.split(" ")[0] in NOT_ALLOWED or "The user exec" in text):
             return self._line.forbidden(text)
         if kind == b"stopped":
             return NotDelivered(f"{where}: nothing was written: {text}")
-        return OutcomeUnknown(f"{where}: an answer that nobody knows: {kind!r}")
+        return OutcomeUnknown(f"{where}: unknown answer of the script: {kind!r}")
 
     def _wait_for_replicas(self) -> None:
         """Let so many replicas have it before it counts as delivered."""
@@ -127,5 +130,5 @@ class RedisSession:
 
 
 def _pairs(flat: list[bytes]) -> dict[bytes, bytes]:
-    """Make a mapping of what HGETALL says to a script."""
+    """Make a mapping of the list that HGETALL returns to a script."""
     return dict(zip(flat[::2], flat[1::2], strict=True))

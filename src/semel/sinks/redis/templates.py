@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.errors import ConfigurationError
-from semel.events import columns, moments
+from semel.events import columns
+from semel.events.encoding import moments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,19 +26,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 OWN = b"semel:"
-"""What the keys of progress rows begin with; no event may write there."""
+"""The prefix of progress rows; no event may write to such a key."""
 
 _BYTES = pa.large_binary()
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
-    """A text with columns in it, such as `balance:{customer}`; `{{` and `}}` stand for a brace."""
+class TextTemplate:
+    """A text with columns in it, such as `balance:{customer}`; `{{` and `}}` are literal braces."""
 
     parts: tuple[bytes | str, ...]
 
     @classmethod
-    def of(cls, text: str, what: str) -> Template:
+    def of(cls, text: str, what: str) -> TextTemplate:
         """Read a template. Raises `ConfigurationError`, which calls it `what`."""
         parts: list[bytes | str] = []
         try:
@@ -49,12 +50,13 @@ class Template:
                 if column is None:
                     continue
                 if not column or form or conversion:
-                    raise ValueError("between braces stands the name of a column, nothing else")
+                    raise ValueError("only the name of a column can be between braces")
                 parts.append(column)
         except (ValueError, TypeError, AttributeError) as error:
             raise ConfigurationError(
-                f"{what} {text!r} is no template: {error}. Write 'balance:{{customer}}' for a "
-                "column, and double a brace that stands for itself: '{{bank}}:{customer}'"
+                f"{what} {text!r} is not a valid template: {error}. Write 'balance:{{customer}}' "
+                "for a column, and double a brace that is meant literally: "
+                "'{{bank}}:{customer}'"
             ) from None
         return cls(tuple(parts))
 
@@ -65,9 +67,9 @@ class Template:
 
     @property
     def tag(self) -> bytes | None:
-        """The hash tag that every key of this template has, whatever its columns hold.
+        """The hash tag that every key of this template has, whatever the values of its columns.
 
-        That is so where the tag stands before the first column.
+        There is one if the tag is before the first column.
         """
         first = self.parts[0] if self.parts else b""
         if not isinstance(first, bytes):
@@ -110,8 +112,8 @@ def _bytes_of(array: pa.Array, name: str) -> pa.Array:
         return moments.texts(array).cast(_BYTES)
     if not any(fits(kind) for fits in plain):
         raise ConfigurationError(
-            f"column {name!r} is {kind}, and an argument of Redis is one value: take a part of it "
-            "('window.start', say), or make it text with to_json before semel.deliver"
+            f"column {name!r} is {kind}, but an argument of Redis is one value: use a field of it "
+            "(such as 'window.start'), or convert it with to_json before semel.deliver"
         )
     if is_.is_float16(kind):
         array = array.cast(pa.float32())
@@ -137,20 +139,22 @@ class Filled:
     unfit: dict[int, str]
 
     def wire(self) -> tuple[pa.Buffer, pa.Buffer]:
-        """Give the keys, and the arguments, of all fit rows as the protocol writes them."""
+        """Return the keys, and the arguments, of all fit rows as the protocol writes them."""
         chosen = None if self.fit.all() else pa.array(self.fit)
         return _on_the_wire(self.keys, chosen), _on_the_wire(self.arguments, chosen)
 
 
-def fill(batch: pa.RecordBatch, keys: Sequence[Template], arguments: Sequence[Template]) -> Filled:
-    """Make keys and arguments of every row, and say which rows are unfit, and why."""
+def fill(
+    batch: pa.RecordBatch, keys: Sequence[TextTemplate], arguments: Sequence[TextTemplate]
+) -> Filled:
+    """Make keys and arguments of every row, and return which rows are rejected, and why."""
     made_keys = tuple(each.values(batch) for each in keys)
     made = tuple(each.values(batch) for each in arguments)
     unfit: dict[int, str] = {}
     for array in made_keys:
         owned = pc.starts_with(array.cast(pa.large_binary()), OWN).fill_null(False)
         for place in np.flatnonzero(owned.to_numpy(zero_copy_only=False)).tolist():
-            unfit[place] = "its key begins with 'semel:', where semel keeps its progress"
+            unfit[place] = "its key begins with 'semel:', which is reserved for semel's progress"
     for name in dict.fromkeys(name for each in (*keys, *arguments) for name in each.columns):
         nulls = columns.column(batch, name).is_null().to_numpy(zero_copy_only=False)
         for place in np.flatnonzero(nulls).tolist():

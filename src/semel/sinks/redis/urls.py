@@ -1,4 +1,4 @@
-"""The URL of a Redis as settings of a connection; what nobody understands of it is refused.
+"""The URL of a Redis as settings of a connection; unknown parts of it are refused.
 
 No message shows a password, or the value of an option.
 """
@@ -19,10 +19,9 @@ _TLS = "ssl_ca_certs, ssl_certfile, ssl_keyfile, ssl_cert_reqs, ssl_check_hostna
 
 
 def settings_of(url: str, deadline_s: float) -> tuple[Any, dict[str, Any]]:
-    """Give the class of a connection to this Redis, and its settings; nothing is connected.
+    """Return the class of a connection to this Redis, and its settings; it connects to nothing.
 
-    Raises `ConfigurationError` for a URL that does not say what it means, `MissingExtra` without
-    redis-py.
+    Raises `ConfigurationError` for a URL that cannot be used, `MissingExtra` without redis-py.
     """
     try:
         import redis.connection as connections
@@ -31,23 +30,22 @@ def settings_of(url: str, deadline_s: float) -> tuple[Any, dict[str, Any]]:
         raise MissingExtra("redis-py is not installed: pip install 'semel[redis]'") from None
     shown = redact(url)
     try:
-        told: dict[str, Any] = dict(connections.parse_url(url))  # type: ignore[no-untyped-call]
+        parsed: dict[str, Any] = dict(connections.parse_url(url))  # type: ignore[no-untyped-call]
         parts = urlsplit(url)
     except ValueError:
         raise ConfigurationError(
             f"{shown} is not the URL of a Redis: write redis://[user]:password@host:port/0 "
             "(rediss:// for TLS, unix:///path for a socket), special characters as %XX"
         ) from None
-    kind: Any = told.pop("connection_class", connections.Connection)
+    kind: Any = parsed.pop("connection_class", connections.Connection)
     _require_options(kind, list(parse_qs(parts.query)), shown)
     database = unquote(parts.path).strip("/")
     if parts.scheme != "unix" and database and not (database.isascii() and database.isdecimal()):
         raise ConfigurationError(
-            f"{shown}: {database!r} is not the number of a database; write .../0, which is the "
-            "first one"
+            f"{shown}: {database!r} is not the number of a database; write .../0 for the first one"
         )
     settings = {
-        **told,
+        **parsed,
         "socket_timeout": deadline_s,
         "socket_connect_timeout": min(deadline_s, 5.0),
         "protocol": 2,
@@ -61,7 +59,7 @@ def settings_of(url: str, deadline_s: float) -> tuple[Any, dict[str, Any]]:
         kind(**settings)
     except (TypeError, ValueError, AttributeError, RedisError) as error:
         raise ConfigurationError(
-            f"{shown}: redis-py does not take an option in it ({type(error).__name__}); correct "
+            f"{shown}: redis-py does not accept an option in it ({type(error).__name__}); correct "
             "its value, or remove it"
         ) from None
     return kind, settings
@@ -75,13 +73,12 @@ def _require_options(kind: Any, names: list[str], shown: str) -> None:
     more = (
         _TLS
         if "ssl_ca_certs" in _taken(kind)
-        else "those for TLS, which begin with ssl_, need rediss://"
+        else "options that begin with ssl_ are for TLS and need rediss://"
     )
     # A name that is not a plain word may be a part of a password.
     named = ", ".join(repr(name) if _WORD.fullmatch(name) else HIDDEN for name in unknown)
     raise ConfigurationError(
-        f"{shown}: unknown option{'s' if len(unknown) > 1 else ''} {named}; "
-        f"there are {_COMMON}, {more}"
+        f"{shown}: unknown option{'s' if len(unknown) > 1 else ''} {named}; use {_COMMON}, {more}"
     )
 
 

@@ -1,0 +1,1 @@
+"""Events kept beside the stream: parked, in doubt, or to be resent."""

@@ -1,0 +1,1 @@
+"""Recovery from a lost checkpoint: closing the old generation, and watermarks."""

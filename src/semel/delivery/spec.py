@@ -1,0 +1,117 @@
+"""The specification of a pipeline: its name, how its events are identified, and its sinks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from semel.errors import ConfigurationError
+from semel.events import Routing
+from semel.ledger import REMEMBER_S
+from semel.protocol import OnDoubt, OnReject
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from semel.events import Identity
+    from semel.sinks import Sink
+
+
+@dataclass(frozen=True)
+class PipelineSpec:
+    """One pipeline as the user specified it. It is sent to wherever the pipeline runs.
+
+    Attributes:
+        name: the pipeline's name in the ledger; a batch job's is `name@batch`.
+        partitions: the number of partitions over which entities are spread; if None, semel chooses.
+        order: whether the events of an entity arrive in order, if one is named.
+        accept_gap: proceed even if the input does not continue where the ledger stands.
+        remember_s: how long ids, and the outcomes of parked events, are kept.
+        forms: the type of each id column: integer, text, date, ...; the same event with an id of
+            another type would be another event.
+        partition_by: which partition an entity belongs to, if not by its hash.
+        unknown_source: with position identity, why semel cannot detect a recreated topic; empty if
+            Kafka is asked.
+    """
+
+    name: str
+    sinks: tuple[Sink, ...]
+    identity: Identity
+    partitions: int | None = None
+    order: bool = True
+    accept_gap: bool = False
+    remember_s: float = REMEMBER_S
+    forms: Mapping[str, str] = field(default_factory=dict)
+    unknown_source: str = "its id is not known"
+    partition_by: Routing | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ConfigurationError('a pipeline needs a name: name="charges"')
+        if not self.sinks:
+            raise ConfigurationError(f"pipeline {self.name!r}: to= names no sink")
+        object.__setattr__(self, "sinks", tuple(self._worded(sink) for sink in self.sinks))
+        for sink in self.sinks:
+            self._refuse_park_limit(sink)
+        stages = filter(None, (sink.stage for sink in self.sinks))
+        names = [sink.name for sink in (*self.sinks, *stages)]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigurationError(
+                    f"pipeline {self.name!r}: two sinks are called {name!r}; the ledger keeps them "
+                    'apart by name: give one of them another, name="..."'
+                )
+        self._take_routing()
+        if self.partitions is not None and self.partitions < 1:
+            raise ConfigurationError(
+                f"pipeline {self.name!r}: partitions={self.partitions}; at least one is needed"
+            )
+
+    def _take_routing(self) -> None:
+        """Take the number of partitions from the routing, if it has one."""
+        if self.partition_by is None:
+            return
+        if not isinstance(self.partition_by, Routing):
+            raise ConfigurationError(
+                f"pipeline {self.name!r}: partition_by={self.partition_by!r}; pass "
+                "semel.by_range([...]) or semel.by_directory(...), or remove it to spread entities "
+                "by their hash"
+            )
+        own = self.partition_by.partitions
+        if own is None and self.partitions is None:
+            raise ConfigurationError(
+                f"pipeline {self.name!r}: partition_by is a function, which does not say over how "
+                "many partitions it spreads entities: pass partitions=8"
+            )
+        if own is not None and self.partitions not in (None, own):
+            raise ConfigurationError(
+                f"pipeline {self.name!r}: partitions={self.partitions}, and partition_by spreads "
+                f"entities over {own}: remove partitions=, or make both the same"
+            )
+        if own is not None:
+            object.__setattr__(self, "partitions", own)
+
+    def _refuse_park_limit(self, sink: Sink) -> None:
+        """Refuse a `park_limit` below what can be parked at once: the pipeline could stop with
+        nothing to resolve.
+        """
+        if 0 < sink.park_limit < sink.parked_at_once:
+            raise ConfigurationError(
+                f"pipeline {self.name!r}, sink {sink.name!r}: park_limit={sink.park_limit} is less "
+                f"than the {sink.parked_at_once} events that can be parked at once. Give a "
+                f"park_limit of {sink.parked_at_once} or more, or a smaller chunk_rows (window, "
+                "for a function)"
+            )
+
+    def _worded(self, sink: Sink) -> Sink:
+        """Return the sink with policies of the protocol's enums, if they were given as strings."""
+        if isinstance(sink.on_doubt, OnDoubt) and isinstance(sink.on_reject, OnReject):
+            return sink
+        try:
+            doubt, reject = OnDoubt(sink.on_doubt), OnReject(sink.on_reject)
+        except ValueError as error:
+            raise ConfigurationError(
+                f"pipeline {self.name!r}, sink {sink.name!r}: {error}; on_doubt is "
+                f"{', '.join(OnDoubt)}, on_reject is {', '.join(OnReject)}"
+            ) from None
+        return replace(sink, on_doubt=doubt, on_reject=reject)

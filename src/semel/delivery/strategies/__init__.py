@@ -1,0 +1,1 @@
+"""The strategies that deliver a partition, one per kind of recovery."""

@@ -1,0 +1,201 @@
+"""Calls a destination for a lane that records intents, each effect within the lease.
+
+Always true:
+- an effect starts only within the lease, counted from before the ledger was asked;
+- an unknown outcome is repeated if a repeat is absorbed (`repeat`), asked for if the destination
+  can report it, and returned if neither is possible;
+- nothing that may have been sent is repeated if its key may be forgotten: it is returned too.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from semel.delivery.calling import Forgotten, call_patiently, open_session
+from semel.delivery.strategies.repeat import Repeating
+from semel.errors import (
+    ConfigurationError,
+    DeliveryError,
+    NotDelivered,
+    OutcomeUnknown,
+    SemelError,
+    SinkBroken,
+)
+from semel.protocol import Capability
+from semel.sinks import DELIVERED, Receipt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from semel.delivery.lane import Lane
+    from semel.events import Chunk
+    from semel.sinks import ProbingSession, Session
+
+
+class Caller:
+    """The session of one lane, opened when it is first needed.
+
+    Attributes:
+        late: chunks whose call ended so late that a replacement may not have waited for it.
+        unsure: the positions of events that may have arrived without an answer (REPEATABLE).
+        arrived: the positions known to have arrived, of the chunk that was last called for
+            (REPEATABLE).
+    """
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._session: Session | None = None
+        self.late: list[Chunk] = []
+        self.unsure: set[int] = set()
+        self.arrived: set[int] = set()
+
+    def call(self, chunk: Chunk, recorded_at: float) -> Receipt | DeliveryError:
+        """Send a chunk whose intent was recorded at `recorded_at`. Raises `NotDelivered` if the
+        retries are used up and nothing of the last call arrived.
+        """
+        match self._lane.sink.capability:
+            case Capability.REPEATABLE:
+                send = partial(self._send_absorbed, recorded_at)
+                repeating = Repeating(self._lane, chunk, self.unsure, send)
+                self.arrived = repeating.arrived
+                return repeating.run()
+            case Capability.PROBING:
+                return self._call_and_ask(chunk)
+            case _:
+                return self._send(chunk)
+
+    def _send(
+        self, chunk: Chunk, looking: Callable[[], None] | None = None
+    ) -> Receipt | DeliveryError:
+        """Make one call, with retries while nothing arrived; a session with an unknown outcome is
+        not used again.
+        """
+        lane = self._lane
+        call = partial(_deliver, self._opened(), chunk)
+        result = call_patiently(call, lane.sink.retry, lane.runtime, looking or lane.within_lease)
+        self._note_late(chunk)
+        if _unknown(result):
+            self.close()
+            self._look_at(chunk, result)
+        if isinstance(result, NotDelivered):
+            raise lane.unreached(result)
+        return result
+
+    def _look_at(self, chunk: Chunk, result: object) -> None:
+        """Check whether the sink's own code is the cause, if what may have arrived is repeated or
+        asked for. Raises `SinkBroken`.
+        """
+        capability = self._lane.sink.capability
+        if capability is Capability.OPAQUE:
+            return  # events that may have arrived are recorded first
+        try:
+            self._lane.faults.look_at(chunk.rows, result)
+        except SinkBroken:
+            if capability is Capability.REPEATABLE:
+                self.unsure.update(chunk.rows.positions.tolist())
+            raise
+
+    def _send_absorbed(self, recorded_at: float, chunk: Chunk) -> Receipt | DeliveryError:
+        """Send events that carry their key. Raises `Forgotten` if they may have arrived, and the
+        key may be forgotten by the time they arrive again.
+        """
+        lane = self._lane
+
+        def looking() -> None:
+            lane.within_lease()
+            sent = self.unsure and not self.unsure.isdisjoint(chunk.rows.positions.tolist())
+            if sent and lane.forgotten(recorded_at):
+                raise Forgotten
+
+        return self._send(chunk, looking)
+
+    def _call_and_ask(self, chunk: Chunk) -> Receipt | DeliveryError:
+        """After an unknown outcome ask for the key, and resend what did not arrive (PROBING)."""
+        lane = self._lane
+        result: Receipt | DeliveryError = DELIVERED
+        for _ in lane.sink.retry.tries(lane.runtime, only_pauses=True):
+            result = self._send(chunk)
+            if not _unknown(result):
+                if isinstance(result, Receipt):
+                    refuse_single_failures(lane, result)
+                return result
+            lane.runtime.clock.sleep(lane.sink.deadline_s)
+            if self.has_arrived(chunk):
+                return DELIVERED
+        if isinstance(result, DeliveryError):
+            raise result
+        raise OutcomeUnknown(
+            f"{lane.assignment.place(lane.sink)}: the answer for chunk {chunk.key} was lost again "
+            "and again, and it did not arrive; the next attempt asks for it and sends it. See that "
+            "the destination runs"
+        )
+
+    def has_arrived(self, chunk: Chunk) -> bool:
+        """Ask the destination for a chunk's key, with retries; asking has no effect."""
+        lane = self._lane
+        last: Exception | None = None
+        for _ in lane.sink.retry.tries(lane.runtime):
+            session = cast("ProbingSession", self._opened())
+            try:
+                return session.arrived(chunk.key)
+            except DeliveryError as error:
+                last = error
+            except SemelError:
+                raise  # final: asking again would only hide it
+            except Exception as error:  # noqa: BLE001 - asking sends nothing
+                lane.faults.look_at_opening(error)
+                last = error
+            self.close()
+        raise OutcomeUnknown(
+            f"{lane.assignment.place(lane.sink)}: the destination does not say whether chunk "
+            f"{chunk.key} arrived ({last}). Nothing was repeated; see that it runs, then restart "
+            "the query"
+        ) from last
+
+    def close(self) -> None:
+        """Close the session."""
+        if self._session is not None:
+            session, self._session = self._session, None
+            session.close()
+
+    def _opened(self) -> Session:
+        if self._session is None:
+            lane = self._lane
+            target, look_at = lane.assignment.target(lane.sink), lane.faults.look_at_opening
+            session = open_session(lane.sink, target, lane.runtime, look_at)
+            self._session = cast("Session", session)
+        return self._session
+
+    def _note_late(self, chunk: Chunk) -> None:
+        lane = self._lane
+        taken = lane.runtime.clock.monotonic() - lane.claim.asked_at
+        if taken > lane.sink.lease_s + lane.sink.deadline_s:
+            self.late.append(chunk)
+
+
+def refuse_single_failures(lane: Lane, receipt: Receipt) -> None:
+    """Refuse failures of single events if the destination reports on whole chunks only."""
+    if receipt.failures:
+        why = receipt.failures[min(receipt.failures)]
+        raise ConfigurationError(
+            f"{lane.assignment.place(lane.sink)}: a {lane.sink.capability.value} session spoke of "
+            f"single events ({why}). Let it raise Rejected for the whole chunk: it is split then"
+        )
+
+
+def _deliver(session: Session, chunk: Chunk) -> Receipt | None:
+    """Deliver a chunk; if no event of it arrived, raise that for the whole chunk."""
+    receipt = session.deliver(chunk)
+    failures = receipt.failures if isinstance(receipt, Receipt) else {}
+    absent = [why for why in failures.values() if isinstance(why, NotDelivered)]
+    if len(absent) == len(chunk):
+        raise failures[min(failures)]
+    return receipt
+
+
+def _unknown(result: Receipt | DeliveryError) -> bool:
+    """Whether the outcome of any event of a chunk is unknown."""
+    if isinstance(result, Receipt):
+        return any(isinstance(why, OutcomeUnknown) for why in result.failures.values())
+    return isinstance(result, OutcomeUnknown)

@@ -1,0 +1,104 @@
+"""Counts and digests partitions that were delivered before: no event of them is sent.
+
+Always true:
+- of a finished batch job nothing is written either, and the reports are those of its delivery in
+  the first generation: no watermark held anything back then, and counters started from nothing;
+- with position identity a re-run of a complete partition may end later than the first run did; then
+  its row goes back to pending.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from semel.events import Digest
+from semel.ledger import Report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import pyarrow as pa
+
+    from semel.delivery.assignment import Assignment
+    from semel.delivery.lane import Lane
+    from semel.events import Rows
+    from semel.sinks import Sink
+
+
+def count_partition(
+    assignment: Assignment, sinks: Sequence[Sink], batches: Iterable[pa.RecordBatch]
+) -> list[Report]:
+    """Report count and digest for every sink, without reading the ledger; nothing for no events.
+
+    Raises what stamping raises: `ConfigurationError`, `Diverged`.
+    """
+    stamper = assignment.identity.stamper(assignment.partition)
+    digest: Digest | None = None
+    total = 0
+    ends: list[list[Any]] = []
+    for batch in batches:
+        rows = stamper.stamp(batch)
+        if not len(rows):
+            continue
+        if digest is None:
+            digest = Digest(rows.batch.schema)
+            ends = [rows.sort_key(0)]
+        digest.update(rows.batch)
+        ends[1:] = [rows.sort_key(len(rows) - 1)]
+        total += len(rows)
+    if digest is None:
+        return []
+    return [
+        Report(
+            sink=sink.name,
+            partition=assignment.partition,
+            attempt=assignment.attempt,
+            count=total,
+            digest=digest.hexdigest(),
+            osn=total,
+            first=ends[0],
+            last=ends[1],
+            suppressed=total,
+        )
+        for sink in sinks
+    ]
+
+
+STEP_ROWS = 65_536
+
+
+def wants(lane: Lane) -> int:
+    """Return the rows left of what was complete, at most `STEP_ROWS`; then `STEP_ROWS`."""
+    row = lane.claim.row
+    count = row.count if row is not None and row.count is not None else 0
+    left = count - lane.position
+    return min(left, STEP_ROWS) if left > 0 else STEP_ROWS
+
+
+def goes_on(lane: Lane, rows: Rows) -> bool:
+    """Whether events came beyond a complete range; if so, put the row back to pending for them.
+
+    Raises `Diverged` if the range itself is not what was delivered.
+    """
+    row = lane.claim.row
+    if row is None or row.count is None or lane.position < row.count:
+        return False
+    if not lane.assignment.identity.may_grow:
+        return False
+    opening = lane.assignment.opening
+    known = opening.sequence(lane.sink.name, lane.assignment.partition)
+    if any(serial > opening.row.serial for serial, _ in known.before):
+        raise lane.diverged(row.count, f"{row.count} events", "more, of a later minibatch", rows)
+    running = lane.running_after(rows, 0)
+    if running != row.digest:
+        raise lane.diverged(row.count, f"digest {row.digest}", f"digest {running}", rows)
+    lane.claim.reopen(row.count)
+    return True
+
+
+def count_rows(lane: Lane, rows: Rows) -> int:
+    """Count rows that were delivered before."""
+    if not lane.position:
+        lane.read_marks()  # parked events were not delivered
+    lane.count_before(range(lane.position, lane.position + len(rows)))
+    return len(rows)

@@ -1,0 +1,230 @@
+"""Identity by columns: the producer, the ingress or the query itself assigned every event its id.
+
+- Rows are in the declared order, so repeats of an event with the same content are neighbours.
+- The same (entity, id) with the same content is one event; with other content it is `Diverged`.
+- With `increasing`, the ids of an entity increase within the partition.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from semel.errors import ConfigurationError, Diverged
+from semel.events import columns, versions
+from semel.events.digests import digest
+from semel.events.encoding.dictionary_column import Labels
+from semel.events.identity.duplicates import Seen
+from semel.events.identity.identity import Memory, names, once
+from semel.events.rows import Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from semel.events.event import EventID
+    from semel.events.ids.ids_by_entity import EntityIds
+
+
+@dataclass(frozen=True)
+class Given:
+    """Columns hold the identity: `entity` and one or several `event` columns."""
+
+    entity: str
+    event: tuple[str, ...]
+    increasing: bool = False
+    order_by: tuple[str, ...] = ()
+
+    kind: ClassVar[str] = "given"
+    survives_lost_checkpoint: ClassVar[bool] = True
+    uses_source_partitions: ClassVar[bool] = False
+    may_grow: ClassVar[bool] = False
+    assigns_ids: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "event", names(self.event))
+        object.__setattr__(self, "order_by", names(self.order_by))
+        if not self.event:
+            raise ConfigurationError('given identity needs an event column: event="payment_id"')
+
+    def describe(self) -> dict[str, Any]:
+        """Return the settings that must not change in a pipeline, as JSON."""
+        return {
+            "kind": self.kind,
+            "entity": self.entity,
+            "event": list(self.event),
+            "increasing": self.increasing,
+            "order_by": list(self.order_by),
+            "rules": versions.versions(),
+        }
+
+    def columns(self) -> list[str]:
+        """Return the columns it reads, as dotted paths."""
+        return once(*self.order_by, self.entity, *self.event)
+
+    @property
+    def memory(self) -> Memory:
+        """The highest id of each entity if ids increase, otherwise every id."""
+        return Memory.HIGHEST_IDS if self.increasing else Memory.ALL_IDS
+
+    def order_columns(self, schema: pa.Schema | None = None) -> list[str]:  # noqa: ARG002 - other columns are unused
+        """Return the declared order, or that of the ids, and the entity."""
+        return once(*(self.order_by or self.event), self.entity, *self.event)
+
+    def progress_ids(self, rows: Rows) -> EntityIds:
+        """Return the ids of the rows, or the highest of each entity if ids increase."""
+        return rows.last_id_sets() if self.increasing else rows.id_sets()
+
+    def stamper(
+        self,
+        partition: str,
+        *,
+        last: Mapping[str, int] | None = None,  # noqa: ARG002 - only counters continue from a state
+    ) -> GivenStamper:
+        """Return a stamper for one partition of one minibatch."""
+        return GivenStamper(self, partition)
+
+
+@dataclass(eq=False)
+class GivenStamper:
+    """Given ids of one partition; see `Stamper`."""
+
+    identity: Given
+    partition: str
+    repeats: int = field(default=0, init=False)
+    _next: int = field(default=0, init=False)
+    _carried: tuple[list[pa.Array], pa.RecordBatch] | None = field(default=None, init=False)
+    _seen: Seen = field(default_factory=Seen, init=False)
+    _last: dict[str, EventID] = field(default_factory=dict, init=False)
+
+    def stamp(self, batch: pa.RecordBatch) -> Rows:
+        """Return the next rows of the partition, without those that repeat an event."""
+        rows = self._identified(columns.without_views(batch))
+        rows = self._without_repeats(rows)
+        if self.identity.order_by and self.identity.increasing:
+            self._require_increasing(rows)
+        elif self.identity.order_by:
+            again = self._seen.add(rows)
+            if again is not None:
+                raise Diverged(
+                    f"{self._event(rows, again)} is there twice with another {self._order_text()}; "
+                    f"one id names one event. Drop the repeats before semel.deliver "
+                    f"(dropDuplicates), or give them ids of their own"
+                )
+        rows = rows.renumber(self._next)
+        self._next += len(rows)
+        return rows
+
+    def state(self) -> dict[str, int]:
+        """Return an empty dict: no ids are assigned."""
+        return {}
+
+    def _identified(self, batch: pa.RecordBatch) -> Rows:
+        entity = self._column(batch, self.identity.entity, "entity")
+        scopes = Labels.of(entity, self.identity.entity)
+        ids = {
+            path: columns.ids(self._column(batch, path, "event id"), path)
+            for path in self.identity.event
+        }
+        keys = []
+        for path in self.identity.order_columns():
+            if path in ids:
+                keys.append(ids[path])
+            else:
+                keys.append(columns.sortable(self._column(batch, path, "order"), path))
+        positions = np.arange(batch.num_rows, dtype=np.int64)
+        return Rows(batch, positions, scopes, scopes, tuple(ids.values()), tuple(keys))
+
+    def _column(self, batch: pa.RecordBatch, path: str, role: str) -> pa.Array:
+        array = columns.column(batch, path)
+        columns.require_values(array, path, self.partition, role, self._next)
+        return array
+
+    def _without_repeats(self, rows: Rows) -> Rows:
+        if not len(rows):
+            return rows
+        carried = None if self._carried is None else self._carried[0]
+        steps = columns.steps(rows.order, carried)
+        # A batch's first row has a predecessor only if there was an earlier batch.
+        first = np.zeros(0 if carried else 1, np.bool_)
+        falls, same = np.concatenate([first, steps.falls]), np.concatenate([first, steps.same])
+        if falls.any():
+            at = int(np.argmax(falls))
+            raise Diverged(
+                f"{self._event(rows, at)} is not in the order ({self._order_text()}) that the "
+                f"partition is declared to have; sort the partition before it is stamped"
+            )
+        if same.any():
+            self._require_same_content(rows, same)
+            self.repeats += int(same.sum())
+        end = len(rows) - 1
+        self._carried = (
+            [columns.copied(key, end) for key in rows.order],
+            rows.batch.take(pa.array([end], pa.int64())),
+        )
+        return rows.take(~same)
+
+    def _require_same_content(self, rows: Rows, same: NDArray[np.bool_]) -> None:
+        """Compare every repeat with its predecessor; that of the first row is the carried row."""
+        at = np.flatnonzero(same)
+        if at[0] == 0 and self._carried is not None:
+            self._compare(self._carried[1], rows.batch.slice(0, 1), rows, at[:1])
+            at = at[1:]
+        if len(at):
+            before = rows.batch.take(pa.array(at - 1))
+            self._compare(before, rows.batch.take(pa.array(at)), rows, at)
+
+    def _compare(
+        self, before: pa.RecordBatch, after: pa.RecordBatch, rows: Rows, at: NDArray[np.intp]
+    ) -> None:
+        if digest(before) == digest(after):
+            return
+        for place in range(len(at)):
+            one, other = before.slice(place, 1), after.slice(place, 1)
+            if digest(one) != digest(other):
+                differ = [
+                    name
+                    for name in one.schema.names
+                    if digest(one.select([name])) != digest(other.select([name]))
+                ]
+                raise Diverged(
+                    f"{self._event(rows, int(at[place]))} is there twice with other content "
+                    f"({', '.join(differ)} differ); one id names one event. Give versions ids of "
+                    f"their own, or add the column that tells them apart to event="
+                )
+
+    def _require_increasing(self, rows: Rows) -> None:
+        """Require that the ids of each entity increase from row to row and from batch to batch."""
+        present, places = rows.scopes.distinct()
+        last: list[Any] = list(map(self._last.get, rows.scopes.texts_of(present)))
+        known = np.flatnonzero([each is not None for each in last])
+        found = [each for each in last if each is not None]
+        whole = len(rows.ids) == 1
+        parts = []
+        for at, part in enumerate(rows.ids):
+            values = found if whole else [each[at] for each in found]
+            parts.append(pa.concat_arrays([pa.array(values, part.type), part]))
+        codes = np.concatenate([known, places])
+        order = np.argsort(codes, kind="stable")
+        rises = columns.steps([part.take(pa.array(order)) for part in parts]).rises
+        wrong = (codes[order][1:] == codes[order][:-1]) & ~rises
+        if wrong.any():
+            row = int(order[int(np.argmax(wrong)) + 1]) - len(known)
+            raise Diverged(
+                f"{self._event(rows, row)} does not increase over the one before it of its entity, "
+                f"in the order ({self._order_text()}); declare increasing=False, or an order_by "
+                f"that the ids follow"
+            )
+        self._last.update(rows.last_ids())
+
+    def _event(self, rows: Rows, row: int) -> str:
+        return (
+            f"event {rows.id(row)!r} of entity {rows.scope(row)!r} in partition {self.partition!r}"
+        )
+
+    def _order_text(self) -> str:
+        return ", ".join(self.identity.order_columns())

@@ -1,0 +1,1 @@
+"""Sets of event ids, stored as columns."""

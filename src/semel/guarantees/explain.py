@@ -1,0 +1,426 @@
+"""Explains the guarantee of a pipeline or a sink: what holds, why, and what does not.
+
+Always true:
+- every capability and policy has its text in a table, and a test proves the tables complete;
+- the limits of the promise are stated as clearly as the promise.
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from semel.delivery import PipelineSpec
+from semel.errors import ConfigurationError
+from semel.events import Counter, Given, Position
+from semel.guarantees.costs import Cost, cost
+from semel.guarantees.wording import (
+    AFTER_A_CRASH,
+    AFTER_A_ZOMBIE,
+    AFTER_AN_OPAQUE_ZOMBIE,
+    ASKED,
+    BECAUSE,
+    ON_DOUBT,
+    ON_REJECT,
+    REJECTED_WHOLE,
+)
+from semel.protocol import Capability
+from semel.sinks import Sink, sink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from semel.events import Identity
+
+_WIDTH = 100
+
+
+@dataclass(frozen=True)
+class SinkPromise:
+    """What holds at one sink.
+
+    Attributes:
+        in_doubt_per_partition: how many events one crash of one partition can leave in doubt.
+        in_doubt_at_once: the same for all partitions together, if their number is known.
+        destination: the sink's own notes about its destination.
+        costs: the cost in the ledger as text; `cost` has the figures.
+    """
+
+    name: str
+    capability: str
+    because: str
+    after_a_crash: str
+    after_a_zombie: str
+    in_doubt: str
+    in_doubt_per_partition: int
+    in_doubt_at_once: int | None
+    rejected: str
+    costs: str
+    cost: Cost
+    destination: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class IdentityPromise:
+    """What makes two events the same event, and what that survives."""
+
+    kind: str
+    same: str
+    lost_checkpoint: str
+    survives_lost_checkpoint: bool
+    order: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The guarantee of a pipeline or of a single sink; `str()` returns it as paragraphs."""
+
+    pipeline: str | None
+    sinks: tuple[SinkPromise, ...]
+    identity: IdentityPromise | None
+    not_promised: tuple[str, ...]
+
+    def __str__(self) -> str:
+        parts: list[str] = []
+        if self.pipeline is not None:
+            parts.append(f"Pipeline {self.pipeline!r}")
+        for each in self.sinks:
+            parts += [
+                _wrapped(f"Sink {each.name!r} is {each.capability.upper()}: {each.because}"),
+                _wrapped(f"After a crash, a retry or a restart: {each.after_a_crash}"),
+                _wrapped(
+                    "After a zombie (an attempt that was paused, was replaced, and wakes up): "
+                    f"{each.after_a_zombie}"
+                ),
+                _wrapped(f"In doubt: {each.in_doubt}"),
+                _wrapped(f"Rejected: {each.rejected}"),
+                _wrapped(f"Costs: {each.costs}"),
+            ]
+            if each.destination:
+                parts.append(_wrapped(f"Destination: {' '.join(each.destination)}"))
+        if self.identity is not None:
+            parts += [
+                _wrapped(f"The same event ({self.identity.kind}): {self.identity.same}"),
+                _wrapped(f"After a lost checkpoint: {self.identity.lost_checkpoint}"),
+                _wrapped(f"Order: {self.identity.order}"),
+            ]
+        parts.append(
+            "Not promised:\n"
+            + "\n".join(_wrapped(each, first="- ", rest="  ") for each in self.not_promised)
+        )
+        return "\n\n".join(parts)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        return {
+            "pipeline": self.pipeline,
+            "sinks": [asdict(each) for each in self.sinks],
+            "identity": None if self.identity is None else asdict(self.identity),
+            "not_promised": list(self.not_promised),
+        }
+
+
+def explain(subject: object) -> Explanation:
+    """Explain what is promised for a sink, or for the writer that `semel.deliver` returned.
+
+    A function without parameters is called for one of these; a function that takes an event is
+    explained as a sink. Raises `ConfigurationError` for anything else.
+    """
+    return _explain(subject, called=False)
+
+
+def _plain(function: Callable[..., object]) -> Explanation:
+    """Explain a plain function as a sink, with a note that it was taken for one."""
+    explanation = _explain(sink(function), called=True)
+    [promise] = explanation.sinks
+    note = (
+        f"{promise.name!r} is a plain function with a parameter, so it is explained as a sink that "
+        "is called with each event. To explain a pipeline, use a function without parameters that "
+        "returns the result of semel.deliver."
+    )
+    noted = replace(promise, destination=(note, *promise.destination))
+    return replace(explanation, sinks=(noted,))
+
+
+def _explain(subject: object, *, called: bool) -> Explanation:
+    spec = subject if isinstance(subject, PipelineSpec) else getattr(subject, "spec", None)
+    if isinstance(subject, Sink):
+        return Explanation(None, (_sink(subject, None),), None, _not_promised(None))
+    if isinstance(spec, PipelineSpec):
+        return Explanation(
+            spec.name,
+            tuple(_sink(each, spec) for each in spec.sinks),
+            _identity(spec),
+            _not_promised(spec.identity),
+        )
+    if inspect.isroutine(subject) and not called:
+        return _plain(subject) if _takes_an_event(subject) else _explain(subject(), called=True)
+    what = f"the class {subject.__name__}" if isinstance(subject, type) else type(subject).__name__
+    raise ConfigurationError(
+        f"{what} cannot be explained: pass a sink, the writer that semel.deliver returned, or a "
+        "function without parameters that returns one of them"
+    )
+
+
+def _takes_an_event(function: Any) -> bool:
+    """Whether a function takes a positional argument: it may be a sink, and is never called."""
+    named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+    return any(each.kind not in named for each in inspect.signature(function).parameters.values())
+
+
+# -- sinks
+
+
+def _sink(described: Sink, spec: PipelineSpec | None) -> SinkPromise:
+    capability = described.capability
+    span = described.chunk_rows * described.span_chunks
+    opaque = capability is Capability.OPAQUE
+    partitions = None if spec is None else _partitions(spec)
+    crash = AFTER_A_CRASH[capability]
+    if described.whole:
+        crash = (
+            "one effect. Each partition is written to its own place from its first event on, and "
+            "replaces what an earlier attempt left there."
+        )
+    per_partition = span if opaque else 0
+    known = 0 if not opaque else None if partitions is None else span * partitions
+    found = cost(described, spec)
+    return SinkPromise(
+        name=described.name,
+        capability=capability.value,
+        because=ASKED if opaque and described.probe is not None else BECAUSE[capability],
+        after_a_crash=crash,
+        after_a_zombie=_after_a_zombie(described),
+        in_doubt=_in_doubt(described, span, partitions, _waits(spec)),
+        in_doubt_per_partition=per_partition,
+        in_doubt_at_once=known,
+        rejected=REJECTED_WHOLE if described.whole else ON_REJECT[described.on_reject],
+        costs=_costs(described, spec, found),
+        cost=found,
+        destination=described.notes(),
+    )
+
+
+def _after_a_zombie(described: Sink) -> str:
+    if described.capability is not Capability.OPAQUE:
+        return AFTER_A_ZOMBIE[described.capability].format(deadline=described.deadline_s)
+    wait = described.lease_s + described.deadline_s
+    return AFTER_AN_OPAQUE_ZOMBIE[described.on_doubt].format(wait=wait)
+
+
+def _in_doubt(described: Sink, span: int, partitions: int | None, waits: str) -> str:
+    policy = ON_DOUBT[described.on_doubt].format(wait=waits)
+    then = f"Policy {described.on_doubt.value!r}: {policy}"
+    match described.capability:
+        case Capability.OPAQUE:
+            among = (
+                "times the number of partitions"
+                if partitions is None
+                else f"so {span * partitions} in all {partitions} partitions"
+            )
+            return f"at most {_events(span)} per partition and crash, {among}. {then}"
+        case Capability.REPEATABLE if not described.whole:
+            safe_s = max(0.0, described.remembers_s - described.deadline_s)
+            return (
+                f"none, as long as the destination answers repeats without refusing them, and the "
+                f"query is never down for longer than {_duration(safe_s)}: the destination "
+                f"remembers keys for {_duration(described.remembers_s)}, and a repeat may take "
+                f"{_duration(described.deadline_s)} of that to arrive. After a longer time at most "
+                f"{_events(span)} per partition are in doubt; so are events that were refused or "
+                f"never answered after they may have arrived. {then}"
+            )
+        case _:
+            return "none, ever; the destination knows what arrived."
+
+
+def _costs(described: Sink, spec: PipelineSpec | None, found: Cost) -> str:
+    """Return what a sink costs in the ledger, and which settings reduce it."""
+    sentences = [_commits(described, found)]
+    load = found.load
+    if spec is None:
+        return sentences[0]
+    if found.remembered_per == "event":
+        assert found.kept_s is not None
+        kept = found.bytes_per_day * found.kept_s / 86_400
+        sentences.append(
+            f"Remembers each id for {_duration(found.kept_s)}: about {found.bytes_each:.0f} bytes "
+            f"per event, {_size(found.bytes_per_day)} per day and {_size(kept)} in all at "
+            f"{load.events_per_s:g} events/s in micro-batches of {load.minibatch_s:g} s. "
+            "increasing=True, where the ids of an entity only rise, remembers one id per entity "
+            "instead; longer micro-batches write fewer, larger rows; a smaller remember_s forgets "
+            "sooner."
+        )
+    elif found.remembered_per == "entity":
+        sentences.append(
+            f"Remembers the last id of each entity, about {found.bytes_each:.0f} bytes, for as "
+            "long as the pipeline exists; nothing per event."
+        )
+    else:
+        sentences.append("Remembers nothing per event.")
+    return " ".join(sentences)
+
+
+def _commits(described: Sink, found: Cost) -> str:
+    fixed = "2 per minibatch and 1 per partition of it"
+    if not found.commits_per_event:
+        return f"no ledger commit per event, {fixed}."
+    span = described.chunk_rows * described.span_chunks
+    each = "event" if span == 1 else f"{span} events"
+    commits = f"1 ledger commit per {each}, besides {fixed}."
+    if described.capability is not Capability.OPAQUE:
+        return commits
+    larger = max(100, 10 * span)
+    return (
+        f"{commits} A larger window costs less and leaves more in doubt after a crash: "
+        f"window={larger} costs 1 per {larger} events."
+    )
+
+
+def _waits(spec: PipelineSpec | None) -> str:
+    """Return which events wait behind an event in doubt."""
+    if spec is None:
+        return ", later events of its entity wait behind it if order is kept"
+    if spec.order and _entity(spec.identity) is not None:
+        return ", later events of its entity wait behind it"
+    return ""
+
+
+def _partitions(spec: PipelineSpec) -> int | None:
+    """Return the number of partitions; a source's own are not known before it runs."""
+    return None if isinstance(spec.identity, Position) else spec.partitions
+
+
+# -- identity
+
+
+def _identity(spec: PipelineSpec) -> IdentityPromise:
+    identity = spec.identity
+    return IdentityPromise(
+        kind=identity.kind,
+        same=_same(identity),
+        lost_checkpoint=_after_a_lost_checkpoint(spec),
+        survives_lost_checkpoint=identity.survives_lost_checkpoint,
+        order=_order(spec),
+    )
+
+
+def _entity(identity: Identity) -> str | None:
+    return identity.entity if isinstance(identity, Position | Given | Counter) else None
+
+
+def _same(identity: Identity) -> str:
+    if isinstance(identity, Position):
+        columns = f"{identity.topic}, {identity.partition}, {identity.offset}"
+        more = f" and {', '.join(identity.ordinals)}" if identity.ordinals else ""
+        return (
+            f"two rows are the same event when their position in the source is the same "
+            f"({columns}{more}). A position that comes twice is refused, never merged."
+        )
+    if isinstance(identity, Given):
+        return (
+            f"two rows are the same event when {identity.entity} and "
+            f"{', '.join(identity.event)} are equal. In one minibatch the same id with the same "
+            "content is one event; with different content the pipeline stops (Diverged)."
+        )
+    return (
+        f"semel counts the events of each {_entity(identity)}: 1, 2, 3, ... A replay gives the "
+        "same numbers to the same rows; nothing else distinguishes two events."
+    )
+
+
+def _after_a_lost_checkpoint(spec: PipelineSpec) -> str:
+    identity = spec.identity
+    gap = (
+        "Input that does not continue there is accepted (accept_gap)."
+        if spec.accept_gap
+        else "Input that does not continue there stops the pipeline until it is accepted with "
+        "accept_gap=True."
+    )
+    if isinstance(identity, Position):
+        why = spec.unknown_source
+        found = f"is detected only when it reaches that offset: {why}" if why else "stops it too"
+        return (
+            "nothing is repeated. The ledger knows up to which offset of each source partition "
+            f"every event is handled, and recognises the event there. {gap} A recreated topic "
+            f"{found}."
+        )
+    if isinstance(identity, Given) and identity.increasing:
+        return (
+            "nothing is repeated. The ledger knows the greatest id of each entity, and every "
+            "delivery checks that ids only increase."
+        )
+    if isinstance(identity, Given):
+        return (
+            f"nothing is repeated of the last {_duration(spec.remember_s)}, for which ids are "
+            "remembered. Older input stops the pipeline until it is accepted with accept_gap=True."
+        )
+    return (
+        "refused. Counted ids restart with a new checkpoint, so semel could not distinguish "
+        "delivered events from new ones: restore the checkpoint, or start under a new name."
+    )
+
+
+def _order(spec: PipelineSpec) -> str:
+    identity = spec.identity
+    if _entity(identity) is None:
+        return (
+            "the events of a source partition are sent in order of their offsets. No entity is "
+            "named, so no event waits behind a parked one."
+        )
+    if not spec.order:
+        return "off: no event waits behind a parked one."
+    by = "their offsets, within a source partition"
+    if isinstance(identity, Given):
+        by = ", ".join(identity.order_by or identity.event)
+    elif isinstance(identity, Counter):
+        by = ", ".join(identity.order_by) or "all columns"
+    return (
+        f"the events of one {_entity(identity)} arrive in order of {by}. Later events wait "
+        "behind a held one; other entities continue."
+    )
+
+
+# -- limits
+
+
+def _not_promised(identity: Identity | None) -> tuple[str, ...]:
+    again = "under the same id" if isinstance(identity, Given) else "twice"
+    producer = (
+        f"A producer that writes the same record {again} in two minibatches creates two events: "
+        "drop them with Spark's dropDuplicatesWithinWatermark."
+    )
+    durable = "The ledger and the destination must keep what they acknowledged."
+    query = (
+        "The query must return the same rows for the same input. If it does not, semel detects it "
+        "and stops the pipeline (Diverged); it does not repair it."
+    )
+    return producer, durable, query
+
+
+# -- formatting
+
+
+def _events(count: int) -> str:
+    return "1 event" if count == 1 else f"{count} events"
+
+
+def _size(count: float) -> str:
+    for unit, length in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= length:
+            return f"{count / length:.3g} {unit}"
+    return f"{count:.0f} bytes"
+
+
+def _duration(seconds: float) -> str:
+    for unit, length in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:g} {unit}"
+    return f"{seconds:g} seconds"
+
+
+def _wrapped(text: str, first: str = "", rest: str = "") -> str:
+    return textwrap.fill(
+        text, _WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+    )

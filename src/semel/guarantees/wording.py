@@ -1,0 +1,67 @@
+"""The texts of the guarantee: what each capability and each policy means to a user."""
+
+from __future__ import annotations
+
+from semel.protocol import Capability, OnDoubt, OnReject
+
+BECAUSE = {
+    Capability.TRANSACTIONAL: "the destination commits semel's progress row together with the "
+    "effect.",
+    Capability.SEQUENCED: "the destination returns the last output sequence number of its log, and "
+    "refuses a writer that was replaced.",
+    Capability.REPEATABLE: "the destination absorbs a repeat that carries the same key.",
+    Capability.PROBING: "the destination can be asked whether a call arrived.",
+    Capability.OPAQUE: "the destination can neither be asked, nor absorb a repeat, nor commit "
+    "semel's progress row.",
+}
+ASKED = (
+    "the destination neither absorbs a repeat nor commits semel's progress row. Your probe is "
+    "asked about each event that may have arrived."
+)
+AFTER_A_CRASH = {
+    Capability.TRANSACTIONAL: "exactly once. The progress row shows what is done.",
+    Capability.SEQUENCED: "exactly once, in order. The log shows what is done.",
+    Capability.REPEATABLE: "one effect. Events that may have been sent are sent again under the "
+    "same key, and absorbed.",
+    Capability.PROBING: "exactly once. semel asks first about events that may have been sent.",
+    Capability.OPAQUE: "nothing twice and nothing lost without a record of it. No protocol can "
+    "distinguish 'sent, reply lost' from 'not sent' here, so such events are in doubt.",
+}
+AFTER_A_ZOMBIE = {
+    Capability.TRANSACTIONAL: "exactly once. The progress row names the attempt that may write.",
+    Capability.SEQUENCED: "exactly once. The destination refuses it.",
+    Capability.REPEATABLE: "one effect. The destination absorbs what it sends.",
+    Capability.PROBING: "at most its call in flight arrives twice, if that ends after its deadline "
+    "of {deadline:g} s; this is reported (state `late`).",
+}
+_RECORDED = (
+    "its events were recorded in doubt when it was replaced; semel does not send them again by "
+    "itself."
+)
+AFTER_AN_OPAQUE_ZOMBIE = {
+    OnDoubt.HOLD: _RECORDED,
+    OnDoubt.SKIP: f"{_RECORDED} A call in flight may arrive after later events of its entity.",
+    OnDoubt.STOP: _RECORDED,
+    OnDoubt.RESEND: "as after a crash: semel waits lease and deadline ({wait:g} s) before it sends "
+    "its events again; a call that ends later than that is reported (state `late`).",
+    OnDoubt.PROBE: "semel waits lease and deadline ({wait:g} s) before it asks your probe; only "
+    "a call that ends later than that may arrive twice, and it is reported (state `late`).",
+}
+ON_DOUBT = {
+    OnDoubt.HOLD: "it is parked with its payload{wait}, all others continue, and a person decides: "
+    "semel resolve EVENT delivered|resend|discard.",
+    OnDoubt.RESEND: "it is sent again, so it may arrive twice; that is recorded.",
+    OnDoubt.SKIP: "it is recorded and never sent again, so it may not have arrived.",
+    OnDoubt.STOP: "it is parked and the pipeline stops until a person has decided: semel resolve "
+    "EVENT delivered|resend|discard.",
+    OnDoubt.PROBE: "your probe is asked whether it arrived; if it does not know, the event is "
+    "parked for a person{wait}.",
+}
+ON_REJECT = {
+    OnReject.PARK: "an event that the destination refuses is parked as a dead letter, alone, and "
+    "its entity continues.",
+    OnReject.BLOCK: "an event that the destination refuses is parked as a dead letter, alone, and "
+    "later events of its entity wait for a person's decision.",
+}
+
+REJECTED_WHOLE = "nothing is parked: an event that cannot be written stops the whole query."

@@ -1,0 +1,123 @@
+"""The ledger's client: repeats calls while the store is away, and recognises its own success.
+
+Every commit of the ledger makes its own requirements false. So a commit whose reply was lost can be
+issued again, and a late copy of it changes nothing: it meets a `Conflict`.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from semel.errors import LedgerUnavailable
+from semel.ledger.store.commit import Conflict, Delete, Put
+from semel.runtime import Clock, SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from semel.ledger.store.commit import Key, Payload, Requirement, Store, Update
+
+T = TypeVar("T")
+
+LOG_EVERY_S = 5.0
+"""How often the log reports that the store is still away."""
+
+log = logging.getLogger("semel")
+
+
+@dataclass(frozen=True)
+class LedgerClient:
+    """Reads and commits for one pipeline. A store that is away is tried again for `patience_s`,
+    tries and pauses together, and at least twice.
+    """
+
+    store: Store
+    pipeline: str
+    clock: Clock = field(default_factory=SystemClock)
+    patience_s: float = 30.0
+    logged: set[tuple[str, ...]] = field(default_factory=set, compare=False, repr=False)
+    """Messages that were logged through this client, and are not logged again."""
+
+    def read(self, *keys: Key) -> Mapping[Key, Payload]:
+        """Return the rows that exist among `keys`."""
+        return self._patiently(lambda: self.store.read(keys))
+
+    def read_one(self, key: Key) -> Payload | None:
+        """Return the row at `key`, or None."""
+        return self.read(key).get(key)
+
+    def scan(
+        self, table: str, prefix: str, *, after: str = "", limit: int | None = None
+    ) -> list[tuple[Key, Payload]]:
+        """Return the rows under `prefix`, in key order."""
+        return self._patiently(
+            lambda: list(self.store.scan(table, prefix, after=after, limit=limit))
+        )
+
+    def commit(
+        self,
+        requirements: Sequence[Requirement],
+        updates: Sequence[Update],
+        landed: Callable[[], bool] | None = None,
+    ) -> None:
+        """Commit; after a lost reply, `landed` returns whether an earlier try of this commit
+        passed.
+
+        Raises `Conflict` if it surely did not, `LedgerUnavailable` if the store stays away.
+        """
+        unknown = False
+
+        def commit() -> Conflict | None:
+            nonlocal unknown
+            try:
+                self.store.commit(requirements, updates)
+            except LedgerUnavailable:
+                unknown = True
+                raise
+            except Conflict as conflict:
+                return conflict
+            return None
+
+        conflict = self._patiently(commit, "nothing more is sent until it can. ")
+        if conflict is None or (unknown and (landed or (lambda: self.stands(updates)))()):
+            return
+        raise conflict
+
+    def stands(self, updates: Sequence[Update]) -> bool:
+        """Whether every row is as `updates` put it, and none is there that they deleted."""
+        wanted = {
+            update.key: update.payload if isinstance(update, Put) else None
+            for update in updates
+            if isinstance(update, Put | Delete)
+        }
+        rows = self.read(*wanted)
+        return all(rows.get(at) == payload for at, payload in wanted.items())
+
+    def _patiently(self, call: Callable[[], T], until: str = "") -> T:
+        """Repeat a call to the store until it answers, with growing pauses."""
+        began = logged = self.clock.monotonic()
+        pause, tries = 0.05, 0
+        while True:
+            try:
+                return call()
+            except LedgerUnavailable as error:
+                tries += 1
+                now = self.clock.monotonic()
+                if tries > 1 and now - began >= self.patience_s:
+                    raise LedgerUnavailable(
+                        f"pipeline {self.pipeline!r}: the ledger could not be used for "
+                        f"{now - began:.0f} s, in {tries} tries; {until}The last error: {error}. "
+                        "Remove its cause, then restart the query"
+                    ) from error
+                if now - logged >= LOG_EVERY_S:
+                    log.warning(
+                        "pipeline %r: the ledger could not be used for %.0f s, trying again: %s",
+                        self.pipeline,
+                        now - began,
+                        error,
+                    )
+                    logged = now
+            self.clock.sleep(pause)
+            pause = min(pause * 2, 2.0)

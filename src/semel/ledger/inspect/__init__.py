@@ -1,0 +1,1 @@
+"""Reading a ledger without running a pipeline: lists, traces, checks."""

@@ -1,0 +1,192 @@
+"""Reads all rows of a ledger, each by its table, and lists the rows that cannot be read."""
+
+from __future__ import annotations
+
+import base64
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from semel.ledger import journal, keys
+from semel.ledger.damage import DamagedRow, Fields, Unfit, decode_row, read_row
+from semel.ledger.keys import EVENTS_TABLE, HEADS_TABLE, OPEN_TABLE, PARKED_TABLE, STREAMS_TABLE
+from semel.ledger.rows import HeadRow, OpenRow, ParkedRow, PartitionRow, SpanRow
+from semel.ledger.verbs.outcomes import OUTCOMES_TABLE as OUTCOMES
+from semel.ledger.verbs.outcomes import OutcomeRow
+from semel.ledger.verbs.parked import event_in_key
+from semel.ledger.verbs.recent import minibatch_of
+from semel.ledger.verbs.resends import SlotRow
+from semel.ledger.verbs.runs import OWNERS_TABLE, PIPELINES_TABLE, OwnerRow, read_description
+from semel.ledger.verbs.sequences import SEQUENCES_TABLE as SEQUENCES
+from semel.ledger.verbs.sequences import SequenceRow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from semel.ledger.store.commit import Key, Store
+
+
+class Problem(NamedTuple):
+    """A row with a problem: table, key, and what is wrong."""
+
+    table: str
+    key: str
+    what: str
+
+
+def load_row(at: Key, text: str) -> Any:
+    """Read a row of any table. Raises `DamagedRow`."""
+    if at.table == OWNERS_TABLE and "/" in at.key:
+        return SlotRow.load(text, at)
+    return _LOAD[at.table](text, at)
+
+
+def _load_parked(text: str, at: Key) -> ParkedRow:
+    """Read a parked event and check that the payload for a resend can be read too."""
+    row = ParkedRow.load(text, at)
+    read_row(PARKED_TABLE, at, lambda: require_payload(row))
+    return row
+
+
+def require_payload(row: ParkedRow) -> None:
+    """Check that the event can be rebuilt for a resend. Raises ValueError or an error of Arrow."""
+    if row.schema is None or row.value is None:
+        if (row.schema is None) != (row.value is None):
+            raise Unfit("the fields 'value' and 'schema' must be present together")
+        return
+    content = base64.b64decode(row.schema, validate=True)
+    schema = pa.ipc.read_schema(pa.py_buffer(content))
+    if set(schema.names) != set(row.value):
+        raise Unfit("the fields 'value' and 'schema' must have the same columns")
+
+
+def _load_journal(text: str, at: Key) -> dict[str, Any]:
+    entry = journal.load_entry(text, at)
+    place = at.key.rpartition("/")[0] + "/"
+    state = journal.State({name: each for name, each in entry["state"].items() if each is not None})
+    operator = read_row(journal.JOURNAL_TABLE, at, lambda: keys.key_text(keys.split_key(at.key)[1]))
+    if operator == journal.COUNTERS.name:
+        journal.require_counts(state.values, at.key)
+    elif any(isinstance(each, list) for each in state.values.values()):
+        journal.require_reached(state.values, at.key)
+    else:
+        journal.sets_in(state, place)
+        kinds = set(map(type, state.values.values()))
+        if kinds - {dict, bool, int}:
+            raise DamagedRow(
+                journal.JOURNAL_TABLE, at.key, "the field 'state' must hold sets of ids"
+            )
+    return entry
+
+
+def _load_described(text: str, at: Key) -> dict[str, Any]:
+    row = read_description(text, at)
+    return decode_row(PIPELINES_TABLE, at, text, lambda payload: _whole(Fields(payload), row))
+
+
+def _whole(fields: Fields, row: dict[str, Any]) -> dict[str, Any]:
+    Fields(fields.object("identity"), "identity").text("kind")
+    for each in fields.object("sinks").values():
+        Fields(each, "the description of a sink").text("capability")
+    return row
+
+
+_LOAD: dict[str, Any] = {
+    PIPELINES_TABLE: _load_described,
+    OWNERS_TABLE: OwnerRow.load,
+    OPEN_TABLE: OpenRow.load,
+    STREAMS_TABLE: PartitionRow.load,
+    EVENTS_TABLE: SpanRow.load,
+    SEQUENCES: SequenceRow.load,
+    PARKED_TABLE: _load_parked,
+    HEADS_TABLE: HeadRow.load,
+    OUTCOMES: OutcomeRow.load,
+    journal.JOURNAL_TABLE: _load_journal,
+}
+
+_LENGTHS = {
+    PIPELINES_TABLE: (1,),
+    OWNERS_TABLE: (1, 4),
+    OPEN_TABLE: (1,),
+    STREAMS_TABLE: (5,),
+    EVENTS_TABLE: (6,),
+    SEQUENCES: (3,),
+    PARKED_TABLE: (6,),
+    HEADS_TABLE: (3, 4),
+    OUTCOMES: (3,),
+    journal.JOURNAL_TABLE: (4,),
+}
+"""How many parts a key of each table has."""
+
+
+@dataclass
+class LedgerRows:
+    """The rows of a ledger that can be read, by table and key."""
+
+    by_table: dict[str, dict[str, Any]] = field(default_factory=lambda: defaultdict(dict))
+    problems: list[Problem] = field(default_factory=list)
+    count: int = 0
+
+    @classmethod
+    def read(cls, store: Store) -> LedgerRows:
+        """Read every row of every table."""
+        rows = cls()
+        for table in _LOAD:
+            for at, text in store.scan(table, ""):
+                rows.count += 1
+                rows.problems.extend(rows._take(at, text))
+        return rows
+
+    def _take(self, at: Key, text: str) -> Iterator[Problem]:
+        try:
+            row = load_row(at, text)
+            if len(keys.split_key(at.key)) not in _LENGTHS[at.table]:
+                raise DamagedRow(at.table, at.key, "its key has the wrong number of parts")
+            wrong = read_row(at.table, at, lambda: _disagrees(at, row))
+        except DamagedRow as error:
+            yield Problem(at.table, at.key, error.what)
+            return
+        if wrong is not None:
+            yield Problem(at.table, at.key, f"its key does not agree with the field {wrong!r}")
+            return
+        self.by_table[at.table][at.key] = row
+
+    def of(self, table: str, start: str = "") -> Iterator[tuple[tuple[str, ...], Any]]:
+        """Yield the parts of each key under `start`, and the row."""
+        for at, row in self.by_table[table].items():
+            if at.startswith(start):
+                yield keys.split_key(at), row
+
+
+def _disagrees(at: Key, row: Any) -> str | None:
+    """Return the name of the first field that differs from the key."""
+    parts = keys.split_key(at.key)
+    wanted: list[tuple[str, str, str]] = []
+    if at.table in (STREAMS_TABLE, EVENTS_TABLE):
+        minibatch_of(at)
+    if at.table in (STREAMS_TABLE, SEQUENCES):
+        wanted = [("partition", parts[-1], keys.part(row.partition))]
+    elif at.table == EVENTS_TABLE:
+        wanted = [("number", parts[-1], keys.part(row.number))]
+    elif at.table == OUTCOMES:
+        wanted = [("scope", parts[-1], keys.part(row.scope))]
+    elif at.table == HEADS_TABLE:
+        entity = [row.entity] if row.entity == row.scope else [row.entity, row.scope]
+        wanted = [("entity", "/".join(parts[2:]), "/".join(map(keys.part, entity)))]
+    elif at.table == PARKED_TABLE:
+        event = keys.part(event_in_key(row))
+        minibatch = f"{keys.part(row.minibatch.generation)}/{keys.part(row.minibatch.batch)}"
+        wanted = [
+            ("entity", parts[2], keys.part(row.entity)),
+            ("event", parts[3], event),
+            ("minibatch", "/".join(parts[4:]), minibatch),
+        ]
+    return next((name for name, written, own in wanted if written != own), None)
+
+
+def ascending(values: list[int]) -> bool:
+    """Whether numbers never decrease."""
+    return all(one <= other for one, other in pairwise(values))

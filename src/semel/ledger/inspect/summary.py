@@ -1,0 +1,322 @@
+"""The summary of a pipeline: which run has it, which minibatch is open, what each sink has done.
+
+How many events of a sink are delivered, parked, skipped or discarded: each counts once.
+
+Always true: an event that is parked, skipped or discarded is not counted as delivered, and where
+numbers may have been assigned twice (a lost checkpoint, a rescaled pipeline) the count is None.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from semel.errors import ConfigurationError
+from semel.ledger import keys
+from semel.ledger.damage import DamagedRow, sift_rows
+from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, PARKED_TABLE, STREAMS_TABLE, make_prefix
+from semel.ledger.rows import HeadRow, OpenRow, ParkedRow, PartitionRow, SpanRow
+from semel.ledger.verbs.batch_jobs import recorded_batch
+from semel.ledger.verbs.divergence import comes_anew
+from semel.ledger.verbs.outcomes import OUTCOMES_TABLE, OutcomeRow
+from semel.ledger.verbs.runs import (
+    OWNERS_TABLE,
+    PIPELINES_TABLE,
+    RESCALED,
+    STAGE_OF,
+    OwnerRow,
+    read_description,
+)
+from semel.ledger.verbs.sequences import SEQUENCES_TABLE, SequenceRow
+from semel.protocol import ParkedState, SpanState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from semel.events import EventID, Minibatch
+    from semel.ledger.store.commit import Key, Store
+    from semel.ledger.verbs.sequences import Standing
+    from semel.protocol import Judgement, PartitionState
+    from semel.runtime import Process
+
+T = TypeVar("T")
+
+FIRST_GENERATION = 1
+"""The generation in which every event gets one number."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastResend:
+    """The event that was resent last, and the outcome.
+
+    Attributes:
+        by: who asked for it; None where it was its turn.
+    """
+
+    entity: str
+    id: EventID
+    state: ParkedState
+    why: str
+    by: str | None
+    at: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        return {**asdict(self), "state": self.state.value}
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSummary:
+    """What the ledger has of one sink of a pipeline.
+
+    Attributes:
+        partitions: how many rows of partitions are kept, by state.
+        last_osn: the sum of the last output sequence numbers of all partitions.
+        delivered: how many events are delivered; None where the ledger does not know.
+        transmitted: the last output sequence number that reached the destination, by partition.
+        parked: how many events are parked, by state; pruned ones are included.
+        blocked: how many entities wait behind a parked event.
+    """
+
+    capability: str | None
+    partitions: Mapping[PartitionState, int]
+    last_osn: int
+    delivered: int | None
+    transmitted: Mapping[str, int]
+    parked: Mapping[ParkedState, int]
+    last_resend: LastResend | None
+    blocked: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        last = self.last_resend
+        return {
+            "capability": self.capability,
+            "partitions": {state.value: count for state, count in self.partitions.items()},
+            "last_osn": self.last_osn,
+            "delivered": self.delivered,
+            "transmitted": dict(self.transmitted),
+            "parked": {state.value: count for state, count in self.parked.items()},
+            "last_resend": None if last is None else last.to_json(),
+            "blocked": self.blocked,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSummary:
+    """What the ledger has of one pipeline. A field is None where the ledger does not have it.
+
+    Attributes:
+        run: the number of the run that has the pipeline.
+        beat_at: when that run last wrote its heartbeat, by the clock of its machine.
+        ended: whether the run recorded its own end.
+        gone: whether the run's process is known to have ended.
+        identity: the recorded description of the identity.
+        partitions: over how many partitions entities are spread; None with position identity.
+        complete: whether the newest minibatch is complete.
+        inputs: where each input of the query stood after the last complete minibatch.
+        judged: the decision of a person about the open minibatch.
+        finished: whether it is a batch job that is finished.
+        damaged: rows that could not be read, and were left out.
+    """
+
+    pipeline: str
+    run: int | None
+    beat_at: float | None
+    ended: bool | None
+    gone: bool | None
+    process: Process | None
+    identity: Mapping[str, Any] | None
+    partitions: int | None
+    minibatch: Minibatch | None
+    complete: bool | None
+    inputs: tuple[str, ...]
+    judged: Judgement | None
+    finished: bool
+    sinks: Mapping[str, SinkSummary]
+    damaged: tuple[DamagedRow, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        return {
+            "pipeline": self.pipeline,
+            "run": self.run,
+            "beat_at": self.beat_at,
+            "ended": self.ended,
+            "gone": self.gone,
+            "host": None if self.process is None else self.process.host,
+            "pid": None if self.process is None else self.process.pid,
+            "identity": self.identity,
+            "partitions": self.partitions,
+            "minibatch": None if self.minibatch is None else str(self.minibatch),
+            "complete": self.complete,
+            "inputs": list(self.inputs),
+            "judged": None if self.judged is None else self.judged.value,
+            "finished": self.finished,
+            "sinks": {name: sink.to_json() for name, sink in self.sinks.items()},
+            "damaged": [
+                {"table": row.table, "key": row.key, "what": row.what} for row in self.damaged
+            ],
+        }
+
+
+def summarize(store: Store, pipeline: str) -> PipelineSummary:
+    """Read the summary of a pipeline. Rows that cannot be read are left out, and are listed under
+    `damaged`.
+
+    Raises `ConfigurationError` when the ledger does not have the pipeline.
+    """
+    damaged: list[DamagedRow] = []
+
+    def one(table: str, load: Callable[[str, Key], T]) -> T | None:
+        at = keys.make_key(table, pipeline)
+        text = store.read([at]).get(at)
+        found, unread = sift_rows([] if text is None else [(at, text)], load)
+        damaged.extend(unread)
+        return found[0][1] if found else None
+
+    if not store.read([keys.make_key(PIPELINES_TABLE, pipeline)]):
+        raise unknown_pipeline(store, pipeline)
+    known = one(PIPELINES_TABLE, read_description) or {}
+    owner, opened = one(OWNERS_TABLE, OwnerRow.load), one(OPEN_TABLE, OpenRow.load)
+    sinks = {
+        sink: _summarize_sink(store, pipeline, sink, (known, opened), damaged)
+        for sink in sorted(known.get("sinks", {}))
+    }
+    judged = None if opened is None or opened.judged is None else opened.judged.decision
+    return PipelineSummary(
+        pipeline=pipeline,
+        run=None if owner is None else owner.run,
+        beat_at=None if owner is None else owner.at,
+        ended=None if owner is None else owner.ended,
+        gone=None if owner is None else owner.process.gone(),
+        process=None if owner is None else owner.process,
+        identity=known.get("identity"),
+        partitions=None if opened is None else opened.partitions,
+        minibatch=None if opened is None else opened.minibatch,
+        complete=None if opened is None else opened.complete,
+        inputs=() if opened is None else tuple(opened.inputs),
+        judged=judged,
+        finished=recorded_batch(known) is not None,
+        sinks=sinks,
+        damaged=tuple(damaged),
+    )
+
+
+def name_pipelines(store: Store) -> list[str]:
+    """Return the names of the registered pipelines."""
+    keyed = [found.key for found, _ in store.scan(PIPELINES_TABLE, "")]
+    return [keys.key_text(each) for each in keyed if keys.is_text(each)]
+
+
+def unknown_pipeline(store: Store, pipeline: str) -> ConfigurationError:
+    """Make the error for a pipeline that a ledger does not have."""
+    known = ", ".join(map(repr, name_pipelines(store))) or "none at all"
+    return ConfigurationError(f"there is no pipeline {pipeline!r} in this ledger: it has {known}")
+
+
+def _summarize_sink(
+    store: Store,
+    pipeline: str,
+    sink: str,
+    of: tuple[Mapping[str, Any], OpenRow | None],
+    damaged: list[DamagedRow],
+) -> SinkSummary:
+    known, opened = of
+
+    def every(table: str, load: Callable[[str, Key], T]) -> list[T]:
+        found, unread = sift_rows(store.scan(table, make_prefix(pipeline, sink)), load)
+        damaged.extend(unread)
+        return [row for _, row in found]
+
+    done = (recorded_batch(known) or {}).get(sink)
+    standings = {row.partition: row.after for row in every(SEQUENCES_TABLE, SequenceRow.load)}
+    last = sum(standing.osn for standing in standings.values())
+    streams, parked = every(STREAMS_TABLE, PartitionRow.load), every(PARKED_TABLE, ParkedRow.load)
+    outcomes = every(OUTCOMES_TABLE, OutcomeRow.load)
+    return SinkSummary(
+        capability=known["sinks"][sink].get("capability"),
+        partitions=dict(Counter(row.state for row in streams)),
+        last_osn=last if done is None else done.count,
+        delivered=_count_delivered(sink, known, opened, standings, (parked, outcomes)),
+        transmitted=_transmitted(store, make_prefix(pipeline, sink), standings, streams, parked),
+        parked=_count_parked(parked, outcomes),
+        last_resend=_last_resend(parked),
+        blocked=len(every(keys.HEADS_TABLE, HeadRow.load)),
+    )
+
+
+def _transmitted(
+    store: Store,
+    place: str,
+    standings: Mapping[str, Standing],
+    streams: Sequence[PartitionRow],
+    parked: Sequence[ParkedRow],
+) -> dict[str, int]:
+    """Return C of each partition: the last OSN that is known to be transmitted, including the
+    settled spans of a minibatch that is not complete.
+    """
+    sent = {name: standing.sent for name, standing in standings.items()}
+    spans, _ = sift_rows(store.scan(EVENTS_TABLE, place), SpanRow.load)
+    aside = {(row.partition, row.osn) for row in parked if not row.state.only_marks}
+    names = {keys.part(row.partition): row.partition for row in streams}
+    for at, span in spans:
+        partition, last = names.get(keys.split_key(at.key)[4], ""), span.osn[1]
+        while (partition, last) in aside:
+            last -= 1
+        if partition and span.state is SpanState.SETTLED and last >= span.osn[0]:
+            sent[partition] = max(sent.get(partition, 0), last)
+    return dict(sorted(sent.items()))
+
+
+def _last_resend(parked: Iterable[ParkedRow]) -> LastResend | None:
+    """Return the event that was resent last, among those that are kept, with its outcome."""
+    tried = [row for row in parked if row.attempts and row.state is not ParkedState.SENDING]
+    if not tried:
+        return None
+    last = max(tried, key=lambda row: (row.at, row.minibatch, row.position))
+    return LastResend(last.shown or last.entity, last.event, last.state, last.why, last.by, last.at)
+
+
+def _count_parked(
+    parked: Sequence[ParkedRow], outcomes: Sequence[OutcomeRow]
+) -> dict[ParkedState, int]:
+    """Count parked events by state, those whose rows were pruned included."""
+    found = Counter(row.state for row in parked)
+    found[ParkedState.DISCARDED] += sum(len(row.discarded) for row in outcomes)
+    found[ParkedState.SKIPPED] += sum(len(row.skipped) for row in outcomes)
+    return dict(+found)
+
+
+def _count_delivered(
+    sink: str,
+    described: Mapping[str, Any],
+    opened: OpenRow | None,
+    standings: Mapping[str, Standing],
+    aside: tuple[Sequence[ParkedRow], Sequence[OutcomeRow]],
+) -> int | None:
+    """Count the delivered events of complete minibatches, or of a finished batch job. None where
+    the ledger does not know, and for a second stage, whose manifests have no numbers.
+    """
+    parked, outcomes = aside
+    left = [row for row in parked if _is_left(row)]
+    done = (recorded_batch(described) or {}).get(sink)
+    if STAGE_OF in described["sinks"][sink]:
+        return None
+    if done is not None:
+        return done.count - sum(not comes_anew(row) for row in left)
+    if opened is None or opened.minibatch.generation != FIRST_GENERATION or RESCALED in described:
+        return None
+    left = [row for row in left if row.osn <= _last_osn(standings, row.partition)]
+    pruned = sum(len(row.discarded) + len(row.skipped) for row in outcomes)
+    return sum(each.osn for each in standings.values()) - len(left) - pruned
+
+
+def _is_left(row: ParkedRow) -> bool:
+    """Whether an event was parked or dropped, and not delivered since."""
+    return not row.state.only_marks and row.state is not ParkedState.DELIVERED
+
+
+def _last_osn(standings: Mapping[str, Standing], partition: str) -> int:
+    return standings[partition].osn if partition in standings else 0

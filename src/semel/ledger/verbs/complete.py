@@ -1,0 +1,240 @@
+"""Completing minibatches: the reports of tasks, and the driver's second commit.
+
+Always true:
+- complete happens once, from reports that Spark handed to the driver, and from the very attempts
+  that hold the partitions; afterwards no task can act on the minibatch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from semel.errors import Diverged, Fenced
+from semel.events import changed_columns
+from semel.ledger import journal
+from semel.ledger.keys import OPEN_TABLE, STREAMS_TABLE, make_key, make_prefix
+from semel.ledger.rows import PartitionRow
+from semel.ledger.store.commit import Conflict, Equals, Put
+from semel.ledger.verbs import sequences
+from semel.ledger.verbs.sequences import Standing
+from semel.protocol import PartitionState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from semel.events import Attempt
+    from semel.ledger.client import LedgerClient
+    from semel.ledger.journal import Entry
+    from semel.ledger.store.commit import Requirement, Update
+    from semel.ledger.verbs.open import OpenMinibatch
+    from semel.ledger.verbs.sequences import Mark
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one attempt reports of one partition of one sink.
+
+    Attributes:
+        osn: the last OSN that an event has.
+        sent: the last OSN that is known to be transmitted.
+        count: events of the order, those of earlier attempts included.
+        short: whether the input ended before a recorded span did. The end of input proves nothing
+            to a task, so the driver decides.
+        mark: the position watermark after this partition.
+        entries: the journal rows to write with `complete`.
+        delivered: events that this attempt delivered.
+        suppressed: events that an earlier attempt delivered, and that were not sent again.
+        parked: events that this attempt parked, without those that policy `skip` dropped.
+        doubted: those of the parked ones that are held in doubt.
+        dropped: events in doubt that this attempt dropped, by policy `skip`.
+        parked_before: events that an earlier attempt parked, whatever their state is now.
+        dropped_before: events that an earlier attempt dropped, by policy `skip`.
+        skipped: events that were handled (delivered, parked or dropped) before a lost checkpoint.
+        columns: the type of each column, in their order, if known.
+        unanswered: calls in a row, at the end, whose outcome is unknown.
+        placed: what the destination returned about the location of the events, if they have one.
+    """
+
+    sink: str
+    partition: str
+    attempt: Attempt
+    count: int
+    digest: str
+    osn: int
+    sent: int = 0
+    first: list[Any] | None = None
+    last: list[Any] | None = None
+    short: bool = False
+    mark: Mark | None = None
+    entries: tuple[Entry, ...] = ()
+    delivered: int = 0
+    suppressed: int = 0
+    parked: int = 0
+    doubted: int = 0
+    dropped: int = 0
+    parked_before: int = 0
+    dropped_before: int = 0
+    skipped: int = 0
+    unanswered: int = 0
+    placed: Mapping[str, Any] | None = None
+    columns: dict[str, str] | None = None
+
+
+def complete(
+    client: LedgerClient,
+    opening: OpenMinibatch,
+    done: str,
+    reports: Sequence[Report],
+    sinks: Iterable[str],
+    stages: Mapping[str, str],
+) -> None:
+    """Turn every pending partition complete, advance L, write watermarks and drop locations, in
+    one commit; `done` is the row `open` once complete, `stages` the second stage of each sink that
+    has one.
+
+    Raises `Fenced` if a later run or attempt has it, `Diverged` if the reports do not cover what is
+    recorded. May be repeated after a lost reply.
+    """
+    # 1. Match every recorded partition with its report, before anything is written: after an error
+    #    the minibatch is still open, and a restart replays it.
+    open_key = make_key(OPEN_TABLE, client.pipeline)
+    if opening.settled and reports:
+        raise AssertionError("a settled minibatch has no reports, because no task runs")
+    try:
+        requirements, updates = _completing(client, opening, reports, sinks, stages)
+    except Diverged:
+        # 2. A run that was replaced sees rows that the later run changed: it is fenced, and the
+        #    content of the query is not in question.
+        if client.read_one(open_key) not in (opening.text, done):
+            raise _fenced(client, opening, "a later run opened another minibatch") from None
+        raise
+    # 3. One commit for all partitions, numbers, watermarks and the row `open`: a crash before it
+    #    leaves everything to be replayed, a crash after it leaves a complete minibatch that Spark
+    #    may run again and that is only counted. No task can write from then on.
+    try:
+        client.commit(
+            [Equals(open_key, opening.text), *requirements], [Put(open_key, done), *updates]
+        )
+    except Conflict:
+        # 4. If the row is as this commit leaves it, an earlier try of it passed and its reply was
+        #    lost.
+        if client.read_one(open_key) != done:
+            raise _fenced(
+                client, opening, "its row or one of its partitions was taken over"
+            ) from None
+
+
+def _completing(
+    client: LedgerClient,
+    opening: OpenMinibatch,
+    reports: Sequence[Report],
+    sinks: Iterable[str],
+    stages: Mapping[str, str],
+) -> tuple[list[Requirement], list[Update]]:
+    """Match every recorded partition with its report; return the commit that completes them."""
+    requirements: list[Requirement] = []
+    updates: dict[Update, None] = {}
+    by_place = {(report.sink, report.partition): report for report in reports}
+    for sink in () if opening.settled else sinks:
+        start = make_prefix(client.pipeline, sink, *astuple(opening.row.minibatch))
+        for row_key, text in client.scan(STREAMS_TABLE, start):
+            row = PartitionRow.load(text, row_key)
+            report = _matching(
+                client, opening, sink, row, by_place.pop((sink, row.partition), None)
+            )
+            if row.state is PartitionState.COMPLETE:
+                continue
+            requirements.append(Equals(row_key, text))
+            updates[Put(row_key, _completed(row, report, stages.get(sink)).dump())] = None
+            updates[_advanced(client, opening, sink, row, report)] = None
+            updates |= dict.fromkeys(
+                journal.journal_updates(client.pipeline, _new(opening, report))
+            )
+    if by_place:
+        raise _fenced(client, opening, f"partition {next(iter(by_place))[1]} has no row any more")
+    return requirements, list(updates)
+
+
+def _matching(
+    client: LedgerClient,
+    opening: OpenMinibatch,
+    sink: str,
+    row: PartitionRow,
+    report: Report | None,
+) -> Report:
+    """Return the report of a row. Raises `Diverged` or `Fenced` if it does not fit."""
+    place = (
+        f"pipeline {client.pipeline!r}, sink {sink!r}, minibatch "
+        f"{opening.row.minibatch}, partition {row.partition}"
+    )
+    if report is None or report.short:
+        seen = (
+            "no task reports it" if report is None else f"a replay has only {report.count} events"
+        )
+        raise Diverged(
+            f"{place}: an earlier attempt delivered from it, and {seen}. The query does not "
+            "return the same rows for the same input; nothing was repeated. Look at the query, "
+            f"then run `semel resolve {client.pipeline}/{opening.row.minibatch} "
+            "as-recorded|as-replayed`"
+        )
+    if row.state is PartitionState.COMPLETE:
+        if (report.count, report.digest) != (row.count, row.digest):
+            raise Diverged(
+                f"{place}: complete with {row.count} events and digest {row.digest}, but a "
+                f"replay has {report.count} events and digest {report.digest}; nothing was "
+                f"repeated.{changed_columns(row.columns, report.columns)} Look at the query, "
+                "then run `semel resolve "
+                f"{client.pipeline}/{opening.row.minibatch} as-recorded|as-replayed`"
+            )
+    elif report.attempt != row.attempt:
+        raise _fenced(
+            client,
+            opening,
+            f"attempt {row.attempt} took partition {row.partition} from {report.attempt}",
+        )
+    return report
+
+
+def _advanced(
+    client: LedgerClient, opening: OpenMinibatch, sink: str, row: PartitionRow, report: Report
+) -> Put:
+    known = opening.sequence(sink, row.partition)
+    known = known.tried(report.delivered + report.suppressed, report.unanswered)
+    before = opening.standing(sink, row.partition)
+    after = Standing(report.osn, max(report.sent, before.sent), report.mark or before.mark)
+    return sequences.advance_sequence(client, sink, known, opening.row.serial, after)
+
+
+def _fenced(client: LedgerClient, opening: OpenMinibatch, why: str) -> Fenced:
+    return Fenced(
+        f"pipeline {client.pipeline!r}: minibatch {opening.row.minibatch} of run "
+        f"{opening.row.run} cannot be completed: {why}. Nothing was changed; the later run or "
+        "attempt continues"
+    )
+
+
+def _new(opening: OpenMinibatch, report: Report) -> Iterator[Entry]:
+    """Return the journal rows of a report. Counters belong to all sinks together: those of a
+    minibatch that was complete before are recorded already.
+    """
+    return (
+        entry
+        for entry in report.entries
+        if not opening.row.again or entry.operator != journal.COUNTERS.name
+    )
+
+
+def _completed(row: PartitionRow, report: Report, stage: str | None) -> PartitionRow:
+    """Return the row of a complete partition: its content, and no location any more."""
+    return replace(
+        row,
+        state=PartitionState.COMPLETE,
+        count=report.count,
+        digest=report.digest,
+        first=report.first,
+        last=report.last,
+        location=None,
+        placed=None if report.placed is None else dict(report.placed),
+        stage=None if report.placed is None else stage,
+    )

@@ -1,0 +1,454 @@
+"""One attempt's hold on one partition: claim, begin and settle.
+
+Always true:
+- the row in `streams` is durable before the first effect, and a span in `events` before its first
+  chunk is sent;
+- an attempt that claims a partition which is not complete takes it over, and no earlier attempt can
+  write any more;
+- each commit requires the rows that it changes, so a late copy of it meets a `Conflict`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from semel.errors import ConfigurationError, Diverged, Fenced
+from semel.events import EntityIds
+from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, STREAMS_TABLE, make_key, make_prefix
+from semel.ledger.rows import PartitionRow, SpanRow
+from semel.ledger.store.commit import Absent, Conflict, Delete, Equals, Put
+from semel.ledger.verbs.parked import NO_PARKS, HeadMoved
+from semel.ledger.verbs.runs import require_known
+from semel.protocol import Found, PartitionState, SpanState
+
+if TYPE_CHECKING:
+    from semel.events import Attempt
+    from semel.ledger.client import LedgerClient
+    from semel.ledger.store.commit import Key, Requirement, Update
+    from semel.ledger.verbs.open import OpenMinibatch
+    from semel.ledger.verbs.parked import Parks
+    from semel.runtime import Process
+
+MERGE_EVERY = 16
+"""This many settled spans are merged into one row."""
+MERGED_BYTES_MAX = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """The attempt that claims, its process, and Spark's partitionId of its task."""
+
+    attempt: Attempt
+    process: Process
+    task: int
+    lease_s: float
+    deadline_s: float
+
+
+@dataclass(slots=True)
+class PartitionClaim:
+    """The hold of one attempt on one partition of one sink, from its claim to its report.
+
+    Attributes:
+        may_grow: whether a minibatch that was complete may have further events (position).
+        asked_at: the own monotonic clock just before the ledger was last asked; the lease counts
+            from there.
+        predecessor: the row as it was before this attempt took it over.
+    """
+
+    client: LedgerClient
+    opening: OpenMinibatch
+    sink: str
+    partition: str
+    who: Claimant
+    may_grow: bool = True
+    asked_at: float = 0.0
+    predecessor: PartitionRow | None = None
+    row: PartitionRow | None = None
+    columns: dict[str, str] | None = None
+    _text: str = ""
+    _last: tuple[SpanRow, str] | None = None
+    _settled: list[tuple[SpanRow, str]] = field(default_factory=list)
+
+    # -- claim
+
+    def claim(
+        self,
+        first: SpanRow | None,
+        parks: Parks = NO_PARKS,
+        location: str | None = None,
+        begins: list[Any] | None = None,
+    ) -> Found:
+        """Insert the row with the first span, or take over the row that is there; `begins` is the
+        sort key of its first event, if there is no first span.
+
+        Returns NEW only if this very attempt inserted the row. Raises `Fenced` if a later attempt
+        or run has it.
+        """
+        # 1. Make the row, with the number from which this minibatch counts: a replay after a crash
+        #    counts from the same number.
+        standing = self.opening.standing(self.sink, self.partition)
+        fresh = PartitionRow(
+            partition=self.partition,
+            state=PartitionState.PENDING,
+            attempt=self.who.attempt,
+            process=self.who.process,
+            task=self.who.task,
+            osn=standing.osn,
+            lease_s=self.who.lease_s,
+            deadline_s=self.who.deadline_s,
+            at=self.client.clock.wall(),
+            location=location,
+            first=(_begins(first) if begins is None else begins) if self.may_grow else None,
+            columns=self.columns,
+        )
+        # 2. Refuse a partition that a complete minibatch did not have, before anything is written.
+        joined = self.sink in self.opening.joined
+        if self.opening.row.again and not joined and not (self.may_grow and self._is_newest):
+            self._refuse_growth()
+        # 3. One commit: the row, the first intent, and what is parked. After a crash from here on,
+        #    the next attempt finds which events may have been sent. It requires the open minibatch
+        #    as this run opened it, so an attempt of a replaced run fails here.
+        put = Put(self._row_key, fresh.dump())
+        updates: list[Update] = [put, *parks.updates]
+        text = "" if first is None else first.dump()
+        if first is not None:
+            updates.append(Put(self._span_key(first.number), text))
+        self.asked_at = self.client.clock.monotonic()
+        try:
+            self.client.commit(
+                [self._open_stands, Absent(self._row_key), *parks.requirements],
+                updates,
+                landed=lambda: self.client.stands([put]),
+            )
+        except Conflict:
+            # 4. The row is there, so an earlier attempt began: take it over.
+            return self._take_over()
+        self.row, self._text = fresh, put.payload
+        if first is not None:
+            self._last = (first, text)
+        return Found.NEW
+
+    def _take_over(self) -> Found:
+        """Find the row complete, or take over a pending one."""
+        while True:
+            # 1. Read the open minibatch and the row together: a run that was replaced while its
+            #    task started stops here.
+            self.asked_at = self.client.clock.monotonic()
+            rows = self.client.read(self._open_key, self._row_key)
+            if rows.get(self._open_key) != self.opening.text:
+                raise self._gone_on()
+            text = rows.get(self._row_key)
+            if text is None:
+                raise HeadMoved
+            # 2. A complete partition is only counted and compared.
+            found = PartitionRow.load(text, self._row_key)
+            if found.state is PartitionState.COMPLETE:
+                self.row, self._text = found, text
+                return Found.COMPLETE
+            # 3. Refuse what this attempt may not take: half of a partition, or a later attempt's.
+            self._refuse_two_tasks(found)
+            if found.attempt > self.who.attempt:
+                raise self._fenced(f"attempt {found.attempt} has it")
+            # 4. Write this attempt into the row before its spans are read: the attempt before may
+            #    still be alive, and from this commit on it can record nothing more.
+            if self._seize(found, text):
+                return Found.PENDING
+
+    def _seize(self, found: PartitionRow, text: str) -> bool:
+        """Write this attempt into a pending row; False if the row changed meanwhile. The attempt
+        may end before it has waited, so a longer lease and deadline of the previous one stay.
+        """
+        taken = replace(
+            found,
+            attempt=self.who.attempt,
+            process=self.who.process,
+            task=self.who.task,
+            lease_s=max(self.who.lease_s, found.lease_s),
+            deadline_s=max(self.who.deadline_s, found.deadline_s),
+            at=self.client.clock.wall(),
+            taken=True,
+            waited=False,
+        )
+        payload = taken.dump()
+        if payload != text:
+            try:
+                self.client.commit(
+                    [self._open_stands, Equals(self._row_key, text)], [Put(self._row_key, payload)]
+                )
+            except Conflict:
+                return False
+        self.predecessor, self.row, self._text = found, taken, payload
+        return True
+
+    def spans(self) -> list[SpanRow]:
+        """Return the recorded spans of a partition that was found pending, in their order."""
+        rows = self.client.scan(EVENTS_TABLE, make_prefix(*self._parts))
+        found = [(SpanRow.load(text, at), text) for at, text in rows]
+        if found:
+            self._last = found[-1]
+            self._settled = [item for item in found if item[0].state is SpanState.SETTLED]
+        return [span for span, _ in found]
+
+    def reopen(self, done: int) -> None:
+        """Put a complete row back to pending because events beyond its range arrived (position
+        identity).
+        """
+        if self.row is None:
+            raise AssertionError("reopen before claim")
+        again = replace(
+            self.row,
+            state=PartitionState.PENDING,
+            attempt=self.who.attempt,
+            process=self.who.process,
+            task=self.who.task,
+            at=self.client.clock.wall(),
+            taken=True,
+            waited=True,
+            done=done,
+        )
+        self.asked_at = self.client.clock.monotonic()
+        put = Put(self._row_key, again.dump())
+        try:
+            self.client.commit([self._open_stands, Equals(self._row_key, self._text)], [put])
+        except Conflict:
+            raise self._fenced("another attempt put it back to pending first") from None
+        self.row, self._text = again, put.payload
+
+    # -- begin and settle
+
+    def write(
+        self,
+        *,
+        settled: SpanRow | None = None,
+        intended: SpanRow | None = None,
+        withdrawn: bool = False,
+        parks: Parks = NO_PARKS,
+    ) -> None:
+        """Settle (or withdraw) the last span, record the next one, and park, in one commit.
+
+        Raises `Fenced` if another attempt has the partition, `HeadMoved` if only a head changed:
+        then nothing was written, and the caller reads the heads again.
+        """
+        # 1. Require the open minibatch, the row and the last span as they were last seen: an
+        #    attempt that was replaced while it called its destination fails here.
+        requirements: list[Requirement] = [self._open_stands, Equals(self._row_key, self._text)]
+        updates: list[Update] = list(parks.updates)
+        row, row_text = self.row, self._text
+        if self._last is not None:
+            requirements.append(Equals(self._span_key(self._last[0].number), self._last[1]))
+        elif intended is not None and row is not None:
+            row = replace(row, waited=True, at=self.client.clock.wall())
+            row_text = row.dump()
+            updates.append(Put(self._row_key, row_text))
+        # 2. Settle the last span and record the next one in the same commit. A crash before it
+        #    leaves the last span intended: its events may have been sent. A crash after it finds
+        #    the next span intended before any of it was sent, so nothing is ever sent unrecorded.
+        proof: list[Update] = []
+        texts = [span.dump() if span is not None else "" for span in (settled, intended)]
+        if settled is not None:
+            proof.append(Put(self._span_key(settled.number), texts[0]))
+        elif withdrawn and self._last is not None:
+            gone = Delete(self._span_key(self._last[0].number))
+            # Gone while the row is still ours: no other attempt can have withdrawn it.
+            proof += [gone, Put(self._row_key, row_text)]
+        if intended is not None:
+            requirements.append(Absent(self._span_key(intended.number)))
+            proof.append(Put(self._span_key(intended.number), texts[1]))
+        # 3. Merge settled spans in that commit too, so that each event is named by one span always.
+        merged = self._merge()
+        asked_at = self.client.clock.monotonic()
+        try:
+            self.client.commit(
+                [*requirements, *parks.requirements],
+                [*updates, *proof, *(merged[1] if merged else [])],
+                landed=lambda: self.client.stands(proof) if proof else parks.stand(self.client),
+            )
+        except Conflict:
+            raise self._why(parks) from None
+        # 4. Only now remember it: after an error the rows are as they were last seen.
+        self.asked_at = asked_at
+        self.row, self._text = row, row_text
+        if merged:
+            self._settled = [merged[0]]
+        if settled is not None:
+            self._last = (settled, texts[0])
+            self._settled.append(self._last)
+        elif withdrawn:
+            self._last = self._settled[-1] if self._settled else None
+        if intended is not None:
+            self._last = (intended, texts[1])
+
+    def keep(self, span: SpanRow, parks: Parks = NO_PARKS) -> None:
+        """Keep the last span intended under its number, with fewer events to send, and park.
+
+        Raises `Fenced` and `HeadMoved` as `write` does.
+        """
+        if self._last is None or self._last[0].number != span.number:
+            raise AssertionError("only the last span can be kept")
+        at, text = self._span_key(span.number), span.dump()
+        asked_at = self.client.clock.monotonic()
+        put = Put(at, text)
+        requirements: list[Requirement] = [
+            self._open_stands,
+            Equals(self._row_key, self._text),
+            Equals(at, self._last[1]),
+            *parks.requirements,
+        ]
+        try:
+            self.client.commit(
+                requirements, [put, *parks.updates], landed=lambda: self.client.stands([put])
+            )
+        except Conflict:
+            raise self._why(parks) from None
+        self.asked_at, self._last = asked_at, (span, text)
+
+    def check(self) -> None:
+        """Renew the lease. Raises `Fenced` if this attempt does not have the partition any more."""
+        asked_at = self.client.clock.monotonic()
+        rows = self.client.read(self._open_key, self._row_key)
+        if rows.get(self._open_key) != self.opening.text:
+            raise self._fenced("the driver opened another minibatch")
+        if rows.get(self._row_key) != self._text:
+            raise self._fenced("another attempt has it")
+        self.asked_at = asked_at
+
+    @property
+    def next_span(self) -> int:
+        """The number of the next span."""
+        return 0 if self._last is None else self._last[0].number + 1
+
+    def _merge(self) -> tuple[tuple[SpanRow, str], list[Update]] | None:
+        """Merge settled neighbours into one row, up to a size; return the last row and the
+        updates.
+        """
+        if len(self._settled) < MERGE_EVERY:
+            return None
+        runs: list[list[tuple[SpanRow, str]]] = []
+        size = MERGED_BYTES_MAX
+        for item in self._settled:
+            size += len(item[1].encode())
+            if size > MERGED_BYTES_MAX:
+                runs.append([])
+                size = len(item[1].encode())
+            runs[-1].append(item)
+        updates: list[Update] = []
+        last = self._settled[-1]
+        for run in runs:
+            last = _as_one(run)
+            if len(run) > 1:
+                updates.append(Put(self._span_key(last[0].number), last[1]))
+                updates.extend(Delete(self._span_key(span.number)) for span, _ in run[1:])
+        return last, updates
+
+    # -- what went wrong
+
+    def _why(self, parks: Parks) -> Fenced | HeadMoved:
+        """Return `Fenced` if the partition was lost, `HeadMoved` if only a head changed."""
+        rows = self.client.read(self._open_key, self._row_key)
+        if rows.get(self._open_key) != self.opening.text:
+            return self._gone_on()
+        if rows.get(self._row_key) != self._text:
+            return self._fenced("another attempt has it")
+        if parks.requirements:
+            return HeadMoved()
+        return self._fenced("another attempt wrote its spans")
+
+    def _gone_on(self) -> Fenced:
+        """Raises `ConfigurationError` if the ledger does not know the pipeline at all."""
+        require_known(self.client)
+        return self._fenced("the driver opened another minibatch")
+
+    def _fenced(self, why: str) -> Fenced:
+        return Fenced(
+            f"pipeline {self.client.pipeline!r}, sink {self.sink!r}, minibatch "
+            f"{self.opening.row.minibatch}, partition {self.partition}: attempt {self.who.attempt} "
+            f"stops, because {why}. No action needed: the newer attempt delivers the rest"
+        )
+
+    def _refuse_growth(self) -> None:
+        """Refuse a partition that a complete minibatch did not have."""
+        if self.client.read_one(self._row_key) is None:
+            raise Diverged(
+                f"pipeline {self.client.pipeline!r}, sink {self.sink!r}, minibatch "
+                f"{self.opening.row.minibatch}: it was complete without partition "
+                f"{self.partition}, and a replay has events in it. The query does not return the "
+                "same rows for the same input; nothing was sent. Check the query, then run "
+                f"`semel resolve {self.client.pipeline}/{self.opening.row.minibatch} "
+                "as-recorded|as-replayed --reason ...`"
+            )
+
+    @property
+    def _is_newest(self) -> bool:
+        """Whether no minibatch after this one had events of the partition: what a replay gives
+        beyond the end of this one would be theirs.
+        """
+        known = self.opening.sequence(self.sink, self.partition)
+        return all(serial <= self.opening.row.serial for serial, _ in known.before)
+
+    def _refuse_two_tasks(self, found: PartitionRow) -> None:
+        """Refuse a partition whose rows are in two tasks of one run: each would deliver a part of
+        it under one order.
+        """
+        if found.attempt.run == self.who.attempt.run and found.task != self.who.task:
+            raise ConfigurationError(
+                f"pipeline {self.client.pipeline!r}, sink {self.sink!r}, partition "
+                f"{self.partition}: its rows are in two tasks of Spark ({found.task} and "
+                f"{self.who.task}). Remove `minPartitions`, `maxRecordsPerPartition` and "
+                "`repartition` between the source and semel.deliver"
+            )
+
+    # -- keys
+
+    @property
+    def _parts(self) -> tuple[str | int, ...]:
+        minibatch = self.opening.row.minibatch
+        return (
+            self.client.pipeline,
+            self.sink,
+            minibatch.generation,
+            minibatch.batch,
+            self.partition,
+        )
+
+    @property
+    def _open_key(self) -> Key:
+        return make_key(OPEN_TABLE, self.client.pipeline)
+
+    @property
+    def _open_stands(self) -> Equals:
+        return Equals(self._open_key, self.opening.text)
+
+    @property
+    def _row_key(self) -> Key:
+        return make_key(STREAMS_TABLE, *self._parts)
+
+    def _span_key(self, number: int) -> Key:
+        return make_key(EVENTS_TABLE, *self._parts, number)
+
+
+def _begins(span: SpanRow | None) -> list[Any] | None:
+    """Return the sort key of the first event of a span, with position identity: its least id."""
+    if span is None or not span.ids or not span.ids[0]:
+        return None
+    least: Any = min(cast("Any", ids).min() for _, ids in span.ids[0].items())
+    return list(least) if isinstance(least, tuple) else [least]
+
+
+def _as_one(run: list[tuple[SpanRow, str]]) -> tuple[SpanRow, str]:
+    """Merge neighbours into one span under the number of the first; it names the same events."""
+    head, last = run[0][0], run[-1][0]
+    if head is last:
+        return run[0]
+    one = replace(
+        head,
+        chunks=((head.start, last.stop),),
+        ids=(EntityIds.union(ids for span, _ in run for ids in span.ids),),
+        handled=EntityIds.union(span.handled for span, _ in run),
+        running=last.running,
+        attempt=last.attempt,
+        at=last.at,
+        osn=(head.osn[0], last.osn[1]),
+    )
+    return one, one.dump()

