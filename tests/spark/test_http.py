@@ -149,11 +149,11 @@ def test_a_service_is_restarted_half_way_and_the_query_goes_on(
     asked = {"url": f"{plain}/asked", "probe": f"{plain}/requests/{{semel.key}}", **fast}
     settings = services.settings(max_files=4, sink_settings={"asked": asked})
     run = bed.start(settings, script="support.spark.http_job")
-    wait_for(lambda: len(services.seen("/keyed")) > 20, run)
+    wait_for(lambda: len(services.seen("/keyed")) > 20, run, 180)
     services.absorbing.stop()
     time.sleep(1.0)
     services.absorbing.start()
-    wait_for(lambda: len(services.seen("/asked")) > 20, run, 120)
+    wait_for(lambda: len(services.seen("/asked")) > 20, run, 180)
     services.counting.stop()
     time.sleep(1.0)
     services.counting.start()
