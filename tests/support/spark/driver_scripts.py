@@ -26,7 +26,7 @@ from support.spark.settings import Settings
 from support.spark.version_needs import require
 
 TESTS = Path(__file__).parents[2]
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 
 Name = tuple[str, EventID]
 
