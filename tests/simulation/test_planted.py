@@ -592,7 +592,7 @@ BUGS = [
     ),
     Bug(
         "parked events are sent in any order",
-        partial(replaced, resend, "next_of", last_come_first_sent),
+        partial(replaced, resend, "next_parked", last_come_first_sent),
         every_crash(HOLD),
     ),
     Bug(
