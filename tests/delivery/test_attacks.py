@@ -26,6 +26,7 @@ from semel.ledger.verbs.pruning import Pruning
 from semel.ledger.verbs.rescale import rescale_pipeline
 from semel.protocol import OnDoubt, OnReject, ParkedState
 from semel.sinks import Receipt, Retry, Target
+from semel.verify.models import SeenKeys
 from support.destinations import (
     Absorber,
     AbsorberLine,
@@ -232,7 +233,7 @@ def test_a_resend_whose_answer_was_lost_is_not_forgotten_when_another_is_sent() 
 
 def test_a_resend_whose_answers_were_lost_is_in_doubt_when_its_key_is_forgotten() -> None:
     world = world_of(
-        Absorber(remembers_s=3_600.0),
+        Absorber(keys=SeenKeys(3_600.0)),
         remembers_s=3_600.0,
         chunk_rows=1,
         retry=Retry(0.1, 1.0, 5.0),
@@ -601,7 +602,7 @@ def test_the_policy_resend_does_not_lose_what_was_in_doubt_beside_a_later_one() 
 def test_a_span_that_was_recorded_anew_is_as_old_as_what_was_sent_from_it() -> None:
     world = World()
     world.add(
-        Absorbers(remembers_s=1_000.0),
+        Absorbers(keys=SeenKeys(1_000.0)),
         chunk_rows=2,
         remembers_s=1_000.0,
         retry=Retry(0.1, 1.0, 5.0),

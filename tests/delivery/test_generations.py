@@ -16,6 +16,7 @@ from semel.events import Identity
 from semel.ledger.keys import key_number, split_key
 from semel.protocol import OnDoubt, OnReject
 from support.destinations import (
+    Careless,
     Crash,
     Database,
     Post,
@@ -209,7 +210,7 @@ def test_a_zombie_of_the_older_generation_cannot_write_any_more(kind: str, ident
 
 
 def test_without_taking_over_the_destinations_row_the_zombie_would_repeat() -> None:
-    world = world_of(Database(careless=True), chunk_rows=1)
+    world = world_of(Database(progress=Careless()), chunk_rows=1)
     opening = world.open(0)
     world.out.plan(fine, after(lambda: read_again(world, f"{SECOND} {THIRD}")))
     with suppress(Fenced):  # it may learn so when it has done it

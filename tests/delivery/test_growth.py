@@ -100,11 +100,11 @@ def tidy(world: World) -> None:
     world.wire.forget()
     world.store.scans.clear()
     if isinstance(world.out, Absorber):
-        world.out.keys.clear()
+        world.out.keys.at.clear()
     if isinstance(world.out, Database):
         world.out.history.clear()
     for log in getattr(world.out, "logs", {}).values():
-        del log[:-1]
+        del log.records[:-1]
     if world.out.refuses or world.heads():
         for name, state in (each.split() for each in world.parked()):
             if state in ("held", "rejected"):

@@ -45,14 +45,14 @@ IDENTITIES = [GIVEN, INCREASING, POSITION, COUNTER]
 
 def forget(world: World) -> None:
     """The destination comes up with nothing."""
-    kept = world.out.rows if isinstance(world.out, Database) else world.out.logs
+    kept = world.out.progress.rows if isinstance(world.out, Database) else world.out.logs
     kept.clear()
 
 
 def copied(world: World) -> Callable[[], None]:
     """Take a copy of the destination; give what restores it."""
     out = world.out
-    name = "rows" if isinstance(out, Database) else "logs"
+    name = "progress" if isinstance(out, Database) else "logs"
     kept: dict[Any, Any] = copy.deepcopy(getattr(out, name))
     return lambda: setattr(out, name, copy.deepcopy(kept))
 

@@ -6,6 +6,7 @@ import pytest
 
 from semel.errors import Diverged
 from semel.events import Identity
+from semel.verify.models import SeenKeys
 from support.destinations import Absorber, Crash, Logs, Post, crash, crash_after, fine, lost
 from support.pipeline import (
     COUNTER,
@@ -171,7 +172,7 @@ def test_an_event_that_was_acknowledged_and_is_gone_is_diverged_not_made_up() ->
     with pytest.raises(Crash):
         world.task(opening, "d4 e5")
     for log in world.out.logs.values():
-        del log[1:]  # C < L
+        del log.records[1:]  # C < L
     with pytest.raises(Diverged, match="acknowledged"):
         world.task(opening, "d4 e5")
 
@@ -210,7 +211,7 @@ REMEMBERS = 3_600.0
 def left_open(for_s: float) -> World:
     """One span is settled, the next is open, and nobody comes for a while."""
     world = world_of(
-        Absorber(remembers_s=REMEMBERS),
+        Absorber(keys=SeenKeys(REMEMBERS)),
         chunk_rows=1,
         span_chunks=2,
         remembers_s=REMEMBERS,

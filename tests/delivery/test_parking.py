@@ -12,7 +12,7 @@ from semel.events import Chunk, Identity
 from semel.ledger.store.commit import Delete
 from semel.protocol import OnDoubt, OnReject
 from semel.sinks import Retry
-from support.destinations import Couriers, Crash, Database, Post, away, fine, lost
+from support.destinations import Couriers, Crash, Database, ForgetsRejected, Post, away, fine, lost
 from support.pipeline import (
     EXACT,
     GIVEN,
@@ -209,7 +209,7 @@ def test_a_new_attempt_parks_what_the_progress_row_says_was_rejected() -> None:
 
 def test_without_the_rejected_positions_in_the_row_the_event_would_be_lost() -> None:
     def make() -> World:
-        world = world_of(Database(one_script=True, keeps_rejected=False), chunk_rows=3)
+        world = world_of(Database(progress=ForgetsRejected(), one_script=True), chunk_rows=3)
         world.out.refuses.add("b2")
         return world
 

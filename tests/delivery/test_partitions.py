@@ -227,7 +227,7 @@ def test_without_the_recorded_cut_a_key_of_a_chunk_would_not_absorb() -> None:
     world.out.plan(crash_after)
     with pytest.raises(Crash):
         world.task(opening, INPUT)
-    [key] = world.out.keys
+    [key] = world.out.keys.at
     assert key.endswith("/0-3")
     world.store.memory._tables["events"].clear()  # as if nothing had been recorded
     world.sinks[0] = world.out.sink(chunk_rows=2, span_chunks=2, keyed_by_event=False)

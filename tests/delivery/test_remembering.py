@@ -12,6 +12,7 @@ from semel.delivery.parking.resend import Resending
 from semel.errors import NotDelivered, OutcomeUnknown, SemelError
 from semel.protocol import OnDoubt, OnReject
 from semel.sinks import Retry
+from semel.verify.models import SeenKeys
 from support.destinations import Absorber, Crash, Reply, away, crash_after, fine, lost
 from support.pipeline import World, world_of
 
@@ -19,7 +20,7 @@ REMEMBERS_S = 120.0  # as NATS JetStream has it by default; SQS has five minutes
 
 
 def short_memory(**settings: Any) -> World:
-    absorber = Absorber(remembers_s=REMEMBERS_S)
+    absorber = Absorber(keys=SeenKeys(REMEMBERS_S))
     return world_of(absorber, remembers_s=REMEMBERS_S, chunk_rows=1, **settings)
 
 

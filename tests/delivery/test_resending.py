@@ -15,6 +15,7 @@ from semel.ledger.client import LedgerClient
 from semel.ledger.verbs.parked import Heads, read_heads
 from semel.protocol import OnDoubt, OnReject
 from semel.sinks import Retry
+from semel.verify.models import SeenKeys
 from support.destinations import (
     Absorber,
     Crash,
@@ -239,7 +240,10 @@ def test_a_doubt_of_one_entity_is_not_forgotten_when_another_entity_is_drained()
 def test_a_sender_whose_key_is_not_remembered_any_more_leaves_a_doubt() -> None:
     world = World()
     world.add(
-        Absorber(remembers_s=3_600.0), on_reject=OnReject.BLOCK, remembers_s=3_600.0, chunk_rows=1
+        Absorber(keys=SeenKeys(3_600.0)),
+        on_reject=OnReject.BLOCK,
+        remembers_s=3_600.0,
+        chunk_rows=1,
     )
     world.start()
     world.out.refuses.add("a1")

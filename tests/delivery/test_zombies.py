@@ -11,7 +11,7 @@ import pytest
 from semel.errors import Fenced
 from semel.events import Attempt
 from semel.protocol import OnDoubt
-from support.destinations import Crash, Database, Logs, after, before, crash_after, fine
+from support.destinations import Careless, Crash, Database, Logs, after, before, crash_after, fine
 from support.pipeline import (
     COUNTER,
     EXACT,
@@ -59,7 +59,7 @@ def test_a_zombie_is_refused_by_the_destination_and_nothing_is_there_twice(
 
 
 def test_without_its_attempt_in_the_row_the_zombie_would_repeat() -> None:
-    world = world_of(Database(careless=True), chunk_rows=1)
+    world = world_of(Database(progress=Careless()), chunk_rows=1)
     opening = world.open(0)
     world.out.plan(after(lambda: world.task(opening, INPUT, number=20)))
     with suppress(Fenced):  # it may learn so when it has done it

@@ -115,7 +115,6 @@ def test_a_minibatch_costs_two_commits_by_the_driver_and_one_per_partition(
         assert len(world.store.asked) == 1
         reports = []
         for partition in range(5):
-            witness.into.progress = witness.into.epoch = None
             rows = messages(batch * 10, 10, partition=partition)
             reports += driver.deliver(opening, f"t/{partition}", [rows])
         assert len(world.store.asked) == 1 + 5

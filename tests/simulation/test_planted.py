@@ -342,7 +342,7 @@ def progress_apart(self: stateful_destinations.DatabaseSession, chunk: Any, prog
 
     def tell() -> None:
         place = (target.pipeline, target.sink, target.partition)
-        self.destination.progress[place] = progress
+        self.destination.progress.rows[place] = progress
 
     self.send(("commit", len(chunk), "events"), effects)
     self.send(("commit the progress row",), tell)

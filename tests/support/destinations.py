@@ -7,16 +7,25 @@ script is at its end, all goes well. A crash is no `Exception`: nothing in produ
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from semel.errors import DeliveryError, Fenced, NotDelivered, OutcomeUnknown, Rejected
-from semel.events import Attempt, Chunk, EntityIds, Event, IdSet, Minibatch
+from semel.errors import DeliveryError, NotDelivered, OutcomeUnknown, Rejected
+from semel.events import Attempt, Chunk, EntityIds, Event, Minibatch
 from semel.events.event import EventID
 from semel.protocol import Capability
 from semel.sinks import DELIVERED, Function, Progress, Receipt, Sink, Tail, Target
+from semel.verify.models import (
+    OverwrittenPlaces,
+    Place,
+    ProgressTable,
+    SeenKeys,
+    SequencedLog,
+    log_records,
+    place_of,
+)
 
 Reply = Callable[[Callable[[], Any]], Any]
 
@@ -281,15 +290,10 @@ class CouriersLine(Line):
 class Absorber(Destination):
     """Absorbs what carries a key it has seen, for as long as it remembers."""
 
-    remembers_s: float = 86_400.0
-    keys: dict[str, float] = field(default_factory=dict)
+    keys: SeenKeys = field(default_factory=SeenKeys)
 
     def fresh(self, key: str) -> bool:
-        at = self.keys.get(key)
-        if at is not None and self.now() - at <= self.remembers_s:
-            return False
-        self.keys[key] = self.now()
-        return True
+        return self.keys.fresh(key, self.now())
 
     def sink(self, name: str = "out", **settings: Any) -> RepeatableSink:
         return RepeatableSink(name=name, destination=self, **settings)
@@ -371,21 +375,16 @@ class RegisterLine(Line):
 
 # -- TRANSACTIONAL
 
-Place = tuple[str, str, str]
-
 
 @dataclass(eq=False)
 class Database(Destination):
     """Commits effects together with a progress row.
 
     `one_script` applies the good events of a chunk and keeps the positions of the bad ones.
-    `careless` does not look at the attempt in the row: a planted fault.
     """
 
-    rows: dict[Place, Progress] = field(default_factory=dict)
+    progress: ProgressTable = field(default_factory=ProgressTable)
     one_script: bool = False
-    keeps_rejected: bool = True
-    careless: bool = False
     history: list[Progress] = field(default_factory=list)
 
     def sink(self, name: str = "out", **settings: Any) -> TransactionalSink:
@@ -402,40 +401,44 @@ class TransactionalSink(WitnessSink):
         return DatabaseLine(self.destination, target)
 
 
-def _place(target: Target) -> Place:
-    return target.pipeline, target.sink, target.partition
+class Careless(ProgressTable):
+    """Does not look at the attempt in the row: a planted fault."""
+
+    def require_next(self, target: Target, progress: Progress) -> Progress | None:
+        stood = self.rows.get(place_of(target))
+        progress.require_kept(stood, "the row")
+        return stood
+
+    def fence(self, stood: Progress | None, target: Target) -> None:
+        return
+
+
+class ForgetsRejected(ProgressTable):
+    """Does not keep which events it refused: a planted fault."""
+
+    def move(
+        self, target: Target, chunk: Chunk, progress: Progress, refused: Mapping[int, object]
+    ) -> None:
+        super().move(target, chunk, progress, {})
 
 
 class DatabaseLine(Line):
     def take_over(self) -> Progress | None:
-        taken: Progress | None = self.destination.ask("take over the row", self._take)
+        table: ProgressTable = self.destination.progress
+        taken: Progress | None = self.destination.ask(
+            "take over the row", lambda: table.take_over(self.target)
+        )
         return taken
 
-    def _take(self) -> Progress | None:
-        rows, target = self.destination.rows, self.target
-        stood: Progress | None = rows.get(_place(target))
-        self._refuse(stood)
-        row = stood or Progress(target.minibatch, target.attempt)
-        rows[_place(target)] = row.taken_by(target.minibatch, target.attempt)
-        return stood
-
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
+        table: ProgressTable = self.destination.progress
+
         def act() -> Receipt:
-            stood = self.destination.rows.get(_place(self.target))
-            self._refuse(stood, progress)
-            progress.require_kept(stood, "the row")
+            table.require_next(self.target, progress)
             refused = self.destination.refused(chunk)
             if refused and not self.destination.one_script:
                 raise Rejected("one of them is refused")
-            positions = chunk.rows.positions.tolist()
-            kept = {positions[place]: str(why) for place, why in refused.items()}
-            same = stood is not None and stood.minibatch == progress.minibatch
-            ids = stood.ids | progress.ids if stood is not None and same else progress.ids
-            who = {positions[at]: (chunk.rows.scope(at), chunk.rows.id(at)) for at in refused}
-            row = replace(progress, ids=ids)
-            if self.destination.keeps_rejected:
-                row = replace(row, rejected=kept, rejected_events=who)
-            self.destination.rows[_place(self.target)] = row
+            table.move(self.target, chunk, progress, refused)
             self.destination.history.append(progress)
             for place, event in enumerate(chunk.events()):
                 if place not in refused:
@@ -445,34 +448,15 @@ class DatabaseLine(Line):
         receipt: Receipt = self.destination.send(names_in(chunk), act)
         return receipt
 
-    def _refuse(self, stood: Progress | None, progress: Progress | None = None) -> None:
-        if stood is None or self.destination.careless:
-            return
-        same = progress is not None and stood.minibatch == progress.minibatch
-        if same and progress is not None and stood.done > progress.start:
-            raise Fenced(f"the row stands at {stood.done} already")
-        if stood.attempt > self.target.attempt or stood.minibatch > self.target.minibatch:
-            raise Fenced(f"the row names attempt {stood.attempt}")
-
 
 # -- SEQUENCED
-
-
-@dataclass(frozen=True)
-class Entry:
-    effect: Effect
-    minibatch: Minibatch
-    sort_key: list[Any]
-    stamp: Progress | None
-    resend: int
 
 
 @dataclass(eq=False)
 class Logs(Destination):
     """A log for each partition; with `opener_wins` opening a session takes the epoch (Kafka)."""
 
-    logs: dict[Place, list[Entry]] = field(default_factory=dict)
-    epochs: dict[Place, Any] = field(default_factory=dict)
+    logs: dict[Place, SequencedLog] = field(default_factory=dict)
     whole_chunks: bool = False
 
     def sink(self, name: str = "out", **settings: Any) -> SequencedSink:
@@ -494,37 +478,23 @@ class SequencedSink(WitnessSink):
 @dataclass(eq=False)
 class LogLine(Line):
     opener_wins: bool = False
-    epoch: Any = None
+    opening: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.opener_wins:
-            self.epoch = self.destination.opened
-            self.destination.epochs[_place(self.target)] = self.epoch
+            self.opening = self.log.epoch = self.destination.opened
 
     @property
-    def log(self) -> list[Entry]:
-        log: list[Entry] = self.destination.logs.setdefault(_place(self.target), [])
+    def log(self) -> SequencedLog:
+        log: SequencedLog = self.destination.logs.setdefault(place_of(self.target), SequencedLog())
         return log
 
     def take_over(self) -> Tail:
-        tail: Tail = self.destination.ask("take the epoch", self._take)
-        return tail
-
-    def _take(self) -> Tail:
-        if not self.opener_wins:
-            self._refuse()
-            self.destination.epochs[_place(self.target)] = self.target.attempt
-        live = [entry for entry in self.log if not entry.resend]
-        last = max(live, key=lambda entry: entry.effect.osn, default=None)
-        stamps = [entry.stamp for entry in live if entry.stamp is not None]
-        return Tail(
-            osn=last.effect.osn if last else 0,
-            minibatch=last.minibatch if last else None,
-            sort_key=last.sort_key if last else None,
-            stamp=stamps[-1] if stamps else None,
-            resent=max((entry.resend for entry in self.log), default=0),
+        tail: Tail = self.destination.ask(
+            "take the epoch", lambda: self.log.take_over(self.target, self.opening)
         )
+        return tail
 
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
         return self._append(chunk, progress, 0)
@@ -533,35 +503,19 @@ class LogLine(Line):
         return self._append(chunk, None, number)
 
     def delivered_ids(self, minibatch: Minibatch) -> EntityIds:
-        found: dict[str, list[EventID]] = {}
-        for entry in self.log:
-            if entry.minibatch == minibatch:
-                found.setdefault(entry.effect.entity, []).append(entry.effect.event)
-        return EntityIds.of({entity: IdSet.of(ids) for entity, ids in found.items()})
+        return self.log.delivered_ids(minibatch)
 
     def _append(self, chunk: Chunk, progress: Progress | None, resend: int) -> Receipt:
         if self.destination.refused(chunk):
             self.destination.calls.append(names_in(chunk))
             raise Rejected("one of them is refused")
         events = list(chunk.events())
+        records = log_records(chunk, self.target, progress, resend)
 
         def put(places: range) -> Receipt:
-            self._refuse()
-            tail = max((entry.effect.osn for entry in self.log if not entry.resend), default=0)
-            if not resend and events[places[0]].osn <= tail:
-                raise Fenced(f"the log stands at {tail} already")
+            self.log.append(records[places.start : places.stop], self.target, self.opening)
             for place in places:
                 self.destination.accept(events[place], self.target.attempt)
-                stamp = progress if place == len(events) - 1 else None
-                self.log.append(
-                    Entry(
-                        self.destination.effects[-1],
-                        self.target.minibatch,
-                        chunk.rows.sort_key(place),
-                        stamp,
-                        resend,
-                    )
-                )
             return DELIVERED
 
         if self.destination.whole_chunks:
@@ -572,13 +526,6 @@ class LogLine(Line):
             self.destination.send([name_of(event.value)], lambda at=at: put(at))
         return DELIVERED
 
-    def _refuse(self) -> None:
-        epoch = self.destination.epochs.get(_place(self.target))
-        mine = self.epoch if self.opener_wins else self.target.attempt
-        replaced = epoch != mine if self.opener_wins else epoch is not None and epoch > mine
-        if replaced:
-            raise Fenced(f"the log's epoch is {epoch}")
-
 
 # -- a place that is overwritten
 
@@ -587,9 +534,11 @@ class LogLine(Line):
 class Folder(Destination):
     """Part files: what was last put at a place is all that stands there."""
 
-    places: dict[str, list[str]] = field(default_factory=dict)
-    writers: dict[str, Attempt] = field(default_factory=dict)
-    aside: list[list[str]] = field(default_factory=list)
+    parts: OverwrittenPlaces[list[str]] = field(default_factory=OverwrittenPlaces)
+
+    @property
+    def places(self) -> dict[str, list[str]]:
+        return self.parts.contents
 
     def sink(self, name: str = "out", **settings: Any) -> FolderSink:
         return FolderSink(name=name, destination=self, **settings)
@@ -620,10 +569,6 @@ class FolderLine(Line):
 
     def finish(self) -> None:
         def put() -> None:
-            writer = self.destination.writers.get(self.place)
-            if writer is not None and writer > self.target.attempt:
-                raise Fenced(f"attempt {writer} wrote this place")
-            self.destination.writers[self.place] = self.target.attempt
-            self.destination.places[self.place] = list(self.written)
+            self.destination.parts.put(self.place, self.target.attempt, list(self.written))
 
         self.destination.send(["(finish)"], put)

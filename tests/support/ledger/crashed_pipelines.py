@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from semel.events import Identity, Minibatch
+from semel.events import EventID, Identity, Minibatch
 from semel.ledger.store.commit import Key, Put, Store
 from semel.sinks import Progress
+from semel.verify.models import LogRecord, SeenKeys, SequencedLog
 from support.destinations import (
     Absorber,
     Crash,
     Database,
     Destination,
     Effect,
-    Entry,
     Logs,
     Post,
     Register,
@@ -160,11 +160,15 @@ def _state(destination: Destination, recent: set[str]) -> dict[str, Any]:
             state["arrived"] = sorted(destination.arrived)
         case Database():
             state["rows"] = [
-                [list(place), row.to_json()] for place, row in destination.rows.items()
+                [list(place), row.to_json()] for place, row in destination.progress.rows.items()
             ]
         case Logs():
+            numbers = {(each.osn, each.entity, each.event): at for at, each in enumerate(effects)}
             state["logs"] = [
-                [list(place), [_entry(each, effects) for each in log if each.effect in effects]]
+                [
+                    list(place),
+                    [_record(each, numbers) for each in log.records if _named(each) in numbers],
+                ]
                 for place, log in destination.logs.items()
             ]
     return state
@@ -174,16 +178,16 @@ def _restore(destination: Destination, state: dict[str, Any]) -> None:
     destination.effects = [_effect_of(each) for each in state["effects"]]
     match destination:
         case Absorber():
-            destination.keys = dict.fromkeys(state["keys"], state["now"])
+            destination.keys = SeenKeys(at=dict.fromkeys(state["keys"], state["now"]))
         case Register():
             destination.arrived = set(state["arrived"])
         case Database():
-            destination.rows = {
+            destination.progress.rows = {
                 tuple(place): Progress.from_json(row) for place, row in state["rows"]
             }
         case Logs():
             destination.logs = {
-                tuple(place): [_entry_of(each, destination) for each in log]
+                tuple(place): SequencedLog([_record_of(each, destination) for each in log])
                 for place, log in state["logs"]
             }
 
@@ -197,16 +201,29 @@ def _effect_of(kept: list[Any]) -> Effect:
     return Effect(name, entity, event, osn, key="", value={}, at=0.0)
 
 
-def _entry(entry: Entry, effects: list[Effect]) -> list[Any]:
-    stamp = None if entry.stamp is None else entry.stamp.to_json()
-    at = effects.index(entry.effect)
-    return [at, list(asdict(entry.minibatch).values()), entry.sort_key, stamp, entry.resend]
+def _named(record: LogRecord) -> tuple[int, str, EventID]:
+    return record.osn, record.entity, record.event
 
 
-def _entry_of(kept: list[Any], logs: Logs) -> Entry:
+def _record(record: LogRecord, numbers: Mapping[tuple[int, str, EventID], int]) -> list[Any]:
+    stamp = None if record.stamp is None else record.stamp.to_json()
+    minibatch = list(asdict(record.minibatch).values())
+    return [numbers[_named(record)], minibatch, record.sort_key, stamp, record.resend]
+
+
+def _record_of(kept: list[Any], logs: Logs) -> LogRecord:
     at, minibatch, sort_key, stamp, resend = kept
+    effect = logs.effects[at]
     progress = None if stamp is None else Progress.from_json(stamp)
-    return Entry(logs.effects[at], Minibatch(*minibatch), sort_key, progress, resend)
+    return LogRecord(
+        effect.osn,
+        effect.entity,
+        effect.event,
+        Minibatch(*minibatch),
+        sort_key,
+        progress,
+        resend,
+    )
 
 
 def main() -> None:

@@ -1,4 +1,7 @@
-"""Destinations in memory, one for each capability, that remember everything they were given."""
+"""Destinations in memory that take whole columns: for tests that count calls over many events.
+
+What each capability means stands in `semel.verify.models`.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from semel.errors import Fenced, OutcomeUnknown
-from semel.events import Attempt, Chunk, EntityIds, Minibatch
+from semel.errors import OutcomeUnknown
+from semel.events import Chunk, EntityIds, Minibatch
 from semel.protocol import Capability
 from semel.sinks import DELIVERED, AnySession, Progress, Receipt, Sink, Tail, Target
+from semel.verify.models import LogRecord, Place, ProgressTable, SequencedLog, place_of
 
 
 class Killed(BaseException):
@@ -26,8 +30,8 @@ class Destination:
     ids: list[object] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
-    progress: Progress | None = None
-    epoch: Attempt | None = None
+    progress: ProgressTable = field(default_factory=ProgressTable)
+    logs: dict[Place, SequencedLog] = field(default_factory=dict)
     keeps_ids: bool = True
     before: Callable[[Chunk], None] | None = None
     after: Callable[[Chunk], None] | None = None
@@ -88,19 +92,11 @@ class Desk:
 
     def take_over(self) -> Progress | None:
         self.into.calls.append("take over")
-        stood = self.into.progress
-        if stood is not None and stood.attempt > self.target.attempt:
-            raise Fenced("a later attempt is named by the row")
-        fresh = Progress(self.target.minibatch, self.target.attempt)
-        self.into.progress = (stood or fresh).taken_by(self.target.minibatch, self.target.attempt)
-        return stood
+        return self.into.progress.take_over(self.target)
 
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
         def effect() -> None:
-            stood = self.into.progress
-            if stood is not None and stood.attempt > progress.attempt:
-                raise Fenced("a later attempt is named by the row")
-            self.into.progress = progress
+            self.into.progress.move(self.target, chunk, progress, {})
             self.into.take(chunk)
 
         return self.into.around(chunk, effect)
@@ -118,20 +114,15 @@ class Log:
 
     def take_over(self) -> Tail:
         self.into.calls.append("take over")
-        if self.into.epoch is not None and self.into.epoch > self.target.attempt:
-            raise Fenced("a later attempt holds the log")
-        self.into.epoch = self.target.attempt
-        stamp = self.into.progress
-        last = self.into.arrived[-1] if self.into.osns else 0
-        if stamp is None:
-            return Tail(last)
-        return Tail(last, stamp.minibatch, stamp.sort_key, stamp)
+        return self.log.take_over(self.target, None)
+
+    @property
+    def log(self) -> SequencedLog:
+        return self.into.logs.setdefault(place_of(self.target), SequencedLog())
 
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
         def effect() -> None:
-            if self.into.epoch is not None and self.into.epoch > self.target.attempt:
-                raise Fenced("a later attempt holds the log")
-            self.into.progress = progress
+            self.log.append([last_record(chunk, self.target, progress)], self.target)
             self.into.take(chunk)
 
         return self.into.around(chunk, effect)
@@ -144,6 +135,15 @@ class Log:
 
     def close(self) -> None:
         return
+
+
+def last_record(chunk: Chunk, target: Target, progress: Progress) -> LogRecord:
+    """One record stands for a chunk: a million events are counted, not kept."""
+    at = len(chunk) - 1
+    rows, osn = chunk.rows, int(chunk.osns()[at])
+    return LogRecord(
+        osn, rows.scope(at), rows.id(at), target.minibatch, rows.sort_key(at), progress
+    )
 
 
 @dataclass

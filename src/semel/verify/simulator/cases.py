@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.protocol import Capability, OnDoubt, OnReject
 from semel.sinks import Retry
+from semel.verify.models import SeenKeys
 from semel.verify.simulator.destinations import (
     NUMBER,
     AbsorbingDestination,
@@ -90,7 +91,7 @@ class Case:
             case Variant.SEQUENCED | Variant.LAST_OPENER:
                 return Logs(hub, DEADLINE_S)
             case Variant.REPEATABLE | Variant.REPEATABLE_CHUNKS:
-                return AbsorbingDestination(hub, DEADLINE_S, remembers_s=self.remembers_s)
+                return AbsorbingDestination(hub, DEADLINE_S, keys=SeenKeys(self.remembers_s))
             case Variant.PLACES:
                 return Places(hub, DEADLINE_S)
             case Variant.PROBING:

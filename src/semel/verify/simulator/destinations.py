@@ -21,6 +21,7 @@ from semel.errors import (
 )
 from semel.protocol import Capability
 from semel.sinks import DELIVERED, Receipt, Sink
+from semel.verify.models import SeenKeys
 from semel.verify.simulator.faults import FaultyWire, Kind
 from semel.verify.simulator.scheduler import Crashed
 
@@ -300,16 +301,11 @@ class BatchSession(WitnessSession):
 class AbsorbingDestination(Destination):
     """Absorbs calls with a key that it has seen, for as long as it remembers keys."""
 
-    remembers_s: float = 86_400.0
-    keys: dict[str, float] = field(default_factory=dict)
+    keys: SeenKeys = field(default_factory=SeenKeys)
 
     def fresh(self, key: str) -> bool:
         """Whether a key is new; remember it."""
-        at = self.keys.get(key)
-        if at is not None and self.hub.now - at <= self.remembers_s:
-            return False
-        self.keys[key] = self.hub.now
-        return True
+        return self.keys.fresh(key, self.hub.now)
 
 
 @dataclass(frozen=True, kw_only=True)
