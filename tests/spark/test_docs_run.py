@@ -225,9 +225,13 @@ def test_a_stop_leaves_behind_what_start_says(
     wait_for(lambda: booked.exists() and len(booked.read_text().splitlines()) > 2)
     reader.names["query"].stop()
     url = "sqlite:///charges.db"
-    _, out, _ = command(capsys, "status", "--json", "--ledger", url)
-    [shown] = json.loads(out)
-    assert shown["state"] == "ended"
+
+    def state() -> object:
+        _, out, _ = command(capsys, "status", "--json", "--ledger", url)
+        [shown] = json.loads(out)
+        return shown["state"]
+
+    wait_for(lambda: state() == "ended")  # the end is recorded within a second of the stop
     with closing(open_store(url)) as store:
         streams = [PartitionRow.load(text) for _, text in store.scan("streams", "")]
         spans = [SpanRow.load(text) for _, text in store.scan("events", "")]
