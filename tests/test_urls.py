@@ -184,6 +184,9 @@ def test_a_hostile_url_is_refused_or_accepted_and_never_shown(name: str) -> None
 @example("postgresql://u:hush\n@h/d")
 @example("postgresql://u:hush")
 @example("postgres:hush")
+@example("postgresql://h/d?oauth_client_secret=hush")
+@example("postgresql://h/d?scram_client_key=hush")
+@example("postgresql://h/d?p%61ssword=hush")
 def test_what_is_redacted_has_no_password(url: str) -> None:
     if not url.startswith("sqlite:///"):
         assert_hidden(redact(url))

@@ -69,6 +69,15 @@ def test_a_remembered_id_that_is_met_does_not_end_the_caution_by_itself() -> Non
     assert world.out.seen == "a1 b2 a3 b4"
 
 
+def test_a_remembered_id_in_the_same_minibatch_does_not_end_the_caution_either() -> None:
+    world = forgotten()
+    lost(world)
+    for rows in ("a1 a3", "a3 b4 c5"):
+        with pytest.raises(HeldInDoubt, match=DOUBT):
+            world.minibatch(0, rows, "q2")
+    assert world.out.seen == "a1 b2 a3 b4"
+
+
 def test_what_a_generation_forgets_of_its_own_does_not_stop_it() -> None:
     world = world_like("transactional", GIVEN)
     world.minibatch(0, "a1 b2")

@@ -151,6 +151,30 @@ def test_a_resend_that_arrived_unheard_is_not_sent_again_after_many_senders(kind
     assert [seen.count(name) for name in ("a1", "b2", "a3")] == [1, 1, 1]
 
 
+@pytest.mark.parametrize("kind", ["repeatable", "repeatable by chunk", "probing"])
+def test_a_resend_that_arrived_and_is_never_answered_for_is_held_and_frees_the_slot(
+    kind: str,
+) -> None:
+    world = released(kind)
+    send, calls = world.out.send, []
+
+    def sending(names: list[str], act: Callable[[], Any]) -> Any:
+        if "a1" not in names:
+            return send(names, act)
+        calls.append(names)
+        if len(calls) == 1:
+            send(names, act)
+        raise NotDelivered("nobody is there") if len(calls) > 1 else TimeoutError("lost")
+
+    def silent(what: str, act: Callable[[], Any]) -> Any:
+        raise NotDelivered("nobody is there")
+
+    world.out.send, world.out.ask = sending, silent
+    go_on(world, IN_VAIN_MAX + 2)
+    assert states(world) == {"a1": "held", "b2": "delivered", "a3": "waiting"}
+    assert world.out.seen.split().count("a1") == 1
+
+
 @pytest.mark.parametrize("kind", SAID)
 def test_an_event_that_cannot_be_read_again_stops_nobody(kind: str) -> None:
     world = released(kind)

@@ -84,6 +84,7 @@ def test_the_task_raises_foreign_text_escaped_and_leaves_its_own_as_it_is() -> N
         Fenced(f"{SEARCHED} {'x' * 100_000}"),
         RuntimeError(f"{SEARCHED} {'x' * 100_000}"),
         RuntimeError("\n".join([SEARCHED, *["\tat org.apache.spark.Here"] * 5_000, "the reason"])),
+        RuntimeError("\n".join([SEARCHED, *["a line of the worker"] * 5_000, "the reason"])),
     ],
 )
 def test_what_leaves_the_drivers_part_is_short_and_not_searched(error: Exception) -> None:

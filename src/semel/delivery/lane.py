@@ -123,6 +123,7 @@ class Lane:
             self.assignment.partition,
             self.assignment.claimant(self.sink),
             may_grow=self.assignment.identity.may_grow,
+            absorbed_by=self.sink.absorbed_by,
         )
 
     # -- rows in, rows out

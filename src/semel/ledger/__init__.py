@@ -77,7 +77,7 @@ if TYPE_CHECKING:
         read_parked,
         resolve_parked,
     )
-    from semel.ledger.verbs.partitions import Claimant, PartitionClaim
+    from semel.ledger.verbs.partitions import Claimant, PartitionClaim, refuse_other_keys
     from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
     from semel.ledger.verbs.rescale import rescale_pipeline
     from semel.ledger.verbs.resends import SENT_AGAIN, WHOLE_SINK, Claimed, Resends, SlotRow
@@ -199,6 +199,7 @@ __all__ = [
     "read_row",
     "read_sequences",
     "read_unsure",
+    "refuse_other_keys",
     "register_start",
     "require_counts",
     "require_reached",
@@ -295,7 +296,7 @@ _HOMES = {
         "read_parked",
         "resolve_parked",
     ),
-    "semel.ledger.verbs.partitions": ("Claimant", "PartitionClaim"),
+    "semel.ledger.verbs.partitions": ("Claimant", "PartitionClaim", "refuse_other_keys"),
     "semel.ledger.verbs.pruning": ("REMEMBER_S", "Pruning"),
     "semel.ledger.verbs.rescale": ("rescale_pipeline",),
     "semel.ledger.verbs.resends": ("SENT_AGAIN", "WHOLE_SINK", "Claimed", "Resends", "SlotRow"),

@@ -170,6 +170,7 @@ class PartitionRow:
         placed: what the destination returned about the location, once complete; None if it has
         none. columns: the type of each column, in their order; None if there are too many.
         stage: the second stage that gets the placed events; None if there is none.
+        absorbed_by: `event`, `chunk` or `place`, at REPEATABLE; None elsewhere and in older rows.
     """
 
     partition: str
@@ -193,6 +194,7 @@ class PartitionRow:
     placed: dict[str, Any] | None = None
     columns: dict[str, str] | None = None
     stage: str | None = None
+    absorbed_by: str | None = None
 
     def dump(self) -> str:
         """Return the payload."""
@@ -219,6 +221,7 @@ class PartitionRow:
                 **({} if self.placed is None else {"placed": self.placed}),
                 **({} if self.columns is None else {"columns": list(self.columns.items())}),
                 **({} if self.stage is None else {"stage": self.stage}),
+                **({} if self.absorbed_by is None else {"absorbed_by": self.absorbed_by}),
             }
         )
 
@@ -252,6 +255,7 @@ class PartitionRow:
             placed=row.later("placed", row.object, None),
             columns=row.later("columns", row.text_pairs, None),
             stage=row.later("stage", row.text, None),
+            absorbed_by=row.later("absorbed_by", row.text, None),
         )
 
 
@@ -442,12 +446,8 @@ class HeadRow:
 
     def dump(self) -> str:
         """Return the payload."""
-        return payloads.dump(
-            {
-                name: getattr(self, name)
-                for name in ("entity", "scope", "version", "waiting", "origin")
-            }
-        )
+        names = ("entity", "scope", "version", "waiting", "origin")
+        return payloads.dump({name: getattr(self, name) for name in names})
 
     @classmethod
     def load(cls, text: str, at: Key | None = None) -> HeadRow:

@@ -160,6 +160,15 @@ class Sink(metaclass=Checked):
         return False
 
     @property
+    def absorbed_by(self) -> str | None:
+        """What the destination recognises a repeat by: the key of each event, that of each chunk,
+        or the place that is overwritten; None if it does not absorb repeats.
+        """
+        if self.capability is not Capability.REPEATABLE:
+            return None
+        return "place" if self.whole else "event" if self.keyed_by_event else "chunk"
+
+    @property
     def parked_at_once(self) -> int:
         """The most events that one ledger write may park: those of a chunk, or of a span if intents
         are recorded.

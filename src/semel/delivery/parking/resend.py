@@ -76,7 +76,8 @@ class Resending:
 
     def __post_init__(self) -> None:
         slot = WHOLE_SINK if self.partition is None else self.partition
-        self._resends = Resends(self.client, self.sink.name, self.process, slot)
+        way = self.sink.absorbed_by
+        self._resends = Resends(self.client, self.sink.name, self.process, slot, way)
         self._again = Again(self.client, self.sink, self.runtime, self._resends, self.session)
         self._unanswered: set[str] = set()
 

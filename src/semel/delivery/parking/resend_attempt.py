@@ -65,6 +65,9 @@ IN_VAIN_MAX = 3
 """How many senders of an event may not come to an end before it is only asked for."""
 
 _FORGOTTEN = OutcomeUnknown("it may have been sent longer ago than its key is remembered")
+_OTHER_KEY = OutcomeUnknown(
+    "it may have been sent under another key, because keyed_by_event of the sink was changed since"
+)
 _ABSENT = Unsendable(
     f"it did not arrive: {IN_VAIN_MAX} senders in a row got no answer, and the destination does "
     "not have it. See that it takes the event, then resend it"
@@ -87,6 +90,8 @@ class Again:
         known = self._unsent(claimed) if not taken_over else None
         if (taken_over or claimed.waited_in_doubt) and self._forgotten(claimed):
             known = _FORGOTTEN
+        if taken_over and claimed.absorbed_by not in (None, self.sink.absorbed_by):
+            known = _OTHER_KEY
         if known is not None:
             return known
         match self.sink.capability:

@@ -29,6 +29,7 @@ from semel.ledger import (
     read_heads,
     read_parked,
     read_row,
+    refuse_other_keys,
     require_reached,
     take_leftovers,
     unsure_of,
@@ -96,6 +97,8 @@ class Closing:
         #    more.
         by_name = {sink.name: sink for sink in self.sinks}
         found = take_leftovers(self.client, self.opening, by_name, self.process)
+        for leftover in found:
+            self._refuse_other_keys(leftover, by_name[leftover.sink])
         # 2. Wait for its calls in flight, if the destination does not fence: one of a crashed
         #    attempt that arrives after the question would be sent again.
         self._wait(found, by_name)
@@ -103,6 +106,16 @@ class Closing:
         for leftover in found:
             self._close(leftover, by_name[leftover.sink])
         return len(found)
+
+    def _refuse_other_keys(self, leftover: Leftover, sink: Sink) -> None:
+        """Refuse a sink that absorbs repeats in another way than when the partition was sent;
+        unless a person decided that all of it is sent again.
+        """
+        row = leftover.row
+        if not row.dropped:
+            where = f"pipeline {self.client.pipeline!r}, sink {sink.name!r}, minibatch "
+            where += f"{leftover.minibatch}, partition {row.partition}"
+            refuse_other_keys(where, row, sink.absorbed_by)
 
     def _wait(self, found: Sequence[Leftover], sinks: dict[str, Sink]) -> None:
         """Wait once for all, until no call of an older generation can be in flight at a destination

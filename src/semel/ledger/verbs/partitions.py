@@ -52,6 +52,7 @@ class PartitionClaim:
 
     Attributes:
         may_grow: whether a minibatch that was complete may have further events (position).
+        absorbed_by: what the destination recognises a repeat by (REPEATABLE).
         asked_at: the own monotonic clock just before the ledger was last asked; the lease counts
             from there.
         predecessor: the row as it was before this attempt took it over.
@@ -63,6 +64,7 @@ class PartitionClaim:
     partition: str
     who: Claimant
     may_grow: bool = True
+    absorbed_by: str | None = None
     asked_at: float = 0.0
     predecessor: PartitionRow | None = None
     row: PartitionRow | None = None
@@ -102,6 +104,7 @@ class PartitionClaim:
             location=location,
             first=(_begins(first) if begins is None else begins) if self.may_grow else None,
             columns=self.columns,
+            absorbed_by=self.absorbed_by,
         )
         # 2. Refuse a partition that a complete minibatch did not have, before anything is written.
         joined = self.sink in self.opening.joined
@@ -147,8 +150,12 @@ class PartitionClaim:
             if found.state is PartitionState.COMPLETE:
                 self.row, self._text = found, text
                 return Found.COMPLETE
-            # 3. Refuse what this attempt may not take: half of a partition, or a later attempt's.
+            # 3. Refuse what this attempt may not take: half of a partition, one that it would
+            #    repeat under other keys, or a later attempt's.
             self._refuse_two_tasks(found)
+            where = f"pipeline {self.client.pipeline!r}, sink {self.sink!r}, minibatch "
+            where += f"{self.opening.row.minibatch}, partition {self.partition}"
+            refuse_other_keys(where, found, self.absorbed_by)
             if found.attempt > self.who.attempt:
                 raise self._fenced(f"attempt {found.attempt} has it")
             # 4. Write this attempt into the row before its spans are read: the attempt before may
@@ -426,6 +433,28 @@ class PartitionClaim:
 
     def _span_key(self, number: int) -> Key:
         return make_key(EVENTS_TABLE, *self._parts, number)
+
+
+_WAYS = {
+    "event": "by the key of each event (keyed_by_event=True)",
+    "chunk": "by the key of each chunk (keyed_by_event=False)",
+    "place": "by its place, which is overwritten (whole)",
+}
+
+
+def refuse_other_keys(where: str, found: PartitionRow, absorbed_by: str | None) -> None:
+    """Refuse to repeat a half-delivered partition in another way than it was sent: what arrived of
+    it would not be recognised, and arrive twice. Rows of older versions are not compared.
+    """
+    before = found.absorbed_by
+    if before is None or before == absorbed_by:
+        return
+    raise ConfigurationError(
+        f"{where}: the partition is half delivered, and a repeat of it is absorbed "
+        f"{_WAYS.get(before, before)}, but the sink was changed to absorb "
+        f"{_WAYS.get(absorbed_by or '', 'nothing')}. Nothing was sent. Start with the sink as it "
+        "was, let the minibatch complete, then change it"
+    )
 
 
 def _begins(span: SpanRow | None) -> list[Any] | None:

@@ -40,6 +40,7 @@ class SlotRow:
 
     `current` is None if none is being sent. `first` is the token under which it was first taken, at
     `began`: any sender from there on may have sent it. `at` is when it was last taken.
+    `absorbed_by` is what the destination recognised a repeat by then (REPEATABLE).
     """
 
     token: int
@@ -48,6 +49,7 @@ class SlotRow:
     process: Process
     at: float
     began: float
+    absorbed_by: str | None = None
 
     def dump(self) -> str:
         """Return the payload."""
@@ -59,6 +61,7 @@ class SlotRow:
                 "process": self.process.to_json(),
                 "at": self.at,
                 "began": self.began,
+                **({} if self.absorbed_by is None else {"absorbed_by": self.absorbed_by}),
             }
         )
 
@@ -77,6 +80,7 @@ class SlotRow:
             row.process("process"),
             row.number("at"),
             row.number("began"),
+            row.later("absorbed_by", row.text, None),
         )
 
 
@@ -89,6 +93,7 @@ class Claimed:
         first: the first token under which it may have been sent; the own one if there was no
             earlier sender.
         began: when that was, or since when it may have been sent if it waited in doubt.
+        absorbed_by: what a repeat was recognised by when it was first sent; None if not known.
     """
 
     key: Key
@@ -100,6 +105,7 @@ class Claimed:
     row_text: str
     asked_at: float
     began: float
+    absorbed_by: str | None = None
 
     @property
     def waited_in_doubt(self) -> bool:
@@ -115,9 +121,15 @@ class Resends:
     """Claims and settles parked events of one sink."""
 
     def __init__(
-        self, client: LedgerClient, sink: str, process: Process, slot: str = WHOLE_SINK
+        self,
+        client: LedgerClient,
+        sink: str,
+        process: Process,
+        slot: str = WHOLE_SINK,
+        absorbed_by: str | None = None,
     ) -> None:
         self._client = client
+        self._absorbed_by = absorbed_by
         self._sink = sink
         self._process = process
         self._slot = make_key(OWNERS_TABLE, client.pipeline, "resend", sink, slot)
@@ -142,7 +154,8 @@ class Resends:
         now = self._client.clock.wall()
         since = row.at if _waits_in_doubt(row) else now
         began = since if slot is None or slot.current is None else slot.began
-        mine = SlotRow(token, first, row_key.key, self._process, now, began).dump()
+        way = self._absorbed_by if slot is None or slot.current is None else slot.absorbed_by
+        mine = SlotRow(token, first, row_key.key, self._process, now, began, way).dump()
         sending = replace(row, state=ParkedState.SENDING, attempts=row.attempts + 1)
         sending_text = sending.dump()
         # 3. One commit before the event is sent: slot and row change together, so a crash from here
@@ -155,7 +168,9 @@ class Resends:
             self._client.commit(requirements, [Put(self._slot, mine), Put(row_key, sending_text)])
         except Conflict:
             return None
-        return Claimed(row_key, row, sending, token, first, mine, sending_text, asked_at, began)
+        return Claimed(
+            row_key, row, sending, token, first, mine, sending_text, asked_at, began, way
+        )
 
     def still_mine(self, claimed: Claimed) -> bool:
         """Whether no later sender has taken the slot."""
