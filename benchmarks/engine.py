@@ -235,12 +235,12 @@ def _attempt(driver: Driver, number: int, part: int) -> Attempt:
 
 
 def _name(identity: Identity, part: int) -> str:
-    return f"payments/{part}" if isinstance(identity, Position) else str(part)
+    return f"payments/{part}" if identity.uses_source_partitions else str(part)
 
 
 def _minibatch(identity: Identity, number: int, part: int, events: int) -> pa.RecordBatch:
     """Make the rows of one partition: its share of the entities, ids that go on where they were."""
-    if isinstance(identity, Position):
+    if identity.uses_source_partitions:
         count = events // 4
         start = number * count
         return pa.RecordBatch.from_pydict(

@@ -36,6 +36,9 @@ DOORS = {
 }
 """Doors inside a room, and modules that other rooms may import around it, with the reason."""
 
+IDENTITIES = re.compile(r"semel\.events(\.identity(\.\w+)?)?\.(Position|Given|Counter)")
+"""The identities, by every path they can be imported from."""
+
 BANNED_CLASSES = re.compile(r"(Manager|Handler|Helper|Base|Impl)$")
 
 CLOCK = ("semel/runtime.py",)
@@ -208,6 +211,28 @@ def check_doors(source: Source) -> Iterator[Finding]:
             yield node.lineno, f"{node.module} is behind a door: import from semel.{parts[1]}"
 
 
+def check_identity(source: Source) -> Iterator[Finding]:
+    """An identity answers by its methods; code elsewhere does not ask which one it is."""
+    if is_allowed(source, ("semel/events/identity/*",)):
+        return
+    for node in ast.walk(source.tree):
+        classes: ast.expr
+        if isinstance(node, ast.MatchClass):
+            classes = node.cls
+        elif isinstance(node, ast.Call) and len(node.args) == 2:
+            if not (
+                isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass")
+            ):
+                continue
+            classes = node.args[1]
+        else:
+            continue
+        for each in ast.walk(classes):
+            name = source.full_name(each) if isinstance(each, ast.expr) else None
+            if name and IDENTITIES.fullmatch(name):
+                yield node.lineno, f"{name}: ask the identity by a method of `Identity`"
+
+
 def check_seed(source: Source) -> Iterator[Finding]:
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Call) and not node.args and not node.keywords:
@@ -249,6 +274,7 @@ CHECKERS: dict[str, Checker] = {
     "bare except": check_bare_except,
     "pyspark": check_pyspark,
     "door": check_doors,
+    "identity": check_identity,
     "seed": check_seed,
     **{rule.pattern: name_checker(rule) for rule in NAMES},
     **{rule.pattern: text_checker(rule) for rule in TEXTS},
@@ -298,6 +324,22 @@ PLANTED = [
     ("pyspark", "semel/cli/a.py", "def f():\n    from pyspark.sql import Row\n"),
     ("door", "semel/delivery/a.py", "from semel.ledger.keys import make_key\n"),
     ("door", "semel/cli/a.py", "def f():\n    from semel.verify.contract.suite import Suite\n"),
+    ("identity", "semel/spark/a.py", "from semel.events import Given\nisinstance(x, Given)\n"),
+    (
+        "identity",
+        "semel/guarantees/a.py",
+        "from semel.events import Counter as C, Given\nwrong = isinstance(x, (Given, C))\n",
+    ),
+    (
+        "identity",
+        "semel/delivery/a.py",
+        "from semel import events\nwrong = isinstance(x, str | events.Position)\n",
+    ),
+    (
+        "identity",
+        "semel/delivery/a.py",
+        "from semel.events import Position\nmatch x:\n    case Position():\n        f()\n",
+    ),
     ("seed", "semel/a.py", "import random\nr = random.Random()\n"),
     ("seed", "semel/a.py", "import numpy as np\nr = np.random.default_rng()\n"),
     (TIME, "semel/ledger/a.py", "import time\nnow = time.time()\n"),
@@ -337,6 +379,21 @@ CLEAN = [
     ("door", "semel/delivery/a.py", "from semel.ledger import make_key\n"),
     ("door", "semel/ledger/verbs/a.py", "from semel.ledger.keys import make_key\n"),
     ("door", "semel/delivery/a.py", "from semel.ledger.store import Put\n"),
+    (
+        "identity",
+        "semel/spark/a.py",
+        "from semel.events import Identity, Position\nx = Position()\nisinstance(x, Identity)\n",
+    ),
+    (
+        "identity",
+        "semel/spark/a.py",
+        "from collections import Counter\nisinstance(x, Counter)\n",
+    ),
+    (
+        "identity",
+        "semel/events/identity/a.py",
+        "from semel.events import Given\nisinstance(x, Given)\n",
+    ),
     ("seed", "semel/a.py", "import random\nr = random.Random(1)\n"),
     (TIME, "semel/runtime.py", "import time\nnow = time.monotonic()\n"),
     (TIME, "semel/a.py", '"""Never time.time()."""\ndef f(time):\n    return time.time()\n'),

@@ -14,10 +14,11 @@ import semel as package
 from semel.delivery import PipelineSpec
 from semel.delivery.calling import forgets
 from semel.errors import ConfigurationError
-from semel.events import Counter, Given, Identity, Position
+from semel.events import Counter, Given, Identity, Memory, Position
 from semel.guarantees.costs import cost
 from semel.guarantees.wording import (
     AFTER_A_CRASH,
+    AFTER_A_LOST_CHECKPOINT,
     AFTER_A_ZOMBIE,
     AFTER_AN_OPAQUE_ZOMBIE,
     BECAUSE,
@@ -55,6 +56,7 @@ def test_every_capability_and_policy_has_its_words() -> None:
     assert AFTER_A_ZOMBIE.keys() == set(Capability) - {Capability.OPAQUE}
     assert ON_DOUBT.keys() == AFTER_AN_OPAQUE_ZOMBIE.keys() == set(OnDoubt)
     assert ON_REJECT.keys() == set(OnReject)
+    assert AFTER_A_LOST_CHECKPOINT.keys() == set(Memory)
 
 
 @pytest.mark.parametrize("capability", Capability)
@@ -88,7 +90,16 @@ def test_what_may_be_in_doubt_is_the_window_times_the_partitions() -> None:
     assert "at most 3 events per partition and crash, so 24 in all 8 partitions" in promise.in_doubt
     [promise] = package.explain(PipelineSpec("p", (opaque,), Position(), partitions=8)).sinks
     assert promise.in_doubt_at_once is None
-    assert "times the number of partitions" in promise.in_doubt
+    assert promise.in_doubt.startswith("at most 3 events per partition and crash. Policy")
+
+
+def test_a_sink_alone_says_what_shows_the_rest_of_its_cost() -> None:
+    [alone] = package.explain(sink_of(Capability.OPAQUE)).sinks
+    spec = PipelineSpec("p", (sink_of(Capability.OPAQUE),), GIVEN)
+    [within] = package.explain(spec).sinks
+    commits, rest = alone.costs.split(" What the ledger remembers")
+    assert within.costs.startswith(f"{commits} Remembers each id")
+    assert rest.endswith("explain the result of semel.deliver to see it.")
 
 
 @pytest.mark.parametrize("policy", OnDoubt)

@@ -142,6 +142,20 @@ def test_what_is_parked_of_an_open_minibatch_is_not_taken_from_those_before(
     assert told == {"delivered": 2, "in_doubt": 1}
 
 
+def test_what_an_open_minibatch_transmitted_is_explained_beside_what_is_delivered(
+    world: World, capsys: Out
+) -> None:
+    world.minibatch(0, "a1 b2")
+    world.task(world.open(1), "c3 d4 e5")
+    [sink] = read_json(capsys, "status", "pay")["sinks"]
+    assert (sink["last_osn"], sink["delivered"], sink["transmitted"]) == (2, 2, 5)
+    _, out, _ = semel(capsys, "status")
+    assert "pay, sink out: minibatch 1.1 is open: `transmitted` includes 3 of its output" in out
+    world.minibatch(1, "c3 d4 e5")
+    _, out, _ = semel(capsys, "status")
+    assert "is open" not in out
+
+
 def test_after_a_lost_checkpoint_nothing_is_said_of_how_many_are_delivered(
     world: World, capsys: Out
 ) -> None:

@@ -131,6 +131,14 @@ def test_a_function_that_takes_no_event_is_refused() -> None:
         semel.sink(batches=True)(lambda _, __: None)  # type: ignore[arg-type, misc]
 
 
+def test_a_lambda_needs_a_name() -> None:
+    with pytest.raises(ConfigurationError, match=r"a lambda has no name.*semel\.sink\(name="):
+        semel.sink(lambda _: None)
+    with pytest.raises(ConfigurationError, match="a lambda has no name"):
+        semel.sink(window=10)(lambda _: None)
+    assert semel.sink(name="charge")(lambda _: None).name == "charge"
+
+
 def test_what_follows_from_the_window_is_no_setting_of_a_function() -> None:
     with pytest.raises(ConfigurationError, match="unknown setting 'chunk_rows'"):
         semel.sink(chunk_rows=5)(print)  # type: ignore[call-overload]

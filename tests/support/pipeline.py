@@ -194,7 +194,7 @@ class World:
 
     def __post_init__(self) -> None:
         if not self.partition:
-            self.partition = "t/0" if isinstance(self.identity, Position) else "0"
+            self.partition = "t/0" if self.identity.uses_source_partitions else "0"
         self.store = Store(self.wire)
         self.client = LedgerClient(self.store, self.name, self.clock)
         self.runtime = Runtime(self.clock, Random(7), self.gone.__contains__)

@@ -39,10 +39,11 @@ def status(
     it has not recorded an end, and its process cannot be checked from here. With --watch it is
     `running` or `silent` (its heartbeat did not move) instead of `unconfirmed`.
 
-    `last OSN` is the sum over partitions: how many events got an output sequence number.
-    `delivered` is how many of them are delivered: not those in doubt, rejected, waiting, skipped
-    (policy `skip`) or discarded (by a person). `transmitted` is the same sum of the last numbers
-    that are known to have reached the destination; it is lower where the last events are parked.
+    `last OSN` is the sum over partitions: how many events of complete minibatches got an output
+    sequence number. `delivered` is how many of them are delivered: not those in doubt, rejected,
+    waiting, skipped (policy `skip`) or discarded (by a person). `transmitted` is the same sum of
+    the last numbers that are known to have reached the destination; it is lower where the last
+    events are parked, and higher where events of the open minibatch have arrived.
     """
     from semel.operate import choose_pipeline, read_statuses, refuse_damaged
 
@@ -72,6 +73,7 @@ def _show(found: Sequence[PipelineStatus]) -> None:
         for row in each.damaged:
             print(f"\ndamaged: {plain(row.table)} {plain(row.key)}: {row.what}")
         for sink in each.sinks:
+            _show_open(each, sink)
             _show_resends(each, sink)
             _show_pending(each, sink)
         if each.state == "unconfirmed" and each.beat_age_s is not None:
@@ -140,6 +142,18 @@ def _show_sinks(found: Sequence[PipelineStatus]) -> None:
             for sink in each.sinks
         ],
         right=numbers,
+    )
+
+
+def _show_open(pipeline: PipelineStatus, sink: SinkStatus) -> None:
+    """Print why more is transmitted than delivered, if the open minibatch is the reason."""
+    more = (sink.transmitted or 0) - sink.last_osn
+    if pipeline.minibatch is None or pipeline.complete or more <= 0:
+        return
+    place = f"{plain(pipeline.pipeline)}, sink {plain(sink.sink)}"
+    print(
+        f"\n{place}: minibatch {pipeline.minibatch} is open: `transmitted` includes {more} of its "
+        "output sequence numbers, `last OSN` and `delivered` count complete minibatches only"
     )
 
 

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from semel.events import Counter, EntityIds, Given
+from semel.events import EntityIds, Memory
 from semel.ledger import COUNTERS, Entry, Operator, journal_updates, watermark_of
 from semel.ledger.store import Put
 from semel.protocol import Capability
@@ -82,13 +82,13 @@ def cost(sink: Sink, spec: PipelineSpec | None = None, load: Load | None = None)
     if spec is None:
         return Cost(commits, load=load)
     identity = spec.identity
-    if isinstance(identity, Counter):
+    if identity.assigns_ids:
         counts = {_entity(at): at * STEP for at in range(ENTITIES)}
         return Cost(commits, "entity", _bytes(spec, COUNTERS, counts, load) / ENTITIES, load=load)
-    if not isinstance(identity, Given):
+    if not identity.memory.keeps_ids:
         return Cost(commits, load=load)
     operator = watermark_of(sink.name)
-    if identity.increasing:
+    if identity.memory is Memory.HIGHEST_IDS:
         reached = {_entity(at): [_plain(_id(spec, at)), 1] for at in range(ENTITIES)}
         return Cost(commits, "entity", _bytes(spec, operator, reached, load) / ENTITIES, load=load)
     partitions = spec.partitions or load.partitions
@@ -131,9 +131,7 @@ def _entity(at: int) -> str:
 
 
 def _id(spec: PipelineSpec, at: int) -> EventID:
-    identity = spec.identity
-    assert isinstance(identity, Given)
-    parts = [_part(spec.forms.get(name, "integer"), at) for name in identity.event]
+    parts = [_part(spec.forms.get(name, "integer"), at) for name in spec.identity.id_columns]
     return parts[0] if len(parts) == 1 else tuple(parts)
 
 

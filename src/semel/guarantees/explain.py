@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from semel.delivery import PipelineSpec
 from semel.errors import ConfigurationError
-from semel.events import Counter, Given, Position
 from semel.guarantees.costs import Cost, cost
 from semel.guarantees.wording import (
     AFTER_A_CRASH,
+    AFTER_A_LOST_CHECKPOINT,
     AFTER_A_ZOMBIE,
     AFTER_AN_OPAQUE_ZOMBIE,
     ASKED,
     BECAUSE,
+    GAP_ACCEPTED,
+    GAP_REFUSED,
     ON_DOUBT,
     ON_REJECT,
     REJECTED_WHOLE,
@@ -215,12 +217,10 @@ def _in_doubt(described: Sink, span: int, partitions: int | None, waits: str) ->
     then = f"Policy {described.on_doubt.value!r}: {policy}"
     match described.capability:
         case Capability.OPAQUE:
-            among = (
-                "times the number of partitions"
-                if partitions is None
-                else f"so {span * partitions} in all {partitions} partitions"
-            )
-            return f"at most {_events(span)} per partition and crash, {among}. {then}"
+            most = f"at most {_events(span)} per partition and crash"
+            if partitions is not None:
+                most += f", so {span * partitions} in all {partitions} partitions"
+            return f"{most}. {then}"
         case Capability.REPEATABLE if not described.whole:
             safe_s = max(0.0, described.remembers_s - described.deadline_s)
             return (
@@ -240,7 +240,10 @@ def _costs(described: Sink, spec: PipelineSpec | None, found: Cost) -> str:
     sentences = [_commits(described, found)]
     load = found.load
     if spec is None:
-        return sentences[0]
+        return (
+            f"{sentences[0]} What the ledger remembers of an event depends on the identity: "
+            "explain the result of semel.deliver to see it."
+        )
     if found.remembered_per == "event":
         assert found.kept_s is not None
         kept = found.bytes_per_day * found.kept_s / 86_400
@@ -282,14 +285,14 @@ def _waits(spec: PipelineSpec | None) -> str:
     """Return which events wait behind an event in doubt."""
     if spec is None:
         return ", later events of its entity wait behind it if order is kept"
-    if spec.order and _entity(spec.identity) is not None:
+    if spec.order and spec.identity.entity is not None:
         return ", later events of its entity wait behind it"
     return ""
 
 
 def _partitions(spec: PipelineSpec) -> int | None:
     """Return the number of partitions; a source's own are not known before it runs."""
-    return None if isinstance(spec.identity, Position) else spec.partitions
+    return None if spec.identity.uses_source_partitions else spec.partitions
 
 
 # -- identity
@@ -299,86 +302,34 @@ def _identity(spec: PipelineSpec) -> IdentityPromise:
     identity = spec.identity
     return IdentityPromise(
         kind=identity.kind,
-        same=_same(identity),
+        same=identity.explain(),
         lost_checkpoint=_after_a_lost_checkpoint(spec),
         survives_lost_checkpoint=identity.survives_lost_checkpoint,
         order=_order(spec),
     )
 
 
-def _entity(identity: Identity) -> str | None:
-    return identity.entity if isinstance(identity, Position | Given | Counter) else None
-
-
-def _same(identity: Identity) -> str:
-    if isinstance(identity, Position):
-        columns = f"{identity.topic}, {identity.partition}, {identity.offset}"
-        more = f" and {', '.join(identity.ordinals)}" if identity.ordinals else ""
-        return (
-            f"two rows are the same event when their position in the source is the same "
-            f"({columns}{more}). A position that comes twice is refused, never merged."
-        )
-    if isinstance(identity, Given):
-        return (
-            f"two rows are the same event when {identity.entity} and "
-            f"{', '.join(identity.event)} are equal. In one minibatch the same id with the same "
-            "content is one event; with different content the pipeline stops (Diverged)."
-        )
-    return (
-        f"semel counts the events of each {_entity(identity)}: 1, 2, 3, ... A replay gives the "
-        "same numbers to the same rows; nothing else distinguishes two events."
-    )
-
-
 def _after_a_lost_checkpoint(spec: PipelineSpec) -> str:
-    identity = spec.identity
-    gap = (
-        "Input that does not continue there is accepted (accept_gap)."
-        if spec.accept_gap
-        else "Input that does not continue there stops the pipeline until it is accepted with "
-        "accept_gap=True."
-    )
-    if isinstance(identity, Position):
-        why = spec.unknown_source
-        found = f"is detected only when it reaches that offset: {why}" if why else "stops it too"
-        return (
-            "nothing is repeated. The ledger knows up to which offset of each source partition "
-            f"every event is handled, and recognises the event there. {gap} A recreated topic "
-            f"{found}."
-        )
-    if isinstance(identity, Given) and identity.increasing:
-        return (
-            "nothing is repeated. The ledger knows the greatest id of each entity, and every "
-            "delivery checks that ids only increase."
-        )
-    if isinstance(identity, Given):
-        return (
-            f"nothing is repeated of the last {_duration(spec.remember_s)}, for which ids are "
-            "remembered. Older input stops the pipeline until it is accepted with accept_gap=True."
-        )
-    return (
-        "refused. Counted ids restart with a new checkpoint, so semel could not distinguish "
-        "delivered events from new ones: restore the checkpoint, or start under a new name."
+    why = spec.unknown_source
+    return AFTER_A_LOST_CHECKPOINT[spec.identity.memory].format(
+        gap=GAP_ACCEPTED if spec.accept_gap else GAP_REFUSED,
+        recreated=f"is detected only when it reaches that offset: {why}" if why else "stops it too",
+        remembered=_duration(spec.remember_s),
     )
 
 
 def _order(spec: PipelineSpec) -> str:
-    identity = spec.identity
-    if _entity(identity) is None:
+    entity = spec.identity.entity
+    if entity is None:
         return (
             "the events of a source partition are sent in order of their offsets. No entity is "
             "named, so no event waits behind a parked one."
         )
     if not spec.order:
         return "off: no event waits behind a parked one."
-    by = "their offsets, within a source partition"
-    if isinstance(identity, Given):
-        by = ", ".join(identity.order_by or identity.event)
-    elif isinstance(identity, Counter):
-        by = ", ".join(identity.order_by) or "all columns"
     return (
-        f"the events of one {_entity(identity)} arrive in order of {by}. Later events wait "
-        "behind a held one; other entities continue."
+        f"the events of one {entity} arrive in order of {spec.identity.explain_order()}. Later "
+        "events wait behind a held one; other entities continue."
     )
 
 
@@ -386,7 +337,7 @@ def _order(spec: PipelineSpec) -> str:
 
 
 def _not_promised(identity: Identity | None) -> tuple[str, ...]:
-    again = "under the same id" if isinstance(identity, Given) else "twice"
+    again = "under the same id" if identity is not None and identity.id_columns else "twice"
     producer = (
         f"A producer that writes the same record {again} in two minibatches creates two events: "
         "drop them with Spark's dropDuplicatesWithinWatermark."

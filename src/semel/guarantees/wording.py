@@ -1,7 +1,8 @@
-"""The texts of the guarantee: what each capability and each policy means to a user."""
+"""The texts of the guarantee: what each capability, policy and memory means to a user."""
 
 from __future__ import annotations
 
+from semel.events import Memory
 from semel.protocol import Capability, OnDoubt, OnReject
 
 BECAUSE = {
@@ -65,3 +66,21 @@ ON_REJECT = {
 }
 
 REJECTED_WHOLE = "nothing is parked: an event that cannot be written stops the whole query."
+
+AFTER_A_LOST_CHECKPOINT = {
+    Memory.POSITIONS: "nothing is repeated. The ledger knows up to which offset of each source "
+    "partition every event is handled, and recognises the event there. {gap} A recreated topic "
+    "{recreated}.",
+    Memory.HIGHEST_IDS: "nothing is repeated. The ledger knows the greatest id of each entity, and "
+    "every delivery checks that ids only increase.",
+    Memory.ALL_IDS: "nothing is repeated of the last {remembered}, for which ids are remembered. "
+    "Older input stops the pipeline until it is accepted with accept_gap=True.",
+    Memory.NOTHING: "refused. Counted ids restart with a new checkpoint, so semel could not "
+    "distinguish delivered events from new ones: restore the checkpoint, or start under a new "
+    "name.",
+}
+GAP_ACCEPTED = "Input that does not continue there is accepted (accept_gap)."
+GAP_REFUSED = (
+    "Input that does not continue there stops the pipeline until it is accepted with "
+    "accept_gap=True."
+)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     EventFunction = Callable[[Event], object] | Callable[[Manifest], object]
 
 _P = ParamSpec("_P")
+_LAMBDA = (lambda: None).__name__
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,7 +274,7 @@ def sink(  # noqa: PLR0913 - each is a setting, and all have a default
         probe: the same as a function passed as `on_doubt`.
     """
     given = {"retry": retry, "park_limit": park_limit}
-    return Function(
+    made = Function(
         name=_name_of(function) if name is None else name,
         function=cast("Callable[..., object]", function),
         window=window,
@@ -285,6 +286,12 @@ def sink(  # noqa: PLR0913 - each is a setting, and all have a default
         deadline_s=deadline_s,
         **cast("Any", {name: value for name, value in given.items() if value is not None}),
     )
+    if name is None and made.name == _LAMBDA:
+        raise ConfigurationError(
+            "a lambda has no name, and the ledger keeps deliveries under the name of the sink: "
+            'pass one, semel.sink(name="charge")(lambda event: ...), or define a function with def'
+        )
+    return made
 
 
 def _name_of(function: object) -> str:

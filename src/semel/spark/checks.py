@@ -18,7 +18,6 @@ from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError, plain_text
-from semel.events import Counter, Given
 from semel.protocol import Capability
 from semel.spark.plan import route
 from semel.spark.versions import arrow_schema
@@ -106,11 +105,7 @@ def refuse_options(spec: PipelineSpec, options: Mapping[str, str]) -> None:
 
 def refuse_mode(spec: PipelineSpec, mode: str) -> None:
     """Refuse output modes in which an id comes again with new values."""
-    identity = spec.identity
-    has_versions = isinstance(identity, Counter) or (
-        isinstance(identity, Given) and len(identity.event) > 1
-    )
-    if mode != "append" and not has_versions:
+    if mode != "append" and not spec.identity.allows_update_mode:
         raise ConfigurationError(
             f"pipeline {spec.name!r}: in {mode} mode a row comes again with new values under "
             'the same id. Use append mode, identity="counter", or an id that includes a version: '

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from semel.errors import ConfigurationError
-from semel.events import Counter, Given, Position, Routing, columns
+from semel.events import Counter, Given, Identity, Position, Routing, columns
 from semel.spark.plan import keeps_positions
 from semel.spark.repartition import BUCKET, refuse_kind
 from semel.spark.versions import arrow_schema
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import DataFrame
-
-    from semel.events import Identity
 
 OFFSET = "offset"
 POSITION = ("topic", "partition", OFFSET)
@@ -58,31 +56,22 @@ def choose(frame: DataFrame, named: Named) -> Identity:
 
 def require_order(frame: DataFrame, identity: Identity) -> None:
     """Refuse order without `order_by` if the ids are not integers."""
-    if not isinstance(identity, Given) or identity.order_by:
-        return
-    rows = identity.stamper("").stamp(_nothing(frame))
-    for path, ids in zip(identity.event, rows.ids, strict=True):
-        if not pa.types.is_int64(ids.type):
-            raise ConfigurationError(
-                f"event column {path!r} is not a number, so it does not order the events of an "
-                'entity. Pass order_by="created_at" (a column that does), or '
-                "order=False if order does not matter"
-            )
+    identity.require_order(_nothing(frame))
 
 
 def refuse_routing(frame: DataFrame, identity: Identity, routing: object) -> None:
     """Refuse a routing that does not fit the entity's column."""
-    if isinstance(routing, Routing) and isinstance(identity, Given | Counter):
-        kind = columns.column(_nothing(frame), identity.entity).type
-        refuse_kind(kind, routing, identity.entity)
+    entity = None if identity.uses_source_partitions else identity.entity
+    if isinstance(routing, Routing) and entity is not None:
+        refuse_kind(columns.column(_nothing(frame), entity).type, routing, entity)
 
 
 def forms(frame: DataFrame, identity: Identity) -> dict[str, str]:
     """Return the form of each id column: with another form it would be another event."""
-    if not isinstance(identity, Given):
+    if not identity.id_columns:
         return {}
     nothing = _nothing(frame)
-    return {path: _form(columns.column(nothing, path).type) for path in identity.event}
+    return {path: _form(columns.column(nothing, path).type) for path in identity.id_columns}
 
 
 def _form(kind: pa.DataType) -> str:
@@ -97,7 +86,7 @@ def _chosen(frame: DataFrame, named: Named) -> Identity:
     if named.identity is None:
         return _guessed(frame, named)
     if not isinstance(named.identity, str):
-        if isinstance(named.identity, (Position, Given, Counter)):
+        if isinstance(named.identity, Identity):
             _refuse_besides(named)
             return named.identity
         raise _unknown(named.identity)

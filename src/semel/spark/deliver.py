@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from semel.delivery import PipelineSpec, refuse_while_looking
 from semel.errors import ConfigurationError
-from semel.events import Position
 from semel.ledger import REMEMBER_S
 from semel.sinks import Sink, checked_words
 from semel.sinks import sink as make_sink
@@ -114,7 +113,7 @@ def deliver(  # noqa: PLR0913 - the public parameters; all but two have a defaul
         partition_by=partition_by,
     )
     source = None
-    if isinstance(spec.identity, Position):
+    if spec.identity.uses_source_partitions:
         source = kafka_topics.find(df)
         spec = replace(spec, unknown_source=kafka_topics.unknown(df, source))
     return make_writer(df, spec, ledger, source)
@@ -211,7 +210,7 @@ def _agree(
         refuse_routing(df, chosen, words.get("partition_by"))
     except ConfigurationError as error:
         raise ConfigurationError(f"pipeline {name!r}: {error}") from None
-    if isinstance(chosen, Position):
+    if chosen.uses_source_partitions:
         refuse_moved(df, name)
     return PipelineSpec(name, sinks, chosen, forms=forms(df, chosen), **words)
 

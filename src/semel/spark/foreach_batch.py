@@ -19,7 +19,6 @@ from uuid import uuid4
 
 from semel.delivery import Driver
 from semel.errors import ConfigurationError, Diverged, Fenced, SemelError
-from semel.events import Position
 from semel.ledger import (
     UNKNOWN_SOURCES,
     LedgerClient,
@@ -174,7 +173,7 @@ class MicroBatches:
             heartbeat.start()
         try:
             starts = None
-            if isinstance(self.spec.identity, Position):
+            if self.spec.identity.uses_source_partitions:
                 starts = checkpoints.starts(spark, self.checkpoint, batch)
             known = self._ask(frame, {_topic(name) for name in starts or ()})
             query = checkpoints.query_id(spark, self.checkpoint)
@@ -265,7 +264,7 @@ def make_driver(
     client: LedgerClient, spec: PipelineSpec, nonce: str, spark: SparkSession
 ) -> Driver:
     """Create the driver's part of a pipeline. Raises `ConfigurationError`."""
-    positions = isinstance(spec.identity, Position)
+    positions = spec.identity.uses_source_partitions
     if positions and spec.partition_by is not None:
         raise ConfigurationError(
             f"pipeline {spec.name!r}: partition_by= does not apply to position identity, "

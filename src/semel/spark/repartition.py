@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from semel.errors import ConfigurationError, SemelError
-from semel.events import ByRange, Counter, Given, columns, places
+from semel.events import ByRange, columns, places
 from semel.spark import versions
 from semel.spark.failures import marked
 
@@ -40,8 +40,8 @@ def arranged(
     """Return the DataFrame as tasks take it; with buckets, the bucket is the first column."""
     if buckets is None:
         return frame
-    if not isinstance(identity, (Given, Counter)):
-        raise AssertionError("only entities have buckets")  # noqa: TRY004 - not a user's error
+    if identity.uses_source_partitions or identity.entity is None:
+        raise AssertionError("only entities have buckets")
     schema = frame.schema
     entity = _plain(schema, identity.entity)
     numbers = numbered(frame, entity, routing, buckets, BUCKET, token)
@@ -61,18 +61,16 @@ def plainly_named(frame: DataFrame) -> tuple[DataFrame, tuple[str, ...] | None]:
     return frame.toDF(*(f"_{place}" for place in range(len(names)))), names
 
 
-def _order(schema: StructType, identity: Given | Counter) -> list[str]:
+def _order(schema: StructType, identity: Identity) -> list[str]:
     """Return the columns of the total order: those of the identity, or all if those can tie."""
-    if isinstance(identity, Given):
-        return identity.order_columns()
-    for field in schema:
+    for field in schema if identity.all_columns_break_ties else ():
         if _has_no_order(field.dataType):
             raise ConfigurationError(
                 f"column {field.name!r} is {field.dataType.simpleString()}, which has no order, "
                 "and with counted ids every column decides ties: remove it, or convert it to "
                 f"array_sort(map_entries({field.name}))"
             )
-    return list(dict.fromkeys([*identity.order_by, identity.entity, *schema.names]))
+    return identity.order_columns(versions.arrow_schema(schema))
 
 
 def _has_no_order(kind: DataType) -> bool:

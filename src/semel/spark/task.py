@@ -33,7 +33,7 @@ from semel.errors import (
     SinkBroken,
     plain_text,
 )
-from semel.events import Attempt, Position, bucket_name
+from semel.events import Attempt, bucket_name
 from semel.ledger import DamagedRow, Journal, LedgerClient, open_store
 from semel.runtime import Process
 from semel.spark.checks import refuse_optimized
@@ -163,8 +163,6 @@ class Task:
             if self.names is not None:
                 batch = batch.rename_columns(list(self.names))  # noqa: PLW2901 - the same batch
             if buckets is None:
-                if not isinstance(identity, Position):
-                    raise AssertionError("without buckets an event is its position")
                 yield from identity.split(batch)
             else:
                 ends = pc.min_max(batch.column(BUCKET)).as_py()

@@ -15,7 +15,7 @@ import pyarrow as pa
 from semel.errors import ConfigurationError, Diverged
 from semel.events import columns, versions
 from semel.events.encoding.dictionary_column import Labels
-from semel.events.identity.identity import Memory, names, once
+from semel.events.identity.identity import Identity, Memory, names, once
 from semel.events.ids.ids_by_entity import EntityIds
 from semel.events.rows import Rows
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Counter:
+class Counter(Identity):
     """For output that has no natural id; does not survive the loss of the checkpoint."""
 
     entity: str
@@ -37,10 +37,31 @@ class Counter:
     uses_source_partitions: ClassVar[bool] = False
     may_grow: ClassVar[bool] = False
     assigns_ids: ClassVar[bool] = True
-    memory: ClassVar[Memory] = Memory.NOTHING
+    all_columns_break_ties: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "order_by", names(self.order_by))
+
+    @property
+    def memory(self) -> Memory:
+        """Nothing: the journal has the counters."""
+        return Memory.NOTHING
+
+    @property
+    def allows_update_mode(self) -> bool:
+        """Yes: every row gets a new number."""
+        return True
+
+    def explain(self) -> str:
+        """Return in words when two rows are the same event."""
+        return (
+            f"semel counts the events of each {self.entity}: 1, 2, 3, ... A replay gives the "
+            "same numbers to the same rows; nothing else distinguishes two events."
+        )
+
+    def explain_order(self) -> str:
+        """Return in words what the events of an entity are ordered by."""
+        return ", ".join(self.order_by) or "all columns"
 
     def describe(self) -> dict[str, Any]:
         """Return the settings that must not change in a pipeline, as JSON."""

@@ -18,7 +18,7 @@ from semel.events import columns, versions
 from semel.events.digests import digest
 from semel.events.encoding.dictionary_column import Labels
 from semel.events.identity.duplicates import Seen
-from semel.events.identity.identity import Memory, names, once
+from semel.events.identity.identity import Identity, Memory, names, once
 from semel.events.rows import Rows
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Given:
+class Given(Identity):
     """Columns hold the identity: `entity` and one or several `event` columns."""
 
     entity: str
@@ -70,6 +70,41 @@ class Given:
     def memory(self) -> Memory:
         """The highest id of each entity if ids increase, otherwise every id."""
         return Memory.HIGHEST_IDS if self.increasing else Memory.ALL_IDS
+
+    @property
+    def id_columns(self) -> tuple[str, ...]:
+        """The event columns."""
+        return self.event
+
+    @property
+    def allows_update_mode(self) -> bool:
+        """Whether an id has several columns: one of them can be a version."""
+        return len(self.event) > 1
+
+    def explain(self) -> str:
+        """Return in words when two rows are the same event."""
+        return (
+            f"two rows are the same event when {self.entity} and "
+            f"{', '.join(self.event)} are equal. In one minibatch the same id with the same "
+            "content is one event; with different content the pipeline stops (Diverged)."
+        )
+
+    def explain_order(self) -> str:
+        """Return in words what the events of an entity are ordered by."""
+        return ", ".join(self.order_by or self.event)
+
+    def require_order(self, batch: pa.RecordBatch) -> None:
+        """Raise `ConfigurationError` if ids are to order events, and are not numbers."""
+        if self.order_by:
+            return
+        rows = self.stamper("").stamp(batch)
+        for path, ids in zip(self.event, rows.ids, strict=True):
+            if not pa.types.is_int64(ids.type):
+                raise ConfigurationError(
+                    f"event column {path!r} is not a number, so it does not order the events of an "
+                    'entity. Pass order_by="created_at" (a column that does), or '
+                    "order=False if order does not matter"
+                )
 
     def order_columns(self, schema: pa.Schema | None = None) -> list[str]:  # noqa: ARG002 - other columns are unused
         """Return the declared order, or that of the ids, and the entity."""

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from semel.errors import ConfigurationError, Diverged
 from semel.events import columns, versions
 from semel.events.encoding.dictionary_column import Labels
-from semel.events.identity.identity import Memory, names, once
+from semel.events.identity.identity import Identity, Memory, names, once
 from semel.events.ids.ids_by_entity import EntityIds
 from semel.events.rows import Rows
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Position:
+class Position(Identity):
     """The source provides the identity: no lookup, no counter, no shuffle."""
 
     topic: str = "topic"
@@ -40,10 +40,32 @@ class Position:
     uses_source_partitions: ClassVar[bool] = True
     may_grow: ClassVar[bool] = True
     assigns_ids: ClassVar[bool] = False
-    memory: ClassVar[Memory] = Memory.POSITIONS
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ordinals", names(self.ordinals))
+
+    @property
+    def memory(self) -> Memory:
+        """The offset of each source partition."""
+        return Memory.POSITIONS
+
+    @property
+    def allows_update_mode(self) -> bool:
+        """No: a position names one row."""
+        return False
+
+    def explain(self) -> str:
+        """Return in words when two rows are the same event."""
+        columns = f"{self.topic}, {self.partition}, {self.offset}"
+        more = f" and {', '.join(self.ordinals)}" if self.ordinals else ""
+        return (
+            f"two rows are the same event when their position in the source is the same "
+            f"({columns}{more}). A position that comes twice is refused, never merged."
+        )
+
+    def explain_order(self) -> str:
+        """Return in words what the events of an entity are ordered by."""
+        return "their offsets, within a source partition"
 
     def describe(self) -> dict[str, Any]:
         """Return the settings that must not change in a pipeline, as JSON."""

@@ -82,10 +82,11 @@ def _opener(scheme: str, url: str) -> OpenStore:
         raise not_a_ledger(url, "write postgresql:// instead of postgres://; ")
     if scheme not in registered:
         known = ", ".join(sorted({*BUILT_IN, *registered}))
-        raise not_a_ledger(
-            url,
-            f"unknown scheme {scheme!r}, known: {known}. Install the package that registers it "
-            f"under the entry point group {GROUP!r} (docs/own-store.md), or ",
+        raise ConfigurationError(
+            f"{redact(url)!r} is not the URL of a ledger; use {ACCEPTED}. The scheme {scheme!r} is "
+            f"unknown, known: {known}. A store of another package is found once the package is "
+            f"installed and registers the scheme in the entry point group {GROUP!r} "
+            "(docs/own-store.md)"
         )
     try:
         opener: OpenStore = registered[scheme].load()
