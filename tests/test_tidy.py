@@ -233,6 +233,48 @@ def check_identity(source: Source) -> Iterator[Finding]:
                 yield node.lineno, f"{name}: ask the identity by a method of `Identity`"
 
 
+CHANGING = {
+    *("add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popleft"),
+    *("remove", "setdefault", "update"),
+}
+"""Methods of a set, a list, a dict or a deque that change it."""
+
+
+def check_own_state(source: Source) -> Iterator[Finding]:
+    """In `delivery` an object changes its own state only: others take arguments and return results.
+
+    Found are `other.x = ...`, `self.x.y += ...`, `del other.x`, `other.x[0] = ...` and
+    `other.x.add(...)`. What a method is given, and local collections, are not looked at.
+    """
+    if not is_allowed(source, ("semel/delivery/*",)):
+        return
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Assign | ast.Delete):
+            targets = list(node.targets)
+        elif isinstance(node, ast.AugAssign | ast.AnnAssign):
+            targets = [node.target]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            targets = [node.func.value] if node.func.attr in CHANGING else []
+        else:
+            continue
+        for target in targets:
+            if found := foreign_attribute(target):
+                yield node.lineno, f"`{found}` is another object's: give it a method, or return"
+
+
+def foreign_attribute(target: ast.expr) -> str | None:
+    """Give the attribute that a change goes to, unless it is one of `self` or `cls`."""
+    while isinstance(target, ast.Subscript | ast.Starred):
+        target = target.value
+    if isinstance(target, ast.Tuple | ast.List):
+        return next(filter(None, map(foreign_attribute, target.elts)), None)
+    if not isinstance(target, ast.Attribute):
+        return None
+    owner = target.value
+    own = isinstance(owner, ast.Name) and owner.id in ("self", "cls")
+    return None if own else ast.unparse(target)
+
+
 def check_seed(source: Source) -> Iterator[Finding]:
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Call) and not node.args and not node.keywords:
@@ -275,6 +317,7 @@ CHECKERS: dict[str, Checker] = {
     "pyspark": check_pyspark,
     "door": check_doors,
     "identity": check_identity,
+    "own state": check_own_state,
     "seed": check_seed,
     **{rule.pattern: name_checker(rule) for rule in NAMES},
     **{rule.pattern: text_checker(rule) for rule in TEXTS},
@@ -323,6 +366,12 @@ PLANTED = [
     ("pyspark", "semel/delivery/a.py", "import pyspark.sql\n"),
     ("pyspark", "semel/cli/a.py", "def f():\n    from pyspark.sql import Row\n"),
     ("door", "semel/delivery/a.py", "from semel.ledger.keys import make_key\n"),
+    ("own state", "semel/delivery/a.py", "lane.short = True\n"),
+    ("own state", "semel/delivery/a.py", "self._lane.figures.delivered += 1\n"),
+    ("own state", "semel/delivery/strategies/a.py", "verdicts.to_park[1:] = []\n"),
+    ("own state", "semel/delivery/a.py", "first, self._lane.sent = 1, 2\n"),
+    ("own state", "semel/delivery/a.py", "self._caller.unsure.update({1})\n"),
+    ("own state", "semel/delivery/a.py", "del lane.marks[1]\n"),
     ("door", "semel/cli/a.py", "def f():\n    from semel.verify.contract.suite import Suite\n"),
     ("identity", "semel/spark/a.py", "from semel.events import Given\nisinstance(x, Given)\n"),
     (
@@ -394,6 +443,10 @@ CLEAN = [
         "semel/events/identity/a.py",
         "from semel.events import Given\nisinstance(x, Given)\n",
     ),
+    ("own state", "semel/delivery/a.py", "self.rows = 1\nself._seen.add(1)\nself._x[0] += 1\n"),
+    ("own state", "semel/delivery/a.py", "found = []\nfound.append(1)\nfound[0] = 2\n"),
+    ("own state", "semel/delivery/a.py", "self.parking.committed(parks)\nx = lane.position\n"),
+    ("own state", "semel/ledger/a.py", "other.rows = 1\n"),
     ("seed", "semel/a.py", "import random\nr = random.Random(1)\n"),
     (TIME, "semel/runtime.py", "import time\nnow = time.monotonic()\n"),
     (TIME, "semel/a.py", '"""Never time.time()."""\ndef f(time):\n    return time.time()\n'),

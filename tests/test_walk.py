@@ -26,8 +26,8 @@ from semel.runtime import Process, Runtime, SystemClock
 
 SRC = str(Path(semel.__file__).parent)
 
-CLEAN_FILES_MAX = 56
-CLEAN_MOVES_MAX = 1_200
+CLEAN_FILES_MAX = 54
+CLEAN_MOVES_MAX = 1_190
 RECOVERY_FILES_MAX = 47
 
 

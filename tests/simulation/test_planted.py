@@ -19,10 +19,12 @@ import pytest
 
 from delivery import test_generations, test_heads, test_leases, test_partitions
 from ledger import test_complete, test_journal
-from semel.delivery import calling, lane
+from semel.delivery import calling
+from semel.delivery.buffer import Buffer
 from semel.delivery.parking import in_doubt, parking, resend, resend_attempt
+from semel.delivery.partition import SinkDelivery
 from semel.delivery.recovery import close_generation
-from semel.delivery.strategies import intent, progress, repeat
+from semel.delivery.strategies import Finish, intent, progress, repeat
 from semel.errors import (
     ConfigurationError,
     DeliveryError,
@@ -181,14 +183,14 @@ def effect_before_intent(self: intent.IntentStrategy, rows: Any) -> None:
     draft = self._drafts.next(rows)
     self._send(draft)
     before = None
-    self._lane.claim.write(settled=before, intended=draft.span, parks=draft.parks)
+    self._partition.claim.write(settled=before, intended=draft.span, parks=draft.parks)
 
 
 def cut_anew(self: intent.IntentStrategy) -> None:
     """Reads the spans, and cuts the open one by the limits of today."""
     right_read_spans(self)
     for at, span in enumerate(self._recorded):
-        size = self._lane.sink.chunk_rows
+        size = self._partition.sink.chunk_rows
         chunks = tuple(
             (start, min(start + size, span.stop)) for start in range(span.start, span.stop, size)
         )
@@ -196,7 +198,7 @@ def cut_anew(self: intent.IntentStrategy) -> None:
 
 
 right_read_spans = intent.IntentStrategy._read_spans
-right_finish = lane.Lane.finish
+right_finish = SinkDelivery.finish
 right_claim = partitions.PartitionClaim.claim
 right_write = partitions.PartitionClaim.write
 right_move = sequences.SequenceRow.moved
@@ -207,16 +209,17 @@ right_swept = open_verb._swept
 right_open_span = close_generation.Closing._open_span
 
 
-def completed_by_the_task(self: lane.Lane) -> Any:
+def completed_by_the_task(self: SinkDelivery) -> Any:
     """Takes the end of the input for the end of the partition."""
     report = right_finish(self)
-    held = self.claim.row
+    claim = self.partition.claim
+    held = claim.row
     if report is not None and held is not None and held.state is PartitionState.PENDING:
         done = replace(
             held, state=PartitionState.COMPLETE, count=report.count, digest=report.digest
         )
-        at = self.claim._row_key
-        self.client.commit([Equals(at, self.claim._text)], [Put(at, done.dump())])
+        at = claim._row_key
+        claim.client.commit([Equals(at, claim._text)], [Put(at, done.dump())])
     return report
 
 
@@ -233,9 +236,10 @@ def parks_at_the_end(self: progress.ProgressStrategy, rows: Any, refused: dict[i
     late.append((rows, refused))
 
 
-def parks_late(self: progress.ProgressStrategy) -> None:
+def parks_late(self: progress.ProgressStrategy) -> Finish:
     for rows, refused in self.__dict__.get("_planted", []):
         right_park(self, rows, refused)
+    return Finish(self._sent)
 
 
 @contextmanager
@@ -278,10 +282,11 @@ def sweeps_what_it_opens(pipeline: str, before: Any, row_: Any, sinks: Any) -> l
 
 def all_of_it_is_done(
     self: close_generation.Closing, leftover: Any, sink: Any, span: Any, handled: Any
-) -> None:
+) -> Any:
     """Moves the watermark over what was only intended."""
     for ids in span.ids:
-        handled.ids = handled.ids | ids
+        handled = replace(handled, ids=handled.ids | ids)
+    return handled
 
 
 def takes_nothing_over(
@@ -387,9 +392,9 @@ def nobody_waits(self: Any, rows: Any, besides: Any = frozenset()) -> Any:
     return np.zeros(len(rows), dtype=bool)
 
 
-def the_head_is_gone(self: lane.Lane) -> None:
+def the_head_is_gone(self: parking.PartitionParking) -> None:
     """Takes a head that moved for a head that is gone."""
-    self.heads.clear()
+    self._heads.clear()
     self.read_marks()
 
 
@@ -397,7 +402,7 @@ def never_blocks(right: Any, *arguments: Any) -> Any:
     return replace(right(*arguments), blocks=False)
 
 
-def digest_of_nothing(self: Any, rows: Any, count: int) -> str:
+def digest_of_nothing(self: Any, stop: int) -> str:
     return "the same"
 
 
@@ -582,12 +587,12 @@ BUGS = [
     ),
     Bug(
         "followers are not parked",
-        partial(replaced, lane.Lane, "blocked", nobody_waits),
+        partial(replaced, parking.PartitionParking, "blocked", nobody_waits),
         every_crash(HOLD),
     ),
     Bug(
         "a head that moved is taken for free",
-        partial(replaced, lane.Lane, "reread_heads", the_head_is_gone),
+        partial(replaced, parking.PartitionParking, "reread_heads", the_head_is_gone),
         this_test(test_heads.test_a_head_that_only_moved_is_parked_behind),
     ),
     Bug(
@@ -631,7 +636,7 @@ BUGS = [
     Bug("a lost reply is taken for a failure", unknown_taken_for_failed, every_crash(PROBING)),
     Bug(
         "the end of the input is taken for completeness",
-        partial(replaced, lane.Lane, "finish", completed_by_the_task),
+        partial(replaced, SinkDelivery, "finish", completed_by_the_task),
         every_crash(HOLD),
     ),
     Bug(
@@ -667,7 +672,7 @@ BUGS = [
     ),
     Bug(
         "other content under a recorded identity goes unnoticed",
-        partial(replaced, lane.Lane, "running_after", digest_of_nothing),
+        partial(replaced, Buffer, "digest_to", digest_of_nothing),
         this_test(
             test_partitions.test_other_content_under_an_opaque_span_is_diverged_before_it_is_judged
         ),
@@ -727,7 +732,12 @@ def test_at_least_twenty_bugs_are_planted() -> None:
 
 @pytest.mark.parametrize("bug", BUGS, ids=[bug.name for bug in BUGS])
 def test_a_planted_bug_is_gone_when_it_was_found(bug: Bug) -> None:
-    right = [dict(RESUME), dict(DOUBT), partitions.PartitionClaim.write, lane.Lane.finish]
+    right = [dict(RESUME), dict(DOUBT), partitions.PartitionClaim.write, SinkDelivery.finish]
     with bug.plant():
         pass
-    assert right == [dict(RESUME), dict(DOUBT), partitions.PartitionClaim.write, lane.Lane.finish]
+    assert right == [
+        dict(RESUME),
+        dict(DOUBT),
+        partitions.PartitionClaim.write,
+        SinkDelivery.finish,
+    ]

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs
 
-from semel.delivery import driver
+from semel.delivery import Driver
 from semel.errors import ConfigurationError, Diverged, Fenced, NotDelivered
 from semel.events import Attempt, Chunk, Minibatch
 from semel.events.identity.position import Position
@@ -358,7 +358,7 @@ def test_a_crash_after_complete_and_before_the_manifest_is_made_good_by_a_new_ge
 ) -> None:
     world = world_at(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr(driver, "conclude", _dies)
+        patched.setattr(Driver, "_conclude", _dies)
         with pytest.raises(Crash):
             world.minibatch(0, "a1 b2 c3")
     assert rows_in(tmp_path) == []

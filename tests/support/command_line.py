@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from semel.cli import main as cli
-from semel.delivery import start_guard
+from semel.delivery import spec
 from semel.events import Identity
 from semel.ledger import LedgerClient, open_store
 from semel.ledger.verbs.runs import Owners
@@ -32,7 +32,7 @@ def semel(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
             cli.main()
     finally:
         sys.argv = before
-        start_guard._looking.clear()  # this process lives on, and others start pipelines in it
+        spec._looking.clear()  # this process lives on, and others start pipelines in it
     told = capsys.readouterr()
     code = ended.value.code
     return (0 if code is None else int(code)), told.out, told.err

@@ -11,7 +11,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from semel.delivery import Assignment, Driver, PartitionDelivery, Runtime
+from semel.delivery import (
+    Assignment,
+    Driver,
+    LogObserver,
+    Observer,
+    PartitionDelivery,
+    Runtime,
+)
 from semel.errors import LedgerUnavailable
 from semel.events import Attempt, Counter, Given, Identity, Position
 from semel.ledger.client import LedgerClient
@@ -191,6 +198,7 @@ class World:
     partitions: int | None = None
     name: str = "pay"
     routing: dict[str, Any] | None = None
+    observer: Observer = field(default_factory=LogObserver)
 
     def __post_init__(self) -> None:
         if not self.partition:
@@ -231,6 +239,7 @@ class World:
             self.runtime,
             self.partitions,
             routing=self.routing,
+            observer=self.observer,
         )
         self.driver.start()
         return self.driver
@@ -274,6 +283,7 @@ class World:
             client,
             Journal(client),
             Runtime(clock, self.runtime.random, self.runtime.gone),
+            self.observer,
         )
         return delivery.run([events(text)] if isinstance(text, str) else text)
 

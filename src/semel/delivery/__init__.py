@@ -2,14 +2,17 @@
 
 from semel.delivery.assignment import Assignment
 from semel.delivery.driver import Driver
+from semel.delivery.observer import LogObserver, Observer, Observers
 from semel.delivery.partition import PartitionDelivery
-from semel.delivery.spec import PipelineSpec
-from semel.delivery.start_guard import only_look, refuse_while_looking
+from semel.delivery.spec import PipelineSpec, only_look, refuse_while_looking
 from semel.runtime import Runtime
 
 __all__ = [
     "Assignment",
     "Driver",
+    "LogObserver",
+    "Observer",
+    "Observers",
     "PartitionDelivery",
     "PipelineSpec",
     "Runtime",

@@ -1,17 +1,24 @@
-"""The work of one attempt: its minibatch, its partition, and where they stand."""
+"""The work of one attempt: its partition of a minibatch, and that partition for one sink."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from semel.ledger import Claimant
-from semel.sinks import Target
+from semel.delivery.buffer import recorded_columns
+from semel.delivery.calling import forgets
+from semel.errors import Diverged, NotDelivered
+from semel.events import Chunk, changed_columns, chunk_key, key_part
+from semel.ledger import Claimant, PartitionClaim
+from semel.protocol import outstanding
+from semel.sinks import Target, lost
 
 if TYPE_CHECKING:
-    from semel.events import Attempt, Identity
-    from semel.ledger import OpenMinibatch
-    from semel.runtime import Process
+    from semel.delivery.observer import Observer
+    from semel.events import Attempt, Identity, Rows
+    from semel.ledger import LedgerClient, OpenMinibatch
+    from semel.runtime import Process, Runtime
     from semel.sinks import Sink
 
 
@@ -44,19 +51,142 @@ class Assignment:
         """
         return self.opening.starts.get(self.partition)
 
-    def claimant(self, sink: Sink) -> Claimant:
-        """Return who claims, with the lease and deadline of the sink."""
-        return Claimant(self.attempt, self.process, self.task, sink.lease_s, sink.deadline_s)
-
-    def target(self, sink: Sink) -> Target:
-        """Return the target of a session."""
-        return Target(
-            self.pipeline, sink.name, self.opening.row.minibatch, self.partition, self.attempt
-        )
-
     def place(self, sink: Sink) -> str:
         """Return the place as text, for messages."""
         return (
             f"pipeline {self.pipeline!r}, sink {sink.name!r}, minibatch "
             f"{self.opening.row.minibatch}, partition {self.partition}"
+        )
+
+
+@dataclass(frozen=True)
+class SinkPartition:
+    """One partition of one minibatch for one sink, as one attempt sees it: what a strategy is given
+    to work with. It answers questions and has no state of its own; what the ledger knows of this
+    attempt is in `claim`. Runs on an executor.
+    """
+
+    assignment: Assignment
+    sink: Sink
+    client: LedgerClient
+    runtime: Runtime
+    observer: Observer
+
+    @cached_property
+    def claim(self) -> PartitionClaim:
+        """The hold of this attempt on the partition, in the ledger."""
+        assignment, sink = self.assignment, self.sink
+        return PartitionClaim(
+            self.client,
+            assignment.opening,
+            sink.name,
+            assignment.partition,
+            Claimant(
+                assignment.attempt,
+                assignment.process,
+                assignment.task,
+                sink.lease_s,
+                sink.deadline_s,
+            ),
+            may_grow=assignment.identity.may_grow,
+            absorbed_by=sink.absorbed_by,
+        )
+
+    @property
+    def place(self) -> str:
+        """The place as text, for messages."""
+        return self.assignment.place(self.sink)
+
+    @property
+    def target(self) -> Target:
+        """The target of a session."""
+        assignment = self.assignment
+        return Target(
+            assignment.pipeline,
+            self.sink.name,
+            assignment.opening.row.minibatch,
+            assignment.partition,
+            assignment.attempt,
+        )
+
+    @property
+    def last_osn_before(self) -> int:
+        """L: the OSN of the event at position p is L + p + 1."""
+        row = self.claim.row
+        if row is not None:
+            return row.osn
+        return self.assignment.opening.standing(self.sink.name, self.assignment.partition).osn
+
+    def acknowledged(self, sent: int) -> int:
+        """Return the last OSN that the destination acknowledged, as the ledger knows it and this
+        attempt, to which it acknowledged `sent`.
+        """
+        opening = self.assignment.opening
+        return max(opening.acknowledged(self.sink.name, self.assignment.partition), sent)
+
+    def require_kept(self, acknowledged: int, osn: int) -> None:
+        """Raise `Diverged` if the destination stands below what it acknowledged."""
+        if outstanding(acknowledged, osn).gone:
+            raise lost(self.place, acknowledged, osn)
+
+    def within_lease(self) -> None:
+        """Ask the ledger again if its last answer is older than a lease, counted from before it was
+        asked; an attempt acts, or succeeds, only within the lease. Raises `Fenced` if another
+        attempt has the partition.
+        """
+        if self.runtime.clock.monotonic() - self.claim.asked_at > self.sink.lease_s:
+            self.claim.check()
+
+    def forgotten(self, recorded_at: float) -> bool:
+        """Whether the destination may have forgotten the key of a call made after `recorded_at` by
+        the time a repeat sent now arrives (REPEATABLE).
+        """
+        return forgets(self.sink, self.client.clock.wall() - recorded_at)
+
+    def ordered(self, rows: Rows) -> bool:
+        """Whether the events of an entity wait for each other."""
+        return rows.ordered and self.assignment.order and len(rows) > 0
+
+    def chunk(self, rows: Rows, start: int, stop: int, span: int = 0) -> Chunk:
+        """Return the chunk of the range [start, stop), of which `rows` are to be sent."""
+        target = self.assignment
+        minibatch = target.opening.row.minibatch
+        return Chunk(
+            rows,
+            start,
+            stop,
+            key=chunk_key(
+                target.pipeline, self.sink.name, minibatch, target.partition, span, (start, stop)
+            ),
+            osn_base=self.last_osn_before + 1,
+            prefix=f"{key_part(target.pipeline)}/{key_part(self.sink.name)}/",
+        )
+
+    def unreached(self, why: NotDelivered) -> NotDelivered:
+        """Return the error for a call whose retries are used up and of which nothing arrived:
+        where, and what to do.
+        """
+        if str(why).startswith("pipeline "):
+            return why
+        text = str(why).rstrip(".")
+        return NotDelivered(
+            f"{self.place}: {text}. It was tried for {self.sink.retry.for_s:g} s. Nothing is in "
+            "doubt because of it: see that the destination can be reached, then start again",
+            why.retry_after_s,
+        )
+
+    def diverged(self, stop: int, recorded: object, found: object, rows: Rows) -> Diverged:
+        """Return the error for a replay that produced other content than what was delivered, up to
+        `stop`; `rows` are those of the step.
+        """
+        named = ", ".join(f"{rows.id(at)} of {rows.scope(at)!r}" for at in range(min(3, len(rows))))
+        before = None if self.claim.row is None else self.claim.row.columns
+        changed = changed_columns(before, recorded_columns(rows))
+        return Diverged(
+            f"{self.place}: events [{int(rows.positions[0])}, {stop}) of the order were recorded "
+            f"with {recorded}, and the replay gives {found} (from event {named} on). "
+            f"The query does not give the same rows for the same input.{changed} Nothing was "
+            "repeated; look at the query, then run `semel resolve "
+            f"{self.assignment.pipeline}/{self.assignment.opening.row.minibatch} "
+            "as-recorded|as-replayed --reason ...`"
         )

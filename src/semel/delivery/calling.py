@@ -1,30 +1,74 @@
-"""Calls a destination: what is retried, for how long, and how each outcome is classified.
+"""Calls a destination: what is retried, how an outcome is classified, and which failures stop it.
 
 Always true:
 - an unclassified error is an unknown outcome;
-- opening a connection has no effect, so any error there can be retried.
+- opening a connection has no effect, so any error there can be retried;
+- a programming error stops the query as long as the sink has not delivered anything; afterwards it
+  concerns its event only, like any other unknown outcome;
+- only calls that were made count towards the ten in a row, and not those that a person resolved;
+- the first traceback of each kind is logged once per process of a run, and kept once per attempt.
 """
 
 from __future__ import annotations
 
+import traceback
 from typing import TYPE_CHECKING
 
+from semel.delivery.observer import FirstFailure
 from semel.errors import (
     DeliveryError,
+    HeldInDoubt,
     NotDelivered,
     OutcomeUnknown,
     Rejected,
     SemelError,
+    SinkBroken,
+    plain_text,
 )
-from semel.protocol import Capability
-from semel.sinks import DELIVERED, Receipt, Unclassified, checked_session, left_to_run
+from semel.ledger import read_parked
+from semel.protocol import Capability, Fault, ParkedState, SpanState
+from semel.sinks import (
+    DELIVERED,
+    Receipt,
+    Unclassified,
+    checked_session,
+    is_programming,
+    left_to_run,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from collections.abc import Set as AbstractSet
 
-    from semel.events import Event
+    from semel.delivery.assignment import SinkPartition
+    from semel.delivery.observer import Figures
+    from semel.events import Event, Rows
+    from semel.ledger import ParkedRow, SpanRow
     from semel.runtime import Runtime
     from semel.sinks import AnySession, Retry, Sink, Target
+
+
+UNKNOWN_MAX = 10
+
+KINDS_MAX = 10
+"""How many kinds of errors an attempt keeps a traceback of."""
+
+TRACE_MAX = 4_000
+"""How many characters of a traceback are kept: its beginning and its end."""
+
+LINE_MAX = 400
+
+_COUNTED = (ParkedState.HELD, ParkedState.SKIPPED, ParkedState.RESENT)
+_RESOLVE = (
+    "run `semel resolve EVENT delivered|resend|discard --reason ...` for what `semel parked ls` "
+    "shows"
+)
+_AFTERWARDS = {
+    Capability.OPAQUE: "It may have had an effect: what on_doubt says was done. Fix it, "
+    f"{_RESOLVE}, then start again",
+    Capability.REPEATABLE: "Fix it, then start again: that repeats it under the same key",
+}
+_ASKED = "Fix it, then start again: that asks the destination what arrived"
 
 
 class Forgotten(Exception):
@@ -120,3 +164,179 @@ def open_session(
         f"destination could not be reached ({last}). Nothing was sent; see that it runs, then "
         "restart the query"
     ) from last
+
+
+class Faults:
+    """Decides from the failures of a sink whether its code is broken or its destination is silent,
+    for one partition.
+
+    Attributes:
+        in_a_row: how many calls in a row, up to now, have an unknown outcome; includes those of
+            earlier attempts and minibatches that were not resolved since.
+    """
+
+    def __init__(self, partition: SinkPartition) -> None:
+        self._partition = partition
+        self.in_a_row = 0
+        self._succeeded = False
+        self._delivered = False
+        self._kept: set[str] = set()
+        self._recorded: Sequence[ParkedRow] = ()
+
+    # -- earlier attempts
+
+    def recall(
+        self,
+        spans: Sequence[SpanRow] = (),
+        rows: Sequence[ParkedRow] = (),
+        parked: AbstractSet[int] = frozenset(),
+    ) -> None:
+        """Continue the count of earlier attempts, from the `spans` and parked `rows` that they
+        recorded of this partition, and of earlier minibatches; nothing is read if those were all
+        answered. `parked` are the positions of the events that are not sent.
+        """
+        self._recorded = rows
+        delivered = _last_delivered(spans, parked)
+        self.in_a_row = sum(_counts(row) and row.position > delivered for row in rows)
+        assignment, sink = self._partition.assignment, self._partition.sink
+        known = assignment.opening.sequence(sink.name, assignment.partition)
+        if known.unanswered and delivered < 0:
+            minibatch = assignment.opening.row.minibatch
+            older = sum(
+                _counts(row)
+                and row.partition == assignment.partition
+                and row.minibatch != minibatch
+                for _, row, _ in read_parked(self._partition.client, sink.name)
+            )
+            self.in_a_row += min(known.unanswered, older)
+
+    def stop_if_nothing_was_tried(self) -> None:
+        """Stop the query again if an earlier start stopped it and no call could be made, because
+        every event that is left has to wait.
+        """
+        if self._delivered:
+            return
+        broken = [
+            row
+            for row in self._recorded
+            if row.fault is Fault.CODE and row.state is ParkedState.HELD
+        ]
+        if broken and not self._proven:
+            raise SinkBroken(
+                f"{self._partition.place}: nothing could be tried, because every event waits "
+                f"behind one that failed in an earlier start: event {broken[0].event} of "
+                f"{broken[0].entity!r} failed with {plain_text(broken[0].why)}. Fix the sink, "
+                f"{_RESOLVE}, then start again"
+            )
+        if self.in_a_row >= UNKNOWN_MAX:
+            raise self._silent("an earlier start says why")
+
+    # -- this attempt
+
+    def answered(self) -> None:
+        """Record that a call delivered something, which ends the unknown outcomes in a row."""
+        self._succeeded, self.in_a_row = True, 0
+
+    def heard(self) -> None:
+        """Record that the destination answered, whatever it answered: this ends them too."""
+        self.in_a_row = 0
+
+    def note(self, figures: Figures) -> None:
+        """Note what this attempt delivered, or found delivered: the sink's code works."""
+        if figures.delivered or figures.suppressed:
+            self._delivered = True
+
+    @property
+    def _proven(self) -> bool:
+        """Whether the sink is known to have delivered anything: in this partition of the minibatch,
+        or in any partition of one that is complete.
+        """
+        opening = self._partition.assignment.opening
+        return bool(
+            self._succeeded
+            or self._delivered
+            or opening.delivered_before(self._partition.sink.name)
+        )
+
+    def count(self, rows: Rows, at: int, why: OutcomeUnknown) -> SemelError | None:
+        """Count a call with an unknown outcome; return the error that stops the query, if any."""
+        if is_programming(why) and not self._proven:
+            return self._broken(rows, at, why)
+        self.in_a_row += 1
+        return self._silent(why) if self.in_a_row >= UNKNOWN_MAX else None
+
+    def look_at(self, rows: Rows, why: object) -> None:
+        """Log the first error of its kind. Raises `SinkBroken` if a call of these rows failed with
+        a programming error and the sink has not delivered anything.
+        """
+        if isinstance(why, Unclassified):
+            self.trace(why)
+            if is_programming(why) and not self._proven:
+                raise self._broken(rows, 0, why)
+
+    def look_at_opening(self, error: Exception) -> None:
+        """Do the same for an error outside of a call: nothing was sent."""
+        why = Unclassified.of(error)
+        self.trace(why)
+        if is_programming(error) and not self._proven:
+            raise SinkBroken(
+                f"{self._partition.place}: it could not be opened, asked or written: "
+                f"{why}. The sink has not delivered anything before, so its code is taken to be "
+                "broken. Fix it, then start again"
+            ) from error
+
+    def trace(self, why: OutcomeUnknown) -> str | None:
+        """Log an error, and return its traceback to be kept, if it is the first of its kind."""
+        error = why.__cause__ if isinstance(why, Unclassified) else None
+        if error is None:
+            return None
+        kind, kept = type(error).__name__, self._kept
+        partition = self._partition
+        new = kind not in kept and len(kept) < KINDS_MAX
+        first = partition.client.first_time(partition.sink.name, kind)
+        if not new and not first:
+            return None
+        text = _cut("".join(traceback.format_exception(error)))
+        if first:
+            partition.observer.observe(FirstFailure(partition.place, kind, text))
+        kept.add(kind)
+        return text if new else None
+
+    def _broken(self, rows: Rows, at: int, why: object) -> SinkBroken:
+        after = _AFTERWARDS.get(self._partition.sink.capability, _ASKED)
+        return SinkBroken(
+            f"{self._partition.place}: event {rows.id(at)} of {rows.entity(at)!r} "
+            f"failed with {why}. The sink has not delivered anything before, so its code is taken "
+            f"to be broken. {after}"
+        )
+
+    def _silent(self, why: object) -> HeldInDoubt:
+        return HeldInDoubt(
+            f"{self._partition.place}: {self.in_a_row} outcomes in a row "
+            f"were unknown, the last because of: {why}. A broken destination or function must not "
+            f"park a stream. Fix it, {_RESOLVE}, then start again"
+        )
+
+
+def _last_delivered(spans: Sequence[SpanRow], parked: AbstractSet[int]) -> int:
+    """Return the position of the last event that an earlier attempt delivered; -1 for none."""
+    for span in reversed(spans):
+        if span.state is SpanState.SETTLED:
+            for position in reversed(range(span.start, span.stop)):
+                if position not in parked:
+                    return position
+    return -1
+
+
+def _counts(row: ParkedRow) -> bool:
+    """Whether an event was tried, got no answer, and was not resolved since."""
+    return row.fault is not None and row.state in _COUNTED
+
+
+def _cut(text: str) -> str:
+    """Cut out the middle of a traceback: its beginning and its end matter."""
+    text = "\n".join(plain_text(line, LINE_MAX) for line in text.split("\n"))
+    if len(text) <= TRACE_MAX:
+        return text
+    head = text[: TRACE_MAX // 4]
+    return f"{head}\n...\n{text[len(head) + 5 - TRACE_MAX :]}"

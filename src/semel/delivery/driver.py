@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from semel.delivery.parking.in_doubt import stop_if_held
+from semel.delivery.observer import (
+    NO_FIGURES,
+    Figures,
+    LogObserver,
+    MinibatchCompleted,
+    MinibatchOpened,
+)
+from semel.delivery.parking.parking import stop_if_held
 from semel.delivery.parking.resend import Resending
 from semel.delivery.recovery.close_generation import Closing
 from semel.delivery.second_stage import Stages
@@ -34,6 +41,7 @@ from semel.ledger import (
     Owners,
     PartitionRow,
     Pruning,
+    SnapshotFigures,
     Sources,
     compare_batch,
     finish_batch,
@@ -51,6 +59,7 @@ from semel.sinks import Ended, EndedPart
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from semel.delivery.observer import Observer
     from semel.events import Identity
     from semel.ledger import Finished, LedgerClient, Report
     from semel.runtime import Process
@@ -76,6 +85,7 @@ class Driver:
         remember_s: how long ids, and the outcomes of parked events, are kept.
         routing: the description of how entities are spread over partitions; None is by their hash.
         forms: the type of each id column: integer, text, date, ...
+        observer: is notified of what the driver does, and gets the figures of the tasks.
     """
 
     client: LedgerClient
@@ -92,7 +102,9 @@ class Driver:
     remember_s: float = REMEMBER_S
     forms: Mapping[str, str] = field(default_factory=dict)
     routing: dict[str, Any] | None = None
+    observer: Observer = field(default_factory=LogObserver)
     _closed: int = 0
+    _opened_at: float | None = None
     _owners: Owners = field(init=False)
     _minibatches: Minibatches = field(init=False)
     _journal: Journal = field(init=False)
@@ -157,6 +169,7 @@ class Driver:
         If the result is `settled`, run no task: `end` takes no reports. Raises `Fenced`,
         `Diverged`, `ConfigurationError`.
         """
+        began = self.runtime.clock.monotonic()
         # 1. Send the parked events that are free to go. A driver that crashes here leaves the event
         #    that it was sending claimed, and the next drain asks for its outcome.
         self.drain()
@@ -182,8 +195,7 @@ class Driver:
                 self.drain()  # its parked events may have been discarded
             # 3. Conclude what is complete before its rows are deleted by the next step: a driver
             #    that crashed between complete and conclude did not do it.
-            opened = opening.row.minibatch
-            conclude_before(self.client, self.sinks, opened, self.runtime, self._stages())
+            self._conclude_before(opening.row.minibatch)
             # 4. Close what older generations left, before any task runs: a crashed attempt of
             #    theirs may have sent events that would come again. Open again to read the new
             #    standings.
@@ -199,7 +211,22 @@ class Driver:
         if lost or opening.row.serial % PRUNE_EVERY == 0:
             names = [sink.name for sink in self._with_stages()]
             Pruning(self.client, self.remember_s).run(names, lost_before or 0)
+        self._opened(opening, began)
         return opening
+
+    def _opened(self, opening: OpenMinibatch, began: float) -> None:
+        self._opened_at = began
+        self.observer.observe(
+            MinibatchOpened(
+                self.client.pipeline,
+                opening.row.minibatch,
+                self.run,
+                opening.new_generation,
+                opening.row.continues,
+                opening.settled,
+                self.runtime.clock.monotonic() - began,
+            )
+        )
 
     def finished(self) -> Mapping[str, Finished] | None:
         """Return what this batch job delivered, by sink; None while it is not finished."""
@@ -223,7 +250,14 @@ class Driver:
         how many.
         """
         return sum(
-            Resending(self.client, sink, self.process, self.runtime, waits=waits).drain()
+            Resending(
+                self.client,
+                sink,
+                self.process,
+                self.runtime,
+                waits=waits,
+                observer=self.observer,
+            ).drain()
             for sink in self._with_stages()
         )
 
@@ -250,17 +284,37 @@ class Driver:
         opening: OpenMinibatch,
         reports: Sequence[Report],
         ids: Mapping[str, str] = NO_TOPIC_IDS,
+        skipped: int = 0,
     ) -> None:
         """Complete the minibatch from the tasks' reports that Spark returned, then conclude it at
-        the sinks; `ids` are those of topics that were first read in it.
+        the sinks; `ids` are those of topics that were first read in it, `skipped` counts the events
+        of partitions without a report.
         """
         # 1. Complete in one commit. A crash before it leaves the minibatch open, and a restart
         #    replays it.
         self._minibatches.complete(opening, reports, [sink.name for sink in self.sinks], ids)
         # 2. Conclude only then, and before Spark commits: after a crash in between, Spark runs the
         #    micro-batch again, its events are only counted, and it is concluded from the same rows.
-        minibatch = opening.row.minibatch
-        conclude(self.client, self.sinks, minibatch, self.runtime, self._stages())
+        self._conclude(opening.row.minibatch)
+        self._completed(opening, reports, skipped)
+
+    def _completed(self, opening: OpenMinibatch, reports: Sequence[Report], skipped: int) -> None:
+        """Notify the observer, with the figures that the tasks reported."""
+        figures = {sink.name: NO_FIGURES for sink in self.sinks}
+        for report in reports:
+            figures[report.sink] += Figures.of(report)
+        now = self.runtime.clock.monotonic()
+        self.observer.observe(
+            MinibatchCompleted(
+                self.client.pipeline,
+                opening.row.minibatch,
+                figures,
+                skipped,
+                opening.row.continues,
+                0.0 if self._opened_at is None else now - self._opened_at,
+                sum((report.snapshots for report in reports), SnapshotFigures()),
+            )
+        )
 
     def holds(self, opening: OpenMinibatch) -> bool:
         """Whether this run can still complete the minibatch."""
@@ -270,8 +324,37 @@ class Driver:
         """Record that the run is alive, or has ended. Raises `Fenced` if it was replaced."""
         Owners(self.client).beat(self.run, self.nonce, ended=ended)
 
+    # -- the end of a minibatch at the sinks
+
+    def _conclude(self, minibatch: Minibatch) -> None:
+        """Conclude a complete minibatch at every sink that has an end-of-minibatch step, and hand
+        it to the second stage of the sink.
+        """
+        for sink in self._concluding():
+            at = (sink.name, minibatch.generation, minibatch.batch)
+            for ended in _ended(self.client, sink.name, make_prefix(self.client.pipeline, *at)):
+                self._conclude_at(sink, ended)
+
+    def _conclude_before(self, opened: Minibatch) -> None:
+        """Conclude the complete minibatches of older generations, and those left by a sink that was
+        removed for a while, before their rows are deleted.
+        """
+        for sink in self._concluding():
+            start = make_prefix(self.client.pipeline, sink.name)
+            for ended in _ended(self.client, sink.name, start):
+                older = ended.minibatch.generation < opened.generation
+                if older or is_unswept(ended.minibatch, opened):
+                    self._conclude_at(sink, ended)
+
+    def _concluding(self) -> list[Sink]:
+        return [sink for sink in self.sinks if sink.concludes]
+
+    def _conclude_at(self, sink: Sink, ended: Ended) -> None:
+        _patiently(sink, ended, self.runtime)
+        self._stages().hand_over(sink, ended)
+
     def _stages(self) -> Stages:
-        return Stages(self.client, self.run, self.process, self.runtime)
+        return Stages(self.client, self.run, self.process, self.runtime, self.observer)
 
     def _staged(self) -> Iterator[tuple[Sink, Sink]]:
         """Yield each sink that has a second stage, with that stage."""
@@ -294,39 +377,6 @@ class Driver:
             self.runtime,
         )
         return closing.run()
-
-
-def conclude(
-    client: LedgerClient,
-    sinks: Sequence[Sink],
-    minibatch: Minibatch,
-    runtime: Runtime,
-    stages: Stages,
-) -> None:
-    """Conclude a complete minibatch at every sink that has an end-of-minibatch step, and hand it to
-    the second stage of the sink.
-    """
-    for sink in sinks:
-        if sink.concludes:
-            at = (minibatch.generation, minibatch.batch)
-            for ended in _ended(client, sink.name, make_prefix(client.pipeline, sink.name, *at)):
-                _patiently(sink, ended, runtime)
-                stages.hand_over(sink, ended)
-
-
-def conclude_before(
-    client: LedgerClient, sinks: Sequence[Sink], opened: Minibatch, runtime: Runtime, stages: Stages
-) -> None:
-    """Conclude the complete minibatches of older generations, and those left by a sink that was
-    removed for a while, before their rows are deleted.
-    """
-    for sink in sinks:
-        if sink.concludes:
-            for ended in _ended(client, sink.name, make_prefix(client.pipeline, sink.name)):
-                older = ended.minibatch.generation < opened.generation
-                if older or is_unswept(ended.minibatch, opened):
-                    _patiently(sink, ended, runtime)
-                    stages.hand_over(sink, ended)
 
 
 def _ended(client: LedgerClient, sink: str, start: str) -> Iterator[Ended]:

@@ -2,9 +2,12 @@
 
 Always true:
 - rows keep their order, and no row waits that a step could have taken;
-- the batches of a partition are gathered into runs that a step of a lane takes whole: the work done
-  once per run, above all looking up its entities, costs a fifth if five batches are one run;
-- no run has more bytes than `GATHERED_BYTES` and the batch that exceeded it.
+- the batches of a partition are gathered into runs that a step of a strategy takes whole: the work
+  done once per run, above all looking up its entities, costs a fifth if five batches are one run;
+- no run has more bytes than `GATHERED_BYTES` and the batch that exceeded it;
+- nothing is written for a partition without events;
+- the end of the input proves nothing: recorded events that did not come are reported as short, not
+  as done.
 """
 
 from __future__ import annotations
@@ -13,7 +16,18 @@ import contextlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from semel.delivery.lane import Lane
+from semel.delivery.assignment import SinkPartition
+from semel.delivery.buffer import Buffer
+from semel.delivery.observer import (
+    NO_FIGURES,
+    ChunkDelivered,
+    EventsParked,
+    EventsSkipped,
+    EventsSuppressed,
+    Figures,
+    LogObserver,
+)
+from semel.delivery.parking.parking import Expected, PartitionParking, schema_text
 from semel.delivery.recovery.watermarks import watermark
 from semel.delivery.strategies.intent import IntentStrategy
 from semel.delivery.strategies.overwrite import OverwriteStrategy
@@ -21,7 +35,7 @@ from semel.delivery.strategies.progress import ProgressStrategy
 from semel.delivery.strategies.replay_check import count_partition
 from semel.errors import Fenced
 from semel.events import put_together
-from semel.ledger import COUNTERS, Journal, State, require_counts
+from semel.ledger import COUNTERS, Journal, Report, State, require_counts
 from semel.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -30,23 +44,148 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from semel.delivery.assignment import Assignment
-    from semel.delivery.lane import Strategy
-    from semel.ledger import LedgerClient, Report
+    from semel.delivery.observer import Observer
+    from semel.delivery.recovery.watermarks import Watermark
+    from semel.delivery.strategies import Strategy
+    from semel.events import Rows
+    from semel.ledger import LedgerClient
     from semel.sinks import Sink
 
 
-def way_of(lane: Lane) -> Strategy:
-    """Choose the strategy that delivers the events of a lane."""
-    if lane.sink.whole:
-        return OverwriteStrategy(lane)
-    if lane.sink.capability.records_intents:
-        return IntentStrategy(lane)
-    return ProgressStrategy(lane)
+def strategy_of(partition: SinkPartition, parking: PartitionParking, buffer: Buffer) -> Strategy:
+    """Choose the strategy that delivers a partition to its sink."""
+    if partition.sink.whole:
+        return OverwriteStrategy(partition, parking, buffer)
+    if partition.sink.capability.records_intents:
+        return IntentStrategy(partition, parking, buffer)
+    return ProgressStrategy(partition, parking, buffer)
+
+
+class SinkDelivery:
+    """Delivers one partition of one minibatch to one sink: passes its rows through a buffer to a
+    strategy, adds up what the strategy did, and reports. Runs on an executor.
+    """
+
+    def __init__(self, partition: SinkPartition, watermark: Watermark) -> None:
+        self.partition = partition
+        self.figures = NO_FIGURES
+        self._watermark = watermark
+        self._buffer = Buffer()
+        self._strategy = strategy_of(partition, PartitionParking(partition), self._buffer)
+        self._expected: Expected | None = None
+
+    def wants(self) -> int:
+        """Return how many rows the next step takes."""
+        return self._strategy.wants()
+
+    def push(self, rows: Rows) -> None:
+        """Take the next rows, in the partition's order."""
+        handled = self._watermark.handled(rows)
+        if handled.any():
+            self._skip(rows.take(handled))
+            rows = rows.take(~handled)
+        if not len(rows):
+            return
+        self._watermark.observe(rows)
+        self._buffer.push(rows)
+        while self._buffer.waiting and self._buffer.waiting >= (wanted := self._strategy.wants()):
+            self._step(wanted)
+
+    def _skip(self, rows: Rows) -> None:
+        """Count events that came before a checkpoint was lost, and fill in the payload of parked
+        ones that wait for it.
+        """
+        self._note(Figures(skipped=len(rows)))
+        if self._expected is None:
+            self._expected = Expected(self.partition.client, self.partition.sink.name)
+        self._expected.fill(rows, schema_text(rows))
+
+    def finish(self) -> Report | None:
+        """Deliver what is buffered, because the input has ended, and report; None for a partition
+        without events.
+        """
+        buffer, partition = self._buffer, self.partition
+        while buffer.waiting:
+            self._step(self._strategy.wants())
+        if not buffer.count:
+            return None
+        ended = self._strategy.finish()
+        if partition.claim.row is None:
+            raise AssertionError("events came, so the partition was claimed")
+        entry = self._watermark.entry()
+        first, last = buffer.ends
+        figures = self.figures
+        return Report(
+            sink=partition.sink.name,
+            partition=partition.assignment.partition,
+            attempt=partition.assignment.attempt,
+            count=buffer.count,
+            digest=buffer.digest_to(buffer.position),
+            osn=partition.last_osn_before + buffer.count,
+            sent=ended.sent,
+            first=first,
+            last=last,
+            short=ended.short,
+            mark=self._watermark.mark(),
+            entries=() if entry is None else (entry,),
+            delivered=figures.delivered,
+            suppressed=figures.suppressed,
+            parked=figures.parked,
+            doubted=figures.doubted,
+            dropped=figures.dropped,
+            parked_before=figures.parked_before,
+            dropped_before=figures.dropped_before,
+            skipped=figures.skipped,
+            unanswered=ended.unanswered,
+            placed=ended.placed,
+            columns=buffer.columns,
+            bytes=figures.bytes,
+            seconds=figures.seconds,
+        )
+
+    def give_up(self) -> None:
+        """Settle what is known to be acknowledged, because the task fails."""
+        self._strategy.give_up()
+
+    def close(self) -> None:
+        """Close the session, also after an error."""
+        self._strategy.close()
+
+    def _step(self, wanted: int) -> None:
+        """Pass the strategy the rows that it wants, and drop those that are done."""
+        clock = self.partition.runtime.clock
+        rows = self._buffer.next(wanted)
+        began = clock.monotonic()
+        step = self._strategy.step(rows)
+        self._buffer.drop(step.done)
+        if step.figures is not NO_FIGURES:
+            figures = step.figures
+            if figures.delivered:
+                seconds = clock.monotonic() - began
+                figures = replace(figures, bytes=rows.batch.nbytes, seconds=seconds)
+            self._note(figures)
+
+    def _note(self, figures: Figures) -> None:
+        """Add figures up, and notify the observer of them."""
+        self.figures += figures
+        assignment, sink = self.partition.assignment, self.partition.sink.name
+        minibatch = assignment.opening.row.minibatch
+        place = (assignment.pipeline, minibatch, sink, assignment.partition)
+        observe = self.partition.observer.observe
+        if figures.skipped:
+            observe(EventsSkipped(*place, figures.skipped))
+        if figures.suppressed or figures.parked_before or figures.dropped_before:
+            before = (figures.suppressed, figures.parked_before, figures.dropped_before)
+            observe(EventsSuppressed(*place, *before))
+        if figures.parked or figures.dropped:
+            observe(EventsParked(*place, figures.parked, figures.doubted, figures.dropped))
+        if figures.delivered:
+            observe(ChunkDelivered(*place, figures.delivered, figures.bytes, figures.seconds))
 
 
 @contextlib.contextmanager
-def _giving_up(lanes: Sequence[Lane]) -> Iterator[None]:
-    """If a sink or the input fails, let every lane settle what it knows to be acknowledged: a
+def _giving_up(deliveries: Sequence[SinkDelivery]) -> Iterator[None]:
+    """If a sink or the input fails, let every sink settle what it knows to be acknowledged: a
     destination that is down puts no event of another one in doubt.
     """
     try:
@@ -54,10 +193,9 @@ def _giving_up(lanes: Sequence[Lane]) -> Iterator[None]:
     except Fenced:
         raise
     except Exception:
-        for lane in lanes:
-            if isinstance(lane.way, IntentStrategy):
-                with contextlib.suppress(Exception):  # the first error is the one to raise
-                    lane.way.give_up()
+        for each in deliveries:
+            with contextlib.suppress(Exception):  # the first error is the one to raise
+                each.give_up()
         raise
 
 
@@ -70,6 +208,7 @@ class PartitionDelivery:
     client: LedgerClient
     journal: Journal
     runtime: Runtime = field(default_factory=Runtime)
+    observer: Observer = field(default_factory=LogObserver)
     skipped: int = 0
     """Events of partitions without a report: all of them were handled before a lost checkpoint."""
 
@@ -90,36 +229,42 @@ class PartitionDelivery:
         #    crash assigns the same ids.
         base = self._counters()
         stamper = self.assignment.identity.stamper(self.assignment.partition, last=base.values)
-        # 3. One pass over the input for all sinks. Each lane claims its partition in the ledger
+        # 3. One pass over the input for all sinks. Each delivery claims its partition in the ledger
         #    before its first effect, so after a crash the next attempt finds what may have been
         #    sent.
         with contextlib.ExitStack() as stack:
-            lanes = [self._lane(sink, stack) for sink in sinks]
-            with _giving_up(lanes):
-                for batch in gathered(batches, lambda: max(lane.way.wants() for lane in lanes)):
+            deliveries = [self._to(sink, stack) for sink in sinks]
+            with _giving_up(deliveries):
+                for batch in gathered(batches, lambda: max(each.wants() for each in deliveries)):
                     rows = stamper.stamp(batch)
-                    for lane in lanes:
-                        lane.push(rows)
-                # 4. Report only after every lane has finished: a task that fails before reports
+                    for each in deliveries:
+                        each.push(rows)
+                # 4. Report only after every delivery has finished: a task that fails before reports
                 #    nothing, so the driver cannot complete the minibatch without it.
-                reports = [report for lane in lanes if (report := lane.finish()) is not None]
+                reports = [report for each in deliveries if (report := each.finish()) is not None]
             told = {report.sink for report in reports}
-            self.skipped = sum(lane.figures.skipped for lane in lanes if lane.sink.name not in told)
+            self.skipped = sum(
+                each.figures.skipped for each in deliveries if each.partition.sink.name not in told
+            )
         # 5. Return the new counters with the reports. They are written in the commit that completes
         #    the minibatch: a crash before it leaves the old ones for the replay.
         counted = stamper.state()
-        if not counted:
-            return reports
-        serial = self.assignment.opening.row.serial
-        entry = self.journal.entry(COUNTERS, self.assignment.partition, serial, base, dict(counted))
-        return [replace(report, entries=(*report.entries, entry)) for report in reports]
+        if counted:
+            serial, place = self.assignment.opening.row.serial, self.assignment.partition
+            entry = self.journal.entry(COUNTERS, place, serial, base, dict(counted))
+            reports = [replace(report, entries=(*report.entries, entry)) for report in reports]
+        snapshots = self.journal.take_figures()
+        if reports:
+            reports[0] = replace(reports[0], snapshots=snapshots)
+        return reports
 
-    def _lane(self, sink: Sink, stack: contextlib.ExitStack) -> Lane:
-        mark = watermark(self.assignment, sink, self.journal)
-        lane = Lane(self.assignment, sink, self.client, self.runtime, mark)
-        lane.way = way_of(lane)
-        stack.callback(lane.way.close)
-        return lane
+    def _to(self, sink: Sink, stack: contextlib.ExitStack) -> SinkDelivery:
+        """Prepare the delivery to one sink, and close it with the stack."""
+        assignment = self.assignment
+        partition = SinkPartition(assignment, sink, self.client, self.runtime, self.observer)
+        delivery = SinkDelivery(partition, watermark(assignment, sink, self.journal))
+        stack.callback(delivery.close)
+        return delivery
 
     def _counters(self) -> State:
         """Return the counters as the previous minibatch left them."""

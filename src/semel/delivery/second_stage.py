@@ -14,11 +14,11 @@ Always true:
 from __future__ import annotations
 
 import base64
-import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from semel.delivery.parking.in_doubt import stop_if_held
+from semel.delivery.observer import StageStopped
+from semel.delivery.parking.parking import stop_if_held
 from semel.delivery.parking.resend import Resending
 from semel.delivery.parking.resend_attempt import IN_VAIN_MAX
 from semel.errors import Fenced, HeldInDoubt, NotDelivered
@@ -36,13 +36,12 @@ from semel.ledger.store import Conflict, Delete, Equals
 from semel.protocol import ParkedState
 
 if TYPE_CHECKING:
+    from semel.delivery.observer import Observer
     from semel.events import Minibatch
     from semel.ledger import LedgerClient
     from semel.ledger.store import Key, Requirement, Update
     from semel.runtime import Process, Runtime
     from semel.sinks import Ended, Sink
-
-log = logging.getLogger("semel")
 
 _DECIDED = (ParkedState.HELD, ParkedState.REJECTED)
 
@@ -50,11 +49,19 @@ _DECIDED = (ParkedState.HELD, ParkedState.REJECTED)
 class Stages:
     """Hands what one run has concluded to second stages. Runs on the driver."""
 
-    def __init__(self, client: LedgerClient, run: int, process: Process, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        client: LedgerClient,
+        run: int,
+        process: Process,
+        runtime: Runtime,
+        observer: Observer,
+    ) -> None:
         self._client = client
         self._run = run
         self._process = process
         self._runtime = runtime
+        self._observer = observer
 
     def hand_over(self, sink: Sink, ended: Ended) -> None:
         """Hand a concluded minibatch to the second stage of a sink, if there is one.
@@ -74,7 +81,7 @@ class Stages:
             if standing is None or standing.state.final or self._blocked(stage, at):
                 break
             self._wait_for_sender(stage)
-            Resending(self._client, stage, self._process, self._runtime).drain()
+            self._resending(stage).drain()
             after = self._standing(at)
             if after is None or not after.doubted or after.state is not ParkedState.RESEND:
                 break
@@ -145,19 +152,22 @@ class Stages:
         """Wait until an earlier sender that is not known to be gone had all the time that a lease
         and a call may take.
         """
-        left_s = Resending(self._client, stage, self._process, self._runtime).left_to_sender_s()
+        left_s = self._resending(stage).left_to_sender_s()
         if left_s > 0:
             self._runtime.clock.sleep(left_s)
 
+    def _resending(self, stage: Sink) -> Resending:
+        return Resending(self._client, stage, self._process, self._runtime, observer=self._observer)
+
     def _tell(self, stage: Sink, at: Key, ended: Ended) -> None:
-        """Log what waits for a person; raise if something can be tried again."""
+        """Notify the observer of what waits for a person; raise if it can be tried again."""
         place = self._place(stage, ended.minibatch)
         row = self._standing(at)
         if row is None or row.state in (ParkedState.DELIVERED, ParkedState.DISCARDED):
             return
         stop_if_held(self._client, stage, place)
         if row.state.final or row.state in _DECIDED or self._blocked(stage, at):
-            log.warning("%s: %s (%s); `semel parked ls` shows it", place, row.state.value, row.why)
+            self._observer.observe(StageStopped(place, row.state.value, row.why))
             return
         raise NotDelivered(
             f"{place}: its events are delivered and its manifest is in place, but it could not be "

@@ -1,4 +1,8 @@
-"""The specification of a pipeline: its name, how its events are identified, and its sinks."""
+"""The specification of a pipeline, and the guard that keeps it from starting.
+
+Always true: after `only_look`, no pipeline starts in this process, not even from a thread that a
+user's module left behind; so there is one flag per process, and it is never cleared.
+"""
 
 from __future__ import annotations
 
@@ -115,3 +119,26 @@ class PipelineSpec:
                 f"{', '.join(OnDoubt)}, on_reject is {', '.join(OnReject)}"
             ) from None
         return replace(sink, on_doubt=doubt, on_reject=reject)
+
+
+# -- a command that only inspects a user's module starts nothing
+
+_looking: list[str] = []
+
+
+def only_look(doing: str) -> None:
+    """Refuse to start any pipeline for the rest of the life of this process.
+
+    `doing` completes "start() is refused while ...".
+    """
+    _looking[:] = [doing]
+
+
+def refuse_while_looking(pipeline: str, call: str) -> None:
+    """Raise `ConfigurationError` if `call` would deliver while a command only looks."""
+    for doing in _looking:
+        raise ConfigurationError(
+            f"pipeline {pipeline!r}: {call} is refused while {doing}; nothing was started and "
+            'nothing was sent. Put what starts it under `if __name__ == "__main__":`, and name an '
+            "object that does not start it"
+        )

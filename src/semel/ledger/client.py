@@ -37,8 +37,15 @@ class LedgerClient:
     pipeline: str
     clock: Clock = field(default_factory=SystemClock)
     patience_s: float = 30.0
-    logged: set[tuple[str, ...]] = field(default_factory=set, compare=False, repr=False)
-    """Messages that were logged through this client, and are not logged again."""
+    _logged: set[tuple[str, ...]] = field(default_factory=set, compare=False, repr=False)
+
+    def first_time(self, *what: str) -> bool:
+        """Whether it is the first time that this client is asked about `what`: a message that is
+        logged once for a run and a process.
+        """
+        new = what not in self._logged
+        self._logged.add(what)
+        return new
 
     def read(self, *keys: Key) -> Mapping[Key, Payload]:
         """Return the rows that exist among `keys`."""

@@ -53,13 +53,10 @@ SMALLEST_FULL = 4_096
 class Operator:
     """A named part of the state. Journaled: deltas and from time to time a full snapshot; otherwise
     always full.
-
-    Deltas that are not folded (`folds=False`) stay as they are until they are pruned by age.
     """
 
     name: str
     journaled: bool = True
-    folds: bool = True
 
 
 COUNTERS = Operator("counters")
@@ -76,7 +73,7 @@ def unsure_of(sink: str) -> Operator:
     """Return the operator for events of one sink that may have been sent when a generation ended,
     and are sent again under their own keys: if one is refused, its outcome is in doubt.
     """
-    return Operator(f"{_UNSURE}{sink}", folds=False)
+    return Operator(f"{_UNSURE}{sink}")
 
 
 def read_unsure(client: LedgerClient, sink: str) -> EntityIds:
@@ -131,8 +128,8 @@ class State:
         return total
 
 
-@dataclass(slots=True)
-class Figures:
+@dataclass(frozen=True, slots=True)
+class SnapshotFigures:
     """Counts, bytes and seconds of snapshots created and loaded, full and journaled."""
 
     full_created: int = 0
@@ -143,6 +140,17 @@ class Figures:
     bytes_loaded: int = 0
     seconds_loading: float = 0.0
 
+    def __add__(self, other: SnapshotFigures) -> SnapshotFigures:
+        return SnapshotFigures(
+            self.full_created + other.full_created,
+            self.journal_created + other.journal_created,
+            self.full_loaded + other.full_loaded,
+            self.journal_loaded + other.journal_loaded,
+            self.bytes_created + other.bytes_created,
+            self.bytes_loaded + other.bytes_loaded,
+            self.seconds_loading + other.seconds_loading,
+        )
+
 
 class Journal:
     """Reads and extends the journal of one pipeline: get, add, clean."""
@@ -150,7 +158,7 @@ class Journal:
     def __init__(self, client: LedgerClient) -> None:
         self._client = client
         self._cache: dict[tuple[str, str], State] = {}
-        self.figures = Figures()
+        self.figures = SnapshotFigures()
 
     def restore(
         self, operator: Operator, partition: str, *, before: int, check: Check | None = None
@@ -164,7 +172,7 @@ class Journal:
             cached = State()
         rows = self._rows(operator.name, partition, cached.number, check)
         state = self._fold(cached, (each for each in rows if each[0]["number"] < before))
-        self.figures.seconds_loading += self._client.clock.monotonic() - began
+        self.figures += SnapshotFigures(seconds_loading=self._client.clock.monotonic() - began)
         self._cache[operator.name, partition] = state
         return state
 
@@ -189,21 +197,30 @@ class Journal:
         drop = _droppable(base.numbers, number) if full else ()
         state = _whole(base.values, delta) if full else delta
         entry = Entry(operator.name, partition, number, full, state, at, drop)
-        self.figures.bytes_created += len(entry.dump())
-        if full:
-            self.figures.full_created += 1
-        else:
-            self.figures.journal_created += 1
+        self._created(entry)
         return entry
 
     def append(
         self, operator: Operator, partition: str, number: int, delta: dict[str, Any]
     ) -> Entry:
-        """Return a row of an operator that is never folded, without reading its other rows."""
+        """Return a row of an operator that is never folded, without reading its other rows: its
+        deltas stay as they are until they are pruned by age.
+        """
         entry = Entry(operator.name, partition, number, False, delta, self._client.clock.wall())
-        self.figures.journal_created += 1
-        self.figures.bytes_created += len(entry.dump())
+        self._created(entry)
         return entry
+
+    def _created(self, entry: Entry) -> None:
+        self.figures += SnapshotFigures(
+            full_created=int(entry.full),
+            journal_created=int(not entry.full),
+            bytes_created=len(entry.dump()),
+        )
+
+    def take_figures(self) -> SnapshotFigures:
+        """Return what was created and loaded since this was last called."""
+        figures, self.figures = self.figures, SnapshotFigures()
+        return figures
 
     def forget_cache(self) -> None:
         """Drop the cache, as in a new process."""
@@ -233,14 +250,16 @@ class Journal:
         values = base.values
         numbers = list(base.numbers)
         for row, size in rows:
-            self.figures.bytes_loaded += size
-            if row["full"]:
-                self.figures.full_loaded += 1
-                values = dict(row["state"])
-            else:
-                self.figures.journal_loaded += 1
-                values = _applied(values, row["state"])
+            values = dict(row["state"]) if row["full"] else _applied(values, row["state"])
             numbers.append((row["number"], row["full"], size))
+        loaded = numbers[len(base.numbers) :]
+        if loaded:
+            fulls = sum(full for _, full, _ in loaded)
+            self.figures += SnapshotFigures(
+                full_loaded=fulls,
+                journal_loaded=len(loaded) - fulls,
+                bytes_loaded=sum(size for _, _, size in loaded),
+            )
         return State(_standing(values), numbers[-1][0] if numbers else 0, _recent(numbers))
 
 

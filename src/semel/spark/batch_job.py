@@ -15,7 +15,6 @@ from uuid import uuid4
 from semel.errors import ConfigurationError, Diverged, EventsParked
 from semel.ledger import LedgerClient, open_store, starting_pipeline
 from semel.spark import checkpoints, checks
-from semel.spark.failures import log_unsent
 from semel.spark.foreach_batch import deliver, make_driver, refuse_living, run_tasks, withdraw
 from semel.spark.heartbeat import Heartbeat
 from semel.spark.task import Outcome, Task
@@ -98,8 +97,6 @@ def _delivered(frame: DataFrame, driver: Driver, spec: PipelineSpec, url: str) -
     else:
         outcome = deliver(frame, driver, opening, spec, url)
     driver.finish(opening)
-    place = f"pipeline {spec.name!r}, minibatch {opening.row.minibatch}"
-    log_unsent(place, outcome, judged=opening.row.continues)
     return _result(driver, outcome)
 
 

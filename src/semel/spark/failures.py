@@ -1,4 +1,4 @@
-"""Carries errors from tasks to the driver and from the driver to Spark, and logs unsent events.
+"""Carries errors from tasks to the driver and from the driver to Spark.
 
 Spark passes a Python exception on as text, which may contain text of a destination.
 
@@ -12,9 +12,7 @@ Always true:
 from __future__ import annotations
 
 import json
-import logging
 import re
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from semel import errors
@@ -24,8 +22,6 @@ from semel.spark.versions import is_cancelled
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
-
-    from semel.spark.task import Outcome
 
 TEXT_MAX = 2_000
 """The characters of an error that Spark and the user get; the log has all of it."""
@@ -142,33 +138,3 @@ def _failed(error: BaseException) -> Failed:
 
 def _unsearched(text: str) -> str:
     return text.replace(SEARCHED, _UNSEARCHED)
-
-
-log = logging.getLogger("semel")
-
-_TEXTS = {
-    "skipped": "not sent, because handled (delivered, parked or dropped) {before}",
-    "suppressed": "not sent again, because an earlier attempt delivered them",
-    "parked_before": "not sent again and not delivered, because an earlier attempt parked them "
-    "(list them with `semel parked ls`)",
-    "dropped_before": "not sent again, because an earlier attempt dropped them in doubt "
-    "(on_doubt='skip')",
-    "doubted": "parked in doubt (list them with `semel parked ls`)",
-    "others": "parked for another reason, or behind a parked event (list them with `semel parked "
-    "ls`)",
-    "dropped": "in doubt and dropped (on_doubt='skip'): they may not have arrived",
-}
-
-
-def log_unsent(place: str, outcome: Outcome, *, judged: bool = False) -> None:
-    """Log a warning for each kind of event that was not sent, with its count."""
-    counts: Counter[str] = Counter(skipped=outcome.skipped)
-    for report in outcome.reports:
-        for name in ("skipped", "suppressed", "parked_before", "dropped_before", "dropped"):
-            counts[name] += getattr(report, name)
-        counts["doubted"] += report.doubted
-        counts["others"] += report.parked - report.doubted
-    before = "before the minibatch was judged" if judged else "before the checkpoint was lost"
-    for name, text in _TEXTS.items():
-        if counts[name]:
-            log.warning("%s: events %s: %d", place, text.format(before=before), counts[name])

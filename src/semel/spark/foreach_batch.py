@@ -30,7 +30,7 @@ from semel.ledger import (
 from semel.runtime import Process
 from semel.spark import checkpoints, kafka_topics
 from semel.spark.checks import refuse_optimized
-from semel.spark.failures import Stopped, for_spark, log_unsent, raised
+from semel.spark.failures import Stopped, for_spark, raised
 from semel.spark.heartbeat import Heartbeat
 from semel.spark.repartition import arranged, plainly_named
 from semel.spark.task import SCHEMA, Outcome, Task
@@ -110,12 +110,7 @@ class MicroBatches:
         except (ConfigurationError, Diverged):
             withdraw(live.driver, live.heartbeat)
             raise
-        if opening.new_generation:
-            self._log_generation(opening)
         if opening.settled:
-            log.warning(
-                "%s: accepted as recorded, as `semel resolve` decided", self._place(opening)
-            )
             live.driver.end(opening, [])
             return
 
@@ -126,8 +121,7 @@ class MicroBatches:
                 live.sources = self._ask(frame, came - set(live.sources.ids), live.sources)
             return live.sources.ids
 
-        outcome = deliver(frame, live.driver, opening, self.spec, live.ledger, learn)
-        log_unsent(self._place(opening), outcome, judged=opening.row.continues)
+        deliver(frame, live.driver, opening, self.spec, live.ledger, learn)
 
     def look_first(self, spark: SparkSession) -> None:
         """Check the ledger before Spark starts: the pipeline must fit it and must not be running.
@@ -191,20 +185,6 @@ class MicroBatches:
         except Exception:  # noqa: BLE001 - the session is gone, and the query with it
             return False
 
-    def _place(self, opening: OpenMinibatch) -> str:
-        return f"pipeline {self.spec.name!r}, minibatch {opening.row.minibatch}"
-
-    def _log_generation(self, opening: OpenMinibatch) -> None:
-        why = "the checkpoint was lost or replaced"
-        if opening.row.continues:
-            why = "the previous minibatch was judged with `semel resolve`"
-        log.warning(
-            "%s: %s; generation %d continues from the ledger and logs what it skips",
-            self._place(opening),
-            why,
-            opening.row.minibatch.generation,
-        )
-
 
 def no_ids(_: Outcome) -> Mapping[str, str]:
     """Return no ids, for a source without topics."""
@@ -230,7 +210,7 @@ def deliver(
         task = Task(spec, ledger, driver.nonce, opening, driver.waited)
         try:
             outcome = run_tasks(frame, task)
-            driver.end(opening, outcome.reports, learn(outcome))
+            driver.end(opening, outcome.reports, learn(outcome), outcome.skipped)
         except Fenced:
             if not left or not driver.holds(opening):
                 raise

@@ -19,40 +19,49 @@ from semel.errors import (
     SemelError,
     plain_text,
 )
-from semel.ledger import note_doubt, read_parked, read_unsure
-from semel.protocol import DOUBT, Fault, OnDoubt, ParkedState, Remedy
+from semel.ledger import note_doubt, read_unsure
+from semel.protocol import DOUBT, Fault, ParkedState, Remedy
 from semel.sinks import Unclassified, is_programming
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from semel.delivery.lane import Lane
+    from semel.delivery.assignment import SinkPartition
+    from semel.delivery.calling import Faults
+    from semel.delivery.parking.parking import PartitionParking
     from semel.events import Chunk, EntityIds, Rows
-    from semel.ledger import LedgerClient, ParkedRow
-    from semel.sinks import Sink
+    from semel.ledger import ParkedRow
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Verdicts:
-    """What to do with the undelivered events of a chunk, by their place in it."""
+    """What to do with undelivered events of a chunk.
 
-    to_park: list[ParkedRow] = field(default_factory=list)
-    to_send: list[int] = field(default_factory=list)
+    Attributes:
+        to_send: the places in the chunk of those that are sent (again).
+        stop: the error that stops the query, once this is recorded.
+        found_so: whether an earlier attempt left the doubt.
+    """
+
+    to_park: tuple[ParkedRow, ...] = ()
+    to_send: tuple[int, ...] = ()
     stop: SemelError | None = None
     found_so: bool = False
 
 
+@dataclass
 class Doubts:
-    """Judges the events of one lane."""
+    """Judges the events of one partition."""
 
-    def __init__(self, lane: Lane) -> None:
-        self._lane = lane
-        self._recorded: set[int] = set()
-        self._unsure: EntityIds | None = None
+    partition: SinkPartition
+    parking: PartitionParking
+    faults: Faults
+    _recorded: set[int] = field(default_factory=set)
+    _unsure: EntityIds | None = None
 
     def read(self) -> list[ParkedRow]:
         """Remember the doubts that an earlier attempt recorded; return all that it parked."""
-        rows = self._lane.read_marks()
+        rows = self.parking.read_marks()
         self._recorded.update(row.position for row in rows)
         return rows
 
@@ -62,28 +71,27 @@ class Doubts:
         A process known to be gone starts no call any more, so the lease is saved if it had itself
         waited. The calls that it had begun may still arrive, so the deadline is always waited for.
         """
-        lane = self._lane
-        before = lane.claim.predecessor
+        sink, runtime = self.partition.sink, self.partition.runtime
+        before = self.partition.claim.predecessor
         if before is None:
-            lane.runtime.clock.sleep(lane.sink.lease_s + lane.sink.deadline_s)
+            runtime.clock.sleep(sink.lease_s + sink.deadline_s)
             return
-        waited_for_all = lane.assignment.waited and before.attempt.run < lane.assignment.attempt.run
+        assignment = self.partition.assignment
+        waited_for_all = assignment.waited and before.attempt.run < assignment.attempt.run
         if waited_for_all:
             return
-        gone = before.waited and lane.runtime.gone(before.process)
-        lane.runtime.clock.sleep(before.deadline_s + (0.0 if gone else before.lease_s))
+        gone = before.waited and runtime.gone(before.process)
+        runtime.clock.sleep(before.deadline_s + (0.0 if gone else before.lease_s))
 
     def report_late(self, chunks: Sequence[Chunk]) -> None:
         """Record calls of this replaced attempt that may have arrived twice; only this attempt
         knows of them.
         """
-        lane = self._lane
+        partition, why = self.partition, "a replaced attempt's call ended late"
         for chunk in chunks:
             for at in range(len(chunk)):
-                row = parked_row(
-                    lane, chunk.rows, at, ParkedState.LATE, "a replaced attempt's call ended late"
-                )
-                note_doubt(lane.client, lane.sink.name, row)
+                row = parked_row(partition, chunk.rows, at, ParkedState.LATE, why)
+                note_doubt(partition.client, partition.sink.name, row)
 
     def judge(
         self,
@@ -98,40 +106,40 @@ class Doubts:
         `found_so` means that an earlier attempt left the doubt. Neither that nor a refusal counts
         against the destination, and nothing does if `counts` is False.
         """
-        verdicts = Verdicts(found_so=found_so)
         failures = {at: self._with_doubt(rows, at, why) for at, why in failures.items()}
         doubtful = any(isinstance(why, OutcomeUnknown) for why in failures.values())
-        rule = DOUBT[self._lane.sink.on_doubt]
-        if doubtful and rule.waits and not found_so:
-            self._lane.runtime.clock.sleep(self._lane.sink.deadline_s)
+        sink = self.partition.sink
+        if doubtful and DOUBT[sink.on_doubt].waits and not found_so:
+            self.partition.runtime.clock.sleep(sink.deadline_s)
         counted: set[int] = set()
+        to_park: list[ParkedRow] = []
+        to_send: list[int] = []
+        stop: SemelError | None = None
         for at, why in sorted(failures.items()):
             if isinstance(why, Rejected):
-                self._park(verdicts, rows, at, ParkedState.REJECTED, why)
+                verdict = self._park(rows, at, ParkedState.REJECTED, why)
             elif isinstance(why, OutcomeUnknown):
-                parked = len(verdicts.to_park)
-                self._doubt(verdicts, rows, at, why)
+                verdict = self._doubt(rows, at, why)
                 first = id(why) not in counted  # one call has one outcome, for however many events
                 if counts and first and not found_so and not isinstance(why, RefusedInDoubt):
                     counted.add(id(why))
-                    self._count(verdicts, rows, at, why, parked)
+                    verdict = self._counted(verdict, rows, at, why)
             else:
-                verdicts.to_send.append(at)
-        return verdicts
+                verdict = Verdicts(to_send=(at,))
+            to_park += verdict.to_park
+            to_send += verdict.to_send
+            stop = verdict.stop or stop
+        return Verdicts(tuple(to_park), tuple(to_send), stop, found_so)
 
-    def _count(
-        self, verdicts: Verdicts, rows: Rows, at: int, why: OutcomeUnknown, parked: int
-    ) -> None:
-        """Count a call without an outcome against the sink, also in the rows added since `parked`;
-        too many stop the query, and so does broken code, once this is recorded.
+    def _counted(self, verdict: Verdicts, rows: Rows, at: int, why: OutcomeUnknown) -> Verdicts:
+        """Count a call without an outcome against the sink, also in the rows that are parked for
+        it; too many stop the query, and so does broken code, once this is recorded.
         """
-        faults = self._lane.faults
         fault = Fault.CODE if is_programming(why) else Fault.CALL
-        trace = faults.trace(why)
-        verdicts.to_park[parked:] = [
-            replace(row, fault=fault, trace=trace) for row in verdicts.to_park[parked:]
-        ]
-        verdicts.stop = faults.count(rows, at, why) or verdicts.stop
+        trace = self.faults.trace(why)
+        to_park = tuple(replace(row, fault=fault, trace=trace) for row in verdict.to_park)
+        stop = self.faults.count(rows, at, why) or verdict.stop
+        return replace(verdict, to_park=to_park, stop=stop)
 
     def _with_doubt(self, rows: Rows, at: int, why: DeliveryError) -> DeliveryError:
         """Return the failure, or a doubt for a refused event that was in doubt and was sent again:
@@ -144,75 +152,55 @@ class Doubts:
 
     def was_sent_before(self, rows: Rows, at: int) -> bool:
         """Whether an event may have been sent in an older generation, which did not settle it."""
-        lane = self._lane
-        if lane.assignment.opening.row.minibatch.generation == 1:
+        partition = self.partition
+        if partition.assignment.opening.row.minibatch.generation == 1:
             return False
         if self._unsure is None:
-            self._unsure = read_unsure(lane.client, lane.sink.name)
+            self._unsure = read_unsure(partition.client, partition.sink.name)
         return rows.id(at) in self._unsure.get(rows.scope(at))
 
-    def _doubt(self, verdicts: Verdicts, rows: Rows, at: int, why: OutcomeUnknown) -> None:
+    def _doubt(self, rows: Rows, at: int, why: OutcomeUnknown) -> Verdicts:
         """Apply the policy to one event in doubt."""
-        match DOUBT[self._lane.sink.on_doubt].remedy:
-            case Remedy.PARK:
-                self._park(verdicts, rows, at, ParkedState.HELD, why)
+        match DOUBT[self.partition.sink.on_doubt].remedy:
             case Remedy.PASS:
-                self._park(verdicts, rows, at, ParkedState.SKIPPED, why)
-            case Remedy.SEND if isinstance(why, RefusedInDoubt):
-                self._park(verdicts, rows, at, ParkedState.HELD, why)
-            case Remedy.SEND:
-                if int(rows.positions[at]) not in self._recorded:
-                    self._park(verdicts, rows, at, ParkedState.RESENT, why)
-                verdicts.to_send.append(at)
+                return self._park(rows, at, ParkedState.SKIPPED, why)
+            case Remedy.SEND if not isinstance(why, RefusedInDoubt):
+                if int(rows.positions[at]) in self._recorded:
+                    return Verdicts(to_send=(at,))
+                marked = self._park(rows, at, ParkedState.RESENT, why)
+                return replace(marked, to_send=(at,))
             case Remedy.PARK_AND_STOP:
-                self._park(verdicts, rows, at, ParkedState.HELD, why)
-                verdicts.stop = self._stop(rows, at, why)
+                held = self._park(rows, at, ParkedState.HELD, why)
+                return replace(held, stop=self._stop(rows, at, why))
             case Remedy.ASK:
-                self._ask(verdicts, rows, at, why)
+                return self._ask(rows, at, why)
+            case Remedy.PARK | Remedy.SEND:
+                return self._park(rows, at, ParkedState.HELD, why)
 
-    def _ask(self, verdicts: Verdicts, rows: Rows, at: int, why: OutcomeUnknown) -> None:
+    def _ask(self, rows: Rows, at: int, why: OutcomeUnknown) -> Verdicts:
         """Ask the user's function: arrived, not arrived, or unknown."""
-        lane = self._lane
-        position = int(rows.positions[at])
-        event = lane.chunk(rows, position, position + 1).event(at)
+        position, probe = int(rows.positions[at]), self.partition.sink.probe
+        event = self.partition.chunk(rows, position, position + 1).event(at)
         try:
-            arrived = None if lane.sink.probe is None else answer_of(lane.sink.probe, event)
+            arrived = None if probe is None else answer_of(probe, event)
         except Exception as error:  # noqa: BLE001 - a failed probe answers nothing
-            lane.faults.trace(Unclassified.of(error))
+            self.faults.trace(Unclassified.of(error))
             arrived, why = None, OutcomeUnknown(f"{why}; the probe failed: {plain_text(error)}")
         if arrived is None:
-            self._park(verdicts, rows, at, ParkedState.HELD, why)
-        elif not arrived and isinstance(why, RefusedInDoubt):
-            self._park(verdicts, rows, at, ParkedState.REJECTED, why)
-        elif not arrived:
-            verdicts.to_send.append(at)
+            return self._park(rows, at, ParkedState.HELD, why)
+        if arrived:
+            return Verdicts()
+        if isinstance(why, RefusedInDoubt):
+            return self._park(rows, at, ParkedState.REJECTED, why)
+        return Verdicts(to_send=(at,))
 
-    def _park(
-        self, verdicts: Verdicts, rows: Rows, at: int, state: ParkedState, why: DeliveryError
-    ) -> None:
+    def _park(self, rows: Rows, at: int, state: ParkedState, why: DeliveryError) -> Verdicts:
         self._recorded.add(int(rows.positions[at]))
-        verdicts.to_park.append(parked_row(self._lane, rows, at, state, str(why)))
+        return Verdicts(to_park=(parked_row(self.partition, rows, at, state, str(why)),))
 
     def _stop(self, rows: Rows, at: int, why: OutcomeUnknown) -> HeldInDoubt:
-        lane = self._lane
         return HeldInDoubt(
-            f"{lane.assignment.place(lane.sink)}: event {rows.id(at)} of {rows.entity(at)!r} is in "
-            f"doubt ({why}), and on_doubt is 'stop'. Look at the destination, then run `semel "
-            "resolve EVENT delivered|resend|discard --reason ...` and start the query again"
-        )
-
-
-def stop_if_held(client: LedgerClient, sink: Sink, place: str) -> None:
-    """Stop under policy `stop` until a person has decided every event in doubt.
-
-    Raises `HeldInDoubt`, which names the `place`.
-    """
-    if sink.on_doubt is not OnDoubt.STOP:
-        return
-    rows = [row for _, row, _ in read_parked(client, sink.name) if row.state is ParkedState.HELD]
-    if rows:
-        raise HeldInDoubt(
-            f"{place}: {len(rows)} events are in doubt, the first is event {rows[0].event} of "
-            f"{rows[0].entity!r}. Look at the destination, then run `semel resolve EVENT "
-            "delivered|resend|discard --reason ...` for each and start the query again"
+            f"{self.partition.place}: event {rows.id(at)} of {rows.entity(at)!r} is in doubt "
+            f"({why}), and on_doubt is 'stop'. Look at the destination, then run `semel resolve "
+            "EVENT delivered|resend|discard --reason ...` and start the query again"
         )

@@ -11,11 +11,11 @@ Always true:
 
 from __future__ import annotations
 
-import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from semel.delivery.calling import RefusedInDoubt
+from semel.delivery.observer import EventResent, LogObserver
 from semel.delivery.parking.resend_attempt import IN_VAIN_MAX, Again, Unanswered, Unsendable
 from semel.errors import (
     ConfigurationError,
@@ -41,6 +41,7 @@ from semel.protocol import DOUBT, Capability, OnReject, ParkedState, Remedy
 from semel.sinks import Receipt
 
 if TYPE_CHECKING:
+    from semel.delivery.observer import Observer
     from semel.ledger import Entity, LedgerClient, ParkedRow, SlotRow
     from semel.ledger.store import Key
     from semel.runtime import Process, Runtime
@@ -50,9 +51,6 @@ if TYPE_CHECKING:
     )
 
     Item = tuple[Key, ParkedRow, str]
-
-log = logging.getLogger("semel")
-
 
 _MOMENT_S = 0.1
 
@@ -73,6 +71,7 @@ class Resending:
     partition: str | None = None
     session: SequencedSession | None = None
     waits: bool = True
+    observer: Observer = field(default_factory=LogObserver)
 
     def __post_init__(self) -> None:
         slot = WHOLE_SINK if self.partition is None else self.partition
@@ -209,23 +208,23 @@ class Resending:
         blocks: bool,
         doubted: bool = False,
     ) -> None:
-        """Record the outcome, and log it. Raises `Fenced` if a later sender has it."""
+        """Record the outcome, and notify the observer. Raises `Fenced` if a later sender has it."""
         self._resends.settle(claimed, state, why, blocks=blocks, doubted=doubted)
         self._tell(claimed, f"{state.value} ({why})")
 
     def _tell(self, claimed: Claimed, outcome: str) -> None:
-        """Log which parked event was sent, who asked for it, and the outcome."""
+        """Notify the observer which parked event was sent, who asked for it, and the outcome."""
         row = claimed.row
-        asked = f"asked for by {row.by}" if row.by else "whose turn it was"
-        log.info(
-            "pipeline %r, sink %r: resend %d of event %s of %r, %s: %s",
-            self.client.pipeline,
-            self.sink.name,
-            row.attempts,
-            row.event,
-            row.shown or row.entity,
-            asked,
-            outcome,
+        self.observer.observe(
+            EventResent(
+                self.client.pipeline,
+                self.sink.name,
+                row.shown or row.entity,
+                row.event,
+                row.attempts,
+                row.by,
+                outcome,
+            )
         )
 
     def _claim(self, item: Item) -> Claimed | None:

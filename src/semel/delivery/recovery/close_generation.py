@@ -35,11 +35,19 @@ from semel.ledger import (
     unsure_of,
     watermark_of,
 )
-from semel.protocol import DOUBT, Capability, OnReject, ParkedState, Remedy, SpanState
+from semel.protocol import (
+    DOUBT,
+    Capability,
+    OnReject,
+    ParkedState,
+    Remedy,
+    SpanState,
+    outstanding,
+)
 from semel.sinks import Tail, Target, lost
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from semel.events import EventID, Identity
     from semel.ledger import Entry, Journal, LedgerClient, Leftover, OpenMinibatch, SpanRow
@@ -55,7 +63,7 @@ if TYPE_CHECKING:
     )
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Handled:
     """What is known of a partition that no attempt will finish.
 
@@ -174,7 +182,8 @@ class Closing:
         if sink.capability.records_intents:
             handled = self._from_spans(leftover, sink)
             if self.opening.row.continues:
-                handled.upto = None  # a replay may have events in between: only these are handled
+                # A replay may have events in between: only these are handled.
+                handled = replace(handled, upto=None)
         else:
             handled = self._from_destination(leftover, sink)
         parked = [
@@ -183,12 +192,16 @@ class Closing:
             if row.partition == leftover.row.partition and not row.state.only_marks
         ]
         known = {(row.position, row.scope, row.event) for row in parked}
-        handled.rejected = tuple(each for each in handled.rejected if each[:3] not in known)
-        handled.ids = handled.ids | ids_of((row.scope, row.event) for row in parked)
-        handled.osn = max([handled.osn, *(row.osn for row in parked)])
+        sent = handled.sent
         if sink.capability.records_intents:
-            handled.sent = _last_sent(handled.sent, {row.osn for row in parked})
-        return handled
+            sent = _last_sent(sent, {row.osn for row in parked})
+        return replace(
+            handled,
+            rejected=tuple(each for each in handled.rejected if each[:3] not in known),
+            ids=handled.ids | ids_of((row.scope, row.event) for row in parked),
+            osn=max([handled.osn, *(row.osn for row in parked)]),
+            sent=sent,
+        )
 
     def _empty_place(self, leftover: Leftover, sink: Sink) -> None:
         """Empty a place where an attempt may have put a part: its events come again, elsewhere."""
@@ -220,7 +233,7 @@ class Closing:
         """Raise `Diverged` if the destination stands below what it acknowledged."""
         partition = leftover.row.partition
         acknowledged = self.opening.acknowledged(leftover.sink, partition)
-        if osn < acknowledged:
+        if outstanding(acknowledged, osn).gone:
             where = f"pipeline {self.client.pipeline!r}, sink {leftover.sink!r}"
             raise lost(f"{where}, partition {partition}", acknowledged, osn)
 
@@ -239,35 +252,39 @@ class Closing:
         """Return settled spans as handled, and what destination or key show of an open one."""
         handled = Handled(osn=leftover.row.osn)
         for span in leftover.spans:
-            handled.osn = max(handled.osn, span.osn[1])
+            handled = replace(handled, osn=max(handled.osn, span.osn[1]))
             if span.state is SpanState.SETTLED or span.stop <= leftover.row.done:
-                for ids in span.ids:
-                    handled.ids = handled.ids | ids
-                handled.upto = _greatest(span.ids)
-                handled.sent = max(handled.sent, span.osn[1])
+                handled = replace(
+                    handled,
+                    ids=_joined(handled.ids, span.ids),
+                    upto=_greatest(span.ids),
+                    sent=max(handled.sent, span.osn[1]),
+                )
                 continue
-            handled.ids = handled.ids | span.handled
-            handled.span = span
-            self._open_span(leftover, sink, span, handled)
+            handled = replace(handled, ids=handled.ids | span.handled, span=span)
+            handled = self._open_span(leftover, sink, span, handled)
         return handled
 
-    def _open_span(self, leftover: Leftover, sink: Sink, span: SpanRow, handled: Handled) -> None:
+    def _open_span(
+        self, leftover: Leftover, sink: Sink, span: SpanRow, handled: Handled
+    ) -> Handled:
+        """Return what is known, with what destination or key show of a span that is not settled."""
         if sink.capability is Capability.PROBING:
             session = cast("ProbingSession", self._open(leftover, sink))
             try:
-                for (start, stop), ids in zip(span.chunks, span.ids, strict=True):
-                    if session.arrived(self._chunk_key(leftover, span.number, (start, stop))):
-                        handled.ids = handled.ids | ids
+                arrived = [
+                    ids
+                    for place, ids in zip(span.chunks, span.ids, strict=True)
+                    if session.arrived(self._chunk_key(leftover, span.number, place))
+                ]
             finally:
                 session.close()
-            return
+            return replace(handled, ids=_joined(handled.ids, arrived))
+        left = [ids - span.handled for ids in span.ids]
         repeatable = sink.capability is Capability.REPEATABLE and sink.keyed_by_event
         if repeatable and not forgets(sink, self.client.clock.wall() - span.at):
-            for ids in span.ids:
-                handled.unsure = handled.unsure | (ids - span.handled)
-            return
-        for ids in span.ids:
-            handled.doubtful = handled.doubtful | (ids - span.handled)
+            return replace(handled, unsure=_joined(handled.unsure, left))
+        return replace(handled, doubtful=_joined(handled.doubtful, left))
 
     def _chunk_key(self, leftover: Leftover, span: int, place: tuple[int, int]) -> str:
         partition = leftover.row.partition
@@ -414,6 +431,12 @@ class Closing:
             reached = known.joined(ids, left.get(scope), leftover.minibatch.generation)
             delta[scope] = reached.dump()
         return self.journal.entry(operator, partition, number, base, delta)
+
+
+def _joined(ids: EntityIds, more: Iterable[EntityIds]) -> EntityIds:
+    for each in more:
+        ids = ids | each
+    return ids
 
 
 def _ranks(span: SpanRow | None) -> dict[tuple[str, EventID], int]:

@@ -10,7 +10,7 @@ Always true:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -330,7 +330,6 @@ class _BySet(_Journaled):
 
     def __init__(self, assignment: Assignment, sink: Sink, journal: Journal) -> None:
         super().__init__(assignment, sink, journal)
-        self._operator = replace(self._operator, folds=False)
         self._ids = Gathered()
         self._known = EntityIds.EMPTY
         self._forgot = False

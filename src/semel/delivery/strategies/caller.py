@@ -1,4 +1,4 @@
-"""Calls a destination for a lane that records intents, each effect within the lease.
+"""Calls a destination that needs recorded intents, each effect within the lease.
 
 Always true:
 - an effect starts only within the lease, counted from before the ledger was asked;
@@ -26,40 +26,76 @@ from semel.protocol import Capability
 from semel.sinks import DELIVERED, Receipt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Set as AbstractSet
 
-    from semel.delivery.lane import Lane
+    from semel.delivery.assignment import SinkPartition
+    from semel.delivery.calling import Faults
     from semel.events import Chunk
     from semel.sinks import ProbingSession, Session
 
 
 class Caller:
-    """The session of one lane, opened when it is first needed.
+    """The session for one partition, opened when it is first needed."""
 
-    Attributes:
-        late: chunks whose call ended so late that a replacement may not have waited for it.
-        unsure: the positions of events that may have arrived without an answer (REPEATABLE).
-        arrived: the positions known to have arrived, of the chunk that was last called for
-            (REPEATABLE).
-    """
-
-    def __init__(self, lane: Lane) -> None:
-        self._lane = lane
+    def __init__(self, partition: SinkPartition, faults: Faults) -> None:
+        self._partition = partition
+        self._faults = faults
         self._session: Session | None = None
-        self.late: list[Chunk] = []
-        self.unsure: set[int] = set()
-        self.arrived: set[int] = set()
+        self._late: list[Chunk] = []
+        self._unsure: set[int] = set()
+        self._broken: frozenset[int] = frozenset()
+        self._arrived: AbstractSet[int] = frozenset()
+
+    # -- what is known of earlier calls
+
+    @property
+    def late(self) -> Sequence[Chunk]:
+        """Chunks whose call ended so late that a replacement may not have waited for it."""
+        return self._late
+
+    @property
+    def unsure(self) -> AbstractSet[int]:
+        """The positions of events that may have arrived without an answer (REPEATABLE)."""
+        return self._unsure
+
+    @property
+    def arrived(self) -> AbstractSet[int]:
+        """The positions known to have arrived, of the chunk last called for (REPEATABLE)."""
+        return self._arrived
+
+    def inherit(self, positions: Iterable[int]) -> None:
+        """Take over what an earlier attempt may have sent: its events are unsure."""
+        self._unsure.update(positions)
+
+    def decided(self, positions: AbstractSet[int]) -> None:
+        """Take these events as decided: they are not unsure any more."""
+        self._unsure -= positions
+
+    def end_span(self) -> None:
+        """Take all events as decided, because their span is done."""
+        self._unsure.clear()
+
+    def begin_span(self) -> None:
+        """Begin a span of which nothing was sent, after the one before it was settled."""
+        self._late.clear()
+        self._unsure.clear()
+
+    # -- calls
 
     def call(self, chunk: Chunk, recorded_at: float) -> Receipt | DeliveryError:
         """Send a chunk whose intent was recorded at `recorded_at`. Raises `NotDelivered` if the
         retries are used up and nothing of the last call arrived.
         """
-        match self._lane.sink.capability:
+        match self._partition.sink.capability:
             case Capability.REPEATABLE:
                 send = partial(self._send_absorbed, recorded_at)
-                repeating = Repeating(self._lane, chunk, self.unsure, send)
-                self.arrived = repeating.arrived
-                return repeating.run()
+                repeating = Repeating(self._partition, chunk, self._unsure, send)
+                try:
+                    return repeating.run()
+                finally:
+                    self._unsure = repeating.unsure | self._broken
+                    self._arrived = repeating.arrived
             case Capability.PROBING:
                 return self._call_and_ask(chunk)
             case _:
@@ -71,71 +107,74 @@ class Caller:
         """Make one call, with retries while nothing arrived; a session with an unknown outcome is
         not used again.
         """
-        lane = self._lane
+        partition = self._partition
         call = partial(_deliver, self._opened(), chunk)
-        result = call_patiently(call, lane.sink.retry, lane.runtime, looking or lane.within_lease)
+        before_each = looking or partition.within_lease
+        result = call_patiently(call, partition.sink.retry, partition.runtime, before_each)
         self._note_late(chunk)
         if _unknown(result):
             self.close()
             self._look_at(chunk, result)
         if isinstance(result, NotDelivered):
-            raise lane.unreached(result)
+            raise partition.unreached(result)
         return result
 
     def _look_at(self, chunk: Chunk, result: object) -> None:
         """Check whether the sink's own code is the cause, if what may have arrived is repeated or
         asked for. Raises `SinkBroken`.
         """
-        capability = self._lane.sink.capability
+        capability = self._partition.sink.capability
         if capability is Capability.OPAQUE:
             return  # events that may have arrived are recorded first
         try:
-            self._lane.faults.look_at(chunk.rows, result)
+            self._faults.look_at(chunk.rows, result)
         except SinkBroken:
             if capability is Capability.REPEATABLE:
-                self.unsure.update(chunk.rows.positions.tolist())
+                self._broken = frozenset(chunk.rows.positions.tolist())
             raise
 
-    def _send_absorbed(self, recorded_at: float, chunk: Chunk) -> Receipt | DeliveryError:
+    def _send_absorbed(
+        self, recorded_at: float, chunk: Chunk, unsure: AbstractSet[int]
+    ) -> Receipt | DeliveryError:
         """Send events that carry their key. Raises `Forgotten` if they may have arrived, and the
         key may be forgotten by the time they arrive again.
         """
-        lane = self._lane
+        partition = self._partition
 
         def looking() -> None:
-            lane.within_lease()
-            sent = self.unsure and not self.unsure.isdisjoint(chunk.rows.positions.tolist())
-            if sent and lane.forgotten(recorded_at):
+            partition.within_lease()
+            sent = unsure and not unsure.isdisjoint(chunk.rows.positions.tolist())
+            if sent and partition.forgotten(recorded_at):
                 raise Forgotten
 
         return self._send(chunk, looking)
 
     def _call_and_ask(self, chunk: Chunk) -> Receipt | DeliveryError:
         """After an unknown outcome ask for the key, and resend what did not arrive (PROBING)."""
-        lane = self._lane
+        partition = self._partition
         result: Receipt | DeliveryError = DELIVERED
-        for _ in lane.sink.retry.tries(lane.runtime, only_pauses=True):
+        for _ in partition.sink.retry.tries(partition.runtime, only_pauses=True):
             result = self._send(chunk)
             if not _unknown(result):
                 if isinstance(result, Receipt):
-                    refuse_single_failures(lane, result)
+                    refuse_single_failures(partition, result)
                 return result
-            lane.runtime.clock.sleep(lane.sink.deadline_s)
+            partition.runtime.clock.sleep(partition.sink.deadline_s)
             if self.has_arrived(chunk):
                 return DELIVERED
         if isinstance(result, DeliveryError):
             raise result
         raise OutcomeUnknown(
-            f"{lane.assignment.place(lane.sink)}: the answer for chunk {chunk.key} was lost again "
+            f"{partition.place}: the answer for chunk {chunk.key} was lost again "
             "and again, and it did not arrive; the next attempt asks for it and sends it. See that "
             "the destination runs"
         )
 
     def has_arrived(self, chunk: Chunk) -> bool:
         """Ask the destination for a chunk's key, with retries; asking has no effect."""
-        lane = self._lane
+        partition = self._partition
         last: Exception | None = None
-        for _ in lane.sink.retry.tries(lane.runtime):
+        for _ in partition.sink.retry.tries(partition.runtime):
             session = cast("ProbingSession", self._opened())
             try:
                 return session.arrived(chunk.key)
@@ -144,11 +183,11 @@ class Caller:
             except SemelError:
                 raise  # final: asking again would only hide it
             except Exception as error:  # noqa: BLE001 - asking sends nothing
-                lane.faults.look_at_opening(error)
+                self._faults.look_at_opening(error)
                 last = error
             self.close()
         raise OutcomeUnknown(
-            f"{lane.assignment.place(lane.sink)}: the destination does not say whether chunk "
+            f"{partition.place}: the destination does not say whether chunk "
             f"{chunk.key} arrived ({last}). Nothing was repeated; see that it runs, then restart "
             "the query"
         ) from last
@@ -161,25 +200,24 @@ class Caller:
 
     def _opened(self) -> Session:
         if self._session is None:
-            lane = self._lane
-            target, look_at = lane.assignment.target(lane.sink), lane.faults.look_at_opening
-            session = open_session(lane.sink, target, lane.runtime, look_at)
+            partition, look_at = self._partition, self._faults.look_at_opening
+            session = open_session(partition.sink, partition.target, partition.runtime, look_at)
             self._session = cast("Session", session)
         return self._session
 
     def _note_late(self, chunk: Chunk) -> None:
-        lane = self._lane
-        taken = lane.runtime.clock.monotonic() - lane.claim.asked_at
-        if taken > lane.sink.lease_s + lane.sink.deadline_s:
-            self.late.append(chunk)
+        partition = self._partition
+        taken = partition.runtime.clock.monotonic() - partition.claim.asked_at
+        if taken > partition.sink.lease_s + partition.sink.deadline_s:
+            self._late.append(chunk)
 
 
-def refuse_single_failures(lane: Lane, receipt: Receipt) -> None:
+def refuse_single_failures(partition: SinkPartition, receipt: Receipt) -> None:
     """Refuse failures of single events if the destination reports on whole chunks only."""
     if receipt.failures:
         why = receipt.failures[min(receipt.failures)]
         raise ConfigurationError(
-            f"{lane.assignment.place(lane.sink)}: a {lane.sink.capability.value} session spoke of "
+            f"{partition.place}: a {partition.sink.capability.value} session spoke of "
             f"single events ({why}). Let it raise Rejected for the whole chunk: it is split then"
         )
 

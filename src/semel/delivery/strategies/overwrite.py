@@ -10,15 +10,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from semel.delivery.calling import open_session
-from semel.delivery.strategies import replay_check
+from semel.delivery.calling import Faults, open_session
+from semel.delivery.observer import Figures
+from semel.delivery.strategies import Finish, Step, replay_check
 from semel.errors import NotDelivered, SemelError
 from semel.protocol import Found
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from semel.delivery.lane import Lane
+    from semel.delivery.assignment import SinkPartition
+    from semel.delivery.buffer import Buffer
+    from semel.delivery.parking.parking import PartitionParking
     from semel.events import Rows
     from semel.sinks import WholeSession
 
@@ -28,52 +31,62 @@ T = TypeVar("T")
 class OverwriteStrategy:
     """Writes a partition to a temporary place and moves it to its own at the end of the input."""
 
-    def __init__(self, lane: Lane) -> None:
-        self._lane = lane
+    def __init__(self, partition: SinkPartition, parking: PartitionParking, buffer: Buffer) -> None:
+        self._partition = partition
+        self._parking = parking
+        self._buffer = buffer
+        self._faults = Faults(partition)
         self._session: WholeSession | None = None
         self._found: Found | None = None
 
     def wants(self) -> int:
         """Return the size of a chunk, or of a counting step if the partition is complete."""
         if self._found is Found.COMPLETE:
-            return replay_check.wants(self._lane)
-        return self._lane.sink.chunk_rows
+            return replay_check.wants(self._partition, self._buffer.position)
+        return self._partition.sink.chunk_rows
 
-    def step(self, rows: Rows) -> int:
+    def step(self, rows: Rows) -> Step:
         """Claim first; then write, including what an earlier attempt wrote."""
-        lane = self._lane
+        partition, start = self._partition, self._buffer.position
         # 1. Record the place in the ledger before anything is written: after a crash it is known
         #    where a part may be.
         if self._found is None:
-            location = lane.sink.locate(lane.assignment.target(lane.sink))
-            self._found = lane.claim.claim(None, location=location, begins=rows.sort_key(0))
-            return 0
+            self._found = partition.claim.claim(
+                None,
+                location=partition.sink.locate(partition.target),
+                begins=rows.sort_key(0),
+                columns=self._buffer.columns,
+            )
+            return Step(0)
         # 2. A complete partition is only counted: Spark may run it again after a crash of the
         #    driver.
         if self._found is Found.COMPLETE:
-            return replay_check.count_rows(lane, rows)
+            return Step(len(rows), replay_check.count_rows(self._parking, start, rows))
         # 3. Write from the first event on: what an attempt wrote before it crashed does not count.
-        start = lane.position
-        chunk = lane.chunk(rows, start, start + len(rows))
+        chunk = partition.chunk(rows, start, start + len(rows))
         if self._session is None:
-            target = lane.assignment.target(lane.sink)
-            look_at = lane.faults.look_at_opening
-            session = open_session(lane.sink, target, lane.runtime, look_at)
+            look_at = self._faults.look_at_opening
+            session = open_session(partition.sink, partition.target, partition.runtime, look_at)
             self._session = cast("WholeSession", session)
         self._or_nothing(lambda: cast("WholeSession", self._session).write(chunk))
-        lane.figures.delivered += len(rows)
-        return len(rows)
+        figures = Figures(delivered=len(rows))
+        self._faults.note(figures)
+        return Step(len(rows), figures)
 
-    def finish(self) -> None:
+    def finish(self) -> Finish:
         """Move it to its place, if this attempt still has the partition."""
+        placed = None
         if self._session is not None:
             # 1. Ask the ledger: an attempt that was replaced while it wrote must not overwrite its
             #    successor.
-            self._lane.claim.check()
+            self._partition.claim.check()
             # 2. Move it last: a crash before it leaves nothing that counts, and a replay after it
             #    overwrites.
-            session = self._session
-            self._lane.placed = self._or_nothing(session.finish)
+            placed = self._or_nothing(self._session.finish)
+        return Finish(self._parking.last_osn_sent(self._buffer.position), placed=placed)
+
+    def give_up(self) -> None:
+        """Do nothing: what is not in its place does not count."""
 
     def close(self) -> None:
         """Discard what was not finished."""
@@ -90,10 +103,9 @@ class OverwriteStrategy:
         except SemelError:
             raise
         except Exception as error:
-            lane = self._lane
-            lane.faults.look_at_opening(error)
+            self._faults.look_at_opening(error)
             raise NotDelivered(
-                f"{lane.assignment.place(lane.sink)}: the place could not be written ({error}). "
+                f"{self._partition.place}: the place could not be written ({error}). "
                 "What is there does not count; see that the destination can be written, then "
                 "restart the query"
             ) from error

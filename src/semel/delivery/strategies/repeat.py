@@ -23,8 +23,9 @@ from semel.sinks import DELIVERED, Receipt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
-    from semel.delivery.lane import Lane
+    from semel.delivery.assignment import SinkPartition
     from semel.events import Chunk
 
 UNANSWERED_MAX = 10
@@ -55,21 +56,21 @@ class Repeating:
     """The delivery of one chunk.
 
     Attributes:
-        unsure: the positions of events that may have arrived without an answer; kept by the caller,
-            because an earlier attempt may have left them so.
+        unsure: the positions of events that may have arrived without an answer: at first those that
+            an earlier attempt left so, then as the calls show. `send` is told them.
         arrived: the positions of the events that are known to have arrived.
     """
 
     def __init__(
         self,
-        lane: Lane,
+        partition: SinkPartition,
         chunk: Chunk,
-        unsure: set[int],
-        send: Callable[[Chunk], Receipt | DeliveryError],
+        unsure: AbstractSet[int],
+        send: Callable[[Chunk, AbstractSet[int]], Receipt | DeliveryError],
     ) -> None:
-        self._lane, self._chunk, self._send = lane, chunk, send
-        self.unsure = unsure
-        self._by_event = lane.sink.keyed_by_event
+        self._partition, self._chunk, self._send = partition, chunk, send
+        self.unsure = set(unsure)
+        self._by_event = partition.sink.keyed_by_event
         self.arrived: set[int] = set()
         self._failures: dict[int, DeliveryError] = {}
         self._unanswered = 0
@@ -83,7 +84,7 @@ class Repeating:
         left: Sequence[int] = range(len(self._chunk))
         result: Receipt | DeliveryError = DELIVERED
         try:
-            for _ in self._lane.sink.retry.tries(self._lane.runtime):
+            for _ in self._partition.sink.retry.tries(self._partition.runtime):
                 result = self._call(left)
                 if not self._failures:
                     return DELIVERED
@@ -114,7 +115,7 @@ class Repeating:
             chosen = np.zeros(len(chunk), np.bool_)
             chosen[list(places)] = True
             chunk = replace(chunk, rows=chunk.rows.take(chosen))
-        result = self._send(chunk)
+        result = self._send(chunk, self.unsure)
         if isinstance(result, Receipt) and not (result.failures or self.unsure or self._failures):
             return result  # nearly always: no single event to note
         for at, place in enumerate(places):
@@ -157,9 +158,9 @@ class Repeating:
         """Return the entities that wait for an event of theirs which failed at a place `before`,
         each with the first such place; a dead letter blocks only under `OnReject.BLOCK`.
         """
-        if not self._lane.ordered(self._chunk.rows):
+        if not self._partition.ordered(self._chunk.rows):
             return {}
-        blocks = self._lane.sink.on_reject is OnReject.BLOCK
+        blocks = self._partition.sink.on_reject is OnReject.BLOCK
         found: dict[tuple[str, str], int] = {}
         for place, why in sorted(self._failures.items()):
             if place < before and counts(why) and (blocks or not isinstance(why, Rejected)):

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from semel.delivery.assignment import Assignment
-    from semel.delivery.lane import Lane
+    from semel.delivery.assignment import Assignment, SinkPartition
+    from semel.delivery.buffer import Buffer
+    from semel.delivery.observer import Figures
+    from semel.delivery.parking.parking import PartitionParking
     from semel.events import Rows
     from semel.sinks import Sink
 
@@ -67,38 +69,38 @@ def count_partition(
 STEP_ROWS = 65_536
 
 
-def wants(lane: Lane) -> int:
+def wants(partition: SinkPartition, position: int) -> int:
     """Return the rows left of what was complete, at most `STEP_ROWS`; then `STEP_ROWS`."""
-    row = lane.claim.row
+    row = partition.claim.row
     count = row.count if row is not None and row.count is not None else 0
-    left = count - lane.position
+    left = count - position
     return min(left, STEP_ROWS) if left > 0 else STEP_ROWS
 
 
-def goes_on(lane: Lane, rows: Rows) -> bool:
+def goes_on(partition: SinkPartition, buffer: Buffer, rows: Rows) -> bool:
     """Whether events came beyond a complete range; if so, put the row back to pending for them.
 
     Raises `Diverged` if the range itself is not what was delivered.
     """
-    row = lane.claim.row
-    if row is None or row.count is None or lane.position < row.count:
+    row = partition.claim.row
+    if row is None or row.count is None or buffer.position < row.count:
         return False
-    if not lane.assignment.identity.may_grow:
+    if not partition.assignment.identity.may_grow:
         return False
-    opening = lane.assignment.opening
-    known = opening.sequence(lane.sink.name, lane.assignment.partition)
+    opening = partition.assignment.opening
+    known = opening.sequence(partition.sink.name, partition.assignment.partition)
     if any(serial > opening.row.serial for serial, _ in known.before):
-        raise lane.diverged(row.count, f"{row.count} events", "more, of a later minibatch", rows)
-    running = lane.running_after(rows, 0)
+        more = "more, of a later minibatch"
+        raise partition.diverged(row.count, f"{row.count} events", more, rows)
+    running = buffer.digest_to(buffer.position)
     if running != row.digest:
-        raise lane.diverged(row.count, f"digest {row.digest}", f"digest {running}", rows)
-    lane.claim.reopen(row.count)
+        raise partition.diverged(row.count, f"digest {row.digest}", f"digest {running}", rows)
+    partition.claim.reopen(row.count)
     return True
 
 
-def count_rows(lane: Lane, rows: Rows) -> int:
+def count_rows(parking: PartitionParking, position: int, rows: Rows) -> Figures:
     """Count rows that were delivered before."""
-    if not lane.position:
-        lane.read_marks()  # parked events were not delivered
-    lane.count_before(range(lane.position, lane.position + len(rows)))
-    return len(rows)
+    if not position:
+        parking.read_marks()  # parked events were not delivered
+    return parking.count_before(range(position, position + len(rows)))

@@ -7,12 +7,13 @@ Always true:
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import Diverged, Fenced
 from semel.events import changed_columns
 from semel.ledger import journal
+from semel.ledger.journal import SnapshotFigures
 from semel.ledger.keys import OPEN_TABLE, STREAMS_TABLE, make_key, make_prefix
 from semel.ledger.rows import PartitionRow
 from semel.ledger.store.commit import Conflict, Equals, Put
@@ -54,6 +55,9 @@ class Report:
         columns: the type of each column, in their order, if known.
         unanswered: calls in a row, at the end, whose outcome is unknown.
         placed: what the destination returned about the location of the events, if they have one.
+        bytes: the size of the rows of which this attempt delivered events.
+        seconds: how long it took to deliver them, with the ledger writes.
+        snapshots: what was read and written of the state; in the first report of a partition.
     """
 
     sink: str
@@ -79,6 +83,9 @@ class Report:
     unanswered: int = 0
     placed: Mapping[str, Any] | None = None
     columns: dict[str, str] | None = None
+    bytes: int = 0
+    seconds: float = 0.0
+    snapshots: SnapshotFigures = field(default_factory=SnapshotFigures)
 
 
 def complete(

@@ -68,7 +68,6 @@ class PartitionClaim:
     asked_at: float = 0.0
     predecessor: PartitionRow | None = None
     row: PartitionRow | None = None
-    columns: dict[str, str] | None = None
     _text: str = ""
     _last: tuple[SpanRow, str] | None = None
     _settled: list[tuple[SpanRow, str]] = field(default_factory=list)
@@ -81,9 +80,10 @@ class PartitionClaim:
         parks: Parks = NO_PARKS,
         location: str | None = None,
         begins: list[Any] | None = None,
+        columns: dict[str, str] | None = None,
     ) -> Found:
         """Insert the row with the first span, or take over the row that is there; `begins` is the
-        sort key of its first event, if there is no first span.
+        sort key of its first event, if there is no first span, `columns` the type of each column.
 
         Returns NEW only if this very attempt inserted the row. Raises `Fenced` if a later attempt
         or run has it.
@@ -103,7 +103,7 @@ class PartitionClaim:
             at=self.client.clock.wall(),
             location=location,
             first=(_begins(first) if begins is None else begins) if self.may_grow else None,
-            columns=self.columns,
+            columns=columns,
             absorbed_by=self.absorbed_by,
         )
         # 2. Refuse a partition that a complete minibatch did not have, before anything is written.

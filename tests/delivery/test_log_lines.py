@@ -7,8 +7,6 @@ import logging
 import pytest
 
 from semel.protocol import OnDoubt, OnReject
-from semel.spark.failures import log_unsent
-from semel.spark.task import Outcome
 from support.destinations import Post, lost
 from support.pipeline import World, world_of
 
@@ -24,11 +22,11 @@ def said(world: World, caplog: pytest.LogCaptureFixture, batch: int = 0) -> list
     """Deliver a minibatch, and let it be told; give the lines without their place."""
     opening = world.open(batch)
     reports = world.task(opening, INPUT)
-    world.driver.end(opening, reports)
     caplog.clear()
     with caplog.at_level(logging.WARNING, logger="semel"):
-        log_unsent("here", Outcome(tuple(reports)))
-    return [each.getMessage().removeprefix("here: events ") for each in caplog.records]
+        world.driver.end(opening, reports)
+    place = f"pipeline 'pay', minibatch {opening.row.minibatch}: events "
+    return [each.getMessage().removeprefix(place) for each in caplog.records]
 
 
 def test_what_was_parked_is_never_said_to_be_delivered(caplog: pytest.LogCaptureFixture) -> None:

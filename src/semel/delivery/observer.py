@@ -1,0 +1,322 @@
+"""The observer: the one seam for figures, which driver and tasks notify; log lines come from it.
+
+Always true:
+- an event is a frozen value with counts, bytes and seconds, never rows;
+- a task makes at most a few events for each step of a strategy (a chunk, or the chunks of one
+  recorded span), and none for a single row;
+- an observer changes nothing: it must not raise, and nothing that is delivered depends on it.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from semel.ledger import SnapshotFigures
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from semel.events import EventID, Minibatch
+    from semel.ledger import Report
+
+log = logging.getLogger("semel")
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What was done with events, and what was found done; `Report` explains each of them."""
+
+    delivered: int = 0
+    suppressed: int = 0
+    parked: int = 0
+    doubted: int = 0
+    dropped: int = 0
+    parked_before: int = 0
+    dropped_before: int = 0
+    skipped: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+
+    def __add__(self, other: Figures) -> Figures:
+        return Figures(
+            self.delivered + other.delivered,
+            self.suppressed + other.suppressed,
+            self.parked + other.parked,
+            self.doubted + other.doubted,
+            self.dropped + other.dropped,
+            self.parked_before + other.parked_before,
+            self.dropped_before + other.dropped_before,
+            self.skipped + other.skipped,
+            self.bytes + other.bytes,
+            self.seconds + other.seconds,
+        )
+
+    @classmethod
+    def of(cls, report: Report) -> Figures:
+        """Return the figures of a report."""
+        return cls(
+            report.delivered,
+            report.suppressed,
+            report.parked,
+            report.doubted,
+            report.dropped,
+            report.parked_before,
+            report.dropped_before,
+            report.skipped,
+            report.bytes,
+            report.seconds,
+        )
+
+
+NO_FIGURES = Figures()
+
+
+# -- events of a task
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionEvent:
+    """What an attempt did with one partition for one sink. Made on an executor; the sums of all
+    attempts that Spark kept are in `MinibatchCompleted`.
+    """
+
+    pipeline: str
+    minibatch: Minibatch
+    sink: str
+    partition: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkDelivered(PartitionEvent):
+    """One step of a strategy delivered events: a chunk, or the chunks of one recorded span.
+
+    Attributes:
+        count: the events that were delivered.
+        bytes: the size of the rows that the step took.
+        seconds: how long the step took, with its ledger writes.
+    """
+
+    count: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class EventsSkipped(PartitionEvent):
+    """Events were handled before a checkpoint was lost, and are not sent."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class EventsSuppressed(PartitionEvent):
+    """Events are not sent again, because an earlier attempt delivered, parked or dropped them."""
+
+    delivered: int
+    parked: int
+    dropped: int
+
+
+@dataclass(frozen=True, slots=True)
+class EventsParked(PartitionEvent):
+    """Events were parked, `doubted` of them in doubt, or dropped by policy `skip`."""
+
+    parked: int
+    doubted: int
+    dropped: int
+
+
+@dataclass(frozen=True, slots=True)
+class FirstFailure:
+    """A call failed with an error of a kind that this run had not met in this process."""
+
+    place: str
+    kind: str
+    trace: str
+
+
+# -- events of the driver
+
+
+@dataclass(frozen=True, slots=True)
+class MinibatchOpened:
+    """The driver opened a minibatch.
+
+    Attributes:
+        judged: whether its generation began because a person judged the minibatch before it.
+        settled: whether a person accepted it as recorded, so that no task runs.
+        seconds: how long it took, with draining and with closing an older generation.
+    """
+
+    pipeline: str
+    minibatch: Minibatch
+    run: int
+    new_generation: bool
+    judged: bool
+    settled: bool
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class MinibatchCompleted:
+    """The ledger has the minibatch complete, and it is concluded at the sinks.
+
+    Attributes:
+        figures: by sink, of all partitions.
+        skipped: events of partitions that reported nothing, because nothing in them was new.
+        judged: whether its generation began because a person judged the minibatch before it.
+        seconds: since it was opened.
+        snapshots: what the tasks read and wrote of the state in the ledger.
+    """
+
+    pipeline: str
+    minibatch: Minibatch
+    figures: Mapping[str, Figures]
+    skipped: int = 0
+    judged: bool = False
+    seconds: float = 0.0
+    snapshots: SnapshotFigures = field(default_factory=SnapshotFigures)
+
+
+@dataclass(frozen=True, slots=True)
+class EventResent:
+    """A parked event was sent. SEQUENCED sinks resend in a task, others on the driver.
+
+    Attributes:
+        number: how often it was tried since it was parked.
+        by: who asked for it; None if it was its turn.
+        outcome: what became of it, in words.
+    """
+
+    pipeline: str
+    sink: str
+    entity: str
+    event: EventID
+    number: int
+    by: str | None
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class StageStopped:
+    """A second stage did not get a concluded minibatch: a person has to decide it."""
+
+    place: str
+    state: str
+    why: str
+
+
+DeliveryEvent = (
+    PartitionEvent
+    | FirstFailure
+    | MinibatchOpened
+    | MinibatchCompleted
+    | EventResent
+    | StageStopped
+)
+
+
+class Observer(Protocol):
+    """Is notified of what driver and tasks do."""
+
+    def observe(self, event: DeliveryEvent) -> None:
+        """Take one event, at once: delivery waits for it. Must not raise."""
+
+
+class Observers:
+    """Several observers, notified in their order."""
+
+    def __init__(self, observers: Iterable[Observer]) -> None:
+        self._observers = tuple(observers)
+
+    def observe(self, event: DeliveryEvent) -> None:
+        """Pass the event to each of them."""
+        for observer in self._observers:
+            observer.observe(event)
+
+
+class LogObserver:
+    """Writes log lines, to the logger `semel`."""
+
+    def observe(self, event: DeliveryEvent) -> None:
+        """Log what a person may have to know; most events are not logged."""
+        match event:
+            case MinibatchOpened():
+                self._opened(event)
+            case MinibatchCompleted():
+                self._completed(event)
+            case EventResent():
+                self._resent(event)
+            case FirstFailure():
+                log.warning(
+                    "%s: the first %s of this run in this process (others are not logged):\n%s",
+                    event.place,
+                    event.kind,
+                    event.trace,
+                )
+            case StageStopped():
+                log.warning(
+                    "%s: %s (%s); `semel parked ls` shows it", event.place, event.state, event.why
+                )
+            case _:
+                return
+
+    def _opened(self, event: MinibatchOpened) -> None:
+        place = f"pipeline {event.pipeline!r}, minibatch {event.minibatch}"
+        if event.new_generation:
+            why = "the checkpoint was lost or replaced"
+            if event.judged:
+                why = "the previous minibatch was judged with `semel resolve`"
+            log.warning(
+                "%s: %s; generation %d continues from the ledger and logs what it skips",
+                place,
+                why,
+                event.minibatch.generation,
+            )
+        if event.settled:
+            log.warning("%s: accepted as recorded, as `semel resolve` decided", place)
+
+    def _completed(self, event: MinibatchCompleted) -> None:
+        """Log a warning for each kind of event that was not sent, with its count."""
+        figures = sum(event.figures.values(), Figures(skipped=event.skipped))
+        before = "the minibatch was judged" if event.judged else "the checkpoint was lost"
+        for count, text in (
+            (figures.skipped, _SKIPPED.format(before=before)),
+            (figures.suppressed, _SUPPRESSED),
+            (figures.parked_before, _PARKED_BEFORE),
+            (figures.dropped_before, _DROPPED_BEFORE),
+            (figures.doubted, _DOUBTED),
+            (figures.parked - figures.doubted, _PARKED),
+            (figures.dropped, _DROPPED),
+        ):
+            if count:
+                place = f"pipeline {event.pipeline!r}, minibatch {event.minibatch}"
+                log.warning("%s: events %s: %d", place, text, count)
+
+    def _resent(self, event: EventResent) -> None:
+        log.info(
+            "pipeline %r, sink %r: resend %d of event %s of %r, %s: %s",
+            event.pipeline,
+            event.sink,
+            event.number,
+            event.event,
+            event.entity,
+            f"asked for by {event.by}" if event.by else "whose turn it was",
+            event.outcome,
+        )
+
+
+_SKIPPED = "not sent, because handled (delivered, parked or dropped) before {before}"
+_SUPPRESSED = "not sent again, because an earlier attempt delivered them"
+_PARKED_BEFORE = (
+    "not sent again and not delivered, because an earlier attempt parked them (list them with "
+    "`semel parked ls`)"
+)
+_DROPPED_BEFORE = (
+    "not sent again, because an earlier attempt dropped them in doubt (on_doubt='skip')"
+)
+_DOUBTED = "parked in doubt (list them with `semel parked ls`)"
+_PARKED = "parked for another reason, or behind a parked event (list them with `semel parked ls`)"
+_DROPPED = "in doubt and dropped (on_doubt='skip'): they may not have arrived"
