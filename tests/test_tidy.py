@@ -71,6 +71,11 @@ NAMES = (
     Name(r"datetime\.date\.today", "take a Clock", CLOCK),
     Name(r"random\.(?!Random\b)\w+", "take a random.Random"),
     Name(r"numpy\.random\.(?!Generator\b|default_rng\b)\w+", "take a numpy.random.Generator"),
+    Name(
+        r"json\.(dumps?|JSONEncoder)",
+        "one writer for the whole project: use a function of semel.events.encoding",
+        ("semel/events/encoding/json_*.py",),
+    ),
     Name(r"print", "return the text; the caller prints", FACES),
 )
 
@@ -341,7 +346,7 @@ def test_the_source_is_tidy(checker: str, sources: list[Source]) -> None:
     assert not found, "\n" + "\n".join(found)
 
 
-TIME, PERF, SLEEP, NOW, TODAY, RANDOM, NUMPY, PRINT = (rule.pattern for rule in NAMES)
+TIME, PERF, SLEEP, NOW, TODAY, RANDOM, NUMPY, JSON, PRINT = (rule.pattern for rule in NAMES)
 UNFINISHED, TESTING, IDIOM = (rule.pattern for rule in TEXTS)
 
 LONG = "    pass\n" * FUNCTION_LINES_MAX
@@ -406,6 +411,9 @@ PLANTED = [
     (RANDOM, "semel/a.py", "from random import choice\nchoice([1])\n"),
     (RANDOM, "semel/a.py", "import random\nrandom.SystemRandom()\n"),
     (NUMPY, "semel/a.py", "import numpy as np\nnp.random.rand(3)\n"),
+    (JSON, "semel/sinks/a.py", "import json\ntext = json.dumps({})\n"),
+    (JSON, "semel/cli/a.py", "from json import dumps as write\nwrite({})\n"),
+    (JSON, "semel/events/encoding/a.py", "import json\nencode = json.JSONEncoder().encode\n"),
     (PRINT, "semel/verify/a.py", "print('seed 1')\n"),
     (UNFINISHED, "semel/a.py", "x = 1  # TODO: the rest\n"),
     (UNFINISHED, "semel/a.py", '"""FIXME."""\n'),
@@ -454,6 +462,8 @@ CLEAN = [
     (SLEEP, "semel/a.py", "def f(clock):\n    clock.sleep(1)\n"),
     (NOW, "semel/a.py", "from datetime import datetime\ndatetime.fromtimestamp(0)\n"),
     (RANDOM, "semel/a.py", "import random\ndef f(r: random.Random):\n    return r.random()\n"),
+    (JSON, "semel/sinks/a.py", "import json\nvalue = json.loads('{}')\n"),
+    (JSON, "semel/events/encoding/json_text.py", "import json\ntext = json.dumps({})\n"),
     (PRINT, "semel/cli/a.py", "print('seed 1')\n"),
     (UNFINISHED, "semel/a.py", "TODOS = ()\n"),
     (IDIOM, "semel/a.py", "recommended = amended = 1\n"),

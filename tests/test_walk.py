@@ -8,7 +8,9 @@ for a clean micro-batch, 38 files for the task that recovers.
 
 from __future__ import annotations
 
+import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,9 +28,12 @@ from semel.runtime import Process, Runtime, SystemClock
 
 SRC = str(Path(semel.__file__).parent)
 
-CLEAN_FILES_MAX = 54
-CLEAN_MOVES_MAX = 1_190
-RECOVERY_FILES_MAX = 47
+CLEAN_FILES_MAX = 53
+CLEAN_MOVES_MAX = 942
+RECOVERY_FILES_MAX = 45
+
+MOST = int(os.environ.get("SEMEL_WALK_PAIRS", "5"))
+"""How many of the pairs of files with the most moves are printed."""
 
 
 class Walk:
@@ -36,8 +41,12 @@ class Walk:
 
     def __init__(self) -> None:
         self.files: set[str] = set()
-        self.moves = 0
+        self.pairs: Counter[tuple[str, ...]] = Counter()
         self._last = ""
+
+    @property
+    def moves(self) -> int:
+        return self.pairs.total()
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
         if event not in ("call", "return"):
@@ -49,12 +58,15 @@ class Walk:
             return
         name = at.f_code.co_filename[len(SRC) + 1 :]
         self.files.add(name)
-        self.moves += name != self._last
+        if name != self._last:
+            self.pairs[tuple(sorted((name, self._last)))] += 1
         self._last = name
 
     def show(self, capsys: pytest.CaptureFixture[str], what: str) -> None:
         with capsys.disabled():
             sys.stdout.write(f"\n{what} crosses {len(self.files)} files in {self.moves} moves\n")
+            for pair, count in self.pairs.most_common(MOST):
+                sys.stdout.write(f"{count:6} {' - '.join(pair)}\n")
 
 
 @contextmanager

@@ -1,9 +1,13 @@
-"""The wheel has the package, its entry points and its metadata, and nothing else."""
+"""The wheel has the package, its entry points and its metadata, and nothing else, and it runs."""
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
+import sysconfig
+import venv
 from collections.abc import Mapping
 from email.message import Message
 from email.parser import Parser
@@ -18,16 +22,40 @@ ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, bytes]:
-    """Build the wheel without network; return its files by name."""
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel without network."""
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert built.returncode == 0, built.stderr
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     [path] = folder.glob("*.whl")
     assert path.name == f"semel-{semel.__version__}-py3-none-any.whl"
-    with ZipFile(path) as archive:
+    return path
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Mapping[str, bytes]:
+    """The files of the wheel by name."""
+    with ZipFile(built) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
+
+
+@pytest.fixture(scope="module")
+def commands(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the wheel into an environment of its own, which finds the libraries of this one but
+    not its semel; return the folder of its commands.
+    """
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=False, symlinks=True)
+    commands = folder / "bin"
+    pip = [sys.executable, "-m", "pip", "--python", str(commands / "python")]
+    install = [*pip, "install", "--quiet", "--no-deps", "--no-index", str(built)]
+    done = subprocess.run(install, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    [packages] = folder.glob("lib/python*/site-packages")
+    # A folder in a .pth file is searched, but its own .pth files, such as semel's, are not read.
+    (packages / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return commands
 
 
 def metadata(wheel: Mapping[str, bytes]) -> Message:
@@ -72,3 +100,35 @@ def test_an_installation_without_extras_needs_neither_spark_nor_a_client_nor_gre
 def test_every_destination_and_tool_has_an_extra(wheel: Mapping[str, bytes]) -> None:
     extras = set(metadata(wheel).get_all("Provides-Extra", []))
     assert extras >= {"spark", "connect", "postgres", "http", "redis", "kafka", "simulate"}
+
+
+def run(command: Path, *arguments: str, where: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command outside of the checkout, with nothing of it on the path."""
+    own = ("PYTHON", "SEMEL_")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(own)}
+    line = [str(command), *arguments]
+    return subprocess.run(line, cwd=where, env=env, capture_output=True, text=True, check=False)
+
+
+def test_the_installed_wheel_is_what_runs(commands: Path, tmp_path: Path) -> None:
+    script = "import semel.cli.main; print(semel.cli.main.__file__)"
+    done = run(commands / "python", "-c", script, where=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).is_relative_to(commands.parent)
+    version = run(commands / "semel", "--version", where=tmp_path)
+    assert version.stdout.strip() == f"semel {semel.__version__}"
+
+
+def test_the_installed_wheel_runs_doctor(commands: Path, tmp_path: Path) -> None:
+    done = run(commands / "semel", "doctor", "--json", where=tmp_path)
+    assert done.stderr == ""
+    found = {each["what"]: each for each in json.loads(done.stdout)}
+    assert {each for each in found if found[each]["state"] == "missing"} == set()
+    assert done.returncode == 0
+
+
+def test_the_installed_wheel_runs_simulate(commands: Path, tmp_path: Path) -> None:
+    arguments = ("--worlds", "3", "--seed", "7", "--processes", "1", "--json")
+    done = run(commands / "semel", "simulate", *arguments, where=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["worlds"] == 3

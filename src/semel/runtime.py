@@ -21,7 +21,6 @@ import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 
 class Clock(Protocol):
@@ -84,10 +83,6 @@ class Process:
         start = _start_of(self.pid)
         # /proc may hide the processes of other users (hidepid): then the kernel is asked.
         return start != self.start if start is not None else not _is_there(self.pid)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
-        return {"host": self.host, "boot": self.boot, "pid": self.pid, "start": self.start}
 
 
 def _boot_id() -> str:

@@ -97,7 +97,7 @@ def test_a_sink_alone_says_what_shows_the_rest_of_its_cost() -> None:
     [alone] = package.explain(sink_of(Capability.OPAQUE)).sinks
     spec = PipelineSpec("p", (sink_of(Capability.OPAQUE),), GIVEN)
     [within] = package.explain(spec).sinks
-    commits, rest = alone.costs.split(" What the ledger remembers")
+    commits, rest = alone.costs.split(" What the ledger keeps")
     assert within.costs.startswith(f"{commits} Remembers each id")
     assert rest.endswith("explain the result of semel.deliver to see it.")
 

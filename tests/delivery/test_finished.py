@@ -8,8 +8,8 @@ from semel.delivery import Assignment
 from semel.delivery.strategies.replay_check import count_partition
 from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events import Attempt, Identity
-from semel.ledger import Ledger
-from semel.ledger.verbs.batch_jobs import Finished, combined
+from semel.ledger import Finished, Ledger
+from semel.ledger.verbs.batch_jobs import combined
 from semel.ledger.verbs.complete import Report
 from semel.ledger.verbs.divergence import judge_minibatch
 from semel.protocol import Judgement

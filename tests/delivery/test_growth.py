@@ -14,7 +14,7 @@ from semel.events import Attempt, Identity
 from semel.ledger.inspect.ledger import TABLES
 from semel.ledger.journal import Journal
 from semel.ledger.store.commit import Sweep
-from semel.ledger.verbs.outcomes import OUTCOMES_TABLE as OUTCOMES
+from semel.ledger.verbs.pruning import OUTCOMES_TABLE as OUTCOMES
 from semel.ledger.verbs.pruning import REMEMBER_S
 from support.destinations import (
     Absorber,

@@ -10,7 +10,7 @@ import pytest
 from delivery.test_finding import IDENTITIES
 from semel.errors import ConfigurationError, Rejected
 from semel.events import Given, Identity
-from semel.ledger.payloads import WORDS_MAX
+from semel.ledger.rows import WORDS_MAX
 from semel.ledger.verbs.divergence import judge_minibatch
 from semel.ledger.verbs.parked import resolve_parked
 from semel.protocol import Judgement, ParkedState

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from semel.delivery.parking import parking
 from semel.errors import ConfigurationError
 from semel.events import Digest, Identity, Rows
+from semel.events.encoding import decode_value, encode_value
 from semel.events.encoding.python_values import require_values
 from semel.ledger import payloads
 from semel.protocol import OnReject
@@ -162,9 +163,9 @@ def test_every_moment_and_duration_comes_back_from_the_ledger(
     for kind in (pa.timestamp(unit, "Asia/Tokyo" if zoned else None), pa.duration(unit)):
         made = rows_of(pa.array([0, number]).cast(kind))
         value = parking.value_of(made, 1)
-        kept = {name: payloads.encode_value(each) for name, each in value.items()}
+        kept = {name: encode_value(each) for name, each in value.items()}
         read = payloads.load(payloads.dump(kept))
-        back = payloads.decode_value(read["v"])
+        back = decode_value(read["v"])
         assert parking._array(back, kind).cast(pa.int64()).to_pylist() == [number]
 
 

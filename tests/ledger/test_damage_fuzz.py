@@ -20,15 +20,14 @@ from semel.errors import SemelError
 from semel.events import IdSet, Minibatch
 from semel.events.event import EventID
 from semel.ledger import Ledger, LedgerClient, open_store
-from semel.ledger.damage import DamagedRow
 from semel.ledger.inspect.check import check_ledger
 from semel.ledger.inspect.ledger import TABLES
 from semel.ledger.inspect.listing import load_row
+from semel.ledger.payloads import DamagedRow
 from semel.ledger.store.commit import Key, Put
 from semel.ledger.verbs.divergence import judge_minibatch
-from semel.ledger.verbs.outcomes import OutcomeRow, outcome_key
 from semel.ledger.verbs.parked import resolve_parked
-from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
+from semel.ledger.verbs.pruning import REMEMBER_S, OutcomeRow, Pruning, outcome_key
 from semel.ledger.verbs.rescale import rescale_pipeline
 from semel.protocol import Judgement, ParkedState
 from semel.verify.simulator.cluster import MemoryStore

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import threading
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -233,8 +233,8 @@ def test_threads_start_a_pipeline_one_by_one_and_other_pipelines_at_once(world: 
 @pytest.mark.rows("A18")
 def test_a_process_known_to_be_gone_is_not_waited_for(world: World) -> None:
     code = (
-        "import json, sys; from semel.runtime import Process;"
-        "print(json.dumps(Process.here().to_json()), flush=True); sys.stdin.read()"
+        "import json, sys; from dataclasses import asdict; from semel.runtime import Process;"
+        "print(json.dumps(asdict(Process.here())), flush=True); sys.stdin.read()"
     )
     child = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -260,7 +260,7 @@ def test_of_a_process_of_another_machine_nobody_knows_that_it_is_gone() -> None:
     assert not here.gone()
     assert Process(here.host, here.boot, here.pid, "1").gone()
     assert not Process(here.host, "", here.pid, "1").gone()
-    assert Process(**json.loads(json.dumps(here.to_json()))) == here
+    assert Process(**json.loads(json.dumps(asdict(here)))) == here
 
 
 def test_of_a_process_of_another_container_nobody_knows_that_it_is_gone(

@@ -9,14 +9,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 
 import pytest
 
 from semel.runtime import Process, SystemClock
 
 NAMING = (
-    "import json, sys; from semel.runtime import Process;"
-    "print(json.dumps(Process.here().to_json()), flush=True); sys.stdin.read()"
+    "import json, sys; from dataclasses import asdict; from semel.runtime import Process;"
+    "print(json.dumps(asdict(Process.here())), flush=True); sys.stdin.read()"
 )
 ASKING = (
     "import json, os, sys; from semel.runtime import Process;"
@@ -48,7 +49,7 @@ def hidden(process: Process) -> str:
     """Ask as another user, where /proc hides processes of other users."""
     nobody = str(pwd.getpwnam("nobody").pw_uid)
     mount = 'mount -t proc -o hidepid=2 proc /proc && exec "$@"'
-    asks = [sys.executable, "-c", ASKING, json.dumps(process.to_json()), nobody]
+    asks = [sys.executable, "-c", ASKING, json.dumps(asdict(process)), nobody]
     return privileged("unshare", "-m", "sh", "-c", mount, "-", *asks)
 
 

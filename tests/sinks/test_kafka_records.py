@@ -14,7 +14,8 @@ import pytest
 
 from semel.errors import ConfigurationError, Rejected
 from semel.events import Position
-from semel.sinks.kafka.records import RUN_ROWS, STAMPS, Shape, json_text, records_of
+from semel.events.encoding import json_column
+from semel.sinks.kafka.records import RUN_ROWS, STAMPS, Shape, records_of
 from support.servers.kafka import KafkaBroker
 from support.sinks.kafka_pipeline import PROGRESS, Pipeline, chunk, consumed, ids_in, sink_to
 
@@ -52,9 +53,9 @@ def test_a_value_is_the_json_of_all_columns() -> None:
 
 def test_numbers_are_written_as_json_reads_them() -> None:
     numbers = [0.1, 1e300, -1e-300, 1e20, 123456789.123, 0.0, -0.0, 5e-324]
-    assert [json.loads(text) for text in json_text(pa.array(numbers)).to_pylist()] == numbers
+    assert [json.loads(text) for text in json_column(pa.array(numbers)).to_pylist()] == numbers
     large = [2**63 - 1, -(2**63)]
-    assert [json.loads(text) for text in json_text(pa.array(large)).to_pylist()] == large
+    assert [json.loads(text) for text in json_column(pa.array(large)).to_pylist()] == large
 
 
 def test_texts_of_all_kinds_survive_json() -> None:
@@ -64,7 +65,7 @@ def test_texts_of_all_kinds_survive_json() -> None:
         for _ in range(2000)
     ]
     for some in (texts, [each for each in texts if each.isalnum()]):
-        assert [json.loads(text) for text in json_text(pa.array(some)).to_pylist()] == some
+        assert [json.loads(text) for text in json_column(pa.array(some)).to_pylist()] == some
 
 
 def test_a_chosen_column_is_the_value_as_it_is_and_null_is_a_tombstone() -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from semel.sinks.kafka.records import json_text
+from semel.events.encoding import json_column
 from support.spark.version_needs import require
 
 SAME = {
@@ -95,7 +95,7 @@ def written(spark: SparkSession) -> dict[str, tuple[str, str]]:
 
 
 def _text(column: pa.ChunkedArray) -> str:
-    found = json_text(column.combine_chunks())[0].as_py()
+    found = json_column(column.combine_chunks())[0].as_py()
     return "null" if found is None else str(found)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import shlex
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -63,7 +62,9 @@ def demo(
         raise typer.Exit(1) from None
     counts = {"plain": asdict(plain), "semel": asdict(semel) | {"in_doubt": in_doubt}}
     if as_json:
-        print(json.dumps(counts))
+        from semel.events.encoding import ascii_json
+
+        print(ascii_json(counts))
     else:
         _show(counts)
     _console().print(f"{payments} payments, in {clock.monotonic() - began:.0f} s")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -77,6 +76,7 @@ def _show_rows(
     more: bool,
     as_json: bool,
 ) -> None:
+    from semel.events.encoding import json_text
     from semel.operate import refuse_damaged
 
     damaged = {key: row for key, row in rows if not isinstance(row, dict)}
@@ -96,7 +96,7 @@ def _show_rows(
         if key in damaged:
             print(f"    damaged: {damaged[key].what}")
         else:
-            print(plain(f"    {json.dumps(row, ensure_ascii=False, sort_keys=True)}"))
+            print(plain(f"    {json_text(row)}"))
     if more:
         print(f"... more than {limit} rows: pass a higher --limit, or --prefix")
     elif not rows:

@@ -7,7 +7,6 @@ Always true:
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -20,7 +19,9 @@ _SHORT = 60
 
 def show_json(value: Any) -> None:
     """Print a value as JSON."""
-    print(json.dumps(value, indent=2))
+    from semel.events.encoding import readable_json
+
+    print(readable_json(value))
 
 
 def show_table(

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import json
 from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ import xxhash
 
 from semel.errors import ConfigurationError, plain_text
 from semel.events import columns, versions
+from semel.events.encoding.json_text import ascii_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -236,7 +236,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 def _schema_form(schema: pa.Schema) -> bytes:
     """Return names and canonical types, as the bytes that the digest begins with."""
     forms = [[each.name, _form(each.type, each.name)] for each in schema]
-    return json.dumps([versions.DIGEST, forms]).encode()
+    return ascii_json([versions.DIGEST, forms]).encode()
 
 
 def _form(kind: pa.DataType, path: str) -> list[Any]:

@@ -241,7 +241,7 @@ def _costs(described: Sink, spec: PipelineSpec | None, found: Cost) -> str:
     load = found.load
     if spec is None:
         return (
-            f"{sentences[0]} What the ledger remembers of an event depends on the identity: "
+            f"{sentences[0]} What the ledger keeps of each event depends on the identity: "
             "explain the result of semel.deliver to see it."
         )
     if found.remembered_per == "event":

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from semel.ledger.client import LedgerClient
-    from semel.ledger.damage import DamagedRow, decode_row, read_row, sift_rows
     from semel.ledger.inspect.check import check_ledger
     from semel.ledger.inspect.ledger import TABLES, Ledger
     from semel.ledger.inspect.listing import Problem
@@ -41,10 +40,10 @@ if TYPE_CHECKING:
         make_prefix,
         split_key,
     )
+    from semel.ledger.payloads import DamagedRow, decode_row, read_row, sift_rows
     from semel.ledger.rows import HeadRow, Judged, OpenRow, ParkedRow, PartitionRow, SpanRow
-    from semel.ledger.store.opening import open_store
-    from semel.ledger.store.schema import SCHEMA_KEY
-    from semel.ledger.verbs.batch_jobs import Finished, compare_batch, finish_batch, finished_batch
+    from semel.ledger.store.opening import SCHEMA_KEY, open_store
+    from semel.ledger.verbs.batch_jobs import compare_batch, finish_batch, finished_batch
     from semel.ledger.verbs.complete import Report
     from semel.ledger.verbs.divergence import is_replayed_next, judge_minibatch
     from semel.ledger.verbs.generations import (
@@ -61,7 +60,6 @@ if TYPE_CHECKING:
         next_offset,
         starting_offsets,
     )
-    from semel.ledger.verbs.outcomes import OUTCOMES_TABLE, OutcomeRow
     from semel.ledger.verbs.parked import (
         NO_PARKS,
         Entity,
@@ -79,7 +77,7 @@ if TYPE_CHECKING:
         resolve_parked,
     )
     from semel.ledger.verbs.partitions import Claimant, PartitionClaim, refuse_other_keys
-    from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
+    from semel.ledger.verbs.pruning import OUTCOMES_TABLE, REMEMBER_S, OutcomeRow, Pruning
     from semel.ledger.verbs.rescale import rescale_pipeline
     from semel.ledger.verbs.resends import SENT_AGAIN, WHOLE_SINK, Claimed, Resends, SlotRow
     from semel.ledger.verbs.runs import (
@@ -87,6 +85,7 @@ if TYPE_CHECKING:
         PIPELINES_TABLE,
         ROUTING,
         STAGE_OF,
+        Finished,
         OwnerRow,
         Owners,
         forget_start,
@@ -221,7 +220,6 @@ __all__ = [
 # `semel.ledger.store`.
 _HOMES = {
     "semel.ledger.client": ("LedgerClient",),
-    "semel.ledger.damage": ("DamagedRow", "decode_row", "read_row", "sift_rows"),
     "semel.ledger.inspect.check": ("check_ledger",),
     "semel.ledger.inspect.ledger": ("TABLES", "Ledger"),
     "semel.ledger.inspect.listing": ("Problem",),
@@ -257,15 +255,10 @@ _HOMES = {
         "make_prefix",
         "split_key",
     ),
+    "semel.ledger.payloads": ("DamagedRow", "decode_row", "read_row", "sift_rows"),
     "semel.ledger.rows": ("HeadRow", "Judged", "OpenRow", "ParkedRow", "PartitionRow", "SpanRow"),
-    "semel.ledger.store.opening": ("open_store",),
-    "semel.ledger.store.schema": ("SCHEMA_KEY",),
-    "semel.ledger.verbs.batch_jobs": (
-        "Finished",
-        "compare_batch",
-        "finish_batch",
-        "finished_batch",
-    ),
+    "semel.ledger.store.opening": ("SCHEMA_KEY", "open_store"),
+    "semel.ledger.verbs.batch_jobs": ("compare_batch", "finish_batch", "finished_batch"),
     "semel.ledger.verbs.complete": ("Report",),
     "semel.ledger.verbs.divergence": ("is_replayed_next", "judge_minibatch"),
     "semel.ledger.verbs.generations": (
@@ -282,7 +275,6 @@ _HOMES = {
         "next_offset",
         "starting_offsets",
     ),
-    "semel.ledger.verbs.outcomes": ("OUTCOMES_TABLE", "OutcomeRow"),
     "semel.ledger.verbs.parked": (
         "NO_PARKS",
         "Entity",
@@ -300,7 +292,7 @@ _HOMES = {
         "resolve_parked",
     ),
     "semel.ledger.verbs.partitions": ("Claimant", "PartitionClaim", "refuse_other_keys"),
-    "semel.ledger.verbs.pruning": ("REMEMBER_S", "Pruning"),
+    "semel.ledger.verbs.pruning": ("OUTCOMES_TABLE", "REMEMBER_S", "OutcomeRow", "Pruning"),
     "semel.ledger.verbs.rescale": ("rescale_pipeline",),
     "semel.ledger.verbs.resends": ("SENT_AGAIN", "WHOLE_SINK", "Claimed", "Resends", "SlotRow"),
     "semel.ledger.verbs.runs": (
@@ -308,6 +300,7 @@ _HOMES = {
         "PIPELINES_TABLE",
         "ROUTING",
         "STAGE_OF",
+        "Finished",
         "OwnerRow",
         "Owners",
         "forget_start",

@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from semel.events import EntityIds
 from semel.events.encoding import PreEncoded
-from semel.ledger import keys, payloads
-from semel.ledger.damage import DamagedRow, Fields, Unfit, decode_row, read_row
+from semel.ledger import keys
 from semel.ledger.keys import make_key, make_prefix
+from semel.ledger.payloads import DamagedRow, Row, Unfit, codec_of, decode_row, read_row
 from semel.ledger.store.commit import Delete, Put
 
 if TYPE_CHECKING:
@@ -83,6 +83,18 @@ def read_unsure(client: LedgerClient, sink: str) -> EntityIds:
 
 
 @dataclass(frozen=True, slots=True)
+class JournalRow(Row):
+    """One row: the changes of a state, or everything, as of a minibatch's serial."""
+
+    TABLE = JOURNAL_TABLE
+
+    number: int
+    full: bool
+    state: dict[str, Any]
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One snapshot of one operator in one partition: the changes, or everything."""
 
@@ -96,9 +108,8 @@ class Entry:
 
     def dump(self) -> str:
         """Return the payload."""
-        return payloads.dump(
-            {"number": self.number, "full": self.full, "state": self.state, "at": self.at}
-        )
+        state = cast("dict[str, Any]", self.state)  # encoded JSON is written as it is
+        return JournalRow(self.number, self.full, state, self.at).dump()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +182,7 @@ class Journal:
         if cached.number >= before:
             cached = State()
         rows = self._rows(operator.name, partition, cached.number, check)
-        state = self._fold(cached, (each for each in rows if each[0]["number"] < before))
+        state = self._fold(cached, (each for each in rows if each[0].number < before))
         self.figures += SnapshotFigures(seconds_loading=self._client.clock.monotonic() - began)
         self._cache[operator.name, partition] = state
         return state
@@ -228,7 +239,7 @@ class Journal:
 
     def _rows(
         self, operator: str, partition: str, after: int, check: Check | None
-    ) -> Iterator[tuple[dict[str, Any], int]]:
+    ) -> Iterator[tuple[JournalRow, int]]:
         """Return the rows after a number, and the length of each."""
         start = make_prefix(self._client.pipeline, operator, partition)
         since = (
@@ -239,19 +250,19 @@ class Journal:
         for at, text in self._client.scan(JOURNAL_TABLE, start, after=since):
             row = load_entry(text, at)
             if check is not None:
-                check(row["state"], at.key)
+                check(row.state, at.key)
             yield row, len(text)
 
     def place(self, operator: Operator, partition: str) -> str:
         """Return the prefix of the keys of an operator's rows in a partition."""
         return make_prefix(self._client.pipeline, operator.name, partition)
 
-    def _fold(self, base: State, rows: Iterable[tuple[dict[str, Any], int]]) -> State:
+    def _fold(self, base: State, rows: Iterable[tuple[JournalRow, int]]) -> State:
         values = base.values
         numbers = list(base.numbers)
         for row, size in rows:
-            values = dict(row["state"]) if row["full"] else _applied(values, row["state"])
-            numbers.append((row["number"], row["full"], size))
+            values = dict(row.state) if row.full else _applied(values, row.state)
+            numbers.append((row.number, row.full, size))
         loaded = numbers[len(base.numbers) :]
         if loaded:
             fulls = sum(full for _, full, _ in loaded)
@@ -263,21 +274,16 @@ class Journal:
         return State(_standing(values), numbers[-1][0] if numbers else 0, _recent(numbers))
 
 
-def load_entry(text: str, at: Key) -> dict[str, Any]:
-    """Read a row: its number, whether it is full, its state and its time. Raises `DamagedRow`."""
-    return decode_row(JOURNAL_TABLE, at, text, lambda payload: _checked(payload, at))
+def load_entry(text: str, at: Key) -> JournalRow:
+    """Read a row, and check that its number is the one in its key. Raises `DamagedRow`."""
 
+    def decode(payload: dict[str, Any]) -> JournalRow:
+        row: JournalRow = codec_of(JournalRow).read(payload)
+        if keys.key_number(keys.split_key(at.key)[-1]) != row.number:
+            raise Unfit("the field 'number' differs from the number in its key")
+        return row
 
-def _checked(payload: dict[str, Any], at: Key) -> dict[str, Any]:
-    """Check the fields that every row has, whatever its operator keeps."""
-    row = Fields(payload)
-    number = row.integer("number")
-    row.flag("full")
-    row.number("at")
-    row.object("state")
-    if keys.key_number(keys.split_key(at.key)[-1]) != number:
-        raise Unfit("the field 'number' differs from the number in its key")
-    return payload
+    return decode_row(JOURNAL_TABLE, at, text, decode)
 
 
 def number_in(at: Key) -> int:
@@ -330,8 +336,8 @@ def states_of(rows: Iterable[tuple[Key, str]]) -> dict[str, State]:
         entry = load_entry(text, at)
         place = at.key.rpartition("/")[0] + "/"
         before = found.get(place, State()).values
-        values = dict(entry["state"]) if entry["full"] else _applied(before, entry["state"])
-        found[place] = State(_standing(values), entry["number"])
+        values = dict(entry.state) if entry.full else _applied(before, entry.state)
+        found[place] = State(_standing(values), entry.number)
     return found
 
 

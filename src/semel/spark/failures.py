@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from semel import errors
 from semel.errors import SemelError, plain_text
+from semel.events.encoding import ascii_json
 from semel.spark.versions import is_cancelled
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def marked(error: SemelError, token: str) -> SemelError:
     text = plain_text(error, TEXT_MAX)
     kind = kind_of(error)
     made = error if text == str(error) else kind(text).with_traceback(error.__traceback__)
-    made.add_note(f"[semel {token} {kind.__name__} {json.dumps(text)}]")
+    made.add_note(f"[semel {token} {kind.__name__} {ascii_json(text)}]")
     return made
 
 

@@ -18,12 +18,11 @@ import pyarrow as pa
 from semel.delivery.observer import NO_FIGURES, Figures
 from semel.errors import HeldInDoubt, NotDelivered, Rejected
 from semel.events import EntityIds, IdSet, Rows
-from semel.events.encoding import CANNOT, ArrowValue, Labels
+from semel.events.encoding import CANNOT, ArrowValue, Labels, encode_value
 from semel.ledger import (
     ParkedRow,
     fill_parked,
     parked_key,
-    payloads,
     plan_parking,
     read_heads,
     read_parked,
@@ -262,7 +261,7 @@ def value_of(rows: Rows, at: int) -> dict[str, Any]:
 def _kept(array: pa.Array) -> Any:
     try:
         value = array[0].as_py()
-        payloads.encode_value(value)
+        encode_value(value)
         pa.array([value], array.type)  # a value that Python holds may not convert back to Arrow
     except (pa.ArrowException, *CANNOT, TypeError):
         return ArrowValue.of(array)

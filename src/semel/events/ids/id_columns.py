@@ -8,7 +8,6 @@ Always true:
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, cast
@@ -18,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.events.encoding.dictionary_column import Names
+from semel.events.encoding.json_text import json_text
 from semel.events.ids.id_set import INTEGER, TEXT, IdSet
 from semel.events.ids.packing import PACKED_MIN, is_packed, pack, unpack
 
@@ -289,7 +289,7 @@ def json_inner(texts: pa.Array) -> pa.Array:
     found = np.frombuffer(content, np.uint8)[edges[0] : edges[-1]]
     if not ((found < 0x20) | (found == ord('"')) | (found == ord("\\"))).any():
         return texts
-    return pa.array([json.dumps(text, ensure_ascii=False)[1:-1] for text in texts.to_pylist()])
+    return pa.array([json_text(text)[1:-1] for text in texts.to_pylist()])
 
 
 def _listed(edges: Integers, values: pa.Array) -> pa.Array:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from semel.events.encoding.canonical_json import PreEncoded, canonical
+from semel.events.encoding.json_text import PreEncoded, canonical
 from semel.events.ids.id_columns import IdColumns
 from semel.events.ids.id_set import IdSet
 from semel.events.ids.packing import is_packed, joined

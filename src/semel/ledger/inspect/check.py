@@ -14,7 +14,7 @@ from semel.events import Minibatch
 from semel.ledger import journal, keys
 from semel.ledger.inspect.listing import LedgerRows, Problem, ascending
 from semel.ledger.keys import EVENTS_TABLE, HEADS_TABLE, OPEN_TABLE, PARKED_TABLE, STREAMS_TABLE
-from semel.ledger.verbs.outcomes import OUTCOMES_TABLE
+from semel.ledger.verbs.pruning import OUTCOMES_TABLE
 from semel.ledger.verbs.runs import OWNERS_TABLE, PIPELINES_TABLE, RESCALED
 from semel.ledger.verbs.sequences import SEQUENCES_TABLE
 from semel.protocol import ParkedState, PartitionState, SpanState
@@ -260,24 +260,24 @@ def _heads(rows: LedgerRows) -> Iterator[Problem]:
 
 def _journals(rows: LedgerRows) -> Iterator[Problem]:
     """Journal rows belong to minibatches that were opened, and their counters only grow."""
-    chains: dict[str, list[tuple[str, dict[str, Any]]]] = defaultdict(list)
+    chains: dict[str, list[tuple[str, journal.JournalRow]]] = defaultdict(list)
     for parts, entry in rows.of(journal.JOURNAL_TABLE):
         chains["/".join(parts[:3])].append(("/".join(parts), entry))
         opened = rows.by_table[OPEN_TABLE].get(parts[0])
-        if opened is not None and entry["number"] > opened.reached()[1]:
+        if opened is not None and entry.number > opened.reached()[1]:
             what = "its minibatch was never opened"
             yield Problem(journal.JOURNAL_TABLE, "/".join(parts), what)
     for chain in chains.values():
-        yield from _grows(sorted(chain, key=lambda each: each[1]["number"]))
+        yield from _grows(sorted(chain, key=lambda each: each[1].number))
     yield from _journaled(rows)
 
 
-def _grows(chain: list[tuple[str, dict[str, Any]]]) -> Iterator[Problem]:
+def _grows(chain: list[tuple[str, journal.JournalRow]]) -> Iterator[Problem]:
     reached: dict[str, int] = {}
     for at, entry in chain:
-        counted = {name: value for name, each in entry["state"].items() if (value := _count(each))}
+        counted = {name: value for name, each in entry.state.items() if (value := _count(each))}
         fallen = any(value < reached.get(name, 0) for name, value in counted.items())
-        if fallen or (entry["full"] and reached.keys() - entry["state"].keys()):
+        if fallen or (entry.full and reached.keys() - entry.state.keys()):
             yield Problem(journal.JOURNAL_TABLE, at, "an entity is behind its earlier value")
         reached |= counted
 

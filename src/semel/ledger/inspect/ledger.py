@@ -9,17 +9,17 @@ from semel.errors import ConfigurationError
 from semel.events import unpacked
 from semel.ledger import keys, payloads
 from semel.ledger.client import LedgerClient
-from semel.ledger.damage import DamagedRow, read_row, sift_rows
 from semel.ledger.inspect.listing import load_row
 from semel.ledger.inspect.summary import name_pipelines, summarize, unknown_pipeline
 from semel.ledger.inspect.trace import EntityTrace, Trace, trace_entity, trace_event
 from semel.ledger.journal import JOURNAL_TABLE
 from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, PARKED_TABLE, STREAMS_TABLE
+from semel.ledger.payloads import DamagedRow, read_row, sift_rows
 from semel.ledger.rows import ParkedRow
 from semel.ledger.store.opening import open_store
 from semel.ledger.store.sqlite_file import is_there
-from semel.ledger.verbs.outcomes import OUTCOMES_TABLE
 from semel.ledger.verbs.parked import read_parked
+from semel.ledger.verbs.pruning import OUTCOMES_TABLE
 from semel.ledger.verbs.runs import (
     LOOKS,
     OWNERS_TABLE,

@@ -6,18 +6,17 @@ import base64
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import pyarrow as pa
 
 from semel.ledger import journal, keys
-from semel.ledger.damage import DamagedRow, Fields, Unfit, decode_row, read_row
 from semel.ledger.keys import EVENTS_TABLE, HEADS_TABLE, OPEN_TABLE, PARKED_TABLE, STREAMS_TABLE
-from semel.ledger.rows import HeadRow, OpenRow, ParkedRow, PartitionRow, SpanRow
-from semel.ledger.verbs.outcomes import OUTCOMES_TABLE as OUTCOMES
-from semel.ledger.verbs.outcomes import OutcomeRow
+from semel.ledger.payloads import DamagedRow, Unfit, codec_of, each_of, read_row
+from semel.ledger.rows import HeadRow, OpenRow, ParkedRow, PartitionRow, SpanRow, minibatch_of
 from semel.ledger.verbs.parked import event_in_key
-from semel.ledger.verbs.recent import minibatch_of
+from semel.ledger.verbs.pruning import OUTCOMES_TABLE as OUTCOMES
+from semel.ledger.verbs.pruning import OutcomeRow
 from semel.ledger.verbs.resends import SlotRow
 from semel.ledger.verbs.runs import OWNERS_TABLE, PIPELINES_TABLE, OwnerRow, read_description
 from semel.ledger.verbs.sequences import SEQUENCES_TABLE as SEQUENCES
@@ -63,10 +62,10 @@ def require_payload(row: ParkedRow) -> None:
         raise Unfit("the fields 'value' and 'schema' must have the same columns")
 
 
-def _load_journal(text: str, at: Key) -> dict[str, Any]:
+def _load_journal(text: str, at: Key) -> journal.JournalRow:
     entry = journal.load_entry(text, at)
     place = at.key.rpartition("/")[0] + "/"
-    state = journal.State({name: each for name, each in entry["state"].items() if each is not None})
+    state = journal.State({name: each for name, each in entry.state.items() if each is not None})
     operator = read_row(journal.JOURNAL_TABLE, at, lambda: keys.key_text(keys.split_key(at.key)[1]))
     if operator == journal.COUNTERS.name:
         journal.require_counts(state.values, at.key)
@@ -83,15 +82,25 @@ def _load_journal(text: str, at: Key) -> dict[str, Any]:
 
 
 def _load_described(text: str, at: Key) -> dict[str, Any]:
+    """Read a description and check that it has what every version writes."""
     row = read_description(text, at)
-    return decode_row(PIPELINES_TABLE, at, text, lambda payload: _whole(Fields(payload), row))
+    return read_row(PIPELINES_TABLE, at, lambda: codec_of(_Described).checked(row))
 
 
-def _whole(fields: Fields, row: dict[str, Any]) -> dict[str, Any]:
-    Fields(fields.object("identity"), "identity").text("kind")
-    for each in fields.object("sinks").values():
-        Fields(each, "the description of a sink").text("capability")
-    return row
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Sink:
+    capability: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    identity: _Identity
+    sinks: Annotated[dict[str, _Sink], each_of(_Sink, "the description of a sink")]
 
 
 _LOAD: dict[str, Any] = {

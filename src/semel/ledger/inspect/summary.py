@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from semel.errors import ConfigurationError
 from semel.ledger import keys
-from semel.ledger.damage import DamagedRow, sift_rows
 from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, PARKED_TABLE, STREAMS_TABLE, make_prefix
+from semel.ledger.payloads import DamagedRow, sift_rows
 from semel.ledger.rows import HeadRow, OpenRow, ParkedRow, PartitionRow, SpanRow
 from semel.ledger.verbs.batch_jobs import recorded_batch
 from semel.ledger.verbs.divergence import comes_anew
-from semel.ledger.verbs.outcomes import OUTCOMES_TABLE, OutcomeRow
+from semel.ledger.verbs.pruning import OUTCOMES_TABLE, OutcomeRow
 from semel.ledger.verbs.runs import (
     OWNERS_TABLE,
     PIPELINES_TABLE,

@@ -99,6 +99,31 @@ def _opener(scheme: str, url: str) -> OpenStore:
     return opener
 
 
+SCHEMA_VERSION = 1
+SCHEMA_KEY = Key("semel", "schema")
+SCHEMA = f'{{"version":{SCHEMA_VERSION}}}'
+"""The row with the version of the ledger's table, written when the table is created."""
+
+
+def check_schema(payload: Payload | None, ledger: str) -> None:
+    """Raise `ConfigurationError` if the row at `SCHEMA_KEY` is missing or of an unknown version,
+    `DamagedRow` if it cannot be read.
+    """
+    if payload is None:
+        raise ConfigurationError(
+            f"the ledger {ledger} has lost the row of its schema version: its rows were removed by "
+            "another program. Restore it; or drop the empty table, which forgets what was delivered"
+        )
+    from semel.ledger.rows import SchemaRow  # loads Arrow, which a command may not need
+
+    version = SchemaRow.load(payload, SCHEMA_KEY).version
+    if version != SCHEMA_VERSION:
+        raise ConfigurationError(
+            f"the ledger {ledger} has schema version {version}, this semel knows {SCHEMA_VERSION}:"
+            " upgrade semel"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Arranged:
     """A commit in the order of every store: check all, sweep, then write each key at most once."""

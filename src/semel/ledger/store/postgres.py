@@ -16,35 +16,34 @@ Always true of it:
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import weakref
 from contextlib import contextmanager, suppress
 from random import Random
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from semel.errors import ConfigurationError, LedgerUnavailable, MissingExtra
 from semel.ledger.store.commit import Conflict, Key
 from semel.ledger.store.libpq import DEFAULTS, FORM, Refused, line, read_url
 from semel.ledger.store.opening import ACCEPTED, arrange, beyond, paged
-from semel.runtime import SystemClock
+from semel.runtime import Clock, SystemClock
 from semel.urls import redact
 
 try:
     import psycopg
 
     from semel.ledger.store.postgres_table import CONFLICT, Place, find, install
-    from semel.ledger.store.postgres_wire import Unanswered, Wire
 except ImportError as missing:
     raise MissingExtra("psycopg is not installed: pip install 'semel[postgres]'") from missing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
     from semel.errors import SemelError
     from semel.ledger.store.commit import Payload, Requirement, Update
     from semel.ledger.store.opening import Arranged
-    from semel.runtime import Clock
 
 _TRIES = 8
 
@@ -53,8 +52,78 @@ ANSWER_S = 23.0
 GRACE_S = 3.0
 """The server's own timeout is this much shorter: its error says what it waited for."""
 
+_POLL_S = 0.1
+_LOG_EVERY_S = 5.0
+"""How often the log reports that an answer is still missing."""
+
+T = TypeVar("T")
+
+log = logging.getLogger("semel")
+
 _inherited: list[object] = []
 """Connections of a parent process. Not closed here: that would end the parent's session."""
+
+
+class Unanswered(psycopg.OperationalError):
+    """The server has not answered in time."""
+
+
+class Wire(psycopg.Connection[tuple[Any, ...]]):
+    """A connection that waits `answer_s` for an answer at most. Used by one thread at a time.
+
+    No timeout of the server ends a COMMIT that waits for a synchronous standby, nor a backend that
+    is stopped. Nothing is cancelled after the timeout, because a cancelled COMMIT is committed all
+    the same: it is not known whether it happened, and the connection is not used again.
+
+    Attributes:
+        place: where the ledger is in its database, once that was found.
+    """
+
+    place: Place | None = None
+    _name: str = ""
+    _answer_s: float = 0.0
+    _clock: Clock = SystemClock()
+
+    def bound(self, name: str, answer_s: float, clock: Clock) -> None:
+        """Set how long an answer may take, and the name of the ledger in the log."""
+        self._name, self._answer_s, self._clock = name, answer_s, clock
+
+    def is_pooled(self) -> bool:
+        """Whether it goes through a connection pool, which has another process id than the
+        backend.
+        """
+        [(backend,)] = self.execute("select pg_backend_pid()").fetchall()
+        return bool(backend != self.info.backend_pid)
+
+    def wait(self, gen: Generator[Any, Any, T], *_: Any, **__: Any) -> T:
+        """Wait for one answer. Raises `Unanswered` after `answer_s`; the connection is closed."""
+        return super().wait(self._watched(gen), interval=_POLL_S)
+
+    def _watched(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+        """Pass on what psycopg waits for, and check the clock while nothing is ready."""
+        began = self._clock.monotonic() if self._answer_s else 0.0
+        log_at = _LOG_EVERY_S
+        try:
+            wants = next(gen)
+            while True:
+                ready = yield wants
+                if not ready and self._answer_s:
+                    waited = self._clock.monotonic() - began
+                    if waited > self._answer_s:
+                        self.pgconn.finish()
+                        raise Unanswered(f"no answer within {self._answer_s:g} s")
+                    if waited > log_at:
+                        log.warning(
+                            "the ledger %s has not answered for %.0f s; waiting for up to %g s",
+                            self._name,
+                            waited,
+                            self._answer_s,
+                        )
+                        log_at += _LOG_EVERY_S
+                wants = gen.send(ready)
+        except StopIteration as end:
+            value: T = end.value
+            return value
 
 
 def open_postgres(url: str, *, create: bool = True) -> PostgresStore:

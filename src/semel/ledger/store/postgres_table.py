@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError
-from semel.ledger.store.schema import SCHEMA, SCHEMA_KEY, check_schema
+from semel.ledger.store.opening import SCHEMA, SCHEMA_KEY, check_schema
 
 if TYPE_CHECKING:
     import psycopg

@@ -166,11 +166,11 @@ class SqliteStore:
             self._reader.abandon()
             self._open()
             lent = self._writer if writes else self._reader
-        waiting = _Waiting(self._patience_s, self._clock, self._jitter)
+        waiting = _Waiting(self._patience_s, self._clock, self._jitter) if writes else None
         if not lent.lock.acquire(timeout=self._patience_s):
             raise LedgerUnavailable(f"the ledger {self._path} was busy for {self._patience_s:g} s")
         try:
-            if not writes:
+            if waiting is None:
                 yield lent.to_look()
             else:
                 connection = lent.to_write(waiting)

@@ -12,10 +12,11 @@ from __future__ import annotations
 import os
 import sqlite3
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from semel.errors import ConfigurationError
-from semel.ledger.store.schema import SCHEMA, SCHEMA_KEY, check_schema
+from semel.ledger.store.opening import SCHEMA, SCHEMA_KEY, check_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +33,8 @@ _CREATE = (
     " WITHOUT ROWID"
 )
 _CREATE_SCHEMA = "INSERT OR IGNORE INTO semel VALUES (?, ?, ?)"
+_TEXT = partial(str, encoding="utf-8", errors="surrogateescape")
+"""Reads a text; damaged UTF-8 becomes lone surrogates, which the reader of the row refuses."""
 _IS_THERE = "SELECT 1 FROM sqlite_schema WHERE name = 'semel'"
 
 
@@ -76,7 +79,7 @@ def open_to_write(path: Path, execute: Execute) -> sqlite3.Connection:
         )
     _create_private(path)
     connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
-    connection.text_factory = _text
+    connection.text_factory = _TEXT
     try:
         execute(connection, "PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
@@ -105,7 +108,7 @@ def open_to_look(path: Path, timeout_s: float) -> Looked | None:
         isolation_level=None,
         check_same_thread=False,
     )
-    connection.text_factory = _text
+    connection.text_factory = _TEXT
     try:
         if not connection.execute(_IS_THERE).fetchone():
             connection.close()
@@ -115,14 +118,6 @@ def open_to_look(path: Path, timeout_s: float) -> Looked | None:
         connection.close()
         raise
     return Looked(connection, still)
-
-
-def _text(content: bytes) -> str:
-    """Read a text; damaged UTF-8 becomes lone surrogates, which the reader of the row refuses."""
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        return content.decode(errors="surrogateescape")
 
 
 def require_directory(path: Path) -> None:

@@ -8,7 +8,7 @@ Always true:
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError, Diverged, Fenced
@@ -19,7 +19,7 @@ from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, STREAMS_TABLE, make_key,
 from semel.ledger.rows import PartitionRow
 from semel.ledger.store.commit import Conflict, Delete, Equals, Put, Sweep
 from semel.ledger.verbs import runs
-from semel.ledger.verbs.runs import FINISHED, PIPELINES_TABLE
+from semel.ledger.verbs.runs import FINISHED, PIPELINES_TABLE, Finished
 from semel.ledger.verbs.sequences import SEQUENCES_TABLE as SEQUENCES
 
 if TYPE_CHECKING:
@@ -29,19 +29,6 @@ if TYPE_CHECKING:
     from semel.ledger.store.commit import Update
     from semel.ledger.verbs.complete import Report
     from semel.ledger.verbs.open import OpenMinibatch
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """What a finished batch job delivered to one sink.
-
-    Attributes:
-        digest: over partition, count and digest of every partition; None if a person judged the
-            batch, because then no replay equals what was delivered.
-    """
-
-    count: int
-    digest: str | None
 
 
 def finished_batch(client: LedgerClient) -> Mapping[str, Finished] | None:
@@ -73,7 +60,7 @@ def finish_batch(client: LedgerClient, opening: OpenMinibatch) -> Mapping[str, F
         for sink, each in described["sinks"].items()
         if runs.STAGE_OF not in each
     }
-    kept = {sink: {"count": each.count, "digest": each.digest} for sink, each in made.items()}
+    kept = {sink: asdict(each) for sink, each in made.items()}
     put = Put(pipeline_key, payloads.dump({**described, FINISHED: kept}))
     requirements = [Equals(pipeline_key, rows[pipeline_key]), Equals(open_key, opening.completed)]
     swept = _swept(client.pipeline, described["sinks"])

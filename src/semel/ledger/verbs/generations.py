@@ -14,11 +14,10 @@ from semel.errors import Fenced
 from semel.events import Attempt
 from semel.ledger import journal
 from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, STREAMS_TABLE, make_key, make_prefix
-from semel.ledger.rows import PartitionRow, SpanRow
+from semel.ledger.rows import PartitionRow, SpanRow, minibatch_of
 from semel.ledger.store.commit import Conflict, Delete, Equals, Put, Sweep
 from semel.ledger.verbs import sequences
 from semel.ledger.verbs.parked import NO_PARKS, HeadMoved, Parks
-from semel.ledger.verbs.recent import minibatch_of
 from semel.protocol import PartitionState
 
 if TYPE_CHECKING:

@@ -10,15 +10,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError, Diverged
+from semel.events.encoding import ascii_json
 from semel.ledger.keys import STREAMS_TABLE, make_key, make_prefix
-from semel.ledger.rows import PartitionRow
+from semel.ledger.rows import PartitionRow, minibatch_of
 from semel.ledger.verbs.parked import read_parked
-from semel.ledger.verbs.recent import minibatch_of
 from semel.ledger.verbs.runs import FINISHED, PIPELINES_TABLE, STAGE_OF, read_description
 from semel.ledger.verbs.sequences import read_sequences
 from semel.protocol import PartitionState
@@ -287,7 +286,7 @@ def starting_offsets(known: Mapping[str, int], names: Iterable[str]) -> str:
     for name in sorted(names):
         topic, _, number = name.rpartition("/")
         topics.setdefault(topic, {})[number] = known.get(name, -2)
-    return json.dumps(topics)
+    return ascii_json(topics)
 
 
 def _offset(event: EventID) -> int:

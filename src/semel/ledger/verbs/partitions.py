@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events import EntityIds
-from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, STREAMS_TABLE, make_key, make_prefix
+from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, STREAMS_TABLE, make_key, part
 from semel.ledger.rows import PartitionRow, SpanRow
-from semel.ledger.store.commit import Absent, Conflict, Delete, Equals, Put
+from semel.ledger.store.commit import Absent, Conflict, Delete, Equals, Key, Put
 from semel.ledger.verbs.parked import NO_PARKS, HeadMoved
 from semel.ledger.verbs.runs import require_known
 from semel.protocol import Found, PartitionState, SpanState
@@ -25,7 +25,7 @@ from semel.protocol import Found, PartitionState, SpanState
 if TYPE_CHECKING:
     from semel.events import Attempt
     from semel.ledger.client import LedgerClient
-    from semel.ledger.store.commit import Key, Requirement, Update
+    from semel.ledger.store.commit import Requirement, Update
     from semel.ledger.verbs.open import OpenMinibatch
     from semel.ledger.verbs.parked import Parks
     from semel.runtime import Process
@@ -71,6 +71,14 @@ class PartitionClaim:
     _text: str = ""
     _last: tuple[SpanRow, str] | None = None
     _settled: list[tuple[SpanRow, str]] = field(default_factory=list)
+    _open_key: Key = field(init=False)
+    _row_key: Key = field(init=False)
+
+    def __post_init__(self) -> None:
+        minibatch, name = self.opening.row.minibatch, self.client.pipeline
+        place = (name, self.sink, minibatch.generation, minibatch.batch, self.partition)
+        self._row_key = make_key(STREAMS_TABLE, *place)
+        self._open_key = make_key(OPEN_TABLE, name)
 
     # -- claim
 
@@ -191,7 +199,7 @@ class PartitionClaim:
 
     def spans(self) -> list[SpanRow]:
         """Return the recorded spans of a partition that was found pending, in their order."""
-        rows = self.client.scan(EVENTS_TABLE, make_prefix(*self._parts))
+        rows = self.client.scan(EVENTS_TABLE, self._row_key.key + "/")
         found = [(SpanRow.load(text, at), text) for at, text in rows]
         if found:
             self._last = found[-1]
@@ -406,33 +414,13 @@ class PartitionClaim:
                 "`repartition` between the source and semel.deliver"
             )
 
-    # -- keys
-
-    @property
-    def _parts(self) -> tuple[str | int, ...]:
-        minibatch = self.opening.row.minibatch
-        return (
-            self.client.pipeline,
-            self.sink,
-            minibatch.generation,
-            minibatch.batch,
-            self.partition,
-        )
-
-    @property
-    def _open_key(self) -> Key:
-        return make_key(OPEN_TABLE, self.client.pipeline)
-
     @property
     def _open_stands(self) -> Equals:
         return Equals(self._open_key, self.opening.text)
 
-    @property
-    def _row_key(self) -> Key:
-        return make_key(STREAMS_TABLE, *self._parts)
-
     def _span_key(self, number: int) -> Key:
-        return make_key(EVENTS_TABLE, *self._parts, number)
+        """Return the key of a span: that of the partition, and its number."""
+        return Key(EVENTS_TABLE, f"{self._row_key.key}/{part(number)}")
 
 
 _WAYS = {

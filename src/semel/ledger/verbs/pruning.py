@@ -14,28 +14,78 @@ Always true:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from semel.ledger import keys, payloads
-from semel.ledger.journal import FORGOT, FORGOTTEN, MET, load_entry, unsure_of, watermark_of
+from semel.events import IdSet
+from semel.ledger import keys
+from semel.ledger.journal import (
+    FORGOT,
+    FORGOTTEN,
+    MET,
+    JournalRow,
+    load_entry,
+    unsure_of,
+    watermark_of,
+)
 from semel.ledger.journal import JOURNAL_TABLE as JOURNAL
-from semel.ledger.keys import OPEN_TABLE, make_prefix
+from semel.ledger.keys import OPEN_TABLE, make_key, make_prefix
+from semel.ledger.payloads import Row, read_row
 from semel.ledger.rows import OpenRow
 from semel.ledger.store.commit import Absent, Conflict, Delete, Equals, Key, Put
-from semel.ledger.verbs.outcomes import is_kept, with_outcomes
+from semel.ledger.verbs.divergence import comes_anew
 from semel.ledger.verbs.parked import read_parked
+from semel.protocol import ParkedState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from semel.events import Minibatch
+    from semel.events import EventID, Minibatch
     from semel.ledger.client import LedgerClient
     from semel.ledger.rows import ParkedRow
 
+OUTCOMES_TABLE = "outcomes"
 REMEMBER_S = 7 * 86_400.0
 ROWS_MAX = 500
 """How many parked events of one entity one commit removes."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeRow(Row):
+    """Events of one entity (by position: one source partition) at one sink that a person discarded,
+    or that policy `skip` did not send again.
+
+    Kept for as long as the pipeline exists. An id gets here in the commit that removes its parked
+    row, so the outcome is always recorded in one of them.
+    """
+
+    TABLE = OUTCOMES_TABLE
+
+    scope: str
+    discarded: IdSet = field(default=IdSet.EMPTY)
+    skipped: IdSet = field(default=IdSet.EMPTY)
+
+    def joined(self, rows: Iterable[ParkedRow]) -> OutcomeRow:
+        """Return the row with the outcomes of these parked rows."""
+        known = list(rows)
+        discarded = [row.event for row in known if row.state is ParkedState.DISCARDED]
+        skipped = [row.event for row in known if row.state is ParkedState.SKIPPED]
+        return replace(
+            self,
+            discarded=self.discarded | IdSet.of(discarded),
+            skipped=self.skipped | IdSet.of(skipped),
+        )
+
+    def state_of(self, event: EventID) -> ParkedState | None:
+        """Return the state of an event, or None if it is not recorded here."""
+        if event in self.discarded:
+            return ParkedState.DISCARDED
+        return ParkedState.SKIPPED if event in self.skipped else None
+
+
+def outcome_key(pipeline: str, sink: str, scope: str) -> Key:
+    """Return the key of one entity or source partition."""
+    return make_key(OUTCOMES_TABLE, pipeline, sink, scope)
 
 
 @dataclass(frozen=True)
@@ -51,7 +101,7 @@ class Pruning:
         """
         now = self.client.clock.wall()
         old = now - self.remember_s
-        open_key = keys.make_key(OPEN_TABLE, self.client.pipeline)
+        open_key = make_key(OPEN_TABLE, self.client.pipeline)
         text = self.client.read_one(open_key)
         opened = None if text is None else OpenRow.load(text, open_key)
         still = [] if text is None else [Equals(open_key, text)]
@@ -63,9 +113,9 @@ class Pruning:
                 JOURNAL, make_prefix(self.client.pipeline, name)
             ):
                 entry = load_entry(row_text, row_key)
-                kept = _re_read(opened, entry) and entry["number"] >= lost_before
-                kept = kept or _judgeable(opened, entry["number"])
-                if entry["at"] < old and _is_set(entry) and not kept:
+                kept = _re_read(opened, entry) and entry.number >= lost_before
+                kept = kept or _judgeable(opened, entry.number)
+                if entry.at < old and _is_set(entry) and not kept:
                     removed += self._forget(row_key, row_text, still, _generation(opened, entry))
             removed += self._prune_unsure(sink, now, still)
         return removed
@@ -76,7 +126,7 @@ class Pruning:
         return sum(
             self._remove(row_key, text, still)
             for row_key, text in self.client.scan(JOURNAL, make_prefix(self.client.pipeline, name))
-            if load_entry(text, row_key)["at"] < now - 2 * self.remember_s
+            if load_entry(text, row_key).at < now - 2 * self.remember_s
         )
 
     def _prune_parked(
@@ -91,7 +141,7 @@ class Pruning:
             row_key, row, row_text = item
             if not row.state.final or row.at >= old or _replayable(opened, row.minibatch):
                 continue
-            if is_kept(row):
+            if _is_kept(row):
                 kept.setdefault(row.scope, []).append(item)
             else:
                 removed += self._remove(row_key, row_text, still)
@@ -102,7 +152,7 @@ class Pruning:
 
     def _keep(self, sink: str, items: list[tuple[Key, ParkedRow, str]], still: list[Equals]) -> int:
         """Remove parked events of one scope and keep their ids, in one commit."""
-        at, before, after = with_outcomes(self.client, sink, [row for _, row, _ in items])
+        at, before, after = _with_outcomes(self.client, sink, [row for _, row, _ in items])
         required = [Absent(at) if before is None else Equals(at, before)]
         try:
             self.client.commit(
@@ -120,14 +170,14 @@ class Pruning:
         mark = Key(row_key.table, row_key.key.rpartition("/")[0] + "/" + keys.part(FORGOTTEN))
         known = self.client.read_one(mark)
         found = [(mark, known), (row_key, text)]
-        rows = [load_entry(each, at)["state"] for at, each in found if each is not None]
+        rows = [load_entry(each, at).state for at, each in found if each is not None]
         met = max((row[MET] for row in rows if MET in row), default=None)
         oldest = min(generation, *(int(row.get(FORGOT, generation)) for row in rows))
         state = {FORGOT: oldest} if met is None else {FORGOT: oldest, MET: met}
-        entry = {"number": FORGOTTEN, "full": False, "state": state, "at": 0.0}
+        entry = JournalRow(FORGOTTEN, full=False, state=state, at=0.0)
         try:
             self.client.commit(
-                [*still, Equals(row_key, text)], [Delete(row_key), Put(mark, payloads.dump(entry))]
+                [*still, Equals(row_key, text)], [Delete(row_key), Put(mark, entry.dump())]
             )
         except Conflict:
             return 0
@@ -141,11 +191,11 @@ class Pruning:
         return 1
 
 
-def _re_read(opened: OpenRow | None, entry: dict[str, Any]) -> bool:
+def _re_read(opened: OpenRow | None, entry: JournalRow) -> bool:
     """Whether a set is from before the last lost checkpoint: its events may arrive again."""
     if opened is None or opened.began == 1:
         return False
-    return bool(entry["number"] < opened.first if opened.first else entry["at"] < opened.since)
+    return bool(entry.number < opened.first if opened.first else entry.at < opened.since)
 
 
 def _judgeable(opened: OpenRow | None, serial: int) -> bool:
@@ -156,7 +206,7 @@ def _judgeable(opened: OpenRow | None, serial: int) -> bool:
     return again and serial >= opened.reached()[1] - (2 if opened.continues else 1)
 
 
-def _generation(opened: OpenRow | None, entry: dict[str, Any]) -> int:
+def _generation(opened: OpenRow | None, entry: JournalRow) -> int:
     """Return the generation of a set: the current one, or one before the last lost checkpoint."""
     began = 1 if opened is None else opened.began
     return began - 1 if _re_read(opened, entry) else began
@@ -169,12 +219,32 @@ def _replayable(opened: OpenRow | None, minibatch: Minibatch) -> bool:
     return minibatch.batch >= opened.reached()[0] - 1
 
 
-def _is_set(row: dict[str, object]) -> bool:
+def _is_set(row: JournalRow) -> bool:
     """Whether a journal row is a remembered set of one minibatch: its only name is its number,
     beside the mark of the generation that last met a remembered id.
     """
-    state = row["state"]
-    if not isinstance(state, dict) or set(state) - {MET} != {str(row["number"])}:
+    state = row.state
+    if set(state) - {MET} != {str(row.number)}:
         return False
     # An entity may be named like a number too; but for increasing ids a list is kept, not sets.
-    return isinstance(state[str(row["number"])], dict)
+    return isinstance(state[str(row.number)], dict)
+
+
+def _is_kept(row: ParkedRow) -> bool:
+    """Whether the outcome of a parked event is kept after pruning."""
+    if comes_anew(row):
+        return False
+    return row.state in (ParkedState.DISCARDED, ParkedState.SKIPPED)
+
+
+def _with_outcomes(
+    client: LedgerClient, sink: str, rows: list[ParkedRow]
+) -> tuple[Key, str | None, str]:
+    """Return the key of the row for outcomes of parked events of one scope, its recorded text, and
+    its text with them.
+    """
+    scope = rows[0].scope
+    at = outcome_key(client.pipeline, sink, scope)
+    text = client.read_one(at)
+    before = OutcomeRow(scope) if text is None else OutcomeRow.load(text, at)
+    return at, text, read_row(OUTCOMES_TABLE, at, lambda: before.joined(rows).dump())

@@ -238,9 +238,9 @@ def _of_all(marks: list[dict[str, Any]]) -> dict[str, Any]:
 def _ages(client: LedgerClient, operator: str) -> dict[int, float]:
     """Return the time of each set of remembered ids, by its minibatch; rescaling keeps it."""
     found: dict[int, float] = {}
-    for _, text in client.scan(journal.JOURNAL_TABLE, make_prefix(client.pipeline, operator)):
-        row = payloads.load(text)
-        found[row["number"]] = min(row["at"], found.get(row["number"], row["at"]))
+    for at, text in client.scan(journal.JOURNAL_TABLE, make_prefix(client.pipeline, operator)):
+        row = journal.load_entry(text, at)
+        found[row.number] = min(row.at, found.get(row.number, row.at))
     return found
 
 

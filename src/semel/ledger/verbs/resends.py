@@ -9,22 +9,21 @@ A resend is not fenced by `open` but by its parked row, its head and a slot. Alw
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
 from semel.errors import Fenced
-from semel.ledger import payloads
-from semel.ledger.damage import Fields, decode_row
 from semel.ledger.keys import PARKED_TABLE, make_key
+from semel.ledger.payloads import LATER, Row
 from semel.ledger.rows import HeadRow, ParkedRow
 from semel.ledger.store.commit import Absent, Conflict, Delete, Equals, Key, Put
 from semel.ledger.verbs.parked import Entity, head_key
 from semel.ledger.verbs.runs import OWNERS_TABLE
 from semel.protocol import ParkedState
+from semel.runtime import Process
 
 if TYPE_CHECKING:
     from semel.ledger.client import LedgerClient
     from semel.ledger.store.commit import Requirement, Update
-    from semel.runtime import Process
 
 WHOLE_SINK = "~"
 """The slot of a sink as a whole; for SEQUENCED every partition has one of its own."""
@@ -35,7 +34,7 @@ SENT_AGAIN = "sent"
 
 
 @dataclass(frozen=True, slots=True)
-class SlotRow:
+class SlotRow(Row):
     """The process that sends a parked event of a sink right now, and the event.
 
     `current` is None if none is being sent. `first` is the token under which it was first taken, at
@@ -43,45 +42,15 @@ class SlotRow:
     `absorbed_by` is what the destination recognised a repeat by then (REPEATABLE).
     """
 
+    TABLE = OWNERS_TABLE
+
     token: int
     first: int
     current: str | None
     process: Process
     at: float
     began: float
-    absorbed_by: str | None = None
-
-    def dump(self) -> str:
-        """Return the payload."""
-        return payloads.dump(
-            {
-                "token": self.token,
-                "first": self.first,
-                "current": self.current,
-                "process": self.process.to_json(),
-                "at": self.at,
-                "began": self.began,
-                **({} if self.absorbed_by is None else {"absorbed_by": self.absorbed_by}),
-            }
-        )
-
-    @classmethod
-    def load(cls, text: str, at: Key | None = None) -> SlotRow:
-        """Read it back."""
-        return decode_row(OWNERS_TABLE, at, text, cls._of)
-
-    @classmethod
-    def _of(cls, payload: dict[str, Any]) -> SlotRow:
-        row = Fields(payload)
-        return cls(
-            row.integer("token"),
-            row.integer("first"),
-            row.maybe("current", row.text),
-            row.process("process"),
-            row.number("at"),
-            row.number("began"),
-            row.later("absorbed_by", row.text, None),
-        )
+    absorbed_by: Annotated[str | None, LATER] = None
 
 
 @dataclass(frozen=True, slots=True)

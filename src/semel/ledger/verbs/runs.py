@@ -10,23 +10,33 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
 
 from semel.errors import ConfigurationError, Fenced
 from semel.events import is_continued
 from semel.ledger import payloads
-from semel.ledger.damage import Fields, Unfit, decode_row
 from semel.ledger.keys import OPEN_TABLE, make_key
+from semel.ledger.payloads import (
+    ADDED,
+    LATER,
+    Form,
+    Row,
+    codec_of,
+    decode_row,
+    each_of,
+    read_object,
+    read_text,
+)
 from semel.ledger.rows import OpenRow
 from semel.ledger.store.commit import Absent, Conflict, Delete, Equals, Put
+from semel.runtime import Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from semel.ledger.client import LedgerClient
     from semel.ledger.store.commit import Key, Requirement, Update
-    from semel.runtime import Process
 
 PIPELINES_TABLE = "pipelines"
 OWNERS_TABLE = "owners"
@@ -71,10 +81,12 @@ STAGE_OF = "stage_of"
 
 
 @dataclass(frozen=True, slots=True)
-class OwnerRow:
+class OwnerRow(Row):
     """The run that has a pipeline. `nonce` is unique to a start; `ended` is set if it stopped by
     itself.
     """
+
+    TABLE = OWNERS_TABLE
 
     run: int
     nonce: str
@@ -83,64 +95,75 @@ class OwnerRow:
     at: float
     ended: bool = False
 
-    def dump(self) -> str:
-        """Return the payload."""
-        return payloads.dump(
-            {
-                "run": self.run,
-                "nonce": self.nonce,
-                "process": self.process.to_json(),
-                "beat": self.beat,
-                "at": self.at,
-                "ended": self.ended,
-            }
-        )
 
-    @classmethod
-    def load(cls, text: str, at: Key | None = None) -> OwnerRow:
-        """Read it back."""
-        return decode_row(OWNERS_TABLE, at, text, cls._of)
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What a finished batch job delivered to one sink.
 
-    @classmethod
-    def _of(cls, payload: dict[str, Any]) -> OwnerRow:
-        row = Fields(payload)
-        return cls(
-            row.integer("run"),
-            row.text("nonce"),
-            row.process("process"),
-            row.integer("beat"),
-            row.number("at"),
-            row.flag("ended"),
-        )
+    Attributes:
+        digest: over partition, count and digest of every partition; None if a person judged the
+            batch, because then no replay equals what was delivered.
+    """
+
+    count: int
+    digest: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    kind: Annotated[str, LATER] = ""
+    entity: Annotated[str | None, ADDED] = None
+    increasing: Annotated[bool, LATER] = False
+    event: Annotated[tuple[str, ...], LATER] = ()
+    ordinals: Annotated[tuple[str, ...], LATER] = ()
+    order_by: Annotated[tuple[str, ...], LATER] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    bounds: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Directory:
+    table: Annotated[dict[str, Any] | None, ADDED] = None
+    function: Annotated[str, LATER] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sink:
+    capability: Annotated[str, LATER] = ""
+
+
+def _read_routing(value: Any, name: str) -> dict[str, Any]:
+    routing = read_object(value, name)
+    kinds: dict[str, type[Any]] = {"range": _Range, "directory": _Directory}
+    kind = read_text(routing.get("kind", ""), "kind")
+    if kind in kinds:
+        codec_of(kinds[kind]).read(routing)
+    return routing
+
+
+_SINKS = each_of(_Sink, "the description of a sink")
+_FINISHED = each_of(Finished, "what is recorded of a finished batch")
+
+
+@dataclass(frozen=True, slots=True)
+class _Description:
+    """What the fields of a description must be, where it has them; it is used as a JSON object."""
+
+    identity: Annotated[_Identity | None, ADDED] = None
+    partitions: Annotated[int | None, ADDED] = None
+    rescaled: Annotated[int, LATER] = 0
+    forms: Annotated[dict[str, Any] | None, ADDED] = None
+    routing: Annotated[dict[str, Any] | None, Form(_read_routing), ADDED] = None
+    sinks: Annotated[dict[str, _Sink], _SINKS] = field(default_factory=dict)
+    finished: Annotated[dict[str, Finished] | None, _FINISHED, ADDED] = None
 
 
 def read_description(text: str, at: Key | None = None) -> dict[str, Any]:
     """Read the description of a pipeline. Raises `DamagedRow`."""
-    return decode_row(PIPELINES_TABLE, at, text, _described)
-
-
-def _described(payload: dict[str, Any]) -> dict[str, Any]:
-    row = Fields(payload)
-    identity = Fields(row.object_or_empty("identity"))
-    identity.later("kind", identity.text, "")
-    identity.later("entity", lambda name: identity.maybe(name, identity.text), None)
-    identity.later("increasing", identity.flag, False)
-    for name in ("event", "ordinals", "order_by"):
-        columns: list[Any] = identity.later(name, identity.items, [])
-        if not all(isinstance(each, str) for each in columns):
-            raise Unfit(f"the field {name!r} must be a list of texts")
-    row.later("partitions", lambda name: row.maybe(name, row.integer), None)
-    row.later(RESCALED, row.integer, 0)
-    row.object_or_empty("forms")
-    _routing(Fields(row.object_or_empty(ROUTING), ROUTING))
-    for each in row.object("sinks").values():
-        sink = Fields(each, "the description of a sink")
-        sink.later("capability", sink.text, "")
-    for each in row.object_or_empty(FINISHED).values():
-        kept = Fields(each, "what is recorded of a finished batch")
-        kept.integer("count")
-        kept.maybe("digest", kept.text)
-    return payload
+    return decode_row(PIPELINES_TABLE, at, text, codec_of(_Description).checked)
 
 
 def _differences(what: str, was: Any, now: Any) -> Iterator[str]:
@@ -163,15 +186,6 @@ def require_known(client: LedgerClient) -> None:
             "emptied or replaced while the pipeline ran, and nothing more is recorded. Stop the "
             "query and put the ledger back. Without it, what was delivered is not known"
         )
-
-
-def _routing(row: Fields) -> None:
-    kind = row.later("kind", row.text, "")
-    if kind == "range":
-        row.items("bounds")
-    elif kind == "directory":
-        row.object_or_empty("table")
-        row.later("function", row.text, "")
 
 
 def _spread(routing: dict[str, Any] | None) -> str:

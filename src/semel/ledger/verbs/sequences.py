@@ -9,16 +9,14 @@ Always true:
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from semel.events import IdSet
-from semel.ledger import payloads
-from semel.ledger.damage import Fields, decode_row, integer
+from semel.events import EventID, IdSet
 from semel.ledger.keys import make_key, make_prefix
+from semel.ledger.payloads import ADDED, LATER, Form, Row, codec_of, read_integer, read_list
 from semel.ledger.store.commit import Put
 
 if TYPE_CHECKING:
-    from semel.events import EventID
     from semel.ledger.client import LedgerClient
     from semel.ledger.store.commit import Key
 
@@ -39,30 +37,7 @@ class Mark:
     digest: str | None = None
     above: IdSet = field(default=IdSet.EMPTY)
     generation: int = 1
-    begins: EventID | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
-        upto = list(self.upto) if isinstance(self.upto, tuple) else self.upto
-        return {
-            "upto": upto,
-            "digest": self.digest,
-            "above": self.above.to_json(),
-            "generation": self.generation,
-            "begins": list(self.begins) if isinstance(self.begins, tuple) else self.begins,
-        }
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Mark:
-        """Read it back. Raises ValueError if it is not one."""
-        row = Fields(value, "mark")
-        return cls(
-            upto=row.maybe("upto", row.event),
-            digest=row.maybe("digest", row.text),
-            above=IdSet.from_json(row.take("above")),
-            generation=row.integer("generation"),
-            begins=row.later("begins", lambda name: row.maybe(name, row.event), None),
-        )
+    begins: Annotated[EventID | None, ADDED] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +54,25 @@ class Standing:
     sent: int = 0
     mark: Mark | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
-        mark = None if self.mark is None else self.mark.to_json()
-        return {"osn": self.osn, "sent": self.sent, "mark": mark}
 
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Standing:
-        """Read it back. Raises ValueError if it is not one."""
-        row = Fields(value, "a standing")
-        mark = row.maybe("mark", lambda name: Mark.from_json(row.object(name)))
-        return cls(row.integer("osn"), row.integer("sent"), mark)
+def _read_before(value: Any, name: str) -> tuple[tuple[int, Standing], ...]:
+    read = codec_of(Standing).read_as
+    return tuple(
+        (read_integer(serial, name), read(standing, "a standing"))
+        for serial, standing in read_list(value, name)
+    )
+
+
+def _write_before(before: tuple[tuple[int, Standing], ...]) -> list[Any]:
+    write = codec_of(Standing).write
+    return [[serial, write(standing)] for serial, standing in before]
+
+
+_BEFORE = Form(_read_before, _write_before)
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceRow:
+class SequenceRow(Row):
     """The standing of a partition now, and before the last two minibatches that moved it.
 
     Attributes:
@@ -101,43 +80,13 @@ class SequenceRow:
         unanswered: how many of the last calls had an unknown outcome, in a row.
     """
 
+    TABLE = SEQUENCES_TABLE
+
     partition: str
     after: Standing
-    before: tuple[tuple[int, Standing], ...]
-    never: bool = False
-    unanswered: int = 0
-
-    def dump(self) -> str:
-        """Return the payload."""
-        return payloads.dump(
-            {
-                "partition": self.partition,
-                "after": self.after.to_json(),
-                "before": [[serial, standing.to_json()] for serial, standing in self.before],
-                **({"never": True} if self.never else {}),
-                **({"unanswered": self.unanswered} if self.unanswered else {}),
-            }
-        )
-
-    @classmethod
-    def load(cls, text: str, at: Key | None = None) -> SequenceRow:
-        """Read it back."""
-        return decode_row(SEQUENCES_TABLE, at, text, cls._of)
-
-    @classmethod
-    def _of(cls, payload: dict[str, Any]) -> SequenceRow:
-        row = Fields(payload)
-        before = tuple(
-            (integer(serial, "before"), Standing.from_json(value))
-            for serial, value in row.items("before")
-        )
-        return cls(
-            row.text("partition"),
-            Standing.from_json(row.object("after")),
-            before,
-            never=row.later("never", row.flag, False),
-            unanswered=row.later("unanswered", row.integer, 0),
-        )
+    before: Annotated[tuple[tuple[int, Standing], ...], _BEFORE]
+    never: Annotated[bool, LATER] = False
+    unanswered: Annotated[int, LATER] = 0
 
     def as_of(self, serial: int) -> Standing:
         """Return the standing from which the minibatch `serial` starts."""

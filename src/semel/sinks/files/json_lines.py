@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -18,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.errors import ConfigurationError
-from semel.events.encoding import moments
+from semel.events.encoding import ascii_json, moments
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,7 +139,7 @@ def _object(fields: list[tuple[str, pa.Array]], count: int, end: bytes = b"}") -
     parts: list[Any] = []
     for at, (name, column) in enumerate(fields):
         start = "{" if at == 0 else ","
-        parts += [pa.scalar(f"{start}{json.dumps(name)}:".encode(), BYTES), _value(column)]
+        parts += [pa.scalar(f"{start}{ascii_json(name)}:".encode(), BYTES), _value(column)]
     return _joined(*parts, pa.scalar(end, BYTES))
 
 

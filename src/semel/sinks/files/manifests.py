@@ -32,6 +32,7 @@ from semel.errors import (
     plain_text,
 )
 from semel.events import Attempt, Minibatch, key_part
+from semel.events.encoding import readable_json
 from semel.protocol import Capability
 from semel.sinks.callables import left_to_run, runs_nothing
 from semel.sinks.files import readers
@@ -165,7 +166,7 @@ class Manifest:
             "rows": self.rows,
             "parts": [part.to_json() for part in self.parts],
         }
-        return (json.dumps(made, indent=1, sort_keys=True) + "\n").encode()
+        return (readable_json(made, 1, sort_keys=True) + "\n").encode()
 
     @classmethod
     def load(cls, content: bytes, folder: Folder, minibatch: Minibatch) -> Manifest:

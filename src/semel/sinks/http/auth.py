@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import html
-import json
 import os
 import re
 import ssl
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, quote_plus
 
 from semel.errors import ConfigurationError
+from semel.events.encoding import ascii_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -120,7 +120,7 @@ class Masks:
 
 def _forms(secret: str) -> set[str]:
     """Return a secret as it is, and as JSON, URLs and HTML write it."""
-    quoted = json.dumps(secret)[1:-1]
+    quoted = ascii_json(secret)[1:-1]
     urls = {quote(secret), quote(secret, safe=""), quote_plus(secret)}
     return {secret, quoted, quoted.replace("/", "\\/"), html.escape(secret), *urls}
 

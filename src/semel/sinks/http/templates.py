@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
 from dataclasses import dataclass, field
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, time
 from decimal import Decimal
 from string import Formatter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
 from semel.errors import ConfigurationError, NotDelivered, Rejected
+from semel.events.encoding import json_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -285,28 +285,10 @@ def key_header(key: str) -> str:
 # -- bodies
 
 
-def plain(value: Any) -> Any:
-    """Return a value that JSON cannot represent as one that it can: exact, and as a string."""
-    if isinstance(value, Decimal):
-        return str(value)
-    if isinstance(value, datetime | date | time):
-        return value.isoformat()
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    raise TypeError(f"a {type(value).__name__} cannot be represented in JSON")
-
-
-_encode = json.JSONEncoder(
-    ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=plain
-).encode
-
-
 def to_json(value: Any) -> bytes:
     """Write JSON. Raises `Rejected` for a value that JSON cannot represent."""
     try:
-        return _encode(value).encode()
+        return json_value(value).encode()
     except (TypeError, ValueError) as error:
         raise Rejected(f"the body cannot be written as JSON: {error}") from None
 

@@ -6,12 +6,8 @@ found here, before anything is sent.
 
 from __future__ import annotations
 
-import base64
-import json
-import math
 import re
 from dataclasses import dataclass, field
-from datetime import timedelta
 from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.errors import ConfigurationError, Rejected
-from semel.events import is_bytes, is_text
-from semel.events.encoding import python_values
+from semel.events import is_text
+from semel.events.encoding import ascii_json, json_column, json_text, python_values
 from semel.sinks.validation import no_column
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from semel.events import Chunk, Rows
 
@@ -42,7 +38,6 @@ RUN_ROWS = 1_000
 """So many records are Python's at a time."""
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_SPECIAL = '["\\\\\\x00-\\x1f]'
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +191,7 @@ def _ids(rows: Rows) -> pa.Array:
     """The ids as JSON: 7, "a" or [7, "a"]; so 7 is not the text "7"."""
     if len(rows.ids) == 1 and pa.types.is_integer(rows.ids[0].type):
         return _texts(rows.ids[0])
-    return pa.array([json.dumps(each).encode() for each in rows.all_ids()], pa.binary())
+    return pa.array([ascii_json(each).encode() for each in rows.all_ids()], pa.binary())
 
 
 def _chosen(rows: Rows, headers: Iterable[tuple[str, str]]) -> list[tuple[str, pa.Array]]:
@@ -285,106 +280,13 @@ def _json(rows: Rows) -> pa.Array:
         return pa.array([b"{}"] * len(rows), pa.binary())
     parts: list[Any] = []
     for at, name in enumerate(names):
-        head = ("{" if at == 0 else ",") + json.dumps(name, ensure_ascii=False) + ":"
+        head = ("{" if at == 0 else ",") + json_text(name) + ":"
         try:
-            text = json_text(rows.batch.column(at))
+            text = json_column(rows.batch.column(at))
         except python_values.CANNOT as error:
             raise python_values.refusal(rows) from error
         parts += [head, pc.fill_null(text, "null")]
     return pc.binary_join_element_wise(*parts, "}", "").cast(pa.binary())
-
-
-def json_text(array: pa.Array) -> pa.Array:
-    """Each value of a column as JSON; null stays null. docs/sinks/kafka.md lists the differences
-    from Spark's `to_json`.
-    """
-    kind = array.type
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
-        return array.cast(pa.string())
-    if pa.types.is_floating(kind) and pc.all(pc.is_finite(array)).as_py() is not False:
-        return array.cast(pa.string())
-    if is_text(kind):
-        array = array.cast(pa.string())
-        if pc.any(pc.match_substring_regex(array, _SPECIAL)).as_py() is not True:
-            return pc.binary_join_element_wise('"', array, '"', "")
-    return pa.array(map(_json_of(kind), array.to_pylist()), pa.string())
-
-
-def _json_of(kind: pa.DataType) -> Callable[[Any], str | None]:
-    """How a value of a column is written, which may be None."""
-    write = _writer(kind)
-    return lambda value: None if value is None else write(value)
-
-
-def _inner(kind: pa.DataType) -> Callable[[Any], str]:
-    """How a value inside another one is written, which may be None."""
-    write = _writer(kind)
-    return lambda value: "null" if value is None else write(value)
-
-
-def _writer(kind: pa.DataType) -> Callable[[Any], str]:
-    """How a value of a type is written. The Python value does not always show it: an empty map is
-    an empty list.
-    """
-    types = pa.types
-    if types.is_dictionary(kind):
-        return _writer(kind.value_type)
-    if types.is_struct(kind):
-        fields = [(each.name, f"{_quoted(each.name)}:", _inner(each.type)) for each in kind]
-        return lambda value: _braced(f"{head}{write(value[name])}" for name, head, write in fields)
-    if types.is_map(kind):
-        key, item = _key(kind.key_type), _inner(kind.item_type)
-        return lambda value: _braced(f"{key(name)}:{item(each)}" for name, each in value)
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        element = _inner(kind.value_type)
-        return lambda value: f"[{','.join(map(element, value))}]"
-    return next((write for holds, write in _WRITERS if holds(kind)), _quoted)
-
-
-def _braced(entries: Iterable[str]) -> str:
-    return "{" + ",".join(entries) + "}"
-
-
-def _key(kind: pa.DataType) -> Callable[[Any], str]:
-    """How a key of a map is written: like its value, converted to a string if it is not one."""
-    write = _writer(kind)
-
-    def text(value: Any) -> str:
-        made = write(value)
-        return made if made.startswith('"') else _quoted(made)
-
-    return text
-
-
-def _quoted(value: object) -> str:
-    return json.dumps(str(value), ensure_ascii=False)
-
-
-def _float(value: float) -> str:
-    if math.isfinite(value):
-        return repr(value)
-    return {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}[str(value)]
-
-
-def _interval(value: timedelta) -> str:
-    """An interval from days to seconds, as Spark writes it."""
-    sign, value = ("-", -value) if value < timedelta() else ("", value)
-    minutes, seconds = divmod(value.seconds, 60)
-    part = f"{value.microseconds:06d}".rstrip("0")
-    time = f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d}{'.' if part else ''}{part}"
-    return f"\"INTERVAL '{sign}{value.days} {time}' DAY TO SECOND\""
-
-
-_WRITERS: list[tuple[Callable[[pa.DataType], bool], Callable[[Any], str]]] = [
-    (pa.types.is_boolean, lambda value: "true" if value else "false"),
-    (pa.types.is_integer, str),
-    (pa.types.is_decimal, str),
-    (pa.types.is_floating, _float),
-    (is_text, _quoted),
-    (is_bytes, lambda value: f'"{base64.b64encode(value).decode()}"'),
-    (pa.types.is_duration, _interval),
-    (pa.types.is_temporal, lambda value: f'"{value.isoformat()}"'),
-]
 
 
 def mapping_of(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events import EntityIds, IdSet, Minibatch
+from semel.events.encoding import ascii_json
 from semel.sinks.kafka.connection import KafkaConnection, need_number, place_of
 from semel.sinks.progress import UNREADABLE, Progress, Tail, unreadable
 from semel.sinks.sink import DELIVERED, Receipt
@@ -185,14 +186,14 @@ class LogSession:
         records = self._outlet.records(chunk)
         count = len(records)
         records.partitions = [self._partition] * count
-        mark = json.dumps([self._place.decode(), _numbers(minibatch) if minibatch else None])
+        mark = ascii_json([self._place.decode(), _numbers(minibatch) if minibatch else None])
         records.constant.append((LOG, mark.encode()))
         if minibatch is None:
             records.last.append((RESENT, str(tail.resent).encode()))
         end, held.end = held.end, None  # where it ends is not known after a transaction that failed
         topic = self._outlet.topic(self._topic).identity
         header = TailHeader(events, held.after, None if end is None else end + count - 1, topic)
-        records.last.append((TAIL, json.dumps(_written(tail, header)).encode()))
+        records.last.append((TAIL, ascii_json(_written(tail, header)).encode()))
         try:
             held.writer.transact(lambda writer: writer.send(records, self._topic))
         except ConfigurationError:

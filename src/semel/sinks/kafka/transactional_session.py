@@ -21,6 +21,7 @@ from zlib import crc32
 
 from semel.errors import ConfigurationError, Fenced, Rejected, SemelError
 from semel.events import EntityIds
+from semel.events.encoding import ascii_json
 from semel.sinks.kafka.connection import KafkaConnection, number_of, place_of
 from semel.sinks.kafka.producer import PARTITION_AT_FAULT, TOPIC_AT_FAULT
 from semel.sinks.kafka.records import BYTES_MAX, OVERHEAD_MAX
@@ -200,7 +201,7 @@ class ProgressSession:
         topic = held.topic
         if fill is not None and self._sink.topic is not None:
             topic = self._outlet.topic(self._sink.topic).identity
-        text = json.dumps({**bare.to_json(), "parts": parts, "topic": topic}).encode()
+        text = ascii_json({**bare.to_json(), "parts": parts, "topic": topic}).encode()
 
         def produce(writer: Writer) -> None:
             if fill is not None:
@@ -308,7 +309,7 @@ def _pieces(row: Progress) -> list[bytes]:
     cuts = range(0, len(text), PART_BYTES_MAX)
     place = [row.minibatch.generation, row.minibatch.batch]
     return [
-        json.dumps({"minibatch": place, "last": cut == cuts[-1]}).encode()
+        ascii_json({"minibatch": place, "last": cut == cuts[-1]}).encode()
         + b"\n"
         + text[cut : cut + PART_BYTES_MAX]
         for cut in cuts
@@ -321,5 +322,5 @@ def progress_partition(target: Target, count: int) -> int:
     it.
     """
     stem, number = number_of(target.partition)
-    names = json.dumps([target.pipeline, target.sink, stem])
+    names = ascii_json([target.pipeline, target.sink, stem])
     return (crc32(names.encode()) + (number or 0)) % count

@@ -10,10 +10,7 @@
 
 from __future__ import annotations
 
-import base64
-import json
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +19,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from semel.errors import ConfigurationError, Rejected
-from semel.events.encoding import CANNOT, moments
+from semel.events.encoding import CANNOT, json_text, moments, plain_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -226,21 +223,27 @@ def _nested(array: pa.Array, name: str, into: str) -> pa.Array:
             f"{', or an array' if is_list(kind) else ''}, or select its fields in the query"
         )
     try:
-        make = _hexed if into == "bytea[]" else plain
-        values = [make(value, kind) for value in array.to_pylist()]
+        if write is array_text:
+            values = [_element(value, kind, into) for value in array.to_pylist()]
+        else:
+            values = [plain(value, kind) for value in array.to_pylist()]
         texts = [None if value is None else write(value) for value in values]
     except CANNOT as error:
         raise Rejected(f"column {name!r}: {error}") from error
     return pa.array(texts, pa.string())
 
 
-def _hexed(value: Any, kind: pa.DataType) -> Any:
-    """A list of bytes as the texts of an array of them, hexadecimal as outside of arrays."""
+def _element(value: Any, kind: pa.DataType, into: str) -> Any:
+    """A list as the texts of an array: bytes hexadecimal and intervals in seconds, as PostgreSQL
+    reads them.
+    """
     if value is None:
         return None
     if is_list(kind):
-        return [_hexed(each, kind.value_type) for each in value]
-    return f"\\x{value.hex()}" if is_binary(kind) else plain(value, kind)
+        return [_element(each, kind.value_type, into) for each in value]
+    if isinstance(value, timedelta):
+        return _seconds(value)
+    return f"\\x{value.hex()}" if into == "bytea[]" and is_binary(kind) else plain(value, kind)
 
 
 def plain(value: Any, kind: pa.DataType) -> Any:
@@ -258,12 +261,7 @@ def plain(value: Any, kind: pa.DataType) -> Any:
         }
     if is_list(kind):
         return [plain(each, kind.value_type) for each in value]
-    return value if isinstance(value, str | int | float | bool) else _word(value)
-
-
-def json_text(value: Any) -> str:
-    """A plain value as JSON. Raises ValueError for a number that JSON does not have."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return value if isinstance(value, str | int | float | bool) else plain_value(value)
 
 
 def array_text(value: Any) -> str:
@@ -280,17 +278,6 @@ def _name(key: Any, kind: pa.DataType) -> str:
     """A key of a map as the name of a member: a text as it is, else its JSON."""
     made = plain(key, kind)
     return made if isinstance(made, str) else json_text(made)
-
-
-def _word(value: Any) -> str:
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, timedelta):
-        return _seconds(value)
-    if isinstance(value, date | datetime | time):
-        return value.isoformat()
-    assert isinstance(value, Decimal), type(value)
-    return str(value)
 
 
 def _seconds(value: timedelta) -> str:

@@ -18,6 +18,7 @@ from psycopg import sql
 
 from semel.errors import ConfigurationError, Fenced, NotDelivered
 from semel.events import Attempt, EntityIds, Minibatch
+from semel.events.encoding import ascii_json
 from semel.runtime import SystemClock
 from semel.sinks.postgres.errors import reason
 from semel.sinks.progress import UNREADABLE, Progress, unreadable
@@ -99,7 +100,7 @@ class ProgressTable:
         self._target = target
         self._where = where
         self._place = (target.pipeline, target.sink, target.partition)
-        named = json.dumps([schema, *self._place]).encode()
+        named = ascii_json([schema, *self._place]).encode()
         self._key = int.from_bytes(blake2b(named, digest_size=8).digest(), signed=True)
         self.id_rows = 0
         """How many rows of ids there are for the minibatch of the row that was read last."""
@@ -216,7 +217,7 @@ class ProgressTable:
             ids = progress.ids.written().content.decode()
             connection.execute(self._worded(_ADD_IDS), (*self._place, progress.done, ids))
             self.id_rows += 1
-        key = None if progress.sort_key is None else json.dumps(progress.sort_key)
+        key = None if progress.sort_key is None else ascii_json(progress.sort_key)
         connection.execute(
             self._worded(_WRITE),
             (

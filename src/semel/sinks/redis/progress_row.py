@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from semel.errors import ConfigurationError
 from semel.events import Attempt, EntityIds, Minibatch, key_part
+from semel.events.encoding import ascii_json
 from semel.sinks.progress import UNREADABLE, Progress
 from semel.sinks.redis.templates import OWN
 
@@ -49,7 +50,7 @@ def moved(progress: Progress, unfit: str, events: bytes) -> list[bytes]:
         b"%d" % progress.start,
         b"%d" % progress.osn,
         progress.digest.encode(),
-        json.dumps(progress.sort_key).encode(),
+        ascii_json(progress.sort_key).encode(),
         ids,
         unfit.encode(),
         events,
@@ -107,7 +108,7 @@ def unfit_text(rows: Rows, unfit: Mapping[int, str]) -> str:
     named = [
         [int(rows.positions[at]), rows.scope(at), rows.id(at), why] for at, why in unfit.items()
     ]
-    return json.dumps(named)
+    return ascii_json(named)
 
 
 def events_bytes(rows: Rows) -> bytes:

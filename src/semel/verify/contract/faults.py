@@ -9,7 +9,6 @@ Always true:
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import signal
 import socket
@@ -22,6 +21,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from semel.events.encoding import ascii_json
 from semel.ledger.store import Absent, Put, Sweep
 from semel.runtime import SystemClock
 
@@ -91,7 +91,7 @@ class FaultRecorder:
 
     def record(self, **record: Any) -> None:
         """Write a record; it is kept even if this process dies."""
-        text = json.dumps({**record, "at": self.now()})
+        text = ascii_json({**record, "at": self.now()})
         os.write(self._log, text.encode() + b"\n")
 
     def reach(self, where: Where, **record: Any) -> tuple[int, SinkFault | None]:

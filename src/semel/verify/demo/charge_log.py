@@ -8,7 +8,6 @@ Always true:
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.errors import Diverged
 from semel.events import Attempt, Minibatch
+from semel.events.encoding import json_value
 from semel.runtime import SystemClock
 from semel.sinks import Progress
 
@@ -323,7 +323,7 @@ def refusal(fault: ChargeFault, body: dict[str, Any]) -> Answer:
 
 def dump(value: Any) -> bytes:
     """Return an answer as JSON."""
-    return json.dumps(value, separators=(",", ":")).encode()
+    return json_value(value).encode()
 
 
 def _place(body: dict[str, Any]) -> Place:

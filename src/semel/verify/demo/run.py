@@ -9,7 +9,6 @@ Always true:
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError, SemelError
+from semel.events.encoding import ascii_json
 from semel.ledger import Ledger
 from semel.runtime import SystemClock
 from semel.verify.demo.charge_server import ChargeServer
@@ -158,7 +158,7 @@ class Demo(Closable):
             for id_ in self._files[number]
         ]
         aside = self.folder / "arriving.json"
-        aside.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        aside.write_text("".join(ascii_json(row) + "\n" for row in rows))
         aside.rename(self.folder / "payments" / f"{number}.json")
 
     # -- the driver
