@@ -252,12 +252,17 @@ def progress_before_parking() -> Iterator[None]:
 
 
 def live_doubts_are_failures(
-    self: in_doubt.Doubts, rows: Any, failures: Any, *, found_so: bool = False
+    self: in_doubt.Doubts,
+    rows: Any,
+    failures: Any,
+    *,
+    found_so: bool = False,
+    counts: bool = True,
 ) -> Any:
     """Tries again what may have arrived."""
     if not found_so:
         failures = {at: NotDelivered(str(why)) for at, why in failures.items()}
-    return right_judge(self, rows, failures, found_so=found_so)
+    return right_judge(self, rows, failures, found_so=found_so, counts=counts)
 
 
 def unknown_is_failed(call: Any) -> Any:
