@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from support import rows_plugin
 from support.kafka_fixture import ONE_OF_A_RUN, kafka, kafka_to_restart
@@ -24,6 +25,11 @@ __all__ = [
     "redis",
     "redis_of_the_run",
 ]
+
+
+# How long an example takes depends on what else the machine does: it fails no test.
+settings.register_profile("semel", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("semel")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
