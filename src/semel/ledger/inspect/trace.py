@@ -50,7 +50,8 @@ class Trace:
 
     `state` is one of
     - `delivered`: the ledger has a record of this event;
-    - `handled`: the ledger is past its id: the event was delivered or resolved, if it existed;
+    - `handled`: the ledger is past its id. If the event existed, it was delivered or resolved, or
+      it came before this sink was added to the pipeline and was not sent to it;
     - `discarded`: a person discarded it;
     - `skipped by policy`: it was in doubt, and policy `skip` did not send it again;
     - `in doubt`, `parked`, `not seen`;
