@@ -5,13 +5,9 @@ Always true:
   one at a time through the extended protocol, and may not end the transaction;
 - a connection that broke is replaced before the next transaction, never inside one;
 - every statement, every lock and every pause inside a transaction has a timeout on the server. A
-  COMMIT has none there while it waits for a standby, so it has one here; its outcome is unknown
-  afterwards, and taking over waits for the standby too.
-
-No timeout of the server ends a COMMIT that waits for a synchronous standby, and a cancelled one is
-committed nevertheless, but not on the standby. So when its time is up nothing is cancelled: the
-outcome is unknown, and the attempt that takes over asks in a transaction whose own COMMIT waits for
-the standby as well.
+  COMMIT has none there while it waits for a standby, so it has one here: its outcome is unknown
+  then. It is not cancelled, because a cancelled one is committed nevertheless, but not on the
+  standby; and the COMMIT of the attempt that takes over waits for the standby too.
 """
 
 from __future__ import annotations
