@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import pytest
 
 from semel.errors import Diverged, NotDelivered
-from semel.events.event import EventID
+from semel.events.rows import EventID
 from semel.ledger.rows import SpanRow
 from semel.ledger.store.commit import Requirement, Update
-from semel.ledger.verbs.sequences import SequenceRow
+from semel.ledger.verbs.complete import SequenceRow
 from semel.protocol import SpanState
 from semel.sinks import Retry
 from support.destinations import Crash, away, crash, crash_after, fine

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.delivery.buffer import COLUMNS_MAX, Buffer, recorded_columns
+from semel.delivery.assignment import COLUMNS_MAX, recorded_columns
+from semel.delivery.partition import Buffer
 from semel.events import Digest, Rows
 from support.pipeline import GIVEN, events
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from semel.errors import Diverged, NotDelivered, Rejected
+from semel.ledger.verbs.complete import read_sequences
 from semel.ledger.verbs.open_checks import positions
-from semel.ledger.verbs.sequences import read_sequences
 from semel.protocol import OnReject
 from semel.sinks import Receipt
 from support.destinations import Crash, crash

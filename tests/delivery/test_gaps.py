@@ -11,8 +11,8 @@ from semel.delivery import Driver
 from semel.delivery.driver import PRUNE_EVERY
 from semel.errors import ConfigurationError, Diverged
 from semel.events import IdSet
+from semel.ledger.verbs.complete import Mark
 from semel.ledger.verbs.open_checks import next_offset
-from semel.ledger.verbs.sequences import Mark
 from support.destinations import Crash, Database, Post, crash, crash_after, fine, lost
 from support.pipeline import COUNTER, GIVEN, POSITION, World, once, world_of
 

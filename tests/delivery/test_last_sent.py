@@ -14,7 +14,7 @@ from semel.errors import Diverged
 from semel.events import Identity
 from semel.ledger import Ledger
 from semel.ledger.rows import OpenRow
-from semel.ledger.verbs.sequences import SequenceRow
+from semel.ledger.verbs.complete import SequenceRow
 from semel.operate import read_status
 from support.destinations import Crash, Logs, crash, fine
 from support.pipeline import (

@@ -13,7 +13,7 @@ import pytest
 
 from semel.errors import Diverged
 from semel.events import Identity
-from semel.ledger.verbs.sequences import SequenceRow
+from semel.ledger.verbs.complete import SequenceRow
 from support.destinations import Crash, crash, fine
 from support.pipeline import COUNTER, GIVEN, KINDS, POSITION, World, events, world_like
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.events import Chunk, Counter, EventID, Given, Position, Rows, cuts
-from semel.events.chunks import id_text, key_part
+from semel.events.rows import id_text, key_part
 
 PARTS = st.integers() | st.text(max_size=4)
 IDS: st.SearchStrategy[EventID] = PARTS | st.lists(PARTS, min_size=1, max_size=3).map(tuple)

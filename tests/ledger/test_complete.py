@@ -9,8 +9,8 @@ from semel.ledger.journal import COUNTERS, Journal, State
 from semel.ledger.keys import make_key
 from semel.ledger.rows import OpenRow
 from semel.ledger.store.commit import Put
+from semel.ledger.verbs.complete import Mark, SequenceRow, Standing
 from semel.ledger.verbs.open import Minibatches, OpenMinibatch
-from semel.ledger.verbs.sequences import Mark, SequenceRow, Standing
 from semel.protocol import Found, PartitionState
 from support.ledger.one_pipeline import SINK, World, claim_of, report, request, span, stream_row
 

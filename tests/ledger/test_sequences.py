@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from semel.events import IdSet
+from semel.ledger.verbs.complete import Mark, SequenceRow, Standing
 from semel.ledger.verbs.open import Minibatches, OpenMinibatch
-from semel.ledger.verbs.sequences import Mark, SequenceRow, Standing
 from support.ledger.one_pipeline import SINK, World, claim_of, report, request, span
 
 

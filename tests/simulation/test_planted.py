@@ -20,9 +20,8 @@ import pytest
 from delivery import test_generations, test_heads, test_leases, test_partitions
 from ledger import test_complete, test_journal
 from semel.delivery import calling
-from semel.delivery.buffer import Buffer
 from semel.delivery.parking import in_doubt, parking, resend, resend_attempt
-from semel.delivery.partition import SinkDelivery
+from semel.delivery.partition import Buffer, SinkDelivery
 from semel.delivery.recovery import close_generation
 from semel.delivery.strategies import Finish, intent, progress, repeat
 from semel.errors import (

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from semel.events import Identity
+from semel.sinks.callables import Retry
 from semel.sinks.files import Files, committed, read
-from semel.sinks.retry import Retry
 from support.pipeline import COUNTER, GIVEN, POSITION, World, crash_everywhere
 
 ONCE = Retry(for_s=0.0)

@@ -21,10 +21,10 @@ from semel.events import Attempt, Chunk, Minibatch
 from semel.events.identity.position import Position
 from semel.protocol import Capability
 from semel.sinks import Target, WholeSession
+from semel.sinks.callables import Retry
 from semel.sinks.files import Files, committed, read
 from semel.sinks.files.sink import PartSession
 from semel.sinks.files.storage import Folder, Writing, from_path_part, path_part
-from semel.sinks.retry import Retry
 from semel.urls import place
 from support.destinations import Crash
 from support.pipeline import POSITION, World, events

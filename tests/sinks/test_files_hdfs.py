@@ -11,10 +11,10 @@ from pyarrow import fs
 
 from semel.errors import Diverged, Fenced
 from semel.sinks import Ended, EndedPart
+from semel.sinks.callables import Retry
 from semel.sinks.files import Files, committed, read
 from semel.sinks.files.sink import PartSession
 from semel.sinks.files.storage import Folder
-from semel.sinks.retry import Retry
 from sinks.test_files import chunk_of, target
 from support.pipeline import World
 

@@ -10,9 +10,9 @@ import pytest
 
 from semel.errors import Fenced
 from semel.events import Identity
+from semel.sinks.callables import Retry
 from semel.sinks.files import Files, committed, read
 from semel.sinks.files.storage import Folder
-from semel.sinks.retry import Retry
 from sinks.test_files import chunk_of, target
 from support.pipeline import GIVEN, POSITION, World, crash_everywhere
 

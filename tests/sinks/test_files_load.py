@@ -13,10 +13,10 @@ import pytest
 import semel
 from semel.errors import ConfigurationError, NotDelivered, Rejected
 from semel.events import Minibatch
+from semel.sinks.callables import Retry
 from semel.sinks.files import Files, committed
 from semel.sinks.files.manifests import Manifest
 from semel.sinks.postgres.manifest_loader import PostgresLoad, _Loading
-from semel.sinks.retry import Retry
 from support.destinations import Crash
 from support.pipeline import World
 from support.servers.postgres import PostgresServer

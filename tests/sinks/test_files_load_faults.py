@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from semel.errors import Diverged
+from semel.sinks.callables import Retry
 from semel.sinks.files import Files, committed
 from semel.sinks.postgres.manifest_loader import PostgresLoad
-from semel.sinks.retry import Retry
 from support.pipeline import World
 
 

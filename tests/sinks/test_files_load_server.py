@@ -13,10 +13,10 @@ import psycopg
 import pytest
 
 from semel.errors import ConfigurationError, NotDelivered, OutcomeUnknown, SemelError
+from semel.sinks.callables import Retry
 from semel.sinks.files import Files, committed
 from semel.sinks.files.manifests import Manifest
 from semel.sinks.postgres.manifest_loader import PostgresLoad
-from semel.sinks.retry import Retry
 from support.pipeline import World
 from support.servers.postgres import PostgresServer
 

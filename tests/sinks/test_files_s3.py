@@ -11,9 +11,9 @@ import pytest
 
 from semel.errors import Fenced, NotDelivered
 from semel.events import Minibatch
+from semel.sinks.callables import Retry
 from semel.sinks.files import Files, committed, read
 from semel.sinks.files.storage import Folder
-from semel.sinks.retry import Retry
 from sinks.test_files import chunk_of, target
 from support.pipeline import World
 from support.servers.s3 import SECRET, S3Server, rclone

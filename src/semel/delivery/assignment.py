@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from semel.delivery.buffer import recorded_columns
 from semel.delivery.calling import forgets
 from semel.errors import Diverged, NotDelivered
-from semel.events import Chunk, changed_columns, chunk_key, key_part
+from semel.events import Chunk, changed_columns, chunk_key, column_types, key_part
 from semel.ledger import Claimant, PartitionClaim
 from semel.protocol import outstanding
 from semel.sinks import Target, lost
@@ -20,6 +19,17 @@ if TYPE_CHECKING:
     from semel.ledger import LedgerClient, OpenMinibatch
     from semel.runtime import Process, Runtime
     from semel.sinks import Sink
+
+
+COLUMNS_MAX = 4_000
+"""How many characters of names and types of columns the row of a partition has."""
+
+
+def recorded_columns(rows: Rows) -> dict[str, str] | None:
+    """Return the types of the columns as the ledger keeps them; None if they are too many."""
+    columns = column_types(rows.batch.schema)
+    size = sum(len(name) + len(kind) for name, kind in columns.items())
+    return columns if size <= COLUMNS_MAX and len(columns) == rows.batch.num_columns else None
 
 
 @dataclass(frozen=True)

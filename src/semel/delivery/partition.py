@@ -2,6 +2,8 @@
 
 Always true:
 - rows keep their order, and no row waits that a step could have taken;
+- the buffer of a sink counts and digests each row once, and only its own methods change it: a
+  strategy reads the position and asks for digests;
 - the batches of a partition are gathered into runs that a step of a strategy takes whole: the work
   done once per run, above all looking up its entities, costs a fifth if five batches are one run;
 - no run has more bytes than `GATHERED_BYTES` and the batch that exceeded it;
@@ -14,10 +16,9 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from semel.delivery.assignment import SinkPartition
-from semel.delivery.buffer import Buffer
+from semel.delivery.assignment import SinkPartition, recorded_columns
 from semel.delivery.observer import (
     NO_FIGURES,
     ChunkDelivered,
@@ -34,7 +35,7 @@ from semel.delivery.strategies.overwrite import OverwriteStrategy
 from semel.delivery.strategies.progress import ProgressStrategy
 from semel.delivery.strategies.replay_check import count_partition
 from semel.errors import Fenced
-from semel.events import put_together
+from semel.events import Digest, Rows, put_together
 from semel.ledger import COUNTERS, Journal, Report, State, require_counts
 from semel.runtime import Runtime
 
@@ -47,9 +48,89 @@ if TYPE_CHECKING:
     from semel.delivery.observer import Observer
     from semel.delivery.recovery.watermarks import Watermark
     from semel.delivery.strategies import Strategy
-    from semel.events import Rows
     from semel.ledger import LedgerClient
     from semel.sinks import Sink
+
+
+class Buffer:
+    """The rows of one partition that came and are not done yet at one sink. Runs on an executor.
+
+    Attributes:
+        count: how many rows came in all.
+        waiting: how many of them are not done yet.
+        position: how many of them are done, and so where the next one stands in the order.
+        columns: the types of the columns of the first rows, as the ledger keeps them.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.waiting = 0
+        self.position = 0
+        self.columns: dict[str, str] | None = None
+        self._runs: list[Rows] = []
+        self._digest: Digest | None = None
+        self._ends: list[list[Any]] = []
+        self._ahead: tuple[int, Digest] | None = None
+
+    def push(self, rows: Rows) -> None:
+        """Take the next rows, in the partition's order, and number them by it."""
+        rows = rows.renumber(self.count)
+        if self._digest is None:
+            self._digest = Digest(rows.batch.schema)
+            self.columns = recorded_columns(rows)
+            self._ends.append(rows.sort_key(0))
+        self._ends[1:] = [rows.sort_key(len(rows) - 1)]
+        self.count += len(rows)
+        self.waiting += len(rows)
+        self._runs.append(rows)
+
+    def next(self, wanted: int) -> Rows:
+        """Return the next rows, as many as are `wanted` or all that wait; they stay."""
+        if len(self._runs[0]) < min(wanted, self.waiting):
+            self._runs = [Rows.concat(self._runs)]
+        rows = self._runs[0]
+        return rows.slice(0, wanted) if wanted < len(rows) else rows
+
+    def drop(self, done: int) -> None:
+        """Drop the first `done` of the rows that `next` returned, and digest them: often they were
+        digested already, to be recorded.
+        """
+        if not done:
+            return
+        rows = self._runs[0]
+        if self._ahead is not None and self._ahead[0] == self.position + done:
+            self._digest = self._ahead[1]
+        else:
+            self._running.update(rows.batch.slice(0, done))
+        self._ahead = None
+        self.position += done
+        self.waiting -= done
+        if done < len(rows):
+            self._runs[0] = rows.slice(done, len(rows))
+        else:
+            self._runs.pop(0)
+
+    def digest_to(self, stop: int) -> str:
+        """Return the digest of the partition up to the position `stop`, which is at most the end of
+        the rows that `next` returned.
+        """
+        if stop == self.position:
+            return self._running.hexdigest()
+        ahead = self._running.copy()
+        ahead.update(self._runs[0].batch.slice(0, stop - self.position))
+        self._ahead = (stop, ahead)
+        return ahead.hexdigest()
+
+    @property
+    def ends(self) -> tuple[list[Any], list[Any]]:
+        """The sort keys of the first and of the last row that came."""
+        return self._ends[0], self._ends[1]
+
+    @property
+    def _running(self) -> Digest:
+        if self._digest is None:
+            raise AssertionError("rows came, so there is a digest")
+        return self._digest
 
 
 def strategy_of(partition: SinkPartition, parking: PartitionParking, buffer: Buffer) -> Strategy:

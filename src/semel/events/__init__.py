@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from semel.events.chunks import Chunk, chunk_key, key_part
 from semel.events.columns import is_bytes, is_text, put_together
 from semel.events.digests import Digest, changed_columns, column_types, digest
-from semel.events.event import Attempt, EntityID, Event, EventID, Minibatch
 from semel.events.identity import Counter, Given, Identity, Memory, Position, Stamper
+from semel.events.ids.id_columns import Labels
 from semel.events.ids.id_set import IdSet, shape_of
 from semel.events.ids.ids_by_entity import EntityIds, Gathered, unpacked
 from semel.events.ids.max_ids import Latest
-from semel.events.partitioning import bucket, bucket_name, cuts, sort
+from semel.events.partitioning import bucket, bucket_name, sort
 from semel.events.routing import ByRange, Routing, by_directory, by_range, is_continued, places
-from semel.events.rows import Rows
+from semel.events.rows import (
+    Attempt,
+    Chunk,
+    EntityID,
+    Event,
+    EventID,
+    Minibatch,
+    Rows,
+    chunk_key,
+    cuts,
+    key_part,
+)
 
 __all__ = [
     "Attempt",
@@ -28,6 +38,7 @@ __all__ = [
     "Given",
     "IdSet",
     "Identity",
+    "Labels",
     "Latest",
     "Memory",
     "Minibatch",

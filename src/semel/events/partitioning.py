@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +16,7 @@ import xxhash
 
 from semel.errors import ConfigurationError
 from semel.events import columns
-from semel.events.encoding.dictionary_column import Labels
+from semel.events.ids.id_columns import Labels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,13 +55,6 @@ def sort(batch: pa.RecordBatch, identity: Identity) -> pa.RecordBatch:
     ascending = [(name, "ascending") for name in names]
     order = pc.sort_indices(pa.table(keys, names=names), sort_keys=ascending)
     return batch.take(order)
-
-
-def cuts(start: int, stop: int, size: int) -> list[tuple[int, int]]:
-    """Split [start, stop) into contiguous ranges of `size`; the last may be shorter."""
-    if size < 1:
-        raise ValueError(f"a chunk of {size} events is not one")
-    return list(pairwise([*range(start, stop, size), stop])) if start < stop else []
 
 
 def _keys(array: pa.Array, path: str) -> list[pa.Array]:

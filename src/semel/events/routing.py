@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from semel.errors import ConfigurationError, plain_text
-from semel.events.encoding.dictionary_column import Labels
+from semel.events.ids.id_columns import Labels
 from semel.events.partitioning import bucket
 
 if TYPE_CHECKING:

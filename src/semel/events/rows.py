@@ -1,13 +1,22 @@
-"""A run of events in their partition's order, as columns.
+"""Events as columns: a run of rows in their partition's order, and the chunks it is cut into.
 
-- Every row has a scope and an id; the scope is the text within which the id is unique.
+- Every row has a scope and an id; the scope is the text within which the id is unique. An id is an
+  integer, a text, or a tuple of those; all ids of a pipeline have one shape.
 - `positions` are places in the partition's order: contiguous as stamped, with gaps after `take`.
 - A slice copies nothing. A row becomes a Python object only when its value is requested.
+- A chunk is a range [start, stop) of its partition's order, without the parked rows: the events of
+  one call, one transaction or one window. The OSN of the event at position p is `osn_base + p`, in
+  every chunk and whatever is missing.
+- An event's key is its prefix, scope and id: the same on every replay, and never another event's.
+- Attempts are totally ordered: a later run fences an earlier one; within a run, Spark's own task
+  attempt id decides.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -15,18 +24,57 @@ import pyarrow as pa
 
 from semel.events import columns
 from semel.events.encoding import python_values
-from semel.events.encoding.dictionary_column import Labels
-from semel.events.ids import membership
+from semel.events.ids import ids_by_entity
+from semel.events.ids.id_columns import Labels
 from semel.events.ids.id_set import INTEGER
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from numpy.typing import NDArray
 
-    from semel.events.event import EntityID, EventID
     from semel.events.ids.ids_by_entity import EntityIds
+
+_UNSAFE = re.compile("[%/,\x00-\x1f\x7f-\x9f]")
+
+EntityID = str
+"""The text form of an entity: '42' for the integer 42, 'true' for the boolean."""
+
+EventID = int | str | tuple[int | str, ...]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Minibatch:
+    """The events of one Spark micro-batch: (generation, batch id)."""
+
+    generation: int
+    batch: int
+
+    def __str__(self) -> str:
+        return f"{self.generation}.{self.batch}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Attempt:
+    """One try at a partition: the run, and Spark's task attempt id within it."""
+
+    run: int
+    task: int
+
+    def __str__(self) -> str:
+        return f"{self.run}.{self.task}"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event to deliver, as a row-based sink receives it."""
+
+    entity: EntityID
+    id: EventID
+    osn: int
+    key: str
+    value: dict[str, Any] = field(hash=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,31 +182,33 @@ class Rows:
         """Return the ids of these rows by scope."""
         found = self._sets
         if found is None:
-            found = membership.id_sets(self.scopes, self.ids)
+            found = ids_by_entity.id_sets(self.scopes, self.ids)
             object.__setattr__(self, "_sets", found)  # the span and the watermark both use it
         return found
 
     def last_ids(self) -> dict[str, EventID]:
         """Return the greatest id of each scope among these rows."""
-        return membership.last_ids(self.scopes, self.ids)
+        return ids_by_entity.last_ids(self.scopes, self.ids)
 
     def last_id_sets(self) -> EntityIds:
         """Return the greatest id of each scope among these rows, as sets of one id."""
-        return membership.last_id_sets(self.scopes, self.ids)
+        return ids_by_entity.last_id_sets(self.scopes, self.ids)
 
     def contained_in(self, ids: EntityIds) -> NDArray[np.bool_]:
         """Return a mask of the rows whose id is in `ids`."""
-        return membership.contained_in(self.scopes, self.ids, ids)
+        return ids_by_entity.contained_in(self.scopes, self.ids, ids)
 
     def at_most(self, last: Mapping[str, EventID]) -> NDArray[np.bool_]:
         """Return a mask of the rows whose id is not greater than that of their scope in `last`."""
-        return membership.at_most(self.scopes, self.ids, last)
+        return ids_by_entity.at_most(self.scopes, self.ids, last)
 
     def all_after(self, id: int) -> bool:  # noqa: A002 - the term of the design
         """Return whether the ids are integers and each is greater than `id`; so they are never
         compared with an id of another shape.
         """
-        return membership.shape(self.ids) == INTEGER and bool((self.ids[0].to_numpy() > id).all())
+        return ids_by_entity.shape(self.ids) == INTEGER and bool(
+            (self.ids[0].to_numpy() > id).all()
+        )
 
     def of_entities(self, entities: AbstractSet[str]) -> NDArray[np.bool_]:
         """Return a mask of the rows of these entities."""
@@ -201,3 +251,93 @@ class Rows:
 
 def _concat_parts(runs: list[tuple[pa.Array, ...]]) -> tuple[pa.Array, ...]:
     return tuple(pa.concat_arrays(list(parts)) for parts in zip(*runs, strict=True))
+
+
+# -- chunks
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunk:
+    """Rows that are delivered together, with their keys and numbers."""
+
+    rows: Rows
+    start: int
+    stop: int
+    key: str
+    osn_base: int
+    prefix: str
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def osns(self) -> NDArray[np.int64]:
+        """Return the output sequence number of each row."""
+        return self.rows.positions + self.osn_base
+
+    def event_key(self, row: int) -> str:
+        """Return the stable key of one row's event."""
+        return f"{self.prefix}{key_part(self.rows.scope(row))}/{id_text(self.rows.id(row))}"
+
+    def event(self, row: int) -> Event:
+        """Return one row as a row-based sink receives it."""
+        return Event(
+            entity=self.rows.entity(row),
+            id=self.rows.id(row),
+            osn=self.osn_base + int(self.rows.positions[row]),
+            key=self.event_key(row),
+            value=self.rows.value(row),
+        )
+
+    def event_keys(self) -> list[str]:
+        """Return the stable key of every row's event."""
+        rows = self.rows
+        present, _ = rows.scopes.distinct()
+        texts = rows.scopes.texts
+        starts = {code: f"{self.prefix}{key_part(texts[code])}/" for code in present.tolist()}
+        ids = zip(rows.scopes.codes.tolist(), rows.all_ids(), strict=True)
+        return [starts[code] + id_text(id_) for code, id_ in ids]
+
+    def events(self) -> Iterator[Event]:
+        """Yield every row as a row-based sink receives it."""
+        rows = self.rows
+        columns = zip(
+            rows.all_ids(), self.osns().tolist(), self.event_keys(), rows.values(), strict=True
+        )
+        for row, (id_, osn, key, value) in enumerate(columns):
+            yield Event(rows.entity(row), id_, osn, key, value)
+
+
+def cuts(start: int, stop: int, size: int) -> list[tuple[int, int]]:
+    """Split [start, stop) into contiguous ranges of `size`; the last may be shorter."""
+    if size < 1:
+        raise ValueError(f"a chunk of {size} events is not one")
+    return list(pairwise([*range(start, stop, size), stop])) if start < stop else []
+
+
+def chunk_key(
+    pipeline: str,
+    sink: str,
+    minibatch: Minibatch,
+    partition: str,
+    span: int,
+    place: tuple[int, int],
+) -> str:
+    """Return the stable key of a chunk. The span is part of it: a range that is recorded again,
+    because some of its events have been handled since, is another chunk.
+    """
+    names = f"{key_part(pipeline)}/{key_part(sink)}/{minibatch}/{key_part(partition)}"
+    return f"{names}/{span}/{place[0]}-{place[1]}"
+
+
+def key_part(text: str) -> str:
+    """Return the text with separators, `%` and control characters written as %XX."""
+    return _UNSAFE.sub(lambda found: f"%{ord(found[0]):02X}", text)
+
+
+def id_text(id: EventID) -> str:  # noqa: A002 - the term of the design
+    """Return an id as part of a key: 7 for the integer, =7 for the text, 7,=a for the tuple."""
+    if isinstance(id, int):
+        return str(id)
+    if isinstance(id, str):
+        return "=" + key_part(id)
+    return ",".join(map(id_text, id)) + ("," if len(id) == 1 else "")

@@ -44,7 +44,15 @@ if TYPE_CHECKING:
     from semel.ledger.rows import HeadRow, Judged, OpenRow, ParkedRow, PartitionRow, SpanRow
     from semel.ledger.store.opening import SCHEMA_KEY, open_store
     from semel.ledger.verbs.batch_jobs import compare_batch, finish_batch, finished_batch
-    from semel.ledger.verbs.complete import Report
+    from semel.ledger.verbs.complete import (
+        SEQUENCES_TABLE,
+        Mark,
+        Report,
+        SequenceRow,
+        Standing,
+        advance_sequence,
+        read_sequences,
+    )
     from semel.ledger.verbs.divergence import is_replayed_next, judge_minibatch
     from semel.ledger.verbs.generations import (
         Fold,
@@ -92,14 +100,6 @@ if TYPE_CHECKING:
         read_description,
         register_start,
         starting_pipeline,
-    )
-    from semel.ledger.verbs.sequences import (
-        SEQUENCES_TABLE,
-        Mark,
-        SequenceRow,
-        Standing,
-        advance_sequence,
-        read_sequences,
     )
 
 __all__ = [
@@ -259,7 +259,15 @@ _HOMES = {
     "semel.ledger.rows": ("HeadRow", "Judged", "OpenRow", "ParkedRow", "PartitionRow", "SpanRow"),
     "semel.ledger.store.opening": ("SCHEMA_KEY", "open_store"),
     "semel.ledger.verbs.batch_jobs": ("compare_batch", "finish_batch", "finished_batch"),
-    "semel.ledger.verbs.complete": ("Report",),
+    "semel.ledger.verbs.complete": (
+        "SEQUENCES_TABLE",
+        "Mark",
+        "Report",
+        "SequenceRow",
+        "Standing",
+        "advance_sequence",
+        "read_sequences",
+    ),
     "semel.ledger.verbs.divergence": ("is_replayed_next", "judge_minibatch"),
     "semel.ledger.verbs.generations": (
         "Fold",
@@ -307,14 +315,6 @@ _HOMES = {
         "read_description",
         "register_start",
         "starting_pipeline",
-    ),
-    "semel.ledger.verbs.sequences": (
-        "SEQUENCES_TABLE",
-        "Mark",
-        "SequenceRow",
-        "Standing",
-        "advance_sequence",
-        "read_sequences",
     ),
 }
 """The names of each module."""

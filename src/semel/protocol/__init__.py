@@ -1,14 +1,18 @@
 """The states, capabilities and RESUME table of the protocol: it decides and never acts."""
 
-from semel.protocol.capabilities import Capability, DoubtWord, OnDoubt, OnReject, RejectWord
 from semel.protocol.resume import DOUBT, IMPOSSIBLE, RESUME, Action, DoubtRule, Remedy, Rule
 from semel.protocol.states import (
+    Capability,
+    DoubtWord,
     Fault,
     Found,
     Judgement,
+    OnDoubt,
+    OnReject,
     Outstanding,
     ParkedState,
     PartitionState,
+    RejectWord,
     SpanState,
     outstanding,
 )

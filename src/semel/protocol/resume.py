@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from semel.protocol.capabilities import Capability, OnDoubt
-from semel.protocol.states import Found
+from semel.protocol.states import Capability, Found, OnDoubt
 
 
 class Action(StrEnum):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from semel.events import Chunk
 from semel.protocol import Capability, OnDoubt, OnReject
+from semel.sinks.callables import Retry
 from semel.sinks.callables import Unclassified as Unclassified
 from semel.sinks.callables import checked_session as checked_session
 from semel.sinks.callables import is_programming as is_programming
@@ -14,7 +15,6 @@ from semel.sinks.callables import left_to_run as left_to_run
 from semel.sinks.function import Function, sink
 from semel.sinks.progress import Progress, Tail
 from semel.sinks.progress import lost as lost
-from semel.sinks.retry import Retry
 from semel.sinks.sink import (
     DELIVERED,
     AnySession,

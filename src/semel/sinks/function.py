@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from semel.events import Chunk, Event
     from semel.protocol import OnReject, RejectWord
+    from semel.sinks.callables import Retry
     from semel.sinks.files.manifests import Manifest
-    from semel.sinks.retry import Retry
     from semel.sinks.validation import Doubt
 
     EventFunction = Callable[[Event], object] | Callable[[Manifest], object]

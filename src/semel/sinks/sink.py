@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from semel.errors import ConfigurationError
 from semel.protocol import Capability, OnDoubt, OnReject
-from semel.sinks.retry import Retry
+from semel.sinks.callables import Retry
 from semel.sinks.validation import Checked
 
 if TYPE_CHECKING:

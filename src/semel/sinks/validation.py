@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from semel.errors import ConfigurationError
 from semel.protocol import OnDoubt, OnReject
-from semel.sinks.callables import runs_nothing
-from semel.sinks.retry import Retry
+from semel.sinks.callables import Retry, runs_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

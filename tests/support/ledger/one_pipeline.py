@@ -11,17 +11,16 @@ from typing import Any
 
 from semel.errors import LedgerUnavailable
 from semel.events import EntityIds, IdSet
-from semel.events.event import Attempt, EventID, Minibatch
+from semel.events.rows import Attempt, EventID, Minibatch
 from semel.ledger.client import LedgerClient
 from semel.ledger.journal import Entry
 from semel.ledger.rows import ParkedRow, PartitionRow, SpanRow
 from semel.ledger.store.commit import Conflict, Key, Payload, Requirement, Store, Update
 from semel.ledger.store.opening import open_store
-from semel.ledger.verbs.complete import Report
+from semel.ledger.verbs.complete import Mark, Report
 from semel.ledger.verbs.open import Minibatches, OpenMinibatch, OpenRequest
 from semel.ledger.verbs.partitions import Claimant, PartitionClaim
 from semel.ledger.verbs.runs import Owners
-from semel.ledger.verbs.sequences import Mark
 from semel.protocol import ParkedState, SpanState
 from semel.runtime import Process
 

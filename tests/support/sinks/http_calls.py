@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from semel.events import Attempt, Chunk, Minibatch
-from semel.events.encoding.dictionary_column import Labels
+from semel.events.ids.id_columns import Labels
 from semel.events.rows import Rows
 from semel.sinks import Target
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from semel.delivery import Assignment, Driver, PartitionDelivery
 from semel.events import Attempt, Chunk, EntityIds, Given, Identity, Minibatch, Rows
-from semel.events.encoding.dictionary_column import Labels
+from semel.events.ids.id_columns import Labels
 from semel.ledger.client import LedgerClient
 from semel.ledger.journal import Journal
 from semel.ledger.rows import ParkedRow

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from semel.events import Attempt, Chunk, Identity, Minibatch, Rows
-from semel.events.encoding.dictionary_column import Labels
+from semel.events.ids.id_columns import Labels
 from semel.sinks import Progress, Target
 from semel.sinks.redis import Redis
 from semel.sinks.redis.session import RedisSession

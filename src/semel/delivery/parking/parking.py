@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from semel.delivery.observer import NO_FIGURES, Figures
 from semel.errors import HeldInDoubt, NotDelivered, Rejected
-from semel.events import EntityIds, IdSet, Rows
-from semel.events.encoding import CANNOT, ArrowValue, Labels, encode_value
+from semel.events import EntityIds, IdSet, Labels, Rows
+from semel.events.encoding import CANNOT, ArrowValue, encode_value
 from semel.ledger import (
     ParkedRow,
     fill_parked,

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from semel.delivery.assignment import SinkPartition
-    from semel.delivery.buffer import Buffer
     from semel.delivery.parking.parking import PartitionParking
+    from semel.delivery.partition import Buffer
     from semel.delivery.strategies.failed_chunks import Rest
     from semel.events import Rows
     from semel.ledger import ParkedRow, Parks

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from semel.delivery.assignment import SinkPartition
-    from semel.delivery.buffer import Buffer
     from semel.delivery.parking.parking import PartitionParking
+    from semel.delivery.partition import Buffer
     from semel.events import Rows
     from semel.sinks import WholeSession
 

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from semel.delivery.assignment import SinkPartition
-    from semel.delivery.buffer import Buffer
     from semel.delivery.parking.parking import PartitionParking
+    from semel.delivery.partition import Buffer
     from semel.events import Rows
     from semel.ledger import ParkedRow
     from semel.sinks import SequencedSession, TransactionalSession

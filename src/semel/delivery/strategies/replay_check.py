@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from semel.delivery.assignment import Assignment, SinkPartition
-    from semel.delivery.buffer import Buffer
     from semel.delivery.observer import Figures
     from semel.delivery.parking.parking import PartitionParking
+    from semel.delivery.partition import Buffer
     from semel.events import Rows
     from semel.sinks import Sink
 

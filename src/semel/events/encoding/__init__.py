@@ -1,7 +1,6 @@
-"""Encodings of values: canonical JSON, dictionary columns, Python values, dates and timestamps."""
+"""Encodings of values: canonical JSON, Python values, dates and timestamps."""
 
 from semel.events.encoding import moments, python_values
-from semel.events.encoding.dictionary_column import Labels
 from semel.events.encoding.json_events import interval_text, json_column, json_value, plain_value
 from semel.events.encoding.json_text import (
     PreEncoded,
@@ -18,7 +17,6 @@ from semel.events.encoding.tagged_values import decode_value, encode_value
 __all__ = [
     "CANNOT",
     "ArrowValue",
-    "Labels",
     "PreEncoded",
     "ascii_json",
     "canonical",

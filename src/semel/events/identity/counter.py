@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from semel.errors import ConfigurationError, Diverged
 from semel.events import columns, versions
-from semel.events.encoding.dictionary_column import Labels
 from semel.events.identity.identity import Identity, Memory, names, once
+from semel.events.ids.id_columns import Labels
 from semel.events.ids.ids_by_entity import EntityIds
 from semel.events.rows import Rows
 

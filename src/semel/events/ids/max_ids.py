@@ -14,11 +14,10 @@ import pyarrow.compute as pc
 
 from semel.events.encoding.json_text import PreEncoded
 from semel.events.ids.id_columns import json_inner
-from semel.events.ids.membership import last_rows
+from semel.events.ids.ids_by_entity import last_rows
 
 if TYPE_CHECKING:
-    from semel.events.event import EventID
-    from semel.events.rows import Rows
+    from semel.events.rows import EventID, Rows
 
     Run = tuple[pa.Array, tuple[pa.Array, ...]]
 

@@ -14,9 +14,9 @@ from semel.events import Minibatch
 from semel.ledger import journal, keys
 from semel.ledger.inspect.listing import LedgerRows, Problem, ascending
 from semel.ledger.keys import EVENTS_TABLE, HEADS_TABLE, OPEN_TABLE, PARKED_TABLE, STREAMS_TABLE
+from semel.ledger.verbs.complete import SEQUENCES_TABLE
 from semel.ledger.verbs.pruning import OUTCOMES_TABLE
 from semel.ledger.verbs.runs import OWNERS_TABLE, PIPELINES_TABLE, RESCALED
-from semel.ledger.verbs.sequences import SEQUENCES_TABLE
 from semel.protocol import ParkedState, PartitionState, SpanState
 
 if TYPE_CHECKING:

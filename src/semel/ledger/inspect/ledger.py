@@ -18,6 +18,7 @@ from semel.ledger.payloads import DamagedRow, read_row, sift_rows
 from semel.ledger.rows import ParkedRow
 from semel.ledger.store.opening import open_store
 from semel.ledger.store.sqlite_file import is_there
+from semel.ledger.verbs.complete import SEQUENCES_TABLE
 from semel.ledger.verbs.parked import read_parked
 from semel.ledger.verbs.pruning import OUTCOMES_TABLE
 from semel.ledger.verbs.runs import (
@@ -28,7 +29,6 @@ from semel.ledger.verbs.runs import (
     OwnerRow,
     read_description,
 )
-from semel.ledger.verbs.sequences import SEQUENCES_TABLE
 from semel.runtime import SystemClock
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, PARKED_TABLE, STREAMS_TA
 from semel.ledger.payloads import DamagedRow, sift_rows
 from semel.ledger.rows import HeadRow, OpenRow, ParkedRow, PartitionRow, SpanRow
 from semel.ledger.verbs.batch_jobs import recorded_batch
+from semel.ledger.verbs.complete import SEQUENCES_TABLE, SequenceRow
 from semel.ledger.verbs.divergence import comes_anew
 from semel.ledger.verbs.pruning import OUTCOMES_TABLE, OutcomeRow
 from semel.ledger.verbs.runs import (
@@ -28,7 +29,6 @@ from semel.ledger.verbs.runs import (
     OwnerRow,
     read_description,
 )
-from semel.ledger.verbs.sequences import SEQUENCES_TABLE, SequenceRow
 from semel.protocol import ParkedState, SpanState
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from semel.events import EventID, Minibatch
     from semel.ledger.store.commit import Key, Store
-    from semel.ledger.verbs.sequences import Standing
+    from semel.ledger.verbs.complete import Standing
     from semel.protocol import Judgement, PartitionState
     from semel.runtime import Process
 

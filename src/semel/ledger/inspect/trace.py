@@ -30,12 +30,12 @@ from semel.ledger.payloads import read_row
 from semel.ledger.rows import HeadRow, OpenRow, ParkedRow, PartitionRow, SpanRow, minibatch_of
 from semel.ledger.store.commit import Key
 from semel.ledger.verbs.batch_jobs import finished_batch
+from semel.ledger.verbs.complete import SEQUENCES_TABLE as SEQUENCES
+from semel.ledger.verbs.complete import SequenceRow, sequence_key
 from semel.ledger.verbs.divergence import comes_anew
 from semel.ledger.verbs.parked import read_heads, read_parked
 from semel.ledger.verbs.pruning import OutcomeRow, outcome_key
 from semel.ledger.verbs.runs import PIPELINES_TABLE, read_description
-from semel.ledger.verbs.sequences import SEQUENCES_TABLE as SEQUENCES
-from semel.ledger.verbs.sequences import SequenceRow, sequence_key
 from semel.protocol import ParkedState, PartitionState, SpanState
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, STREAMS_TABLE, make_key,
 from semel.ledger.rows import PartitionRow
 from semel.ledger.store.commit import Conflict, Delete, Equals, Put, Sweep
 from semel.ledger.verbs import runs
+from semel.ledger.verbs.complete import SEQUENCES_TABLE as SEQUENCES
 from semel.ledger.verbs.runs import FINISHED, PIPELINES_TABLE, Finished
-from semel.ledger.verbs.sequences import SEQUENCES_TABLE as SEQUENCES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

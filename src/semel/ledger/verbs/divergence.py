@@ -19,9 +19,9 @@ from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, STREAMS_TABLE, make_key,
 from semel.ledger.rows import Judged, OpenRow, PartitionRow, SpanRow
 from semel.ledger.store.commit import Conflict, Delete, Equals, Key, Put, Sweep
 from semel.ledger.verbs import runs
+from semel.ledger.verbs.complete import Mark, Standing, advance_sequence, read_sequences
 from semel.ledger.verbs.parked import AS_REPLAYED_MARK, read_parked
 from semel.ledger.verbs.runs import PIPELINES_TABLE
-from semel.ledger.verbs.sequences import Mark, Standing, advance_sequence, read_sequences
 from semel.protocol import Judgement, ParkedState, PartitionState
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from semel.ledger import journal
 from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, STREAMS_TABLE, make_key, make_prefix
 from semel.ledger.rows import PartitionRow, SpanRow, minibatch_of
 from semel.ledger.store.commit import Conflict, Delete, Equals, Put, Sweep
-from semel.ledger.verbs import sequences
+from semel.ledger.verbs.complete import advance_sequence
 from semel.ledger.verbs.parked import NO_PARKS, HeadMoved, Parks
 from semel.protocol import PartitionState
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from semel.ledger.client import LedgerClient
     from semel.ledger.journal import Entry
     from semel.ledger.store.commit import Key, Requirement, Update
+    from semel.ledger.verbs.complete import Standing
     from semel.ledger.verbs.open import OpenMinibatch
-    from semel.ledger.verbs.sequences import Standing
     from semel.runtime import Process
 
 THE_DRIVER = -1
@@ -139,7 +139,7 @@ def close_partition(
     updates: list[Update] = [
         Delete(leftover.key),
         Sweep(EVENTS_TABLE, leftover.key.key + "/"),
-        sequences.advance_sequence(client, leftover.sink, known, serial, fold.standing),
+        advance_sequence(client, leftover.sink, known, serial, fold.standing),
         *journal.journal_updates(client.pipeline, fold.entries),
         *fold.parks.updates,
     ]

@@ -24,12 +24,11 @@ from semel.ledger.keys import (
 )
 from semel.ledger.rows import OpenRow, PartitionRow
 from semel.ledger.store.commit import Absent, Conflict, Equals, Put, Sweep
-from semel.ledger.verbs import divergence, open_checks, runs, sequences
-from semel.ledger.verbs.complete import complete
+from semel.ledger.verbs import divergence, open_checks, runs
+from semel.ledger.verbs.complete import SequenceRow, Standing, complete, read_sequences
 from semel.ledger.verbs.divergence import JudgementEffects
 from semel.ledger.verbs.open_checks import UNKNOWN_SOURCES, Sources
 from semel.ledger.verbs.runs import PIPELINES_TABLE
-from semel.ledger.verbs.sequences import SequenceRow, Standing
 from semel.protocol import PartitionState
 
 if TYPE_CHECKING:
@@ -231,7 +230,7 @@ class Minibatches:
             open_checks.left_out(self._client, described, before, request)
 
     def _sequences(self, request: OpenRequest) -> Mapping[str, Mapping[str, SequenceRow]]:
-        return {sink: sequences.read_sequences(self._client, sink) for sink in request.sinks}
+        return {sink: read_sequences(self._client, sink) for sink in request.sinks}
 
     def _from_known_sources(
         self, before: OpenRow | None, row: OpenRow, request: OpenRequest

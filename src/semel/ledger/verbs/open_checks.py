@@ -17,9 +17,9 @@ from semel.errors import ConfigurationError, Diverged
 from semel.events.encoding import ascii_json
 from semel.ledger.keys import STREAMS_TABLE, make_key, make_prefix
 from semel.ledger.rows import PartitionRow, minibatch_of
+from semel.ledger.verbs.complete import read_sequences
 from semel.ledger.verbs.parked import read_parked
 from semel.ledger.verbs.runs import FINISHED, PIPELINES_TABLE, STAGE_OF, read_description
-from semel.ledger.verbs.sequences import read_sequences
 from semel.protocol import PartitionState
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from semel.events import EventID, Minibatch
     from semel.ledger.client import LedgerClient
     from semel.ledger.rows import OpenRow
+    from semel.ledger.verbs.complete import Mark, SequenceRow
     from semel.ledger.verbs.open import OpenRequest
-    from semel.ledger.verbs.sequences import Mark, SequenceRow
 
 
 def left_out(

@@ -22,9 +22,9 @@ from semel.ledger.keys import OPEN_TABLE, make_key, make_prefix
 from semel.ledger.rows import OpenRow
 from semel.ledger.store.commit import Conflict, Equals, Put, Sweep
 from semel.ledger.verbs import open_checks, runs
+from semel.ledger.verbs.complete import SEQUENCES_TABLE as SEQUENCES
 from semel.ledger.verbs.parked import read_parked
 from semel.ledger.verbs.runs import PIPELINES_TABLE, RESCALED
-from semel.ledger.verbs.sequences import SEQUENCES_TABLE as SEQUENCES
 from semel.protocol import Capability
 
 if TYPE_CHECKING:

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from semel.runtime import Clock
+    from semel.sinks.callables import Retry
     from semel.sinks.http.auth import Masks
     from semel.sinks.http.responses import Response
     from semel.sinks.http.tunnels import Proxy
-    from semel.sinks.retry import Retry
 
     Line = Sequence[int]
     """The places of one entity's events in the chunk, in their order."""
