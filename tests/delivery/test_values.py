@@ -13,7 +13,6 @@ from semel.delivery.parking import parking
 from semel.errors import ConfigurationError
 from semel.events import Digest, Identity, Rows
 from semel.events.encoding import decode_value, encode_value
-from semel.events.encoding.python_values import require_values
 from semel.ledger import payloads
 from semel.protocol import OnReject
 from support.pipeline import GIVEN, INCREASING, World, world_like
@@ -84,7 +83,7 @@ def test_a_value_python_cannot_hold_is_told_when_any_other_sink_asks_for_it(
 )
 def test_values_at_the_edge_that_python_can_hold_are_let_through(values: pa.Array) -> None:
     rows = rows_of(values)
-    require_values(rows)
+    rows.require_python_values()
     assert [rows.value(at) for at in range(2)] == rows.values() == rows.batch.to_pylist()
 
 

@@ -8,8 +8,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +22,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SIGN = np.int64(0x7FFF_FFFF_FFFF_FFFF)
+
+DAY_S = 86_400
+FIRST_S = -62_135_596_800 + 2 * DAY_S
+LAST_S = 253_402_300_799 - 2 * DAY_S
+"""Two days within the years 1 and 9999: inside them every zone has a Python value."""
+
+UNITS = {"s": 1, "ms": 10**3, "us": 10**6}
 
 
 def column(batch: pa.RecordBatch, path: str) -> pa.Array:
@@ -69,10 +75,13 @@ def put_together(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def require_values(array: pa.Array, path: str, partition: str, role: str, first: int = 0) -> None:
-    """Refuse a null, or a text that is not UTF-8, in a column that an event's identity needs;
+def required(
+    batch: pa.RecordBatch, path: str, partition: str, role: str, first: int = 0
+) -> pa.Array:
+    """Return a column that an event's identity needs. Refuse a null, or a text that is not UTF-8;
     `first` is the position of the first row in its partition.
     """
+    array = column(batch, path)
     if array.null_count:
         row = pc.index(array.is_null(), True).as_py()
         raise ConfigurationError(
@@ -85,6 +94,7 @@ def require_values(array: pa.Array, path: str, partition: str, role: str, first:
             f"at position {first + row} of partition {partition!r}); filter such rows out, or use "
             f"hex({path}) or base64({path}) before delivering"
         )
+    return array
 
 
 def _not_utf8(array: pa.Array) -> int | None:
@@ -228,16 +238,6 @@ def is_bytes(kind: pa.DataType) -> bool:
     )
 
 
-def plain(value: Any) -> Any:
-    """Return a value of a sort key as JSON, ordered like the values of its column."""
-    if isinstance(value, Decimal):
-        sign, digits, _ = value.as_tuple()
-        return (-1 if sign else 1) * int("".join(map(str, digits)) or "0")
-    if isinstance(value, bytes):
-        return value.hex()
-    return value
-
-
 @dataclass(frozen=True, slots=True)
 class Steps:
     """How each row compares with the one before it."""
@@ -268,9 +268,10 @@ def steps(columns: Sequence[pa.Array], carried: Sequence[pa.Array] | None = None
     return Steps(rises, same)
 
 
-def copied(array: pa.Array, row: int) -> pa.Array:
-    """Return a copy of one row of an array, which does not keep the rest of it in memory."""
-    return array.take(pa.array([row], pa.int64()))
+def copied(columns: Sequence[pa.Array], row: int) -> list[pa.Array]:
+    """Return a copy of one row of columns, which does not keep the rest of them in memory."""
+    at = pa.array([row], pa.int64())
+    return [array.take(at) for array in columns]
 
 
 def _compared(array: pa.Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -314,3 +315,56 @@ def _without_views(kind: pa.DataType) -> pa.DataType:
 
 def _decoded(array: pa.Array) -> pa.Array:
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
+# -- values that Python can hold
+
+
+def are_python_values(batch: pa.RecordBatch) -> bool:
+    """Return whether Python can certainly hold every value; only bounds are checked, and none is
+    converted.
+    """
+    return all(map(_is_python, batch.columns))
+
+
+def _is_python(array: pa.Array) -> bool:
+    kind = array.type
+    if _is_plain(kind):
+        return True
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return _is_valid(array)
+    if pa.types.is_date32(kind):
+        return _is_within(array.cast(pa.int32()), FIRST_S // DAY_S, LAST_S // DAY_S)
+    if pa.types.is_timestamp(kind) and kind.unit in UNITS:
+        unit = UNITS[kind.unit]
+        return _is_within(array.cast(pa.int64()), FIRST_S * unit, LAST_S * unit)
+    inner = _inner(array)
+    return inner is not None and all(map(_is_python, inner))
+
+
+def _inner(array: pa.Array) -> list[pa.Array] | None:
+    """Return the child arrays of a struct or a list; None for any other type."""
+    if pa.types.is_struct(array.type):
+        return list(array.flatten())
+    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        return [array.flatten()]
+    return None
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    return bool(is_number or is_bytes or pa.types.is_decimal(kind) or pa.types.is_null(kind))
+
+
+def _is_valid(array: pa.Array) -> bool:
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _is_within(numbers: pa.Array, least: int, greatest: int) -> bool:
+    found = pc.min_max(numbers).as_py()
+    return found["min"] is None or (found["min"] >= least and found["max"] <= greatest)

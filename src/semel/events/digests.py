@@ -175,10 +175,6 @@ def _feed_structs(stream: _Stream, array: pa.Array) -> None:
         child.update(inner)
 
 
-def _is_bytes(kind: pa.DataType) -> bool:
-    return columns.is_bytes(kind) and not kinds.is_fixed_size_binary(kind)
-
-
 def _is_list(kind: pa.DataType) -> bool:
     return bool(kinds.is_list(kind) or kinds.is_large_list(kind))
 
@@ -192,12 +188,14 @@ def _is_fixed(kind: pa.DataType) -> bool:
     ) and not isinstance(kind, pa.BaseExtensionType)
 
 
+_TEXTS = (kinds.is_string, kinds.is_large_string, kinds.is_string_view)
+_BYTES = (kinds.is_binary, kinds.is_large_binary, kinds.is_binary_view)
+
 _FEEDS: tuple[tuple[Callable[[Any], bool], Callable[[_Stream, Any], None]], ...] = (
     (kinds.is_null, _feed_nothing),
     (kinds.is_boolean, _feed_booleans),
     (kinds.is_floating, _feed_floats),
-    (columns.is_text, _feed_texts),
-    (_is_bytes, _feed_texts),
+    *((holds, _feed_texts) for holds in (*_TEXTS, *_BYTES)),
     (kinds.is_map, _feed_maps),
     (kinds.is_struct, _feed_structs),
     (kinds.is_fixed_size_list, _feed_fixed_lists),
@@ -206,8 +204,8 @@ _FEEDS: tuple[tuple[Callable[[Any], bool], Callable[[_Stream, Any], None]], ...]
 )
 
 _FORMS: tuple[tuple[Callable[[Any], bool], Callable[[Any], str]], ...] = (
-    (columns.is_text, lambda kind: "string"),  # noqa: ARG005
-    (_is_bytes, lambda kind: "binary"),  # noqa: ARG005
+    *((holds, lambda kind: "string") for holds in _TEXTS),  # noqa: ARG005
+    *((holds, lambda kind: "binary") for holds in _BYTES),  # noqa: ARG005
     (kinds.is_timestamp, lambda kind: f"timestamp[{kind.unit}{', zoned' if kind.tz else ''}]"),
     (kinds.is_map, lambda kind: "map"),  # noqa: ARG005
     (kinds.is_struct, lambda kind: "struct"),  # noqa: ARG005

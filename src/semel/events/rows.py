@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
@@ -29,7 +30,7 @@ from semel.events.ids.id_columns import Labels
 from semel.events.ids.id_set import INTEGER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from numpy.typing import NDArray
@@ -175,7 +176,7 @@ class Rows:
     def sort_key(self, row: int) -> list[Any]:
         """Return the row's sort key in its partition, as JSON that compares like the order."""
         if self.order:
-            return [columns.plain(part[row].as_py()) for part in self.order]
+            return [_plain(part[row].as_py()) for part in self.order]
         return [self.scope(row), *(part[row].as_py() for part in self.ids)]
 
     def id_sets(self) -> EntityIds:
@@ -230,6 +231,14 @@ class Rows:
         except python_values.CANNOT as error:
             raise python_values.refusal(self) from error
 
+    def require_python_values(self) -> None:
+        """Raise `ConfigurationError` for the first value that Python cannot hold."""
+        if not columns.are_python_values(self.batch):
+            try:
+                self.batch.to_pylist()
+            except python_values.CANNOT as error:
+                raise python_values.refusal(self, "; nothing of these rows was sent") from error
+
     def all_ids(self) -> list[EventID]:
         """Return the event id of every row."""
         parts = [part.to_pylist() for part in self.ids]
@@ -247,6 +256,16 @@ class Rows:
         if self.entities is self.scopes:
             return scopes
         return None if self.entities is None else cast("Labels", cut(self.entities))
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of a sort key as JSON, ordered like the values of its column."""
+    if isinstance(value, Decimal):
+        sign, digits, _ = value.as_tuple()
+        return (-1 if sign else 1) * int("".join(map(str, digits)) or "0")
+    if isinstance(value, bytes):
+        return value.hex()
+    return value
 
 
 def _concat_parts(runs: list[tuple[pa.Array, ...]]) -> tuple[pa.Array, ...]:
@@ -290,21 +309,23 @@ class Chunk:
 
     def event_keys(self) -> list[str]:
         """Return the stable key of every row's event."""
-        rows = self.rows
-        present, _ = rows.scopes.distinct()
-        texts = rows.scopes.texts
-        starts = {code: f"{self.prefix}{key_part(texts[code])}/" for code in present.tolist()}
-        ids = zip(rows.scopes.codes.tolist(), rows.all_ids(), strict=True)
-        return [starts[code] + id_text(id_) for code, id_ in ids]
+        return self._keys(self.rows.scopes.to_list())
 
-    def events(self) -> Iterator[Event]:
-        """Yield every row as a row-based sink receives it."""
-        rows = self.rows
-        columns = zip(
-            rows.all_ids(), self.osns().tolist(), self.event_keys(), rows.values(), strict=True
-        )
-        for row, (id_, osn, key, value) in enumerate(columns):
-            yield Event(rows.entity(row), id_, osn, key, value)
+    def _keys(self, scopes: list[str]) -> list[str]:
+        starts = {scope: f"{self.prefix}{key_part(scope)}/" for scope in set(scopes)}
+        ids = self.rows.all_ids()
+        return [starts[scope] + id_text(id_) for scope, id_ in zip(scopes, ids, strict=True)]
+
+    def events(self) -> list[Event]:
+        """Return every row as a row-based sink receives it."""
+        rows, scopes = self.rows, self.rows.scopes.to_list()
+        if rows.entities is None or rows.entities is rows.scopes:
+            entities = scopes
+        else:
+            entities = rows.entities.to_list()
+        osns, keys = self.osns().tolist(), self._keys(scopes)
+        columns = zip(entities, rows.all_ids(), osns, keys, rows.values(), strict=True)
+        return [Event(*each) for each in columns]
 
 
 def cuts(start: int, stop: int, size: int) -> list[tuple[int, int]]:

@@ -26,7 +26,6 @@ from semel.delivery.strategies.caller import Caller
 from semel.delivery.strategies.failed_chunks import FailedChunks
 from semel.errors import Fenced, LedgerUnavailable, NotDelivered, SinkBroken
 from semel.events import EntityIds, cuts
-from semel.events.encoding import require_values
 from semel.ledger import NO_PARKS, HeadMoved, SpanRow
 from semel.protocol import DOUBT, RESUME, Action, Capability, Found, ParkedState, SpanState
 from semel.sinks import Receipt
@@ -373,7 +372,7 @@ class Drafts:
         """
         start, sink = self.buffer.position, self.partition.sink
         if sink.takes_python_values:
-            require_values(rows)
+            rows.require_python_values()
         draft = self.draft(rows, cuts(start, start + len(rows), sink.chunk_rows))
         if draft.parks.rows:
             self.parking.limit(draft.parks)

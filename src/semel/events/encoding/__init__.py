@@ -11,7 +11,7 @@ from semel.events.encoding.json_text import (
     json_text,
     readable_json,
 )
-from semel.events.encoding.python_values import CANNOT, ArrowValue, require_values
+from semel.events.encoding.python_values import CANNOT, ArrowValue
 from semel.events.encoding.tagged_values import decode_value, encode_value
 
 __all__ = [
@@ -32,5 +32,4 @@ __all__ = [
     "plain_value",
     "python_values",
     "readable_json",
-    "require_values",
 ]

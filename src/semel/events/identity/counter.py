@@ -112,8 +112,7 @@ class CounterStamper:
         """Return the next rows of the partition, each with the next id of its entity."""
         batch = columns.without_views(batch)
         path = self.identity.entity
-        entity = columns.column(batch, path)
-        columns.require_values(entity, path, self.partition, "entity", self._next)
+        entity = columns.required(batch, path, self.partition, "entity", self._next)
         labels = Labels.of(entity, path)
         if self.identity.order_by:
             self._require_order(batch, entity)
@@ -162,7 +161,7 @@ class CounterStamper:
                 f"ids follow the order, so sort the partition before it is stamped"
             )
         if batch.num_rows:
-            self._carried = [columns.copied(key, batch.num_rows - 1) for key in keys]
+            self._carried = columns.copied(keys, batch.num_rows - 1)
 
 
 def _occurrence(codes: NDArray[np.int32], counts: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -193,7 +193,6 @@ class GivenStamper:
                     f"one id names one event. Drop the repeats before semel.deliver "
                     f"(dropDuplicates), or give them ids of their own"
                 )
-        rows = rows.renumber(self._next)
         self._next += len(rows)
         return rows
 
@@ -202,28 +201,28 @@ class GivenStamper:
         return {}
 
     def _identified(self, batch: pa.RecordBatch) -> Rows:
-        entity = self._column(batch, self.identity.entity, "entity")
-        scopes = Labels.of(entity, self.identity.entity)
+        path = self.identity.entity
+        entity = self._column(batch, path, "entity")
+        scopes = Labels.of(entity, path)
         ids = {
             path: columns.ids(self._column(batch, path, "event id"), path)
             for path in self.identity.event
         }
-        keys = []
-        for path in self.identity.order_columns():
-            if path in ids:
-                keys.append(ids[path])
-            else:
-                keys.append(columns.sortable(self._column(batch, path, "order"), path))
-        positions = np.arange(batch.num_rows, dtype=np.int64)
-        return Rows(batch, positions, scopes, scopes, tuple(ids.values()), tuple(keys))
+        keys = {path: columns.sortable(entity, path), **ids}
+        order = self.identity.order_columns()
+        for path in order:
+            if path not in keys:
+                keys[path] = columns.sortable(self._column(batch, path, "order"), path)
+        positions = np.arange(self._next, self._next + batch.num_rows, dtype=np.int64)
+        sort_key = tuple(keys[path] for path in order)
+        return Rows(batch, positions, scopes, scopes, tuple(ids.values()), sort_key)
 
     def _column(self, batch: pa.RecordBatch, path: str, role: str) -> pa.Array:
-        array = columns.column(batch, path)
-        columns.require_values(array, path, self.partition, role, self._next)
-        return array
+        return columns.required(batch, path, self.partition, role, self._next)
 
     def _without_repeats(self, rows: Rows) -> Rows:
-        if not len(rows):
+        end = len(rows) - 1
+        if end < 0:
             return rows
         carried = None if self._carried is None else self._carried[0]
         steps = columns.steps(rows.order, carried)
@@ -236,15 +235,15 @@ class GivenStamper:
                 f"{self._event(rows, at)} is not in the order ({self._order_text()}) that the "
                 f"partition is declared to have; sort the partition before it is stamped"
             )
-        if same.any():
+        repeats = int(same.sum())
+        if repeats:
             self._require_same_content(rows, same)
-            self.repeats += int(same.sum())
-        end = len(rows) - 1
+            self.repeats += repeats
         self._carried = (
-            [columns.copied(key, end) for key in rows.order],
+            columns.copied(rows.order, end),
             rows.batch.take(pa.array([end], pa.int64())),
         )
-        return rows.take(~same)
+        return rows.take(~same).renumber(self._next) if repeats else rows
 
     def _require_same_content(self, rows: Rows, same: NDArray[np.bool_]) -> None:
         """Compare every repeat with its predecessor; that of the first row is the carried row."""

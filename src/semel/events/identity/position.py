@@ -136,9 +136,7 @@ class Position(Identity):
         return all(pc.all(pc.equal(each, each[0])).as_py() for each in (topic, number))
 
     def _place(self, batch: pa.RecordBatch, path: str, partition: str) -> pa.Array:
-        array = columns.column(batch, path)
-        columns.require_values(array, path, partition, "position")
-        return array
+        return columns.required(batch, path, partition, "position")
 
     @staticmethod
     def name(topic: str, partition: str) -> str:
@@ -163,17 +161,15 @@ class PositionStamper:
         parts = tuple(self._part(batch, path) for path in self._paths())
         entities = None
         if self.identity.entity is not None:
-            entity = columns.column(batch, self.identity.entity)
-            columns.require_values(
-                entity, self.identity.entity, self.partition, "entity", self._next
-            )
-            entities = Labels.of(entity, self.identity.entity)
+            path = self.identity.entity
+            entity = columns.required(batch, path, self.partition, "entity", self._next)
+            entities = Labels.of(entity, path)
         count = batch.num_rows
         self._require_increasing(parts)
         positions = np.arange(self._next, self._next + count, dtype=np.int64)
         self._next += count
         if count:
-            self._carried = [columns.copied(part, count - 1) for part in parts]
+            self._carried = columns.copied(parts, count - 1)
         scopes = Labels.one(self.partition, count)
         return Rows(batch, positions, scopes, entities, parts, parts)
 
@@ -185,8 +181,7 @@ class PositionStamper:
         return (self.identity.offset, *self.identity.ordinals)
 
     def _part(self, batch: pa.RecordBatch, path: str) -> pa.Array:
-        array = columns.column(batch, path)
-        columns.require_values(array, path, self.partition, "position", self._next)
+        array = columns.required(batch, path, self.partition, "position", self._next)
         part = columns.ids(array, path)
         if path == self.identity.offset and not pa.types.is_int64(part.type):
             raise ConfigurationError(

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.events import columns
-from semel.events.encoding.json_text import json_text
+from semel.events.encoding.json_text import PreEncoded, json_text
 from semel.events.ids.id_set import INTEGER, TEXT, IdSet
 from semel.events.ids.packing import PACKED_MIN, is_packed, pack, unpack
 
@@ -142,6 +142,10 @@ class Labels:
         """Return the texts of these codes."""
         return list(map(self.texts.__getitem__, codes.tolist()))
 
+    def to_list(self) -> list[str]:
+        """Return the text of every row."""
+        return self.texts_of(self.codes)
+
     def where(self, holds: Callable[[str], bool]) -> NDArray[np.bool_]:
         """Return a mask of the rows whose text fulfils `holds`, called once per distinct text."""
         present, places = self.distinct()
@@ -251,17 +255,13 @@ class IdColumns:
         before = np.cumsum(counts) - counts
         return np.arange(len(owners)) + np.repeat(starts - before, counts), owners
 
-    @property
-    def dense(self) -> bool:
-        """Whether there are so many ids that they are written packed."""
-        return len(self.firsts) >= PACKED_MIN
-
-    def written(self) -> bytes:
+    def written(self) -> PreEncoded:
         """Return the canonical JSON of {scope: ids}, where ids are [[first, last], ...] or texts;
         packed if there are many.
         """
-        if self.dense:
-            return pack(self.names, self.borders, self.firsts, self.lasts)
+        if len(self.firsts) >= PACKED_MIN:
+            packed = pack(self.names, self.borders, self.firsts, self.lasts)
+            return PreEncoded(packed, dense=True)
         names, firsts = json_inner(self.names), self.firsts
         if self.shape == TEXT:
             opened, pieces, closed = '"', [json_inner(firsts)], '"'
@@ -277,7 +277,7 @@ class IdColumns:
             lists = pc.binary_join(_listed(self.borders, ids), ",")
             scopes = pc.binary_join_element_wise('"', names, '":[', lists, "]", "")
         [whole] = pc.binary_join(_listed(np.array([0, len(scopes)]), scopes), ",")
-        return b"{" + cast("bytes", whole.as_buffer().to_pybytes()) + b"}"
+        return PreEncoded(b"{" + cast("bytes", whole.as_buffer().to_pybytes()) + b"}")
 
     def _is_canonical(self) -> bool:
         """Return whether the ids of every scope are sorted, distinct and merged."""

@@ -161,7 +161,7 @@ class EntityIds:
             if self._columns is None:
                 self._written = PreEncoded(canonical(self.to_json()).encode())
             else:
-                self._written = PreEncoded(self._columns.written(), dense=self._columns.dense)
+                self._written = self._columns.written()
         return self._written
 
     @classmethod
@@ -235,7 +235,7 @@ def shape(parts: Parts) -> Shape:
 
 def id_sets(scopes: Labels, parts: Parts) -> EntityIds:
     """Return the ids of a run by scope."""
-    if not len(scopes):
+    if not len(scopes.codes):
         return EntityIds.EMPTY
     if len(parts) == 1:
         return EntityIds(None, IdColumns.of(scopes.names, scopes.codes, parts[0]))
