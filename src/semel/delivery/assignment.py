@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from semel.delivery.observer import Observer
     from semel.events import Attempt, Identity, Rows
     from semel.ledger import LedgerClient, OpenMinibatch
+    from semel.protocol import Capability
     from semel.runtime import Process, Runtime
     from semel.sinks import Sink
 
@@ -102,6 +103,11 @@ class SinkPartition:
             absorbed_by=sink.absorbed_by,
         )
 
+    @cached_property
+    def capability(self) -> Capability:
+        """What the destination can do."""
+        return self.sink.capability
+
     @property
     def place(self) -> str:
         """The place as text, for messages."""
@@ -169,8 +175,13 @@ class SinkPartition:
                 target.pipeline, self.sink.name, minibatch, target.partition, span, (start, stop)
             ),
             osn_base=self.last_osn_before + 1,
-            prefix=f"{key_part(target.pipeline)}/{key_part(self.sink.name)}/",
+            prefix=self._prefix,
         )
+
+    @cached_property
+    def _prefix(self) -> str:
+        """How the keys of events begin."""
+        return f"{key_part(self.assignment.pipeline)}/{key_part(self.sink.name)}/"
 
     def unreached(self, why: NotDelivered) -> NotDelivered:
         """Return the error for a call whose retries are used up and of which nothing arrived:

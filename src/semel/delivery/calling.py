@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 
     from semel.delivery.assignment import SinkPartition
     from semel.delivery.observer import Figures
-    from semel.events import Event, Rows
+    from semel.events import Chunk, Event, Rows
     from semel.ledger import ParkedRow, SpanRow
     from semel.runtime import Runtime
-    from semel.sinks import AnySession, Retry, Sink, Target
+    from semel.sinks import AnySession, Retry, Session, Sink, Target
 
 
 UNKNOWN_MAX = 10
@@ -108,16 +108,24 @@ def call_patiently(
     before_each: Callable[[], None] = lambda: None,
 ) -> Receipt | DeliveryError:
     """Call, and retry while nothing arrived, until the sink's retries are used up."""
-    result: Receipt | DeliveryError = NotDelivered("not tried")
-    for wait_s in retry.waits(runtime.random, runtime.clock.monotonic):
-        if wait_s:
-            asked = result.retry_after_s if isinstance(result, NotDelivered) else None
-            runtime.clock.sleep(max(wait_s, asked or 0.0))
+    # Time counts from before the first try.
+    pauses = retry.pauses(runtime.random, runtime.clock.monotonic)
+    while True:
         before_each()
         result = outcome(call)
-        if not isinstance(result, NotDelivered):
+        if not isinstance(result, NotDelivered) or (pause := next(pauses, None)) is None:
             return result
-    return result
+        runtime.clock.sleep(max(pause, result.retry_after_s or 0.0))
+
+
+def deliver_chunk(session: Session, chunk: Chunk) -> Receipt | None:
+    """Deliver a chunk; if no event of it arrived, raise that for the whole chunk."""
+    receipt = session.deliver(chunk)
+    failures = receipt.failures if isinstance(receipt, Receipt) else {}
+    absent = [why for why in failures.values() if isinstance(why, NotDelivered)]
+    if absent and len(absent) == len(chunk):
+        raise failures[min(failures)]
+    return receipt
 
 
 def answer_of(probe: Callable[[Event], bool | None], event: Event) -> bool | None:

@@ -51,6 +51,7 @@ from semel.ledger import (
     make_prefix,
     read_parked,
     split_key,
+    take_leftovers,
 )
 from semel.protocol import ParkedState, PartitionState
 from semel.runtime import Runtime
@@ -108,6 +109,16 @@ class Driver:
     _owners: Owners = field(init=False)
     _minibatches: Minibatches = field(init=False)
     _journal: Journal = field(init=False)
+    _stage_of: Mapping[str, Sink] = field(init=False)
+    _destinations: Sequence[Sink] = field(init=False)
+    _concluding: Sequence[Sink] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._stage_of = {
+            sink.name: stage for sink in self.sinks if (stage := sink.stage) is not None
+        }
+        self._destinations = [*self.sinks, *self._stage_of.values()]
+        self._concluding = [sink for sink in self.sinks if sink.concludes]
 
     def start(self) -> int:
         """Register the run; it fences no other run before its first minibatch."""
@@ -146,8 +157,8 @@ class Driver:
             "sinks": {
                 **{sink.name: sink.describe() for sink in self.sinks},
                 **{
-                    stage.name: {**stage.describe(), STAGE_OF: sink.name}
-                    for sink, stage in self._staged()
+                    stage.name: {**stage.describe(), STAGE_OF: name}
+                    for name, stage in self._stage_of.items()
                 },
             },
         }
@@ -183,7 +194,7 @@ class Driver:
             self.accept_gap,
             sources,
             inputs,
-            {sink.name: stage.name for sink, stage in self._staged()},
+            {name: stage.name for name, stage in self._stage_of.items()},
         )
         # 2. Open in one commit. From now on the tasks of an earlier run can record and settle
         #    nothing, so what a crashed driver left does not change while the next steps read it.
@@ -201,7 +212,7 @@ class Driver:
             #    standings.
             if self._close(opening) or judged:
                 opening = self._minibatches.open(request)
-            for sink in self._with_stages():
+            for sink in self._destinations:
                 place = f"pipeline {self.client.pipeline!r}, sink {sink.name!r}"
                 stop_if_held(self.client, sink, place)
             # 5. Remember it last, and in memory only: the run after a crash does all of this again.
@@ -209,7 +220,7 @@ class Driver:
         # 6. Delete old rows. A crash before it only leaves them for a later minibatch.
         lost = lost_before is not None
         if lost or opening.row.serial % PRUNE_EVERY == 0:
-            names = [sink.name for sink in self._with_stages()]
+            names = [sink.name for sink in self._destinations]
             Pruning(self.client, self.remember_s).run(names, lost_before or 0)
         self._opened(opening, began)
         return opening
@@ -223,7 +234,7 @@ class Driver:
                 self.run,
                 opening.new_generation,
                 opening.row.continues,
-                opening.settled,
+                opening.row.settled,
                 self.runtime.clock.monotonic() - began,
             )
         )
@@ -258,14 +269,14 @@ class Driver:
                 waits=waits,
                 observer=self.observer,
             ).drain()
-            for sink in self._with_stages()
+            for sink in self._destinations
         )
 
     def parked(self) -> dict[str, int]:
         """Return how many events wait for a person or for their turn, by sink."""
         return {
             sink.name: sum(not row.state.final for _, row, _ in read_parked(self.client, sink.name))
-            for sink in self._with_stages()
+            for sink in self._destinations
         }
 
     def undelivered(self) -> dict[str, Counter[ParkedState]]:
@@ -276,7 +287,7 @@ class Driver:
                 for _, row, _ in read_parked(self.client, sink.name)
                 if not row.state.only_marks and row.state is not ParkedState.DELIVERED
             )
-            for sink in self._with_stages()
+            for sink in self._destinations
         }
 
     def end(
@@ -330,7 +341,7 @@ class Driver:
         """Conclude a complete minibatch at every sink that has an end-of-minibatch step, and hand
         it to the second stage of the sink.
         """
-        for sink in self._concluding():
+        for sink in self._concluding:
             at = (sink.name, minibatch.generation, minibatch.batch)
             for ended in _ended(self.client, sink.name, make_prefix(self.client.pipeline, *at)):
                 self._conclude_at(sink, ended)
@@ -339,15 +350,12 @@ class Driver:
         """Conclude the complete minibatches of older generations, and those left by a sink that was
         removed for a while, before their rows are deleted.
         """
-        for sink in self._concluding():
+        for sink in self._concluding:
             start = make_prefix(self.client.pipeline, sink.name)
             for ended in _ended(self.client, sink.name, start):
                 older = ended.minibatch.generation < opened.generation
                 if older or is_unswept(ended.minibatch, opened):
                     self._conclude_at(sink, ended)
-
-    def _concluding(self) -> list[Sink]:
-        return [sink for sink in self.sinks if sink.concludes]
 
     def _conclude_at(self, sink: Sink, ended: Ended) -> None:
         _patiently(sink, ended, self.runtime)
@@ -356,27 +364,18 @@ class Driver:
     def _stages(self) -> Stages:
         return Stages(self.client, self.run, self.process, self.runtime, self.observer)
 
-    def _staged(self) -> Iterator[tuple[Sink, Sink]]:
-        """Yield each sink that has a second stage, with that stage."""
-        for sink in self.sinks:
-            if (stage := sink.stage) is not None:
-                yield sink, stage
-
-    def _with_stages(self) -> list[Sink]:
-        """Return every destination: the sinks and their second stages."""
-        return [*self.sinks, *filter(None, (sink.stage for sink in self.sinks))]
-
     def _close(self, opening: OpenMinibatch) -> int:
-        closing = Closing(
-            self.client,
-            opening,
-            self.sinks,
-            self.identity,
-            self._journal,
-            self.process,
-            self.runtime,
-        )
-        return closing.run()
+        """Close what older generations left pending; return how many partitions there were."""
+        sinks = {sink.name: sink for sink in self.sinks}
+        # Their rows are taken over in the ledger first: an attempt that is still alive can record
+        # nothing more.
+        found = take_leftovers(self.client, opening, sinks, self.process)
+        if found:
+            closing = Closing(
+                self.client, opening, sinks, self.identity, self._journal, self.runtime
+            )
+            closing.run(found)
+        return len(found)
 
 
 def _ended(client: LedgerClient, sink: str, start: str) -> Iterator[Ended]:

@@ -264,6 +264,8 @@ class LogObserver:
                 return
 
     def _opened(self, event: MinibatchOpened) -> None:
+        if not (event.new_generation or event.settled):
+            return
         place = f"pipeline {event.pipeline!r}, minibatch {event.minibatch}"
         if event.new_generation:
             why = "the checkpoint was lost or replaced"

@@ -79,17 +79,17 @@ class Buffer:
             self._digest = Digest(rows.batch.schema)
             self.columns = recorded_columns(rows)
             self._ends.append(rows.sort_key(0))
-        self._ends[1:] = [rows.sort_key(len(rows) - 1)]
-        self.count += len(rows)
-        self.waiting += len(rows)
+        count = len(rows)
+        self._ends[1:] = [rows.sort_key(count - 1)]
+        self.count += count
+        self.waiting += count
         self._runs.append(rows)
 
     def next(self, wanted: int) -> Rows:
         """Return the next rows, as many as are `wanted` or all that wait; they stay."""
-        if len(self._runs[0]) < min(wanted, self.waiting):
+        if len(self._runs) > 1 and len(self._runs[0]) < wanted:
             self._runs = [Rows.concat(self._runs)]
-        rows = self._runs[0]
-        return rows.slice(0, wanted) if wanted < len(rows) else rows
+        return self._runs[0].slice(0, wanted)
 
     def drop(self, done: int) -> None:
         """Drop the first `done` of the rows that `next` returned, and digest them: often they were
@@ -105,8 +105,9 @@ class Buffer:
         self._ahead = None
         self.position += done
         self.waiting -= done
-        if done < len(rows):
-            self._runs[0] = rows.slice(done, len(rows))
+        count = len(rows)
+        if done < count:
+            self._runs[0] = rows.slice(done, count)
         else:
             self._runs.pop(0)
 
@@ -137,7 +138,7 @@ def strategy_of(partition: SinkPartition, parking: PartitionParking, buffer: Buf
     """Choose the strategy that delivers a partition to its sink."""
     if partition.sink.whole:
         return OverwriteStrategy(partition, parking, buffer)
-    if partition.sink.capability.records_intents:
+    if partition.capability.records_intents:
         return IntentStrategy(partition, parking, buffer)
     return ProgressStrategy(partition, parking, buffer)
 

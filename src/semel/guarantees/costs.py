@@ -120,7 +120,7 @@ _FORMS: Mapping[str, EventID] = {
 def _bytes(spec: PipelineSpec, operator: Operator, state: dict[str, Any], load: Load) -> int:
     """Return the size of the row that the journal writes for this state."""
     place = f"0of{spec.partitions or load.partitions}"
-    entry = Entry(operator.name, place, load.minibatches, False, state, _AT)
+    entry = Entry.of(operator.name, place, load.minibatches, state, _AT)
     [put] = journal_updates(spec.name, [entry])
     assert isinstance(put, Put)
     return len(put.key.key.encode()) + len(put.payload.encode())

@@ -49,7 +49,7 @@ class LedgerClient:
 
     def read(self, *keys: Key) -> Mapping[Key, Payload]:
         """Return the rows that exist among `keys`."""
-        return self._patiently(lambda: self.store.read(keys))
+        return self._patiently(lambda: self.store.read(keys), self.clock.monotonic())
 
     def read_one(self, key: Key) -> Payload | None:
         """Return the row at `key`, or None."""
@@ -60,7 +60,8 @@ class LedgerClient:
     ) -> list[tuple[Key, Payload]]:
         """Return the rows under `prefix`, in key order."""
         return self._patiently(
-            lambda: list(self.store.scan(table, prefix, after=after, limit=limit))
+            lambda: list(self.store.scan(table, prefix, after=after, limit=limit)),
+            self.clock.monotonic(),
         )
 
     def commit(
@@ -68,13 +69,14 @@ class LedgerClient:
         requirements: Sequence[Requirement],
         updates: Sequence[Update],
         landed: Callable[[], bool] | None = None,
-    ) -> None:
+    ) -> float:
         """Commit; after a lost reply, `landed` returns whether an earlier try of this commit
-        passed.
+        passed. Return the own monotonic clock just before the store was first asked, from which a
+        lease counts.
 
         Raises `Conflict` if it surely did not, `LedgerUnavailable` if the store stays away.
         """
-        unknown = False
+        began, unknown = self.clock.monotonic(), False
 
         def commit() -> Conflict | None:
             nonlocal unknown
@@ -87,9 +89,9 @@ class LedgerClient:
                 return conflict
             return None
 
-        conflict = self._patiently(commit, "nothing more is sent until it can. ")
+        conflict = self._patiently(commit, began, "nothing more is sent until it can. ")
         if conflict is None or (unknown and (landed or (lambda: self.stands(updates)))()):
-            return
+            return began
         raise conflict
 
     def stands(self, updates: Sequence[Update]) -> bool:
@@ -102,9 +104,9 @@ class LedgerClient:
         rows = self.read(*wanted)
         return all(rows.get(at) == payload for at, payload in wanted.items())
 
-    def _patiently(self, call: Callable[[], T], until: str = "") -> T:
+    def _patiently(self, call: Callable[[], T], began: float, until: str = "") -> T:
         """Repeat a call to the store until it answers, with growing pauses."""
-        began = logged = self.clock.monotonic()
+        logged = began
         pause, tries = 0.05, 0
         while True:
             try:

@@ -96,20 +96,33 @@ class JournalRow(Row):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One snapshot of one operator in one partition: the changes, or everything."""
+    """One snapshot of one operator in one partition, as it is written: its row's text has the
+    changes, or everything; `drop` are the numbers of the rows that it replaces.
+    """
 
     operator: str
     partition: str
     number: int
     full: bool
-    state: dict[str, Any] | PreEncoded
-    at: float
+    text: str
     drop: tuple[int, ...] = ()
 
-    def dump(self) -> str:
-        """Return the payload."""
-        state = cast("dict[str, Any]", self.state)  # encoded JSON is written as it is
-        return JournalRow(self.number, self.full, state, self.at).dump()
+    @classmethod
+    def of(
+        cls,
+        operator: str,
+        partition: str,
+        number: int,
+        state: dict[str, Any] | PreEncoded,
+        at: float,
+        *,
+        full: bool = False,
+        drop: tuple[int, ...] = (),
+    ) -> Entry:
+        """Write a state as text, once for all that count or store it."""
+        # Encoded JSON is written as it is.
+        row = JournalRow(number, full, cast("dict[str, Any]", state), at)
+        return cls(operator, partition, number, full, row.dump(), drop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +220,7 @@ class Journal:
             full = base.bytes_since_full() > max(SMALLEST_FULL, base.bytes_of_full())
         drop = _droppable(base.numbers, number) if full else ()
         state = _whole(base.values, delta) if full else delta
-        entry = Entry(operator.name, partition, number, full, state, at, drop)
+        entry = Entry.of(operator.name, partition, number, state, at, full=full, drop=drop)
         self._created(entry)
         return entry
 
@@ -217,7 +230,7 @@ class Journal:
         """Return a row of an operator that is never folded, without reading its other rows: its
         deltas stay as they are until they are pruned by age.
         """
-        entry = Entry(operator.name, partition, number, False, delta, self._client.clock.wall())
+        entry = Entry.of(operator.name, partition, number, delta, self._client.clock.wall())
         self._created(entry)
         return entry
 
@@ -225,7 +238,7 @@ class Journal:
         self.figures += SnapshotFigures(
             full_created=int(entry.full),
             journal_created=int(not entry.full),
-            bytes_created=len(entry.dump()),
+            bytes_created=len(entry.text),
         )
 
     def take_figures(self) -> SnapshotFigures:
@@ -355,7 +368,7 @@ def journal_updates(pipeline: str, entries: Iterable[Entry]) -> list[Update]:
     """Return the updates that write entries and drop the rows they replace, for `complete`."""
     made: list[Update] = []
     for entry in entries:
-        made.append(Put(_key(pipeline, entry, entry.number), entry.dump()))
+        made.append(Put(_key(pipeline, entry, entry.number), entry.text))
         made.extend(Delete(_key(pipeline, entry, number)) for number in entry.drop)
     return made
 

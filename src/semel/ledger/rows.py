@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -224,6 +224,16 @@ class SpanRow(Row):
     def stop(self) -> int:
         """Where it ends in the order, exclusive."""
         return self.chunks[-1][1]
+
+    def settled(self) -> SpanRow:
+        """Return the span as it is once settled: one range, one set."""
+        return replace(
+            self,
+            chunks=((self.start, self.stop),),
+            ids=(EntityIds.union(self.ids),),
+            state=SpanState.SETTLED,
+            tries=0,
+        )
 
     def check(self) -> None:
         """Check that chunks follow each other, that none is empty, and that each has its ids."""

@@ -178,7 +178,8 @@ class _Batches:
 def _failure(function: Callable[..., object], argument: object) -> DeliveryError | None:
     """Call the function and classify what it raises; an unclassified exception means unknown."""
     try:
-        left = left_to_run(function(argument))
+        answer = function(argument)
+        left = None if answer is None else left_to_run(answer)
     except DeliveryError as error:
         return error
     except Exception as error:  # noqa: BLE001 - an unclassified error means unknown

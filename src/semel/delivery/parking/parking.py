@@ -101,11 +101,19 @@ class PartitionParking:
         self._note(rows)
         return rows
 
+    def not_sent(self, rows: Rows, besides: AbstractSet[Entity]) -> tuple[Mask, Mask]:
+        """Mark the rows that are parked or dropped, and the others whose entity waits."""
+        if self._parked:
+            parked = np.isin(rows.positions, list(self._parked))
+        else:
+            parked = np.zeros(len(rows.positions), dtype=bool)
+        return parked, self.blocked(rows, besides) & ~parked
+
     def blocked(self, rows: Rows, besides: AbstractSet[Entity] = frozenset()) -> Mask:
         """Mark the rows whose entity waits for an earlier event."""
         entities = {*self._heads, *besides}
         if not entities or not self._partition.ordered(rows):
-            return np.zeros(len(rows), dtype=bool)
+            return np.zeros(len(rows.positions), dtype=bool)
         mask = rows.of_entities({entity for entity, _ in entities})
         for at in np.flatnonzero(mask).tolist():
             mask[at] = (rows.entity(at), rows.scope(at)) in entities

@@ -12,6 +12,7 @@ Always true:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from semel.delivery.calling import RefusedInDoubt
@@ -74,11 +75,17 @@ class Resending:
     observer: Observer = field(default_factory=LogObserver)
 
     def __post_init__(self) -> None:
+        self._unanswered: set[str] = set()
+
+    @cached_property
+    def _resends(self) -> Resends:
         slot = WHOLE_SINK if self.partition is None else self.partition
         way = self.sink.absorbed_by
-        self._resends = Resends(self.client, self.sink.name, self.process, slot, way)
-        self._again = Again(self.client, self.sink, self.runtime, self._resends, self.session)
-        self._unanswered: set[str] = set()
+        return Resends(self.client, self.sink.name, self.process, slot, way)
+
+    @cached_property
+    def _again(self) -> Again:
+        return Again(self.client, self.sink, self.runtime, self._resends, self.session)
 
     def drain(self) -> int:
         """Send what is free to go; return how many events were sent."""

@@ -31,7 +31,6 @@ from semel.ledger import (
     read_row,
     refuse_other_keys,
     require_reached,
-    take_leftovers,
     unsure_of,
     watermark_of,
 )
@@ -47,11 +46,11 @@ from semel.protocol import (
 from semel.sinks import Tail, Target, lost
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from semel.events import EventID, Identity
     from semel.ledger import Entry, Journal, LedgerClient, Leftover, OpenMinibatch, SpanRow
-    from semel.runtime import Process, Runtime
+    from semel.runtime import Runtime
     from semel.sinks import (
         AnySession,
         ProbingSession,
@@ -87,33 +86,28 @@ class Handled:
 
 @dataclass
 class Closing:
-    """Closes what older generations of a pipeline left. Runs on the driver, before the first task
-    of a run.
+    """Closes what older generations of a pipeline left, after their rows were taken over in the
+    ledger. Runs on the driver, before the first task of a run.
     """
 
     client: LedgerClient
     opening: OpenMinibatch
-    sinks: Sequence[Sink]
+    sinks: Mapping[str, Sink]
     identity: Identity
     journal: Journal
-    process: Process
     runtime: Runtime
 
-    def run(self) -> int:
-        """Close every leftover; return how many there were."""
-        # 1. Take over the rows in the ledger: an attempt that is still alive can record nothing
-        #    more.
-        by_name = {sink.name: sink for sink in self.sinks}
-        found = take_leftovers(self.client, self.opening, by_name, self.process)
+    def run(self, found: Sequence[Leftover]) -> None:
+        """Close every leftover."""
+        # 1. Refuse a sink under which what was sent before would be sent again.
         for leftover in found:
-            self._refuse_other_keys(leftover, by_name[leftover.sink])
+            self._refuse_other_keys(leftover, self.sinks[leftover.sink])
         # 2. Wait for its calls in flight, if the destination does not fence: one of a crashed
         #    attempt that arrives after the question would be sent again.
-        self._wait(found, by_name)
+        self._wait(found)
         # 3. Close each in one commit: after a crash the next run takes over those that are left.
         for leftover in found:
-            self._close(leftover, by_name[leftover.sink])
-        return len(found)
+            self._close(leftover, self.sinks[leftover.sink])
 
     def _refuse_other_keys(self, leftover: Leftover, sink: Sink) -> None:
         """Refuse a sink that absorbs repeats in another way than when the partition was sent;
@@ -125,13 +119,13 @@ class Closing:
             where += f"{leftover.minibatch}, partition {row.partition}"
             refuse_other_keys(where, row, sink.absorbed_by)
 
-    def _wait(self, found: Sequence[Leftover], sinks: dict[str, Sink]) -> None:
+    def _wait(self, found: Sequence[Leftover]) -> None:
         """Wait once for all, until no call of an older generation can be in flight at a destination
         that does not fence.
         """
         longest = 0.0
         for leftover in found:
-            sink = sinks[leftover.sink]
+            sink = self.sinks[leftover.sink]
             if leftover.row.dropped and not sink.whole:
                 continue  # all of it is sent again, whatever is in flight
             doubts = sink.capability is Capability.OPAQUE and DOUBT[sink.on_doubt].waits

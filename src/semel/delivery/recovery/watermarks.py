@@ -80,7 +80,7 @@ class _Nothing:
     """Counter identity: a lost checkpoint is refused, so there is nothing to remember."""
 
     def handled(self, rows: Rows) -> NDArray[np.bool_]:
-        return np.zeros(len(rows), dtype=bool)
+        return np.zeros(len(rows.positions), dtype=bool)
 
     def observe(self, rows: Rows) -> None:
         del rows
@@ -97,14 +97,18 @@ class _ByPosition:
 
     def __init__(self, assignment: Assignment, sink: Sink) -> None:
         self._assignment = assignment
-        self._place = assignment.place(sink)
+        self._sink = sink
         self._before = assignment.opening.standing(sink.name, assignment.partition).mark
         self._last: tuple[EventID, pa.RecordBatch] | None = None
         self._looked = False
 
+    @property
+    def _place(self) -> str:
+        return self._assignment.place(self._sink)
+
     def handled(self, rows: Rows) -> NDArray[np.bool_]:
         before = self._before
-        mask = np.zeros(len(rows), dtype=bool)
+        mask = np.zeros(len(rows.positions), dtype=bool)
         if before is None or not len(rows):
             return mask
         scope = rows.scope(0)
@@ -195,11 +199,15 @@ class _Journaled:
 
     def __init__(self, assignment: Assignment, sink: Sink, journal: Journal) -> None:
         self._assignment = assignment
-        self._place = assignment.place(sink)
+        self._sink = sink
         self._journal = journal
         self._operator: Operator = watermark_of(sink.name)
         self._generation = assignment.opening.row.minibatch.generation
         self._serial = assignment.opening.row.serial
+
+    @property
+    def _place(self) -> str:
+        return self._assignment.place(self._sink)
 
     def mark(self) -> Mark | None:
         return None
@@ -294,7 +302,7 @@ class _ByMaximum(_Journaled):
         if not self._state.values or (
             self._greatest is not None and rows.all_after(self._greatest)
         ):
-            return np.zeros(len(rows), dtype=bool)
+            return np.zeros(len(rows.positions), dtype=bool)
         before = rows.contained_in(self._beyond)
         again = rows.at_most(self._same) & ~before
         if again.any():
@@ -343,8 +351,8 @@ class _BySet(_Journaled):
             self._forgot = forgot and not accepted and state.values.get(MET, 0) < opened.began
 
     def handled(self, rows: Rows) -> NDArray[np.bool_]:
-        if self._generation == 1 or not len(rows):
-            return np.zeros(len(rows), dtype=bool)
+        if self._generation == 1 or not len(rows.positions):
+            return np.zeros(len(rows.positions), dtype=bool)
         known = rows.contained_in(self._known)
         if self._forgot and not known.all():
             at = int(np.flatnonzero(~known)[0])

@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from semel.delivery.calling import Forgotten, call_patiently, open_session
+from semel.delivery.calling import Forgotten, call_patiently, deliver_chunk, open_session
 from semel.delivery.strategies.repeat import Repeating
 from semel.errors import (
     ConfigurationError,
@@ -87,7 +87,7 @@ class Caller:
         """Send a chunk whose intent was recorded at `recorded_at`. Raises `NotDelivered` if the
         retries are used up and nothing of the last call arrived.
         """
-        match self._partition.sink.capability:
+        match self._partition.capability:
             case Capability.REPEATABLE:
                 send = partial(self._send_absorbed, recorded_at)
                 repeating = Repeating(self._partition, chunk, self._unsure, send)
@@ -108,7 +108,7 @@ class Caller:
         not used again.
         """
         partition = self._partition
-        call = partial(_deliver, self._opened(), chunk)
+        call = partial(deliver_chunk, self._opened(), chunk)
         before_each = looking or partition.within_lease
         result = call_patiently(call, partition.sink.retry, partition.runtime, before_each)
         self._note_late(chunk)
@@ -123,7 +123,7 @@ class Caller:
         """Check whether the sink's own code is the cause, if what may have arrived is repeated or
         asked for. Raises `SinkBroken`.
         """
-        capability = self._partition.sink.capability
+        capability = self._partition.capability
         if capability is Capability.OPAQUE:
             return  # events that may have arrived are recorded first
         try:
@@ -220,16 +220,6 @@ def refuse_single_failures(partition: SinkPartition, receipt: Receipt) -> None:
             f"{partition.place}: a {partition.sink.capability.value} session spoke of "
             f"single events ({why}). Let it raise Rejected for the whole chunk: it is split then"
         )
-
-
-def _deliver(session: Session, chunk: Chunk) -> Receipt | None:
-    """Deliver a chunk; if no event of it arrived, raise that for the whole chunk."""
-    receipt = session.deliver(chunk)
-    failures = receipt.failures if isinstance(receipt, Receipt) else {}
-    absent = [why for why in failures.values() if isinstance(why, NotDelivered)]
-    if len(absent) == len(chunk):
-        raise failures[min(failures)]
-    return receipt
 
 
 def _unknown(result: Receipt | DeliveryError) -> bool:

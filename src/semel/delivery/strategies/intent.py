@@ -98,7 +98,7 @@ class IntentStrategy:
                 return len(rows)
             self._parking.look_at_heads(Found.PENDING)
             partition.claim.spans()
-            self._action = RESUME[Found.UNRECORDED, partition.sink.capability].action
+            self._action = RESUME[Found.UNRECORDED, partition.capability].action
             return 0
         if self._recorded:
             return self._resume(self._recorded[0], rows)
@@ -117,7 +117,7 @@ class IntentStrategy:
             if not self._called:
                 self._faults.stop_if_nothing_was_tried()
             try:
-                if self._partition.sink.capability is Capability.OPAQUE:
+                if self._partition.capability is Capability.OPAQUE:
                     self._settle()
                 else:
                     self._partition.within_lease()
@@ -158,7 +158,7 @@ class IntentStrategy:
                 continue
             break
         # 3. Send only if this attempt inserted the row: a crashed one may have sent it.
-        self._action = RESUME[found, partition.sink.capability].action
+        self._action = RESUME[found, partition.capability].action
         if self._action is Action.DELIVER:
             self._faults.recall()
             self._parked(draft)
@@ -208,7 +208,7 @@ class IntentStrategy:
     def _resume(self, span: SpanRow, rows: Rows) -> int:
         """Do what the RESUME table says about one recorded span."""
         partition, stop = self._partition, self._buffer.position + len(rows)
-        action = RESUME[self._found_of(span), partition.sink.capability].action
+        action = RESUME[self._found_of(span), partition.capability].action
         if stop < span.stop:
             return len(rows)  # the input ended, or a settled span is skipped in steps
         self._recorded.popleft()
@@ -271,7 +271,7 @@ class IntentStrategy:
         #    the next: a crash leaves one of the two intended, and nothing is sent unrecorded.
         while True:
             draft = self._drafts.next(rows)
-            before = None if self._unsettled is None else _settled(self._unsettled.span)
+            before = None if self._unsettled is None else self._unsettled.span.settled()
             try:
                 partition.claim.write(settled=before, intended=draft.span, parks=draft.parks)
             except HeadMoved:
@@ -292,7 +292,8 @@ class IntentStrategy:
         while queue and current is not None:
             start, stop = queue.popleft()
             rows = current.to_send(start, stop)
-            if not len(rows):
+            count = len(rows)
+            if not count:
                 continue
             # 1. What may have been sent before a crash is in doubt once its key may be forgotten.
             if resumed and self._partition.forgotten(current.span.at):
@@ -302,7 +303,7 @@ class IntentStrategy:
             chunk = self._partition.chunk(rows, start, stop, current.span.number)
             # 2. Ask before sending: a chunk may have arrived before the crash.
             if ask_first and self._caller.has_arrived(chunk):
-                self._note(Figures(suppressed=len(rows)))
+                self._note(Figures(suppressed=count))
                 continue
             # 3. Call. If nothing arrived, withdraw: the next attempt would find a doubt.
             self._called = True
@@ -313,7 +314,7 @@ class IntentStrategy:
                     self._failed.withdraw(current, chunk)
                 raise
             if isinstance(result, Receipt) and not result.failures:
-                delivered += len(rows)
+                delivered += count
                 self._faults.answered()
                 continue
             # 4. Park failures and record the rest in one commit: a crash before leaves all
@@ -331,7 +332,7 @@ class IntentStrategy:
         """Settle the last span on its own."""
         if self._unsettled is not None:
             draft, self._unsettled = self._unsettled, None
-            self._partition.claim.write(settled=_settled(draft.span))
+            self._partition.claim.write(settled=draft.span.settled())
 
 
 # -- drafts of spans
@@ -348,7 +349,8 @@ class Draft:
 
     def to_send(self, start: int, stop: int) -> Rows:
         """Return the rows of the range [start, stop) that are to be sent."""
-        low, high = start - self.span.start, stop - self.span.start
+        first = self.span.start
+        low, high = start - first, stop - first
         chosen = self.rows.slice(low, high)
         handled = self.handled[low:high]
         return chosen.take(~handled) if handled.any() else chosen
@@ -389,14 +391,12 @@ class Drafts:
         """Draft the next span over `rows`: events behind a blocked entity are parked and not sent.
         Those that may have arrived wait in doubt, since the intent that was recorded `at`.
         """
-        partition, parked = self.partition, self.parking.positions
-        handled = np.zeros(len(rows), np.bool_)
-        if parked:
-            handled |= np.isin(rows.positions, list(parked))
+        partition = self.partition
+        besides = {(row.entity, row.scope) for row in to_park if row.blocks}
+        handled, waiting = self.parking.not_sent(rows, besides)
         if known is not None:
             handled |= known
-        besides = {(row.entity, row.scope) for row in to_park if row.blocks}
-        waiting = self.parking.blocked(rows, besides) & ~handled
+            waiting &= ~known
         recorded_at = partition.client.clock.wall() if at is None else at
         places = np.flatnonzero(waiting).tolist()
         followers = [self._follower(rows, place, recorded_at) for place in places]
@@ -439,7 +439,7 @@ class Drafts:
             osn=(span.osn[0], self.partition.last_osn_before + first),
             handled=rows.take(draft.handled[: first - span.start]).id_sets(),
         )
-        return _settled(part)
+        return part.settled()
 
     def kept(self, draft: Draft, last: int, handled: AbstractSet[int], tries: int = 0) -> Draft:
         """Return a span, under its number, that ends with the chunk of position `last`: the chunks
@@ -472,10 +472,3 @@ def _parked_once(to_park: Sequence[ParkedRow], followers: list[ParkedRow]) -> li
         *(row for row in to_park if row.position not in waits),
         *(replace(row, doubted=row.doubted or row.position in marked) for row in followers),
     ]
-
-
-def _settled(span: SpanRow) -> SpanRow:
-    """Return a span as it is once settled: one range, one set."""
-    ids = (EntityIds.union(span.ids),)
-    chunks = ((span.start, span.stop),)
-    return replace(span, chunks=chunks, ids=ids, state=SpanState.SETTLED, tries=0)

@@ -280,7 +280,8 @@ class _Waiting:
     """The deadline of one call."""
 
     def __init__(self, patience_s: float, clock: Clock, jitter: Random) -> None:
-        self._deadline = clock.monotonic() + patience_s
+        self._patience_s = patience_s
+        self._deadline: float | None = None  # counts from when the file is first found locked
         self._clock = clock
         self._jitter = jitter
 
@@ -291,7 +292,12 @@ class _Waiting:
                 connection.execute(statement)
                 return
             except sqlite3.OperationalError as error:
-                if _primary(error) not in _BUSY or self._clock.monotonic() > self._deadline:
+                if _primary(error) not in _BUSY:
+                    raise
+                now = self._clock.monotonic()
+                if self._deadline is None:
+                    self._deadline = now + self._patience_s
+                if now > self._deadline:
                     raise
             self._clock.sleep(_POLL_S * self._jitter.random())
 

@@ -24,7 +24,7 @@ from semel.ledger.store.commit import Conflict, Equals, Put
 from semel.protocol import PartitionState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from semel.events import Attempt
     from semel.ledger.client import LedgerClient
@@ -224,7 +224,7 @@ def complete(
     # 1. Match every recorded partition with its report, before anything is written: after an error
     #    the minibatch is still open, and a restart replays it.
     open_key = make_key(OPEN_TABLE, client.pipeline)
-    if opening.settled and reports:
+    if opening.row.settled and reports:
         raise AssertionError("a settled minibatch has no reports, because no task runs")
     try:
         requirements, updates = _completing(client, opening, reports, sinks, stages)
@@ -261,7 +261,7 @@ def _completing(
     requirements: list[Requirement] = []
     updates: dict[Update, None] = {}
     by_place = {(report.sink, report.partition): report for report in reports}
-    for sink in () if opening.settled else sinks:
+    for sink in () if opening.row.settled else sinks:
         start = make_prefix(client.pipeline, sink, *astuple(opening.row.minibatch))
         for row_key, text in client.scan(STREAMS_TABLE, start):
             row = PartitionRow.load(text, row_key)
@@ -289,11 +289,8 @@ def _matching(
     report: Report | None,
 ) -> Report:
     """Return the report of a row. Raises `Diverged` or `Fenced` if it does not fit."""
-    place = (
-        f"pipeline {client.pipeline!r}, sink {sink!r}, minibatch "
-        f"{opening.row.minibatch}, partition {row.partition}"
-    )
     if report is None or report.short:
+        place = _place(client, opening, sink, row)
         seen = (
             "no task reports it" if report is None else f"a replay has only {report.count} events"
         )
@@ -305,6 +302,7 @@ def _matching(
         )
     if row.state is PartitionState.COMPLETE:
         if (report.count, report.digest) != (row.count, row.digest):
+            place = _place(client, opening, sink, row)
             raise Diverged(
                 f"{place}: complete with {row.count} events and digest {row.digest}, but a "
                 f"replay has {report.count} events and digest {report.digest}; nothing was "
@@ -321,12 +319,19 @@ def _matching(
     return report
 
 
+def _place(client: LedgerClient, opening: OpenMinibatch, sink: str, row: PartitionRow) -> str:
+    return (
+        f"pipeline {client.pipeline!r}, sink {sink!r}, minibatch {opening.row.minibatch}, "
+        f"partition {row.partition}"
+    )
+
+
 def _advanced(
     client: LedgerClient, opening: OpenMinibatch, sink: str, row: PartitionRow, report: Report
 ) -> Put:
     known = opening.sequence(sink, row.partition)
     known = known.tried(report.delivered + report.suppressed, report.unanswered)
-    before = opening.standing(sink, row.partition)
+    before = known.as_of(opening.row.serial)
     after = Standing(report.osn, max(report.sent, before.sent), report.mark or before.mark)
     return advance_sequence(client, sink, known, opening.row.serial, after)
 
@@ -339,15 +344,15 @@ def _fenced(client: LedgerClient, opening: OpenMinibatch, why: str) -> Fenced:
     )
 
 
-def _new(opening: OpenMinibatch, report: Report) -> Iterator[Entry]:
+def _new(opening: OpenMinibatch, report: Report) -> list[Entry]:
     """Return the journal rows of a report. Counters belong to all sinks together: those of a
     minibatch that was complete before are recorded already.
     """
-    return (
+    return [
         entry
         for entry in report.entries
         if not opening.row.again or entry.operator != journal.COUNTERS.name
-    )
+    ]
 
 
 def _completed(row: PartitionRow, report: Report, stage: str | None) -> PartitionRow:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import astuple, dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from semel.errors import Fenced
 from semel.events import Minibatch
@@ -154,7 +154,8 @@ class Minibatches:
         while True:
             # 1. Read the open minibatch, and refuse a request that cannot follow it.
             rows = self._client.read(self._open, self._pipeline)
-            text, described = rows.get(self._open), rows.get(self._pipeline)
+            text, recorded = rows.get(self._open), rows.get(self._pipeline)
+            described = runs.read_description(recorded, self._pipeline)
             open_checks.rescaled(self._client, described, request)
             before = None if text is None else OpenRow.load(text, self._open)
             self._refuse_left_out(described, before, request)
@@ -171,7 +172,7 @@ class Minibatches:
             #    same ones fails here. From now on no write of an earlier run is accepted.
             required = [
                 Absent(at) if payload is None else Equals(at, payload)
-                for at, payload in ((self._open, text), (self._pipeline, described))
+                for at, payload in ((self._open, text), (self._pipeline, recorded))
             ]
             sweeps = _swept(self._client.pipeline, before, opening.row, request.sinks)
             requirements = [*required, *judged.requirements]
@@ -191,7 +192,7 @@ class Minibatches:
     def _decide(
         self,
         before: OpenRow | None,
-        described: str | None,
+        described: Mapping[str, Any],
         request: OpenRequest,
         judged: JudgementEffects,
     ) -> OpenMinibatch:
@@ -223,7 +224,7 @@ class Minibatches:
         )
 
     def _refuse_left_out(
-        self, described: str | None, before: OpenRow | None, request: OpenRequest
+        self, described: Mapping[str, Any], before: OpenRow | None, request: OpenRequest
     ) -> None:
         """Refuse, once for a run, to remove a sink that has open partitions."""
         if before is not None and not self._all_in and before.run <= self._run:
@@ -353,19 +354,14 @@ class Minibatches:
         return complete and bool(self._states_of(again, request.sinks))
 
     def _joined(
-        self, minibatch: Minibatch, described: str | None, request: OpenRequest
+        self, minibatch: Minibatch, described: Mapping[str, Any], request: OpenRequest
     ) -> frozenset[str]:
         """Return the sinks that had no part in a complete minibatch. All sinks of a run get the
         same partitions: one without a complete row, while another has some, was added since.
         """
-        known = (
-            {}
-            if described is None
-            else runs.read_description(described, self._pipeline).get("sinks", {})
-        )
         had = {
             sink
-            for sink in {*known, *request.sinks}
+            for sink in {*described.get("sinks", {}), *request.sinks}
             if PartitionState.COMPLETE in self._states_of(minibatch, [sink])
         }
         return frozenset(request.sinks) - had if had else frozenset()
@@ -378,7 +374,7 @@ class Minibatches:
         return frozenset(sink for sink in joined if self._states_of(newest, [sink]))
 
     def _refuse_partly_joined(
-        self, before: OpenRow, described: str | None, request: OpenRequest
+        self, before: OpenRow, described: Mapping[str, Any], request: OpenRequest
     ) -> None:
         """Refuse to continue after a complete minibatch of which an added sink has only a part, or
         nothing although it was added at the one before, because another copy of the checkpoint is
@@ -395,7 +391,9 @@ class Minibatches:
             if self._states_of(before.minibatch, [sink]):
                 raise open_checks.partly_joined(self._client, before, request, sink)
 
-    def _refuse_passed(self, before: OpenRow, described: str | None, request: OpenRequest) -> None:
+    def _refuse_passed(
+        self, before: OpenRow, described: Mapping[str, Any], request: OpenRequest
+    ) -> None:
         """Refuse to go on past the newest minibatch if a sink has nothing of it, but was given the
         one before since then: by a later run than the one that delivered the newest.
         """

@@ -11,15 +11,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError, Diverged
 from semel.events.encoding import ascii_json
-from semel.ledger.keys import STREAMS_TABLE, make_key, make_prefix
+from semel.ledger.keys import STREAMS_TABLE, make_prefix
 from semel.ledger.rows import PartitionRow, minibatch_of
 from semel.ledger.verbs.complete import read_sequences
 from semel.ledger.verbs.parked import read_parked
-from semel.ledger.verbs.runs import FINISHED, PIPELINES_TABLE, STAGE_OF, read_description
+from semel.ledger.verbs.runs import FINISHED, STAGE_OF
 from semel.protocol import PartitionState
 
 if TYPE_CHECKING:
@@ -33,15 +33,14 @@ if TYPE_CHECKING:
 
 
 def left_out(
-    client: LedgerClient, recorded: str | None, before: OpenRow, request: OpenRequest
+    client: LedgerClient, described: Mapping[str, Any], before: OpenRow, request: OpenRequest
 ) -> None:
     """Refuse to remove a sink that has open partitions: they would be forgotten.
 
     Spark continues only after a minibatch was concluded, so only the newest one may not be; the
     last one of an older generation is concluded before the first one of the next is delivered.
     """
-    at = make_key(PIPELINES_TABLE, client.pipeline)
-    known = {} if recorded is None else read_description(recorded, at).get("sinks", {})
+    known = described.get("sinks", {})
     for sink in sorted(set(known) - set(request.sinks)):
         for at, text in client.scan(STREAMS_TABLE, make_prefix(client.pipeline, sink)):
             row, minibatch = PartitionRow.load(text, at), minibatch_of(at)
@@ -117,12 +116,9 @@ def _passed(client: LedgerClient, sink: str, sinks: Iterable[str]) -> bool:
     return max(last.values()) > last[sink]
 
 
-def rescaled(client: LedgerClient, text: str | None, request: OpenRequest) -> None:
+def rescaled(client: LedgerClient, described: Mapping[str, Any], request: OpenRequest) -> None:
     """Refuse a run that was paused while the pipeline was rescaled: it has the old number."""
-    recorded = (
-        {} if text is None else read_description(text, make_key(PIPELINES_TABLE, client.pipeline))
-    )
-    known = recorded.get("partitions")
+    known = described.get("partitions")
     if None not in (known, request.partitions) and known != request.partitions:
         raise ConfigurationError(
             f"pipeline {client.pipeline!r} was rescaled to {known} partitions, and this run has "
@@ -130,11 +126,9 @@ def rescaled(client: LedgerClient, text: str | None, request: OpenRequest) -> No
         )
 
 
-def finished(client: LedgerClient, text: str | None) -> None:
+def finished(client: LedgerClient, described: Mapping[str, Any]) -> None:
     """Refuse a finished batch job: it has no open minibatch any more."""
-    if text is not None and FINISHED in read_description(
-        text, make_key(PIPELINES_TABLE, client.pipeline)
-    ):
+    if FINISHED in described:
         raise ConfigurationError(
             f"pipeline {client.pipeline!r} is a finished batch: it is only counted and compared. "
             "Deliver new events under another batch"

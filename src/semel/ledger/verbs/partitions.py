@@ -11,7 +11,7 @@ Always true:
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events import EntityIds
@@ -46,6 +46,14 @@ class Claimant:
     deadline_s: float
 
 
+class _Recorded(NamedTuple):
+    """A span as its row has it."""
+
+    key: Key
+    span: SpanRow
+    text: str
+
+
 @dataclass(slots=True)
 class PartitionClaim:
     """The hold of one attempt on one partition of one sink, from its claim to its report.
@@ -69,8 +77,8 @@ class PartitionClaim:
     predecessor: PartitionRow | None = None
     row: PartitionRow | None = None
     _text: str = ""
-    _last: tuple[SpanRow, str] | None = None
-    _settled: list[tuple[SpanRow, str]] = field(default_factory=list)
+    _last: _Recorded | None = None
+    _settled: list[_Recorded] = field(default_factory=list)
     _open_key: Key = field(init=False)
     _row_key: Key = field(init=False)
 
@@ -122,13 +130,12 @@ class PartitionClaim:
         #    the next attempt finds which events may have been sent. It requires the open minibatch
         #    as this run opened it, so an attempt of a replaced run fails here.
         put = Put(self._row_key, fresh.dump())
+        begun = None if first is None else self._to_record(first)
         updates: list[Update] = [put, *parks.updates]
-        text = "" if first is None else first.dump()
-        if first is not None:
-            updates.append(Put(self._span_key(first.number), text))
-        self.asked_at = self.client.clock.monotonic()
+        if begun is not None:
+            updates.append(Put(begun.key, begun.text))
         try:
-            self.client.commit(
+            self.asked_at = self.client.commit(
                 [self._open_stands, Absent(self._row_key), *parks.requirements],
                 updates,
                 landed=lambda: self.client.stands([put]),
@@ -136,9 +143,7 @@ class PartitionClaim:
         except Conflict:
             # 4. The row is there, so an earlier attempt began: take it over.
             return self._take_over()
-        self.row, self._text = fresh, put.payload
-        if first is not None:
-            self._last = (first, text)
+        self.row, self._text, self._last = fresh, put.payload, begun
         return Found.NEW
 
     def _take_over(self) -> Found:
@@ -200,11 +205,11 @@ class PartitionClaim:
     def spans(self) -> list[SpanRow]:
         """Return the recorded spans of a partition that was found pending, in their order."""
         rows = self.client.scan(EVENTS_TABLE, self._row_key.key + "/")
-        found = [(SpanRow.load(text, at), text) for at, text in rows]
+        found = [_Recorded(at, SpanRow.load(text, at), text) for at, text in rows]
         if found:
             self._last = found[-1]
-            self._settled = [item for item in found if item[0].state is SpanState.SETTLED]
-        return [span for span, _ in found]
+            self._settled = [each for each in found if each.span.state is SpanState.SETTLED]
+        return [each.span for each in found]
 
     def reopen(self, done: int) -> None:
         """Put a complete row back to pending because events beyond its range arrived (position
@@ -223,10 +228,10 @@ class PartitionClaim:
             waited=True,
             done=done,
         )
-        self.asked_at = self.client.clock.monotonic()
         put = Put(self._row_key, again.dump())
+        required = [self._open_stands, Equals(self._row_key, self._text)]
         try:
-            self.client.commit([self._open_stands, Equals(self._row_key, self._text)], [put])
+            self.asked_at = self.client.commit(required, [put])
         except Conflict:
             raise self._fenced("another attempt put it back to pending first") from None
         self.row, self._text = again, put.payload
@@ -250,9 +255,9 @@ class PartitionClaim:
         #    attempt that was replaced while it called its destination fails here.
         requirements: list[Requirement] = [self._open_stands, Equals(self._row_key, self._text)]
         updates: list[Update] = list(parks.updates)
-        row, row_text = self.row, self._text
-        if self._last is not None:
-            requirements.append(Equals(self._span_key(self._last[0].number), self._last[1]))
+        row, row_text, last = self.row, self._text, self._last
+        if last is not None:
+            requirements.append(Equals(last.key, last.text))
         elif intended is not None and row is not None:
             row = replace(row, waited=True, at=self.client.clock.wall())
             row_text = row.dump()
@@ -261,21 +266,20 @@ class PartitionClaim:
         #    leaves the last span intended: its events may have been sent. A crash after it finds
         #    the next span intended before any of it was sent, so nothing is ever sent unrecorded.
         proof: list[Update] = []
-        texts = [span.dump() if span is not None else "" for span in (settled, intended)]
-        if settled is not None:
-            proof.append(Put(self._span_key(settled.number), texts[0]))
-        elif withdrawn and self._last is not None:
-            gone = Delete(self._span_key(self._last[0].number))
+        done = None if settled is None else self._to_record(settled)
+        begun = None if intended is None else self._to_record(intended)
+        if done is not None:
+            proof.append(Put(done.key, done.text))
+        elif withdrawn and last is not None:
             # Gone while the row is still ours: no other attempt can have withdrawn it.
-            proof += [gone, Put(self._row_key, row_text)]
-        if intended is not None:
-            requirements.append(Absent(self._span_key(intended.number)))
-            proof.append(Put(self._span_key(intended.number), texts[1]))
+            proof += [Delete(last.key), Put(self._row_key, row_text)]
+        if begun is not None:
+            requirements.append(Absent(begun.key))
+            proof.append(Put(begun.key, begun.text))
         # 3. Merge settled spans in that commit too, so that each event is named by one span always.
         merged = self._merge()
-        asked_at = self.client.clock.monotonic()
         try:
-            self.client.commit(
+            asked_at = self.client.commit(
                 [*requirements, *parks.requirements],
                 [*updates, *proof, *(merged[1] if merged else [])],
                 landed=lambda: self.client.stands(proof) if proof else parks.stand(self.client),
@@ -287,37 +291,37 @@ class PartitionClaim:
         self.row, self._text = row, row_text
         if merged:
             self._settled = [merged[0]]
-        if settled is not None:
-            self._last = (settled, texts[0])
-            self._settled.append(self._last)
+        if done is not None:
+            self._last = done
+            self._settled.append(done)
         elif withdrawn:
             self._last = self._settled[-1] if self._settled else None
-        if intended is not None:
-            self._last = (intended, texts[1])
+        if begun is not None:
+            self._last = begun
 
     def keep(self, span: SpanRow, parks: Parks = NO_PARKS) -> None:
         """Keep the last span intended under its number, with fewer events to send, and park.
 
         Raises `Fenced` and `HeadMoved` as `write` does.
         """
-        if self._last is None or self._last[0].number != span.number:
+        last = self._last
+        if last is None or last.span.number != span.number:
             raise AssertionError("only the last span can be kept")
-        at, text = self._span_key(span.number), span.dump()
-        asked_at = self.client.clock.monotonic()
-        put = Put(at, text)
+        kept = self._to_record(span)
+        put = Put(kept.key, kept.text)
         requirements: list[Requirement] = [
             self._open_stands,
             Equals(self._row_key, self._text),
-            Equals(at, self._last[1]),
+            Equals(last.key, last.text),
             *parks.requirements,
         ]
         try:
-            self.client.commit(
+            asked_at = self.client.commit(
                 requirements, [put, *parks.updates], landed=lambda: self.client.stands([put])
             )
         except Conflict:
             raise self._why(parks) from None
-        self.asked_at, self._last = asked_at, (span, text)
+        self.asked_at, self._last = asked_at, kept
 
     def check(self) -> None:
         """Renew the lease. Raises `Fenced` if this attempt does not have the partition any more."""
@@ -332,29 +336,29 @@ class PartitionClaim:
     @property
     def next_span(self) -> int:
         """The number of the next span."""
-        return 0 if self._last is None else self._last[0].number + 1
+        return 0 if self._last is None else self._last.span.number + 1
 
-    def _merge(self) -> tuple[tuple[SpanRow, str], list[Update]] | None:
+    def _merge(self) -> tuple[_Recorded, list[Update]] | None:
         """Merge settled neighbours into one row, up to a size; return the last row and the
         updates.
         """
         if len(self._settled) < MERGE_EVERY:
             return None
-        runs: list[list[tuple[SpanRow, str]]] = []
+        runs: list[list[_Recorded]] = []
         size = MERGED_BYTES_MAX
-        for item in self._settled:
-            size += len(item[1].encode())
+        for each in self._settled:
+            size += len(each.text.encode())
             if size > MERGED_BYTES_MAX:
                 runs.append([])
-                size = len(item[1].encode())
-            runs[-1].append(item)
+                size = len(each.text.encode())
+            runs[-1].append(each)
         updates: list[Update] = []
         last = self._settled[-1]
         for run in runs:
             last = _as_one(run)
             if len(run) > 1:
-                updates.append(Put(self._span_key(last[0].number), last[1]))
-                updates.extend(Delete(self._span_key(span.number)) for span, _ in run[1:])
+                updates.append(Put(last.key, last.text))
+                updates.extend(Delete(each.key) for each in run[1:])
         return last, updates
 
     # -- what went wrong
@@ -418,9 +422,14 @@ class PartitionClaim:
     def _open_stands(self) -> Equals:
         return Equals(self._open_key, self.opening.text)
 
-    def _span_key(self, number: int) -> Key:
-        """Return the key of a span: that of the partition, and its number."""
-        return Key(EVENTS_TABLE, f"{self._row_key.key}/{part(number)}")
+    def _to_record(self, span: SpanRow) -> _Recorded:
+        """Return a span as it is to be recorded, under the key of the partition and its number."""
+        last = self._last
+        if last is not None and last.span.number == span.number:
+            key = last.key
+        else:
+            key = Key(EVENTS_TABLE, f"{self._row_key.key}/{part(span.number)}")
+        return _Recorded(key, span, span.dump())
 
 
 _WAYS = {
@@ -453,19 +462,19 @@ def _begins(span: SpanRow | None) -> list[Any] | None:
     return list(least) if isinstance(least, tuple) else [least]
 
 
-def _as_one(run: list[tuple[SpanRow, str]]) -> tuple[SpanRow, str]:
+def _as_one(run: list[_Recorded]) -> _Recorded:
     """Merge neighbours into one span under the number of the first; it names the same events."""
-    head, last = run[0][0], run[-1][0]
+    head, last = run[0].span, run[-1].span
     if head is last:
         return run[0]
     one = replace(
         head,
         chunks=((head.start, last.stop),),
-        ids=(EntityIds.union(ids for span, _ in run for ids in span.ids),),
-        handled=EntityIds.union(span.handled for span, _ in run),
+        ids=(EntityIds.union(ids for each in run for ids in each.span.ids),),
+        handled=EntityIds.union(each.span.handled for each in run),
         running=last.running,
         attempt=last.attempt,
         at=last.at,
         osn=(head.osn[0], last.osn[1]),
     )
-    return one, one.dump()
+    return _Recorded(run[0].key, one, one.dump())

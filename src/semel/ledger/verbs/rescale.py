@@ -51,12 +51,12 @@ def rescale_pipeline(client: LedgerClient, partitions: int, routing: Routing | N
         make_key(OPEN_TABLE, client.pipeline),
     )
     rows = client.read(pipeline_key, open_key)
-    open_checks.finished(client, rows.get(pipeline_key))
+    described = runs.read_description(rows.get(pipeline_key), pipeline_key)
+    open_checks.finished(client, described)
     if pipeline_key not in rows or open_key not in rows:
         raise ConfigurationError(
             f"pipeline {client.pipeline!r} has not run yet: start it with the new number"
         )
-    described = runs.read_description(rows[pipeline_key], pipeline_key)
     opened = OpenRow.load(rows[open_key], open_key)
     before = described.get("partitions")
     if before is None:
@@ -181,17 +181,17 @@ def _rebucketed(
         sets = {name: value for name, value in state.items() if isinstance(value, dict)}
         for name, ids in sets.items():
             kept = {name: EntityIds.from_json(ids).written()}
-            made.append(Entry(operator, place, int(name), False, kept, ages.get(int(name), at)))
+            made.append(Entry.of(operator, place, int(name), kept, ages.get(int(name), at)))
         if marks:
-            made.append(Entry(operator, place, FORGOTTEN, False, marks, 0.0))
+            made.append(Entry.of(operator, place, FORGOTTEN, marks, 0.0))
         if marks or sets:
             continue
         if oldest:
-            made.append(Entry(operator, place, number - 2, True, oldest, at))
+            made.append(Entry.of(operator, place, number - 2, oldest, at, full=True))
         for minibatch, was, became in ((number - 1, oldest, older), (number, older, state)):
             changed = {name: value for name, value in became.items() if was.get(name) != value}
             if changed:
-                made.append(Entry(operator, place, minibatch, False, changed, at))
+                made.append(Entry.of(operator, place, minibatch, changed, at))
     return made
 
 

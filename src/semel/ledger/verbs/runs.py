@@ -161,8 +161,10 @@ class _Description:
     finished: Annotated[dict[str, Finished] | None, _FINISHED, ADDED] = None
 
 
-def read_description(text: str, at: Key | None = None) -> dict[str, Any]:
-    """Read the description of a pipeline. Raises `DamagedRow`."""
+def read_description(text: str | None, at: Key | None = None) -> dict[str, Any]:
+    """Read the description of a pipeline, empty if there is none. Raises `DamagedRow`."""
+    if text is None:
+        return {}
     return decode_row(PIPELINES_TABLE, at, text, codec_of(_Description).checked)
 
 
