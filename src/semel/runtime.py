@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import field
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Protocol
 from uuid import uuid4
@@ -39,22 +40,17 @@ class Clock(Protocol):
 
 
 _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+_monotonic: Callable[[], float] = (
+    time.monotonic if _BOOTTIME is None else partial(time.clock_gettime, _BOOTTIME)
+)
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The machine's own clock: the functions of the system as they are."""
 
-    def monotonic(self) -> float:
-        """Seconds since an arbitrary start, including time when the machine was suspended."""
-        return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)
-
-    def wall(self) -> float:
-        """Seconds since 1970."""
-        return time.time()
-
-    def sleep(self, seconds: float) -> None:
-        """Wait for this time."""
-        time.sleep(seconds)
+    monotonic = staticmethod(_monotonic)
+    wall = staticmethod(time.time)
+    sleep = staticmethod(time.sleep)
 
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")

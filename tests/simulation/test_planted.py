@@ -45,7 +45,6 @@ from semel.ledger.verbs import (
     parked,
     partitions,
     runs,
-    sequences,
 )
 from semel.ledger.verbs import open as open_verb
 from semel.ledger.verbs.complete import Report
@@ -200,7 +199,7 @@ right_read_spans = intent.IntentStrategy._read_spans
 right_finish = SinkDelivery.finish
 right_claim = partitions.PartitionClaim.claim
 right_write = partitions.PartitionClaim.write
-right_move = sequences.SequenceRow.moved
+right_move = complete.SequenceRow.moved
 right_park = progress.ProgressStrategy._park
 right_outcome = calling.outcome
 right_judge = in_doubt.Doubts.judge
@@ -302,15 +301,15 @@ def takes_nothing_over(
     return generations.Leftover(sink, minibatch, row_key, held, text, spans, held)
 
 
-def stands_still(self: sequences.SequenceRow, serial: int, after: Any) -> sequences.SequenceRow:
+def stands_still(self: complete.SequenceRow, serial: int, after: Any) -> complete.SequenceRow:
     """Never moves L."""
     del after
     return replace(self, before=((serial, self.as_of(serial)),))
 
 
 def stands_still_once_rescaled(
-    self: sequences.SequenceRow, serial: int, after: Any
-) -> sequences.SequenceRow:
+    self: complete.SequenceRow, serial: int, after: Any
+) -> complete.SequenceRow:
     """Never moves L of a third partition: no world begins with so many."""
     move = stands_still if self.partition.endswith("of3") else right_move
     return move(self, serial, after)
@@ -650,12 +649,12 @@ BUGS = [
     ),
     Bug(
         "output sequence numbers stand still",
-        partial(replaced, sequences.SequenceRow, "moved", stands_still),
+        partial(replaced, complete.SequenceRow, "moved", stands_still),
         every_crash(SEQUENCED),
     ),
     Bug(
         "output sequence numbers stand still after a rescale",
-        partial(replaced, sequences.SequenceRow, "moved", stands_still_once_rescaled),
+        partial(replaced, complete.SequenceRow, "moved", stands_still_once_rescaled),
         random_worlds(
             lambda world: world.case.capability is Capability.OPAQUE and world.changes.rescales > 0
         ),

@@ -30,6 +30,7 @@ from semel.errors import (
 )
 from semel.guarantees.explain import explain
 from semel.protocol import Capability, OnDoubt
+from semel.runtime import SystemClock
 from semel.sinks import Retry
 from semel.sinks.http import Basic, Bearer, Certificate, Http
 from semel.sinks.http.templates import KEY_LENGTH_MAX, UrlTemplate, key_header, key_text
@@ -350,8 +351,8 @@ def test_a_machine_that_was_suspended_starts_no_call_after_the_deadline(
     when: str, fresh: HttpWitness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever took over has waited, and believes that nothing of this chunk is still to come."""
-    right, slept = time.clock_gettime, [0.0]
-    monkeypatch.setattr(time, "clock_gettime", lambda clock: right(clock) + slept[0])
+    right, slept = SystemClock.monotonic, [0.0]
+    monkeypatch.setattr(SystemClock, "monotonic", staticmethod(lambda: right() + slept[0]))
     with session(fresh.url, window=3, concurrency=1) as opened:
         calls = opened.calls
         name = "_call" if when == "between two calls" else "_connected"

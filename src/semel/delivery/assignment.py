@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from semel.delivery.calling import forgets
 from semel.errors import Diverged, NotDelivered
-from semel.events import Chunk, changed_columns, chunk_key, column_types, key_part
+from semel.events import Chunk, changed_columns, chunk_key, column_types, key_prefix
 from semel.ledger import Claimant, PartitionClaim
 from semel.protocol import outstanding
 from semel.sinks import Target, lost
@@ -113,7 +113,7 @@ class SinkPartition:
         """The place as text, for messages."""
         return self.assignment.place(self.sink)
 
-    @property
+    @cached_property
     def target(self) -> Target:
         """The target of a session."""
         assignment = self.assignment
@@ -124,14 +124,6 @@ class SinkPartition:
             assignment.partition,
             assignment.attempt,
         )
-
-    @property
-    def last_osn_before(self) -> int:
-        """L: the OSN of the event at position p is L + p + 1."""
-        row = self.claim.row
-        if row is not None:
-            return row.osn
-        return self.assignment.opening.standing(self.sink.name, self.assignment.partition).osn
 
     def acknowledged(self, sent: int) -> int:
         """Return the last OSN that the destination acknowledged, as the ledger knows it and this
@@ -174,14 +166,14 @@ class SinkPartition:
             key=chunk_key(
                 target.pipeline, self.sink.name, minibatch, target.partition, span, (start, stop)
             ),
-            osn_base=self.last_osn_before + 1,
+            osn_base=self.claim.osn + 1,
             prefix=self._prefix,
         )
 
     @cached_property
     def _prefix(self) -> str:
         """How the keys of events begin."""
-        return f"{key_part(self.assignment.pipeline)}/{key_part(self.sink.name)}/"
+        return key_prefix(self.assignment.pipeline, self.sink.name)
 
     def unreached(self, why: NotDelivered) -> NotDelivered:
         """Return the error for a call whose retries are used up and of which nothing arrived:

@@ -108,12 +108,15 @@ def call_patiently(
     before_each: Callable[[], None] = lambda: None,
 ) -> Receipt | DeliveryError:
     """Call, and retry while nothing arrived, until the sink's retries are used up."""
-    # Time counts from before the first try.
-    pauses = retry.pauses(runtime.random, runtime.clock.monotonic)
+    began, pauses = runtime.clock.monotonic(), None
     while True:
         before_each()
         result = outcome(call)
-        if not isinstance(result, NotDelivered) or (pause := next(pauses, None)) is None:
+        if not isinstance(result, NotDelivered):
+            return result
+        pauses = pauses or retry.pauses(runtime.random, runtime.clock.monotonic, began)
+        pause = next(pauses, None)
+        if pause is None:
             return result
         runtime.clock.sleep(max(pause, result.retry_after_s or 0.0))
 

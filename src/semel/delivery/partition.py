@@ -79,7 +79,7 @@ class Buffer:
             self._digest = Digest(rows.batch.schema)
             self.columns = recorded_columns(rows)
             self._ends.append(rows.sort_key(0))
-        count = len(rows)
+        count = rows.batch.num_rows
         self._ends[1:] = [rows.sort_key(count - 1)]
         self.count += count
         self.waiting += count
@@ -105,7 +105,7 @@ class Buffer:
         self._ahead = None
         self.position += done
         self.waiting -= done
-        count = len(rows)
+        count = rows.batch.num_rows
         if done < count:
             self._runs[0] = rows.slice(done, count)
         else:
@@ -117,8 +117,7 @@ class Buffer:
         """
         if stop == self.position:
             return self._running.hexdigest()
-        ahead = self._running.copy()
-        ahead.update(self._runs[0].batch.slice(0, stop - self.position))
+        ahead = self._running.ahead(self._runs[0].batch.slice(0, stop - self.position))
         self._ahead = (stop, ahead)
         return ahead.hexdigest()
 
@@ -203,7 +202,7 @@ class SinkDelivery:
             attempt=partition.assignment.attempt,
             count=buffer.count,
             digest=buffer.digest_to(buffer.position),
-            osn=partition.last_osn_before + buffer.count,
+            osn=partition.claim.osn + buffer.count,
             sent=ended.sent,
             first=first,
             last=last,
@@ -330,7 +329,7 @@ class PartitionDelivery:
             )
         # 5. Return the new counters with the reports. They are written in the commit that completes
         #    the minibatch: a crash before it leaves the old ones for the replay.
-        counted = stamper.state()
+        counted = stamper.state() if self.assignment.identity.assigns_ids else {}
         if counted:
             serial, place = self.assignment.opening.row.serial, self.assignment.partition
             entry = self.journal.entry(COUNTERS, place, serial, base, dict(counted))

@@ -23,10 +23,8 @@ from semel.delivery.parking.resend import Resending
 from semel.delivery.parking.resend_attempt import IN_VAIN_MAX
 from semel.errors import Fenced, HeldInDoubt, NotDelivered
 from semel.ledger import (
-    OPEN_TABLE,
     OpenRow,
     ParkedRow,
-    make_key,
     parked_key,
     plan_parking,
     read_heads,
@@ -110,7 +108,7 @@ class Stages:
 
     def _record(self, stage: Sink, at: Key, row: ParkedRow) -> None:
         """Record it as due; delete older ones that were delivered without a doubt."""
-        open_key = make_key(OPEN_TABLE, self._client.pipeline)
+        open_key = self._client.open_key
         while True:
             text = self._client.read_one(open_key)
             if text is None or OpenRow.load(text, open_key).run != self._run:

@@ -22,6 +22,7 @@ from semel.events.rows import (
     chunk_key,
     cuts,
     key_part,
+    key_prefix,
 )
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "is_continued",
     "is_text",
     "key_part",
+    "key_prefix",
     "places",
     "put_together",
     "shape_of",

@@ -23,13 +23,6 @@ if TYPE_CHECKING:
 
 SIGN = np.int64(0x7FFF_FFFF_FFFF_FFFF)
 
-DAY_S = 86_400
-FIRST_S = -62_135_596_800 + 2 * DAY_S
-LAST_S = 253_402_300_799 - 2 * DAY_S
-"""Two days within the years 1 and 9999: inside them every zone has a Python value."""
-
-UNITS = {"s": 1, "ms": 10**3, "us": 10**6}
-
 
 def column(batch: pa.RecordBatch, path: str) -> pa.Array:
     """Return the column at `path`: a name, or a dotted path into structs such as `window.start`."""
@@ -60,6 +53,11 @@ def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
         [field.with_type(kind) for field, kind in zip(batch.schema, types, strict=True)]
     )
     return batch.cast(schema)
+
+
+def has_views(schema: pa.Schema) -> bool:
+    """Whether a column, or a field within one, is one of Arrow's views."""
+    return any(_without_views(kind) != kind for kind in schema.types)
 
 
 def put_together(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -118,17 +116,19 @@ def _raw(array: pa.Array, row: int) -> bytes:
     return text
 
 
-def texts(array: pa.Array, path: str) -> pa.Array:
-    """Return the text form of an entity: a string, an integer or a boolean."""
-    kind = array.type
-    if is_text(kind):
-        return array.cast(pa.string())
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
-        return array.cast(pa.string())
-    raise ConfigurationError(
-        f"entity column {path!r} is {kind}; an entity is a string, an integer or a boolean: "
-        f"cast({path} as string)"
-    )
+def encoded_texts(array: pa.Array, path: str) -> tuple[pa.Array, pa.Array]:
+    """Return an entity's codes and the text form of each code; an entity is a string, an integer or
+    a boolean.
+    """
+    kind, types = array.type, pa.types
+    plain = types.is_integer(kind) or types.is_boolean(kind) or types.is_null(kind)
+    if not (plain or is_text(kind)):
+        raise ConfigurationError(
+            f"entity column {path!r} is {kind}; an entity is a string, an integer or a boolean: "
+            f"cast({path} as string)"
+        )
+    encoded = array.dictionary_encode()
+    return encoded.indices, encoded.dictionary.cast(pa.string())
 
 
 def ids(array: pa.Array, path: str) -> pa.Array:
@@ -240,15 +240,11 @@ def is_bytes(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """How each row compares with the one before it."""
+    """Where a row sorts after its predecessor, equal to it, and before it."""
 
     rises: NDArray[np.bool_]
     same: NDArray[np.bool_]
-
-    @property
-    def falls(self) -> NDArray[np.bool_]:
-        """The rows that sort before their predecessor."""
-        return ~(self.rises | self.same)
+    falls: NDArray[np.bool_]
 
 
 def steps(columns: Sequence[pa.Array], carried: Sequence[pa.Array] | None = None) -> Steps:
@@ -265,7 +261,7 @@ def steps(columns: Sequence[pa.Array], carried: Sequence[pa.Array] | None = None
         same &= equal
         if not same.any():
             break  # later columns only break ties
-    return Steps(rises, same)
+    return Steps(rises, same, ~(rises | same))
 
 
 def copied(columns: Sequence[pa.Array], row: int) -> list[pa.Array]:
@@ -315,56 +311,3 @@ def _without_views(kind: pa.DataType) -> pa.DataType:
 
 def _decoded(array: pa.Array) -> pa.Array:
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
-
-
-# -- values that Python can hold
-
-
-def are_python_values(batch: pa.RecordBatch) -> bool:
-    """Return whether Python can certainly hold every value; only bounds are checked, and none is
-    converted.
-    """
-    return all(map(_is_python, batch.columns))
-
-
-def _is_python(array: pa.Array) -> bool:
-    kind = array.type
-    if _is_plain(kind):
-        return True
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return _is_valid(array)
-    if pa.types.is_date32(kind):
-        return _is_within(array.cast(pa.int32()), FIRST_S // DAY_S, LAST_S // DAY_S)
-    if pa.types.is_timestamp(kind) and kind.unit in UNITS:
-        unit = UNITS[kind.unit]
-        return _is_within(array.cast(pa.int64()), FIRST_S * unit, LAST_S * unit)
-    inner = _inner(array)
-    return inner is not None and all(map(_is_python, inner))
-
-
-def _inner(array: pa.Array) -> list[pa.Array] | None:
-    """Return the child arrays of a struct or a list; None for any other type."""
-    if pa.types.is_struct(array.type):
-        return list(array.flatten())
-    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
-        return [array.flatten()]
-    return None
-
-
-def _is_plain(kind: pa.DataType) -> bool:
-    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-    return bool(is_number or is_bytes or pa.types.is_decimal(kind) or pa.types.is_null(kind))
-
-
-def _is_valid(array: pa.Array) -> bool:
-    try:
-        array.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def _is_within(numbers: pa.Array, least: int, greatest: int) -> bool:
-    found = pc.min_max(numbers).as_py()
-    return found["min"] is None or (found["min"] >= least and found["max"] <= greatest)

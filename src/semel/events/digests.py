@@ -35,11 +35,12 @@ _ONES = np.ones(65_536, np.uint8).data
 class Digest:
     """The running hash of rows of one schema; batches are fed in order."""
 
-    __slots__ = ("_count", "_form", "_schema", "_streams")
+    __slots__ = ("_count", "_form", "_has_views", "_schema", "_streams")
 
     def __init__(self, schema: pa.Schema) -> None:
         """Raises ConfigurationError naming the column that has no digest."""
         self._schema = schema
+        self._has_views = columns.has_views(schema)
         self._form = _schema_form(schema)
         self._streams = [_stream(each.type) for each in schema]
         self._count = 0
@@ -53,7 +54,9 @@ class Digest:
                 f"and those before it had {self._schema.names} of {self._schema.types}; one "
                 f"minibatch has one schema"
             )
-        for stream, array in zip(self._streams, columns.without_views(batch).columns, strict=True):
+        if self._has_views or not known:
+            batch = columns.without_views(batch)
+        for stream, array in zip(self._streams, batch.columns, strict=True):
             stream.update(array)
         self._count += batch.num_rows
 
@@ -69,6 +72,12 @@ class Digest:
         """Return an independent digest of the same rows."""
         twin = copy(self)
         twin._streams = [stream.copy() for stream in self._streams]  # noqa: SLF001 - its own copy
+        return twin
+
+    def ahead(self, batch: pa.RecordBatch) -> Digest:
+        """Return the digest with the next rows; this one stays as it is."""
+        twin = self.copy()
+        twin.update(batch)
         return twin
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semel.events import columns
 from semel.events.encoding import python_values
@@ -154,6 +155,11 @@ class Rows:
             tuple(part.filter(chosen) for part in self.order),
         )
 
+    def ranges(self, size: int) -> list[tuple[int, int]]:
+        """Return the ranges of positions of the chunks of `size` into which the rows are cut."""
+        start = int(self.positions[0])
+        return cuts(start, start + len(self), size)
+
     def renumber(self, start: int) -> Rows:
         """Return the same rows at the positions start, start + 1, ..."""
         made = replace(self, positions=np.arange(start, start + len(self), dtype=np.int64))
@@ -186,6 +192,11 @@ class Rows:
             found = ids_by_entity.id_sets(self.scopes, self.ids)
             object.__setattr__(self, "_sets", found)  # the span and the watermark both use it
         return found
+
+    def id_sets_of(self, ranges: Sequence[tuple[int, int]]) -> tuple[EntityIds, ...]:
+        """Return the ids of each range of positions by scope; the rows must be contiguous."""
+        first = int(self.positions[0])
+        return tuple(self.slice(start - first, stop - first).id_sets() for start, stop in ranges)
 
     def last_ids(self) -> dict[str, EventID]:
         """Return the greatest id of each scope among these rows."""
@@ -233,7 +244,7 @@ class Rows:
 
     def require_python_values(self) -> None:
         """Raise `ConfigurationError` for the first value that Python cannot hold."""
-        if not columns.are_python_values(self.batch):
+        if not all(map(_is_python, self.batch.columns)):
             try:
                 self.batch.to_pylist()
             except python_values.CANNOT as error:
@@ -270,6 +281,60 @@ def _plain(value: Any) -> Any:
 
 def _concat_parts(runs: list[tuple[pa.Array, ...]]) -> tuple[pa.Array, ...]:
     return tuple(pa.concat_arrays(list(parts)) for parts in zip(*runs, strict=True))
+
+
+# -- values that Python can hold
+
+DAY_S = 86_400
+FIRST_S = -62_135_596_800 + 2 * DAY_S
+LAST_S = 253_402_300_799 - 2 * DAY_S
+"""Two days within the years 1 and 9999: inside them every zone has a Python value."""
+
+UNITS = {"s": 1, "ms": 10**3, "us": 10**6}
+
+
+def _is_python(array: pa.Array) -> bool:
+    """Return whether Python can certainly hold every value of a column; only bounds are checked."""
+    kind = array.type
+    if _is_plain(kind):
+        return True
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return _is_valid(array)
+    if pa.types.is_date32(kind):
+        return _is_within(array.cast(pa.int32()), FIRST_S // DAY_S, LAST_S // DAY_S)
+    if pa.types.is_timestamp(kind) and kind.unit in UNITS:
+        unit = UNITS[kind.unit]
+        return _is_within(array.cast(pa.int64()), FIRST_S * unit, LAST_S * unit)
+    inner = _inner(array)
+    return inner is not None and all(map(_is_python, inner))
+
+
+def _inner(array: pa.Array) -> list[pa.Array] | None:
+    """Return the child arrays of a struct or a list; None for any other type."""
+    if pa.types.is_struct(array.type):
+        return list(array.flatten())
+    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        return [array.flatten()]
+    return None
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    return bool(is_number or is_bytes or pa.types.is_decimal(kind) or pa.types.is_null(kind))
+
+
+def _is_valid(array: pa.Array) -> bool:
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _is_within(numbers: pa.Array, least: int, greatest: int) -> bool:
+    found = pc.min_max(numbers).as_py()
+    return found["min"] is None or (found["min"] >= least and found["max"] <= greatest)
 
 
 # -- chunks
@@ -346,8 +411,13 @@ def chunk_key(
     """Return the stable key of a chunk. The span is part of it: a range that is recorded again,
     because some of its events have been handled since, is another chunk.
     """
-    names = f"{key_part(pipeline)}/{key_part(sink)}/{minibatch}/{key_part(partition)}"
+    names = f"{key_prefix(pipeline, sink)}{minibatch}/{key_part(partition)}"
     return f"{names}/{span}/{place[0]}-{place[1]}"
+
+
+def key_prefix(pipeline: str, sink: str) -> str:
+    """Return how the keys of a sink's events and chunks begin."""
+    return f"{key_part(pipeline)}/{key_part(sink)}/"
 
 
 def key_part(text: str) -> str:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from semel.errors import LedgerUnavailable
+from semel.ledger.keys import OPEN_TABLE, make_key
 from semel.ledger.store.commit import Conflict, Delete, Put
 from semel.runtime import Clock, SystemClock
 
@@ -38,6 +40,11 @@ class LedgerClient:
     clock: Clock = field(default_factory=SystemClock)
     patience_s: float = 30.0
     _logged: set[tuple[str, ...]] = field(default_factory=set, compare=False, repr=False)
+
+    @cached_property
+    def open_key(self) -> Key:
+        """The key of the row of the open minibatch, which nearly every commit requires."""
+        return make_key(OPEN_TABLE, self.pipeline)
 
     def first_time(self, *what: str) -> bool:
         """Whether it is the first time that this client is asked about `what`: a message that is

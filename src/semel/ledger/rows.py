@@ -230,7 +230,7 @@ class SpanRow(Row):
         return replace(
             self,
             chunks=((self.start, self.stop),),
-            ids=(EntityIds.union(self.ids),),
+            ids=self.ids if len(self.ids) == 1 else (EntityIds.union(self.ids),),
             state=SpanState.SETTLED,
             tries=0,
         )

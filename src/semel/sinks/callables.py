@@ -132,12 +132,16 @@ class Retry:
         yield from pauses
 
     def pauses(
-        self, random: Random, monotonic: Callable[[], float] | None = None
+        self,
+        random: Random,
+        monotonic: Callable[[], float] | None = None,
+        began: float | None = None,
     ) -> Iterator[float]:
         """Return the pauses, each between half and all of its step, until `for_s` have passed: by
-        their sum, and by the clock if there is one.
+        their sum, and by the clock if there is one, counted from `began` or from now.
         """
-        began = monotonic() if monotonic is not None else 0.0
+        if began is None:
+            began = monotonic() if monotonic is not None else 0.0
         return self._pauses(random, monotonic, began)
 
     def _pauses(

@@ -139,7 +139,7 @@ class PartitionParking:
         last = count - 1
         while last in self._parked:
             last -= 1
-        return self._partition.last_osn_before + last + 1 if last >= 0 else 0
+        return self._partition.claim.osn + last + 1 if last >= 0 else 0
 
     # -- what is parked
 
@@ -247,7 +247,7 @@ def parked_row(
         minibatch=partition.assignment.opening.row.minibatch,
         partition=partition.assignment.partition,
         position=position,
-        osn=partition.last_osn_before + position + 1,
+        osn=partition.claim.osn + position + 1,
         state=state,
         why=why,
         at=partition.client.clock.wall(),

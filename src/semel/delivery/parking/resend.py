@@ -73,9 +73,7 @@ class Resending:
     session: SequencedSession | None = None
     waits: bool = True
     observer: Observer = field(default_factory=LogObserver)
-
-    def __post_init__(self) -> None:
-        self._unanswered: set[str] = set()
+    _unanswered: set[str] = field(default_factory=set, init=False)
 
     @cached_property
     def _resends(self) -> Resends:

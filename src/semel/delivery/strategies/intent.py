@@ -25,7 +25,7 @@ from semel.delivery.strategies import Finish, Step, replay_check
 from semel.delivery.strategies.caller import Caller
 from semel.delivery.strategies.failed_chunks import FailedChunks
 from semel.errors import Fenced, LedgerUnavailable, NotDelivered, SinkBroken
-from semel.events import EntityIds, cuts
+from semel.events import EntityIds
 from semel.ledger import NO_PARKS, HeadMoved, SpanRow
 from semel.protocol import DOUBT, RESUME, Action, Capability, Found, ParkedState, SpanState
 from semel.sinks import Receipt
@@ -56,7 +56,8 @@ class IntentStrategy:
         self._faults = Faults(partition)
         self._doubts = Doubts(partition, parking, self._faults)
         self._caller = Caller(partition, self._faults)
-        self._drafts = Drafts(partition, parking, buffer, self._caller, self._doubts)
+        values = partition.sink.takes_python_values
+        self._drafts = Drafts(partition, parking, buffer, self._caller, self._doubts, values)
         self._failed = FailedChunks(
             partition, parking, self._faults, self._doubts, self._caller, self._drafts
         )
@@ -106,10 +107,15 @@ class IntentStrategy:
         return len(rows)
 
     def _note(self, figures: Figures) -> None:
-        """Add to the figures of this step."""
+        """Add to the figures of this step, and note that the sink delivered."""
         if figures is not NO_FIGURES:
-            self._figures += figures
+            self._add(figures)
             self._faults.note(figures)
+
+    def _add(self, figures: Figures) -> None:
+        """Add to the figures of this step."""
+        none = self._figures is NO_FIGURES
+        self._figures = figures if none else self._figures + figures
 
     def finish(self) -> Finish:
         """Settle an OPAQUE span now; others are settled when the driver completes the minibatch."""
@@ -326,7 +332,7 @@ class IntentStrategy:
             queue = deque() if current is None else deque(current.span.chunks)
         self._unsettled = current
         if delivered:  # the answers were noted one by one
-            self._figures += Figures(delivered=delivered)
+            self._add(Figures(delivered=delivered))
 
     def _settle(self) -> None:
         """Settle the last span on its own."""
@@ -349,7 +355,7 @@ class Draft:
 
     def to_send(self, start: int, stop: int) -> Rows:
         """Return the rows of the range [start, stop) that are to be sent."""
-        first = self.span.start
+        first = self.span.chunks[0][0]
         low, high = start - first, stop - first
         chosen = self.rows.slice(low, high)
         handled = self.handled[low:high]
@@ -365,6 +371,7 @@ class Drafts:
     buffer: Buffer
     caller: Caller
     doubts: Doubts
+    takes_python_values: bool
 
     def next(self, rows: Rows) -> Draft:
         """Draft the next span, cut by the sink's limits as they are now.
@@ -372,10 +379,9 @@ class Drafts:
         A function is called with Python values: one that cannot be converted is found here, before
         there is an intent. Raises `HeldInDoubt` if it would park more than the sink allows.
         """
-        start, sink = self.buffer.position, self.partition.sink
-        if sink.takes_python_values:
+        if self.takes_python_values:
             rows.require_python_values()
-        draft = self.draft(rows, cuts(start, start + len(rows), sink.chunk_rows))
+        draft = self.draft(rows, rows.ranges(self.partition.sink.chunk_rows))
         if draft.parks.rows:
             self.parking.limit(draft.parks)
         return draft
@@ -403,13 +409,13 @@ class Drafts:
         to_plan = _parked_once(to_park, followers)
         parks = self.parking.plan(to_plan) if to_plan else NO_PARKS
         handled = handled | waiting
-        start, stop, before = ranges[0][0], ranges[-1][1], partition.last_osn_before
+        start, stop, before = ranges[0][0], ranges[-1][1], partition.claim.osn
         span = SpanRow(
             number=partition.claim.next_span,
             chunks=tuple(ranges),
             state=SpanState.INTENDED,
             running=self.buffer.digest_to(stop),
-            ids=tuple(rows.slice(low - start, high - start).id_sets() for low, high in ranges),
+            ids=rows.id_sets_of(ranges),
             attempt=partition.assignment.attempt,
             at=recorded_at,
             osn=(before + start + 1, before + stop),
@@ -436,7 +442,7 @@ class Drafts:
             chunks=((span.start, first),),
             ids=(rows.id_sets(),),
             running=self.buffer.digest_to(first),
-            osn=(span.osn[0], self.partition.last_osn_before + first),
+            osn=(span.osn[0], self.partition.claim.osn + first),
             handled=rows.take(draft.handled[: first - span.start]).id_sets(),
         )
         return part.settled()
@@ -455,7 +461,7 @@ class Drafts:
             chunks=chunks,
             ids=span.ids[: len(chunks)],
             running=self.buffer.digest_to(stop),
-            osn=(span.osn[0], self.partition.last_osn_before + stop),
+            osn=(span.osn[0], self.partition.claim.osn + stop),
             handled=rows.take(known).id_sets() if known.any() else EntityIds.EMPTY,
             tries=tries,
         )

@@ -257,7 +257,7 @@ class ProgressStrategy:
 
     def _from_tail(self, tail: Tail) -> Done:
         partition = self._partition
-        compared = outstanding(partition.last_osn_before, tail.osn)
+        compared = outstanding(partition.claim.osn, tail.osn)
         partition.require_kept(partition.acknowledged(self._sent), tail.osn)
         self._sent = max(self._sent, tail.osn)
         minibatch = partition.assignment.opening.row.minibatch
@@ -317,7 +317,7 @@ class ProgressStrategy:
                 if partition.sink.capability is Capability.SEQUENCED:
                     refuse_single_failures(partition, result)
                 self._note(Figures(delivered=len(chosen) - len(result.failures)))
-                self._sent = partition.last_osn_before + int(chosen.positions[-1]) + 1
+                self._sent = partition.claim.osn + int(chosen.positions[-1]) + 1
                 # 3. Park what it refused before the next chunk. After a crash in between, the
                 #    progress row names it, and the next attempt parks it.
                 self._park(chosen, result.failures)
@@ -365,7 +365,7 @@ class ProgressStrategy:
             done=stop,
             start=start,
             after=partition.acknowledged(self._sent),
-            osn=partition.last_osn_before + stop,
+            osn=partition.claim.osn + stop,
             digest=self._buffer.digest_to(stop),
             sort_key=rows.sort_key(stop - position - 1),
             ids=partition.assignment.identity.progress_ids(

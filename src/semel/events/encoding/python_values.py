@@ -1,7 +1,7 @@
 """Values that Arrow can hold and Python cannot: how they are found and reported.
 
 A timestamp of the year 9999 has no Python value in a zone east of Greenwich; nor has text that is
-not UTF-8. `columns.are_python_values` finds that without converting any.
+not UTF-8.
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ class GivenStamper:
         return columns.required(batch, path, self.partition, role, self._next)
 
     def _without_repeats(self, rows: Rows) -> Rows:
-        end = len(rows) - 1
+        end = rows.batch.num_rows - 1
         if end < 0:
             return rows
         carried = None if self._carried is None else self._carried[0]

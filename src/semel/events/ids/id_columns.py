@@ -82,9 +82,8 @@ class Labels:
     @classmethod
     def of(cls, array: pa.Array, path: str) -> Labels:
         """Return the text forms of a column without nulls."""
-        columns.texts(array.slice(0, 0), path)  # refuse an unsupported type before encoding
-        encoded = array.dictionary_encode()
-        return cls(encoded.indices.to_numpy(), Names(columns.texts(encoded.dictionary, path)))
+        codes, names = columns.encoded_texts(array, path)
+        return cls(codes.to_numpy(), Names(names))
 
     @classmethod
     def one(cls, text: str, count: int) -> Labels:

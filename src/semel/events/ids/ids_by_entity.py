@@ -214,9 +214,12 @@ class Gathered:
 
     def written(self) -> PreEncoded:
         """Return the JSON of every id that was added; packed parts are joined, not united."""
-        parts = [part.written() for part in self._parts() if part]
-        shapes = {part.columns.shape for part in self._parts() if part.columns is not None}
-        if len(parts) < 2 or len(shapes) > 1 or not all(part.dense for part in parts):
+        some = [part for part in self._parts() if part]
+        if len(some) < 2:
+            return self.ids().written()
+        parts = [part.written() for part in some]
+        shapes = {part.columns.shape for part in some if part.columns is not None}
+        if len(shapes) > 1 or not all(part.dense for part in parts):
             return self.ids().written()
         return PreEncoded(joined(part.content for part in parts), dense=True)
 

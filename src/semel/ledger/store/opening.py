@@ -170,12 +170,19 @@ def _covers(sweep: Sweep, key: Key) -> bool:
 
 
 def paged(
-    fetch: Callable[[str, int], list[tuple[Any, ...]]], table: str, after: str, limit: int | None
+    fetch: Callable[[str | None, str, int], list[tuple[Any, ...]]],
+    table: str,
+    prefix: str,
+    after: str,
+    limit: int | None,
 ) -> Iterator[tuple[Key, Payload]]:
-    """Return the rows of `fetch(after, limit)` page by page, so that no connection is held."""
+    """Return the rows of `fetch(beyond(prefix), after, limit)` page by page, so that no connection
+    is held.
+    """
+    last = beyond(prefix)
     while limit is None or limit > 0:
         wanted = PAGE_ROWS if limit is None else min(limit, PAGE_ROWS)
-        page = fetch(after, wanted)
+        page = fetch(last, after, wanted)
         for key, payload in page:
             yield Key(table, key), payload
         if len(page) < wanted:

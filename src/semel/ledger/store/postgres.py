@@ -171,16 +171,14 @@ class PostgresStore:
         """Return the rows with `prefix` whose key is greater than `after`, in key order, by
         pages.
         """
-        last = beyond(prefix)
-        bounds = (prefix, last) if last else (prefix,)
 
-        def fetch(after: str, wanted: int) -> list[tuple[Any, ...]]:
+        def fetch(last: str | None, after: str, wanted: int) -> list[tuple[Any, ...]]:
             return self._query(
                 lambda place: place.scan_below if last else place.scan,
-                (table, after, *bounds, wanted),
+                (table, after, prefix, *([last] if last else []), wanted),
             )
 
-        return paged(fetch, table, after, limit)
+        return paged(fetch, table, prefix, after, limit)
 
     def commit(self, requirements: Sequence[Requirement], updates: Sequence[Update]) -> None:
         """Do all updates if all requirements hold. Raises `Conflict` or `LedgerUnavailable`."""

@@ -109,15 +109,13 @@ class SqliteStore:
         """Return the rows with `prefix` whose key is greater than `after`, in key order, by
         pages.
         """
-        last = beyond(prefix)
-        statement = _SCAN + (_BELOW if last else "") + " ORDER BY key LIMIT ?"
-        bounds = (prefix, last) if last else (prefix,)
 
-        def fetch(after: str, wanted: int) -> list[tuple[Any, ...]]:
-            bound = (table, after, *bounds, wanted)
+        def fetch(last: str | None, after: str, wanted: int) -> list[tuple[Any, ...]]:
+            statement = _SCAN + (_BELOW if last else "") + " ORDER BY key LIMIT ?"
+            bound = (table, after, prefix, *([last] if last else []), wanted)
             return self._look(lambda reader: reader.execute(statement, bound).fetchall()) or []
 
-        return paged(fetch, table, after, limit)
+        return paged(fetch, table, prefix, after, limit)
 
     def commit(self, requirements: Sequence[Requirement], updates: Sequence[Update]) -> None:
         """Do all updates if all requirements hold. Raises `Conflict` or `LedgerUnavailable`."""

@@ -15,7 +15,7 @@ from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.ledger import payloads
 from semel.ledger.journal import COUNTERS, watermark_of
 from semel.ledger.journal import JOURNAL_TABLE as JOURNAL
-from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, STREAMS_TABLE, make_key, make_prefix
+from semel.ledger.keys import EVENTS_TABLE, STREAMS_TABLE, make_key, make_prefix
 from semel.ledger.rows import PartitionRow
 from semel.ledger.store.commit import Conflict, Delete, Equals, Put, Sweep
 from semel.ledger.verbs import runs
@@ -46,7 +46,7 @@ def finish_batch(client: LedgerClient, opening: OpenMinibatch) -> Mapping[str, F
     """
     pipeline_key, open_key = (
         make_key(PIPELINES_TABLE, client.pipeline),
-        make_key(OPEN_TABLE, client.pipeline),
+        client.open_key,
     )
     rows = client.read(pipeline_key, open_key)
     described = runs.read_description(rows[pipeline_key], pipeline_key)

@@ -17,7 +17,7 @@ from semel.errors import Diverged, Fenced
 from semel.events import EventID, IdSet, changed_columns
 from semel.ledger import journal
 from semel.ledger.journal import SnapshotFigures
-from semel.ledger.keys import OPEN_TABLE, STREAMS_TABLE, make_key, make_prefix
+from semel.ledger.keys import STREAMS_TABLE, make_key, make_prefix
 from semel.ledger.payloads import ADDED, LATER, Form, Row, codec_of, read_integer, read_list
 from semel.ledger.rows import PartitionRow
 from semel.ledger.store.commit import Conflict, Equals, Put
@@ -68,8 +68,11 @@ class Standing:
     mark: Mark | None = None
 
 
+_STANDING = codec_of(Standing)
+
+
 def _read_before(value: Any, name: str) -> tuple[tuple[int, Standing], ...]:
-    read = codec_of(Standing).read_as
+    read = _STANDING.read_as
     return tuple(
         (read_integer(serial, name), read(standing, "a standing"))
         for serial, standing in read_list(value, name)
@@ -77,8 +80,7 @@ def _read_before(value: Any, name: str) -> tuple[tuple[int, Standing], ...]:
 
 
 def _write_before(before: tuple[tuple[int, Standing], ...]) -> list[Any]:
-    write = codec_of(Standing).write
-    return [[serial, write(standing)] for serial, standing in before]
+    return [[serial, _STANDING.write(standing)] for serial, standing in before]
 
 
 _BEFORE = Form(_read_before, _write_before)
@@ -223,7 +225,7 @@ def complete(
     """
     # 1. Match every recorded partition with its report, before anything is written: after an error
     #    the minibatch is still open, and a restart replays it.
-    open_key = make_key(OPEN_TABLE, client.pipeline)
+    open_key = client.open_key
     if opening.row.settled and reports:
         raise AssertionError("a settled minibatch has no reports, because no task runs")
     try:

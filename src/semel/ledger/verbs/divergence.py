@@ -15,7 +15,7 @@ from semel.errors import ConfigurationError
 from semel.events import EntityIds
 from semel.ledger.journal import COUNTERS, number_in, watermark_of
 from semel.ledger.journal import JOURNAL_TABLE as JOURNAL
-from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, STREAMS_TABLE, make_key, make_prefix
+from semel.ledger.keys import EVENTS_TABLE, STREAMS_TABLE, make_key, make_prefix
 from semel.ledger.rows import Judged, OpenRow, PartitionRow, SpanRow
 from semel.ledger.store.commit import Conflict, Delete, Equals, Key, Put, Sweep
 from semel.ledger.verbs import runs
@@ -48,7 +48,7 @@ def judge_minibatch(
     """
     pipeline_key, open_key = (
         make_key(PIPELINES_TABLE, client.pipeline),
-        make_key(OPEN_TABLE, client.pipeline),
+        client.open_key,
     )
     while True:
         rows = client.read(pipeline_key, open_key)
@@ -109,7 +109,7 @@ def is_replayed_next(client: LedgerClient) -> bool:
     """Whether the open minibatch is judged as replayed, and not opened again yet: its parked events
     are about to be discarded, so none of them may be sent.
     """
-    open_key = make_key(OPEN_TABLE, client.pipeline)
+    open_key = client.open_key
     text = client.read_one(open_key)
     judged = None if text is None else OpenRow.load(text, open_key).judged
     return judged is not None and judged.decision is Judgement.AS_REPLAYED

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from semel.errors import Fenced
 from semel.events import Attempt
 from semel.ledger import journal
-from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, STREAMS_TABLE, make_key, make_prefix
+from semel.ledger.keys import EVENTS_TABLE, STREAMS_TABLE, make_prefix
 from semel.ledger.rows import PartitionRow, SpanRow, minibatch_of
 from semel.ledger.store.commit import Conflict, Delete, Equals, Put, Sweep
 from semel.ledger.verbs.complete import advance_sequence
@@ -164,7 +164,7 @@ def _commit(
     gone: Key | None = None,
 ) -> None:
     """Commit under `open`. Raises `Fenced` if the run was replaced, `HeadMoved` if a head moved."""
-    open_key = make_key(OPEN_TABLE, client.pipeline)
+    open_key = client.open_key
     landed = None if gone is None else (lambda: client.read_one(gone) is None)
     try:
         client.commit([Equals(open_key, opening.text), *requirements], updates, landed)

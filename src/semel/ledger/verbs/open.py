@@ -17,7 +17,6 @@ from semel.events import Minibatch
 from semel.ledger.keys import (
     EVENTS_TABLE,
     HEADS_TABLE,
-    OPEN_TABLE,
     STREAMS_TABLE,
     make_key,
     make_prefix,
@@ -138,7 +137,7 @@ class Minibatches:
     def __init__(self, client: LedgerClient, run: int) -> None:
         self._client = client
         self._run = run
-        self._open = make_key(OPEN_TABLE, client.pipeline)
+        self._open = client.open_key
         self._pipeline = make_key(PIPELINES_TABLE, client.pipeline)
         self._all_in = False
         self._stages: Mapping[str, str] = {}

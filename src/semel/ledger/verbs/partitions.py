@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events import EntityIds
-from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, STREAMS_TABLE, make_key, part
+from semel.ledger.keys import EVENTS_TABLE, STREAMS_TABLE, make_key, part
 from semel.ledger.rows import PartitionRow, SpanRow
 from semel.ledger.store.commit import Absent, Conflict, Delete, Equals, Key, Put
 from semel.ledger.verbs.parked import NO_PARKS, HeadMoved
@@ -61,6 +61,7 @@ class PartitionClaim:
     Attributes:
         may_grow: whether a minibatch that was complete may have further events (position).
         absorbed_by: what the destination recognises a repeat by (REPEATABLE).
+        osn: L, the last OSN before the partition's first event.
         asked_at: the own monotonic clock just before the ledger was last asked; the lease counts
             from there.
         predecessor: the row as it was before this attempt took it over.
@@ -73,6 +74,7 @@ class PartitionClaim:
     who: Claimant
     may_grow: bool = True
     absorbed_by: str | None = None
+    osn: int = field(init=False)
     asked_at: float = 0.0
     predecessor: PartitionRow | None = None
     row: PartitionRow | None = None
@@ -86,7 +88,8 @@ class PartitionClaim:
         minibatch, name = self.opening.row.minibatch, self.client.pipeline
         place = (name, self.sink, minibatch.generation, minibatch.batch, self.partition)
         self._row_key = make_key(STREAMS_TABLE, *place)
-        self._open_key = make_key(OPEN_TABLE, name)
+        self._open_key = self.client.open_key
+        self.osn = self.opening.standing(self.sink, self.partition).osn
 
     # -- claim
 
@@ -106,14 +109,13 @@ class PartitionClaim:
         """
         # 1. Make the row, with the number from which this minibatch counts: a replay after a crash
         #    counts from the same number.
-        standing = self.opening.standing(self.sink, self.partition)
         fresh = PartitionRow(
             partition=self.partition,
             state=PartitionState.PENDING,
             attempt=self.who.attempt,
             process=self.who.process,
             task=self.who.task,
-            osn=standing.osn,
+            osn=self.osn,
             lease_s=self.who.lease_s,
             deadline_s=self.who.deadline_s,
             at=self.client.clock.wall(),
@@ -161,7 +163,7 @@ class PartitionClaim:
             # 2. A complete partition is only counted and compared.
             found = PartitionRow.load(text, self._row_key)
             if found.state is PartitionState.COMPLETE:
-                self.row, self._text = found, text
+                self.row, self._text, self.osn = found, text, found.osn
                 return Found.COMPLETE
             # 3. Refuse what this attempt may not take: half of a partition, one that it would
             #    repeat under other keys, or a later attempt's.
@@ -199,7 +201,7 @@ class PartitionClaim:
                 )
             except Conflict:
                 return False
-        self.predecessor, self.row, self._text = found, taken, payload
+        self.predecessor, self.row, self._text, self.osn = found, taken, payload, found.osn
         return True
 
     def spans(self) -> list[SpanRow]:

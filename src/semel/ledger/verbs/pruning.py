@@ -29,7 +29,7 @@ from semel.ledger.journal import (
     watermark_of,
 )
 from semel.ledger.journal import JOURNAL_TABLE as JOURNAL
-from semel.ledger.keys import OPEN_TABLE, make_key, make_prefix
+from semel.ledger.keys import make_key, make_prefix
 from semel.ledger.payloads import Row, read_row
 from semel.ledger.rows import OpenRow
 from semel.ledger.store.commit import Absent, Conflict, Delete, Equals, Key, Put
@@ -101,7 +101,7 @@ class Pruning:
         """
         now = self.client.clock.wall()
         old = now - self.remember_s
-        open_key = make_key(OPEN_TABLE, self.client.pipeline)
+        open_key = self.client.open_key
         text = self.client.read_one(open_key)
         opened = None if text is None else OpenRow.load(text, open_key)
         still = [] if text is None else [Equals(open_key, text)]

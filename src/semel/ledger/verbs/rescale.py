@@ -18,7 +18,7 @@ from semel.errors import ConfigurationError, Fenced
 from semel.events import EntityIds, bucket_name, places, unpacked
 from semel.ledger import journal, payloads
 from semel.ledger.journal import COUNTERS, FORGOT, FORGOTTEN, MET, Entry, Journal, watermark_of
-from semel.ledger.keys import OPEN_TABLE, make_key, make_prefix
+from semel.ledger.keys import make_key, make_prefix
 from semel.ledger.rows import OpenRow
 from semel.ledger.store.commit import Conflict, Equals, Put, Sweep
 from semel.ledger.verbs import open_checks, runs
@@ -48,7 +48,7 @@ def rescale_pipeline(client: LedgerClient, partitions: int, routing: Routing | N
     # 1. Refuse a pipeline in the middle of a minibatch: its replay needs the old partitions.
     pipeline_key, open_key = (
         make_key(PIPELINES_TABLE, client.pipeline),
-        make_key(OPEN_TABLE, client.pipeline),
+        client.open_key,
     )
     rows = client.read(pipeline_key, open_key)
     described = runs.read_description(rows.get(pipeline_key), pipeline_key)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from semel.errors import ConfigurationError, Fenced
 from semel.events import is_continued
 from semel.ledger import payloads
-from semel.ledger.keys import OPEN_TABLE, make_key
+from semel.ledger.keys import make_key
 from semel.ledger.payloads import (
     ADDED,
     LATER,
@@ -161,11 +161,14 @@ class _Description:
     finished: Annotated[dict[str, Finished] | None, _FINISHED, ADDED] = None
 
 
+_DESCRIPTION = codec_of(_Description)
+
+
 def read_description(text: str | None, at: Key | None = None) -> dict[str, Any]:
     """Read the description of a pipeline, empty if there is none. Raises `DamagedRow`."""
     if text is None:
         return {}
-    return decode_row(PIPELINES_TABLE, at, text, codec_of(_Description).checked)
+    return decode_row(PIPELINES_TABLE, at, text, _DESCRIPTION.checked)
 
 
 def _differences(what: str, was: Any, now: Any) -> Iterator[str]:
@@ -264,7 +267,7 @@ class Owners:
         """Undo what `register` of this object wrote, if the run was refused before it opened
         anything: its name is not listed then. Returns whether it did.
         """
-        opened = make_key(OPEN_TABLE, self._client.pipeline)
+        opened = self._client.open_key
         while True:
             rows = self._client.read(self._pipeline, self._owner, opened)
             text, written = rows.get(self._owner), rows.get(self._pipeline)
