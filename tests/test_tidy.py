@@ -74,7 +74,7 @@ NAMES = (
     Name(
         r"json\.(dumps?|JSONEncoder)",
         "one writer for the whole project: use a function of semel.events.encoding",
-        ("semel/events/encoding/json_*.py",),
+        ("semel/events/encoding/canonical_json.py", "semel/events/encoding/json_events.py"),
     ),
     Name(r"print", "return the text; the caller prints", FACES),
 )
@@ -463,7 +463,7 @@ CLEAN = [
     (NOW, "semel/a.py", "from datetime import datetime\ndatetime.fromtimestamp(0)\n"),
     (RANDOM, "semel/a.py", "import random\ndef f(r: random.Random):\n    return r.random()\n"),
     (JSON, "semel/sinks/a.py", "import json\nvalue = json.loads('{}')\n"),
-    (JSON, "semel/events/encoding/json_text.py", "import json\ntext = json.dumps({})\n"),
+    (JSON, "semel/events/encoding/canonical_json.py", "import json\ntext = json.dumps({})\n"),
     (PRINT, "semel/cli/a.py", "print('seed 1')\n"),
     (UNFINISHED, "semel/a.py", "TODOS = ()\n"),
     (IDIOM, "semel/a.py", "recommended = amended = 1\n"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from semel.events.encoding.json_text import PreEncoded, canonical
+from semel.events.encoding.canonical_json import PreEncoded, canonical
 from semel.ledger import journal as journals
 from semel.ledger.journal import COUNTERS, Entry, Journal, Operator
 from semel.ledger.keys import make_key

@@ -22,7 +22,7 @@ import xxhash
 
 from semel.errors import ConfigurationError, plain_text
 from semel.events import columns, versions
-from semel.events.encoding.json_text import ascii_json
+from semel.events.encoding.canonical_json import ascii_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -18,7 +18,7 @@ import pyarrow as pa
 from semel.delivery.observer import NO_FIGURES, Figures
 from semel.errors import HeldInDoubt, NotDelivered, Rejected
 from semel.events import EntityIds, IdSet, Rows
-from semel.events.encoding import CANNOT, ArrowValue, Labels, encode_value
+from semel.events.encoding import CANNOT, ArrowValue, Labels, arrow_value, encode_value
 from semel.ledger import (
     ParkedRow,
     fill_parked,
@@ -264,7 +264,7 @@ def _kept(array: pa.Array) -> Any:
         encode_value(value)
         pa.array([value], array.type)  # a value that Python holds may not convert back to Arrow
     except (pa.ArrowException, *CANNOT, TypeError):
-        return ArrowValue.of(array)
+        return arrow_value(array)
     return value
 
 

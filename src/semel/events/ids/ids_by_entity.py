@@ -3,6 +3,7 @@
 - If the ids of all scopes are integers, or all texts, they are stored as columns, and single sets
   are made only on request.
 - Sets are immutable, and equal ones have one JSON text, however they were made.
+- Arrow and NumPy are loaded with the first set that has columns, and not with this module.
 """
 
 from __future__ import annotations
@@ -10,19 +11,17 @@ from __future__ import annotations
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
-from semel.events.encoding.json_text import PreEncoded, canonical
-from semel.events.ids.id_columns import IdColumns
+from semel.events.encoding.canonical_json import PreEncoded, canonical
 from semel.events.ids.id_set import IdSet
-from semel.events.ids.packing import is_packed, joined
 
 if TYPE_CHECKING:
     from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from semel.events.event import EventID
+    from semel.events.ids.id_columns import IdColumns
 
 GATHERED_MAX = 32
 """So many parts of a growing union are kept side by side before they become one."""
@@ -57,7 +56,7 @@ class EntityIds:
             return some[0] if some else cls.EMPTY
         columns = [part.columns for part in some if part.columns is not None]
         if len(columns) == len(some) and len({each.shape for each in columns}) == 1:
-            return cls(None, IdColumns.union(columns))
+            return cls(None, type(columns[0]).union(columns))
         united: dict[str, IdSet] = {}
         for part in some:
             for scope, ids in part.items():
@@ -78,6 +77,8 @@ class EntityIds:
 
     def places_of(self, scopes: Sequence[str]) -> NDArray[np.int64]:
         """Return the index of each scope in the columns, -1 for one that is not there."""
+        import numpy as np
+
         if self._places is None:
             names = [] if self._columns is None else self._columns.names.to_pylist()
             self._places = dict(zip(names, range(len(names)), strict=True))
@@ -157,6 +158,8 @@ class EntityIds:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> EntityIds:
         """Read the output of `to_json` or `written`. Raises ValueError for anything else."""
+        from semel.events.ids.id_columns import IdColumns
+
         columns = IdColumns.from_json(value)
         if columns is not None:
             return cls(None, columns)
@@ -172,6 +175,8 @@ def unpacked(value: Any) -> Any:
         return [unpacked(each) for each in value]
     if not isinstance(value, dict):
         return value
+    from semel.events.ids.packing import is_packed
+
     if is_packed(value):
         return EntityIds.from_json(value).to_json()
     return {name: unpacked(each) for name, each in value.items()}
@@ -204,6 +209,8 @@ class Gathered:
 
     def written(self) -> PreEncoded:
         """Return the JSON of every id that was added; packed parts are joined, not united."""
+        from semel.events.ids.packing import joined
+
         parts = [part.written() for part in self._parts() if part]
         shapes = {part.columns.shape for part in self._parts() if part.columns is not None}
         if len(parts) < 2 or len(shapes) > 1 or not all(part.dense for part in parts):

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.events.encoding.json_text import PreEncoded
+from semel.events.encoding.canonical_json import PreEncoded
 from semel.events.ids.id_columns import json_inner
 from semel.events.ids.membership import last_rows
 
