@@ -72,7 +72,7 @@ def test_where_the_start_is_not_known_the_task_still_compares() -> None:
 def test_another_topic_under_the_same_name_is_still_found() -> None:
     world = delivered()
     opening = world.driver.begin("q2", 0, {"t/0": 0})
-    with pytest.raises(Diverged, match="another source, start under a new name"):
+    with pytest.raises(Diverged, match="another source, start with a new pipeline name"):
         world.task(opening, "a3 b4=9")
 
 
@@ -95,7 +95,7 @@ def test_a_partition_without_a_watermark_is_left_to_its_task() -> None:
         world.task(opening, "a1 b2 c3 d4")
     world.start()
     opening = world.driver.begin("q2", 0, {"t/0": 9})
-    with pytest.raises(Diverged, match=r"goes on at offset 9 although the ledger stands at 2"):
+    with pytest.raises(Diverged, match=r"continues at offset 9, but the ledger is at 2"):
         world.task(opening, "a9")
 
 
@@ -139,7 +139,7 @@ def test_a_first_event_in_doubt_tells_where_the_ledger_stands() -> None:
         world.task(opening, "a1 b2")
     world.start()
     opening = world.driver.begin("q2", 0)
-    with pytest.raises(Diverged, match="the ledger stands at 1"):
+    with pytest.raises(Diverged, match="the ledger is at 1"):
         world.task(opening, "c3")
 
 

@@ -303,7 +303,7 @@ class LogObserver:
             event.number,
             event.event,
             event.entity,
-            f"asked for by {event.by}" if event.by else "whose turn it was",
+            f"requested by {event.by}" if event.by else "next in its queue",
             event.outcome,
         )
 

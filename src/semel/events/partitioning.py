@@ -30,7 +30,7 @@ SEED = 42
 def bucket(entities: pa.Array, n: int) -> NDArray[np.int64]:
     """Return the bucket of each entity among `n`; entities are strings, integers or booleans."""
     if n < 1:
-        raise ValueError(f"there is no bucket among {n}")
+        raise ValueError(f"the number of buckets must be at least 1, got {n}")
     if entities.null_count:
         raise ConfigurationError("an entity is null; filter such rows out before delivering")
     plain = entities.dictionary_decode() if pa.types.is_dictionary(entities.type) else entities
@@ -61,7 +61,7 @@ def sort(batch: pa.RecordBatch, identity: Identity) -> pa.RecordBatch:
 def cuts(start: int, stop: int, size: int) -> list[tuple[int, int]]:
     """Split [start, stop) into contiguous ranges of `size`; the last may be shorter."""
     if size < 1:
-        raise ValueError(f"a chunk of {size} events is not one")
+        raise ValueError(f"a chunk must have at least 1 event, got {size}")
     return list(pairwise([*range(start, stop, size), stop])) if start < stop else []
 
 

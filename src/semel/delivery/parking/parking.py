@@ -152,12 +152,11 @@ class PartitionParking:
             self._waiting = sum(not row.state.final for _, row, _ in standing)
         if self._waiting + len(parks.rows) > sink.park_limit:
             raise HeldInDoubt(
-                f"{self._partition.place}: {self._waiting} events are parked, "
-                f"{len(parks.rows)} more have to be (the first is event {parks.rows[0].event} of "
-                f"{parks.rows[0].entity!r}: {parks.rows[0].why}), and park_limit is "
-                f"{sink.park_limit}. Resolve what `semel parked ls` shows, or give a "
-                f"park_limit of {self._waiting + len(parks.rows)} or more, then start the query "
-                "again"
+                f"{self._partition.place}: {self._waiting} events are parked and "
+                f"{len(parks.rows)} more must be (the first is event {parks.rows[0].event} of "
+                f"{parks.rows[0].entity!r}: {parks.rows[0].why}), but park_limit is "
+                f"{sink.park_limit}. Resolve what `semel parked ls` lists, or raise "
+                f"park_limit to {self._waiting + len(parks.rows)} or more, then restart the query"
             )
 
     def committed(self, parks: Parks) -> Figures:
@@ -203,8 +202,8 @@ def stop_if_held(client: LedgerClient, sink: Sink, place: str) -> None:
     if rows:
         raise HeldInDoubt(
             f"{place}: {len(rows)} events are in doubt, the first is event {rows[0].event} of "
-            f"{rows[0].entity!r}. Look at the destination, then run `semel resolve EVENT "
-            "delivered|resend|discard --reason ...` for each and start the query again"
+            f"{rows[0].entity!r}. Check which of them the destination has, then run `semel resolve "
+            "EVENT delivered|resend|discard --reason ...` for each and restart the query"
         )
 
 

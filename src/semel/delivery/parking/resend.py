@@ -142,10 +142,10 @@ class Resending:
             fenced = self.sink.capability in (Capability.TRANSACTIONAL, Capability.SEQUENCED)
             if not fenced and self._again.in_vain(claimed):
                 cause = unanswered.__cause__ or "no answer"
-                why = f"the destination does not answer for it ({cause})"
+                why = f"the destination does not report whether it arrived ({cause})"
                 return self._doubt(claimed, OutcomeUnknown(why))
             self._tell(
-                claimed, "sending (no answer; the destination is asked again what became of it)"
+                claimed, "being sent (no reply; the destination is asked again whether it arrived)"
             )
             self._unanswered.add(claimed.key.key)
             return False  # it stays claimed, and the next drain asks for its outcome

@@ -62,15 +62,15 @@ class Unsendable(Rejected):
 
 
 IN_VAIN_MAX = 3
-"""How many senders of an event may not come to an end before it is only asked for."""
+"""After so many senders of an event died, it is not sent again: the destination is only asked."""
 
 _FORGOTTEN = OutcomeUnknown("it may have been sent longer ago than its key is remembered")
 _OTHER_KEY = OutcomeUnknown(
     "it may have been sent under another key, because keyed_by_event of the sink was changed since"
 )
 _ABSENT = Unsendable(
-    f"it did not arrive: {IN_VAIN_MAX} senders in a row got no answer, and the destination does "
-    "not have it. See that it takes the event, then resend it"
+    f"it did not arrive: {IN_VAIN_MAX} senders in a row got no reply, and the destination does "
+    "not have it. Check that the destination accepts the event, then resend it"
 )
 
 

@@ -127,12 +127,12 @@ class _ByPosition:
         if before.generation == self._assignment.opening.row.minibatch.generation and again.any():
             at = int(np.flatnonzero(again)[0])
             raise Diverged(
-                f"{self._place}: event {rows.id(at)} comes after event {before.upto}, which a "
-                "minibatch before this one delivered, and no checkpoint was lost in between: it "
-                "may be new, so it is not skipped. Nothing of these rows was sent. Where a "
-                "stateful operator (a join, an aggregation) or a union stands between the source "
-                "and semel.deliver, use given identity (entity=, event=), under a new name; where "
-                "the topic was recreated, start under a new name"
+                f"{self._place}: event {rows.id(at)} arrived after event {before.upto}, which an "
+                "earlier minibatch delivered, and no checkpoint was lost in between: it may be "
+                "new, so it is not skipped. None of these rows were sent. If a stateful operator "
+                "(a join, an aggregation) or a union stands between the source and semel.deliver, "
+                "use given identity (entity=, event=) with a new pipeline name. If the topic was "
+                "recreated, start with a new pipeline name"
             )
 
     def _compare_start(self, rows: Rows, before: Mark) -> None:
@@ -147,10 +147,10 @@ class _ByPosition:
             partition = self._assignment.partition
             where = starting_offsets({partition: wanted}, [partition])
             raise Diverged(
-                f"{self._place}: the checkpoint was lost, and Spark goes on at offset {first} "
-                f"although the ledger stands at {wanted - 1}: {first - wanted} events would be "
-                f"left out. Start with .option('startingOffsets', '{where}'), or say "
-                "accept_gap=True to go on without them"
+                f"{self._place}: the checkpoint was lost, and Spark continues at offset {first}, "
+                f"but the ledger is at {wanted - 1}: {first - wanted} events would be "
+                f"skipped. Start with .option('startingOffsets', '{where}'), or pass "
+                "accept_gap=True to continue without them"
             )
 
     def _compare_content(self, rows: Rows, mask: NDArray[np.bool_], before: Mark) -> None:
@@ -166,10 +166,10 @@ class _ByPosition:
                 where = starting_offsets({name: _offset(before.upto) + 1}, [name])
                 raise Diverged(
                     f"{self._place}: event {before.upto} was delivered with digest {before.digest} "
-                    f"and comes again with {found}. If the query has other columns now, or in "
-                    "another order, start after what was delivered, with "
-                    f".option('startingOffsets', '{where}'), or say accept_gap=True to skip it "
-                    "without comparing. If this is another source, start under a new name"
+                    f"and arrived again with {found}. If the columns of the query or their order "
+                    "have changed, start after what was delivered, with "
+                    f".option('startingOffsets', '{where}'), or pass accept_gap=True to skip it "
+                    "without comparing. If this is another source, start with a new pipeline name"
                 )
 
     def observe(self, rows: Rows) -> None:
@@ -300,9 +300,9 @@ class _ByMaximum(_Journaled):
         if again.any():
             at = int(np.flatnonzero(again)[0])
             raise Diverged(
-                f"{self._place}: event {rows.id(at)} of {rows.scope(at)!r} comes after event "
-                f"{self._same[rows.scope(at)]}, but the ids were declared increasing. Take "
-                "increasing=True away, under a new name; nothing was sent of this chunk"
+                f"{self._place}: event {rows.id(at)} of {rows.scope(at)!r} arrived after event "
+                f"{self._same[rows.scope(at)]}, but the ids were declared increasing. Nothing of "
+                "this chunk was sent. Remove increasing=True, with a new pipeline name"
             )
         return rows.at_most(self._older) | before
 
@@ -350,9 +350,9 @@ class _BySet(_Journaled):
             at = int(np.flatnonzero(~known)[0])
             raise HeldInDoubt(
                 f"{self._place}: the checkpoint was lost, and event {rows.id(at)} of "
-                f"{rows.scope(at)!r} is new, or older than the ids that are remembered: nobody can "
-                "tell. Let the input begin after what was delivered, and say accept_gap=True; "
-                "nothing of it was sent"
+                f"{rows.scope(at)!r} is either new or older than the ids that are remembered; "
+                "semel cannot distinguish the two. It was not sent. Start the input after what "
+                "was delivered, and pass accept_gap=True"
             )
         return known
 

@@ -105,7 +105,7 @@ class OverwriteStrategy:
         except Exception as error:
             self._faults.look_at_opening(error)
             raise NotDelivered(
-                f"{self._partition.place}: the place could not be written ({error}). "
-                "What is there does not count; see that the destination can be written, then "
+                f"{self._partition.place}: the output could not be written ({error}). "
+                "What was written does not count. Check that the destination can be written, then "
                 "restart the query"
             ) from error

@@ -228,8 +228,8 @@ class ProgressStrategy:
                 self._faults.look_at_opening(error)
                 last = error
         raise NotDelivered(
-            f"{partition.place}: the destination does not say what is done "
-            f"({last}). Nothing was sent; see that it runs, then restart the query"
+            f"{partition.place}: the destination does not report its progress "
+            f"({last}). Nothing was sent. Check that it runs, then restart the query"
         ) from last
 
     def _open(self) -> None:
@@ -334,8 +334,8 @@ class ProgressStrategy:
             self._park_rejected(rows)
             start = max(start, self._done.events)
         raise NotDelivered(
-            f"{partition.place}: {ASK_MAX} times in a row the destination's "
-            "answer was lost. Nothing is in doubt; see that it runs, then restart the query"
+            f"{partition.place}: the reply of the destination was lost {ASK_MAX} times in a "
+            "row. No event is in doubt. Check that the destination runs, then restart the query"
         )
 
     def _call(

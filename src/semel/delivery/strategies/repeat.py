@@ -32,10 +32,10 @@ UNANSWERED_MAX = 10
 """So many events of a chunk without an answer look like a destination that is down."""
 
 TRIES_MAX = 3
-"""How many attempts repeat in vain what looks like a destination that is down, before the next one
-holds what it was not answered for."""
+"""How many attempts repeat events that a destination did not answer, before the next attempt holds
+them."""
 
-UNTRIED = NotDelivered("not tried: an event of its entity before it failed")
+UNTRIED = NotDelivered("not tried: an earlier event of its entity failed")
 
 
 def unanswered(failures: Mapping[int, DeliveryError], count: int) -> list[DeliveryError]:

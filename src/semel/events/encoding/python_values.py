@@ -76,8 +76,8 @@ def refusal(rows: Rows, state: str = "") -> ConfigurationError:
                 return ConfigurationError(
                     f"column {name!r} ({array.type}) of event {_named(rows, at)} holds a value "
                     f"that Python cannot hold ({type(error).__name__}: {error}). Cast the column "
-                    "(to text or binary, say) or filter the row out before semel.deliver, or use a "
-                    f"sink that takes Arrow batches{state}"
+                    "(for example to text or binary), filter the row out before semel.deliver, "
+                    f"or use a sink that takes Arrow batches{state}"
                 )
     raise AssertionError("some value could not be made")
 

@@ -234,9 +234,9 @@ def _require_shape(mine: Shape, others: Any) -> None:
         if other not in (mine, None):
             raise ConfigurationError(
                 f"these events have {_in_words(mine)} ids, and they are compared with "
-                f"{_in_words(other)} ids, which the ledger has recorded: the type of an id column "
-                "was changed, and ids of two types are never the same. Cast the column back to "
-                "what it was, or start under a new name"
+                f"{_in_words(other)} ids that the ledger has recorded: the type of an id column "
+                "was changed, and ids of two types are never equal. Cast the column to its "
+                "former type, or start with a new pipeline name"
             )
 
 

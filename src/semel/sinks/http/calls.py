@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     Line = Sequence[int]
     """The places of one entity's events in the chunk, in their order."""
 
-UNTRIED = "not tried: an event of its entity before it failed"
+UNTRIED = "not tried: an earlier event of its entity failed"
 LATE = "not tried: the time of the chunk (deadline_s) was over"
 BROKEN = "not tried: the circuit breaker opened after several calls in a row failed"
 
