@@ -12,7 +12,7 @@ from semel.delivery.driver import PRUNE_EVERY
 from semel.errors import ConfigurationError, Diverged
 from semel.events import IdSet
 from semel.ledger.verbs.open_checks import next_offset
-from semel.ledger.verbs.sequences import Mark
+from semel.ledger.verbs.sequences import PositionMark
 from support.destinations import Crash, Database, Post, crash, crash_after, fine, lost
 from support.pipeline import COUNTER, GIVEN, POSITION, World, once, world_of
 
@@ -146,17 +146,17 @@ def test_a_first_event_in_doubt_tells_where_the_ledger_stands() -> None:
 @pytest.mark.parametrize(
     ("mark", "expected"),
     [
-        (Mark(), None),
-        (Mark(upto=4), 5),
-        (Mark(upto=4, above=IdSet.of([5, 6, 8])), 7),
-        (Mark(above=IdSet.of([3, 4, 8])), 5),
-        (Mark(upto=(4, 1), digest="d"), 5),
-        (Mark(upto=(4, 1)), 4),
-        (Mark(upto=(4, 1), digest="d", above=IdSet.of([(5, 0)])), 5),
+        (PositionMark(), None),
+        (PositionMark(upto=4), 5),
+        (PositionMark(upto=4, above=IdSet.of([5, 6, 8])), 7),
+        (PositionMark(above=IdSet.of([3, 4, 8])), 5),
+        (PositionMark(upto=(4, 1), digest="d"), 5),
+        (PositionMark(upto=(4, 1)), 4),
+        (PositionMark(upto=(4, 1), digest="d", above=IdSet.of([(5, 0)])), 5),
     ],
 )
 def test_the_next_offset_is_the_first_that_is_not_handled_as_a_whole(
-    mark: Mark, expected: int | None
+    mark: PositionMark, expected: int | None
 ) -> None:
     assert next_offset(mark) == expected
 

@@ -120,7 +120,7 @@ class EventsSuppressed(PartitionEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class EventsParked(PartitionEvent):
+class EventsSetAside(PartitionEvent):
     """Events were parked, `doubted` of them in doubt, or dropped by policy `skip`."""
 
     parked: int

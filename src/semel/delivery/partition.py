@@ -21,7 +21,7 @@ from semel.delivery.buffer import Buffer
 from semel.delivery.observer import (
     NO_FIGURES,
     ChunkDelivered,
-    EventsParked,
+    EventsSetAside,
     EventsSkipped,
     EventsSuppressed,
     Figures,
@@ -35,7 +35,7 @@ from semel.delivery.strategies.progress import ProgressStrategy
 from semel.delivery.strategies.replay_check import count_partition
 from semel.errors import Fenced
 from semel.events import put_together
-from semel.ledger import COUNTERS, Journal, Report, State, require_counts
+from semel.ledger import COUNTERS, Journal, JournalState, Report, require_counts
 from semel.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class SinkDelivery:
             before = (figures.suppressed, figures.parked_before, figures.dropped_before)
             observe(EventsSuppressed(*place, *before))
         if figures.parked or figures.dropped:
-            observe(EventsParked(*place, figures.parked, figures.doubted, figures.dropped))
+            observe(EventsSetAside(*place, figures.parked, figures.doubted, figures.dropped))
         if figures.delivered:
             observe(ChunkDelivered(*place, figures.delivered, figures.bytes, figures.seconds))
 
@@ -242,9 +242,11 @@ class PartitionDelivery:
                 # 4. Report only after every delivery has finished: a task that fails before reports
                 #    nothing, so the driver cannot complete the minibatch without it.
                 reports = [report for each in deliveries if (report := each.finish()) is not None]
-            told = {report.sink for report in reports}
+            reported = {report.sink for report in reports}
             self.skipped = sum(
-                each.figures.skipped for each in deliveries if each.partition.sink.name not in told
+                each.figures.skipped
+                for each in deliveries
+                if each.partition.sink.name not in reported
             )
         # 5. Return the new counters with the reports. They are written in the commit that completes
         #    the minibatch: a crash before it leaves the old ones for the replay.
@@ -266,10 +268,10 @@ class PartitionDelivery:
         stack.callback(delivery.close)
         return delivery
 
-    def _counters(self) -> State:
+    def _counters(self) -> JournalState:
         """Return the counters as the previous minibatch left them."""
         if not self.assignment.identity.assigns_ids:
-            return State()
+            return JournalState()
         serial = self.assignment.opening.row.serial
         place = self.assignment.partition
         return self.journal.restore(COUNTERS, place, before=serial, check=require_counts)

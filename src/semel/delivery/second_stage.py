@@ -85,7 +85,7 @@ class Stages:
             after = self._standing(at)
             if after is None or not after.doubted or after.state is not ParkedState.RESEND:
                 break
-        self._tell(stage, at, ended)
+        self._report(stage, at, ended)
 
     # -- the steps
 
@@ -159,7 +159,7 @@ class Stages:
     def _resending(self, stage: Sink) -> Resending:
         return Resending(self._client, stage, self._process, self._runtime, observer=self._observer)
 
-    def _tell(self, stage: Sink, at: Key, ended: Ended) -> None:
+    def _report(self, stage: Sink, at: Key, ended: Ended) -> None:
         """Notify the observer of what waits for a person; raise if it can be tried again."""
         place = self._place(stage, ended.minibatch)
         row = self._standing(at)

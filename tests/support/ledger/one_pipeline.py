@@ -13,7 +13,7 @@ from semel.errors import LedgerUnavailable
 from semel.events import EntityIds, IdSet
 from semel.events.event import Attempt, EventID, Minibatch
 from semel.ledger.client import LedgerClient
-from semel.ledger.journal import Entry
+from semel.ledger.journal import JournalEntry
 from semel.ledger.rows import ParkedRow, PartitionRow, SpanRow
 from semel.ledger.store.commit import Conflict, Key, Payload, Requirement, Store, Update
 from semel.ledger.store.opening import open_store
@@ -21,7 +21,7 @@ from semel.ledger.verbs.complete import Report
 from semel.ledger.verbs.open import Minibatches, OpenMinibatch, OpenRequest
 from semel.ledger.verbs.partitions import Claimant, PartitionClaim
 from semel.ledger.verbs.runs import Owners
-from semel.ledger.verbs.sequences import Mark
+from semel.ledger.verbs.sequences import PositionMark
 from semel.protocol import ParkedState, SpanState
 from semel.runtime import Process
 
@@ -253,8 +253,8 @@ def report(
     partition: str = "0",
     sink: str = SINK,
     short: bool = False,
-    mark: Mark | None = None,
-    entries: tuple[Entry, ...] = (),
+    mark: PositionMark | None = None,
+    entries: tuple[JournalEntry, ...] = (),
 ) -> Report:
     return Report(
         sink,

@@ -24,8 +24,8 @@ from semel.ledger import (
     MET,
     DamagedRow,
     Journal,
-    Mark,
-    Operator,
+    PositionMark,
+    StateOperator,
     next_offset,
     read_row,
     require_reached,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from semel.delivery.assignment import Assignment
     from semel.events import EventID, Rows
     from semel.events.encoding import PreEncoded
-    from semel.ledger import Entry
+    from semel.ledger import JournalEntry
     from semel.sinks import Sink
 
 
@@ -56,10 +56,10 @@ class Watermark(Protocol):
     def observe(self, rows: Rows) -> None:
         """Remember rows that belong to this minibatch."""
 
-    def mark(self) -> Mark | None:
+    def mark(self) -> PositionMark | None:
         """Return the position watermark after this minibatch."""
 
-    def entry(self) -> Entry | None:
+    def entry(self) -> JournalEntry | None:
         """Return what goes into the journal with this minibatch."""
 
 
@@ -85,10 +85,10 @@ class _Nothing:
     def observe(self, rows: Rows) -> None:
         del rows
 
-    def mark(self) -> Mark | None:
+    def mark(self) -> PositionMark | None:
         return None
 
-    def entry(self) -> Entry | None:
+    def entry(self) -> JournalEntry | None:
         return None
 
 
@@ -120,7 +120,7 @@ class _ByPosition:
             self._compare_content(rows, mask, before)
         return mask | above
 
-    def _refuse_again(self, rows: Rows, again: NDArray[np.bool_], before: Mark) -> None:
+    def _refuse_again(self, rows: Rows, again: NDArray[np.bool_], before: PositionMark) -> None:
         """Refuse a row that this generation has passed: it never comes again, so this is another
         event.
         """
@@ -135,15 +135,17 @@ class _ByPosition:
                 "recreated, start with a new pipeline name"
             )
 
-    def _compare_start(self, rows: Rows, before: Mark) -> None:
+    def _compare_start(self, rows: Rows, before: PositionMark) -> None:
         """Refuse a gap, which looks like a re-read, unless it is accepted."""
         starts_at = self._assignment.starts_at
         first = _offset(rows.id(0)) if starts_at is None else starts_at
         wanted = next_offset(before)
         opened = self._assignment.opening.row
         fresh = before.generation < opened.minibatch.generation
-        told = opened.continues or opened.compared or opened.accepted or self._assignment.accept_gap
-        if fresh and not told and wanted is not None and first > wanted:
+        accepted = (
+            opened.continues or opened.compared or opened.accepted or self._assignment.accept_gap
+        )
+        if fresh and not accepted and wanted is not None and first > wanted:
             partition = self._assignment.partition
             where = starting_offsets({partition: wanted}, [partition])
             raise Diverged(
@@ -153,10 +155,10 @@ class _ByPosition:
                 "accept_gap=True to continue without them"
             )
 
-    def _compare_content(self, rows: Rows, mask: NDArray[np.bool_], before: Mark) -> None:
+    def _compare_content(self, rows: Rows, mask: NDArray[np.bool_], before: PositionMark) -> None:
         """Require that the event at the watermark, if a re-read brings it again, is the same."""
-        told = self._assignment.opening.row.continues or self._assignment.accept_gap
-        if before.upto is None or before.digest is None or told or not mask.any():
+        accepted = self._assignment.opening.row.continues or self._assignment.accept_gap
+        if before.upto is None or before.digest is None or accepted or not mask.any():
             return
         at = int(np.flatnonzero(mask)[-1])
         if rows.id(at) == before.upto:
@@ -177,16 +179,16 @@ class _ByPosition:
             at = len(rows) - 1
             self._last = (rows.id(at), rows.batch.slice(at, 1))
 
-    def mark(self) -> Mark | None:
+    def mark(self) -> PositionMark | None:
         if self._last is None:
             return self._before
         upto, content = self._last[0], digest(self._last[1])
         generation = self._assignment.opening.row.minibatch.generation
         above = IdSet.EMPTY if self._before is None else self._before.above
         above = IdSet.of(each for each in above if _parts(each) > _parts(upto))
-        return Mark(upto, content, above, generation)
+        return PositionMark(upto, content, above, generation)
 
-    def entry(self) -> Entry | None:
+    def entry(self) -> JournalEntry | None:
         return None
 
 
@@ -197,11 +199,11 @@ class _Journaled:
         self._assignment = assignment
         self._place = assignment.place(sink)
         self._journal = journal
-        self._operator: Operator = watermark_of(sink.name)
+        self._operator: StateOperator = watermark_of(sink.name)
         self._generation = assignment.opening.row.minibatch.generation
         self._serial = assignment.opening.row.serial
 
-    def mark(self) -> Mark | None:
+    def mark(self) -> PositionMark | None:
         return None
 
 
@@ -309,7 +311,7 @@ class _ByMaximum(_Journaled):
     def observe(self, rows: Rows) -> None:
         self._reached.add(rows)
 
-    def entry(self) -> Entry | None:
+    def entry(self) -> JournalEntry | None:
         if not self._reached:
             return None
         delta: dict[str, Any] | PreEncoded = self._reached.written(self._generation)
@@ -359,7 +361,7 @@ class _BySet(_Journaled):
     def observe(self, rows: Rows) -> None:
         self._ids.add(rows.id_sets())
 
-    def entry(self) -> Entry | None:
+    def entry(self) -> JournalEntry | None:
         if not self._ids:
             return None
         delta: dict[str, Any] = {str(self._serial): self._ids.written()}

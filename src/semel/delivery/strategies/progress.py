@@ -203,10 +203,12 @@ class ProgressStrategy:
     def _ask(self) -> None:
         """Take the progress row or the epoch again, and read how far delivery is."""
         partition = self._partition
-        told = self._take_over()
+        reached = self._take_over()
         if partition.sink.last_opener_wins:
             partition.claim.check()  # a zombie can take such a fence too: the ledger decides
-        self._done = self._from_tail(told) if isinstance(told, Tail) else self._from_row(told)
+        self._done = (
+            self._from_tail(reached) if isinstance(reached, Tail) else self._from_row(reached)
+        )
         row = partition.claim.row
         if row is not None and row.done > self._done.events:
             self._done = replace(self._done, events=row.done)
@@ -243,17 +245,19 @@ class ProgressStrategy:
             self._open()
         return cast("TransactionalSession | SequencedSession", self._session)
 
-    def _from_row(self, told: Progress | None) -> Done:
+    def _from_row(self, reached: Progress | None) -> Done:
         partition = self._partition
-        partition.require_kept(partition.acknowledged(self._sent), 0 if told is None else told.osn)
+        partition.require_kept(
+            partition.acknowledged(self._sent), 0 if reached is None else reached.osn
+        )
         if (
-            told is None
-            or told.minibatch != partition.assignment.opening.row.minibatch
-            or not told.done
+            reached is None
+            or reached.minibatch != partition.assignment.opening.row.minibatch
+            or not reached.done
         ):
             return Done()
-        self._sent = max(self._sent, told.osn)
-        return Done(told.done, (told.done, told.digest), rejected=told.rejected)
+        self._sent = max(self._sent, reached.osn)
+        return Done(reached.done, (reached.done, reached.digest), rejected=reached.rejected)
 
     def _from_tail(self, tail: Tail) -> Done:
         partition = self._partition

@@ -57,7 +57,7 @@ class Repeating:
 
     Attributes:
         unsure: the positions of events that may have arrived without an answer: at first those that
-            an earlier attempt left so, then as the calls show. `send` is told them.
+            an earlier attempt left so, then as the calls show. `send` gets them.
         arrived: the positions of the events that are known to have arrived.
     """
 
@@ -96,12 +96,12 @@ class Repeating:
                     self._isolate(left)
                 left = self._left(left)
                 if not left:
-                    return self._told()
+                    return self._receipt()
             if self._by_event and not isinstance(result, Receipt):
                 self._isolate(left)
         except Forgotten:
             self._forget()
-        return self._told()
+        return self._receipt()
 
     @cached_property
     def _positions(self) -> list[int]:
@@ -225,5 +225,5 @@ class Repeating:
             elif position not in self.arrived:
                 self._failures.setdefault(place, NotDelivered("not sent"))
 
-    def _told(self) -> Receipt:
+    def _receipt(self) -> Receipt:
         return Receipt(dict(sorted(self._failures.items()))) if self._failures else DELIVERED

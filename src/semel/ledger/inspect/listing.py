@@ -68,7 +68,9 @@ def require_payload(row: ParkedRow) -> None:
 def _load_journal(text: str, at: Key) -> journal.JournalRow:
     entry = journal.load_entry(text, at)
     place = at.key.rpartition("/")[0] + "/"
-    state = journal.State({name: each for name, each in entry.state.items() if each is not None})
+    state = journal.JournalState(
+        {name: each for name, each in entry.state.items() if each is not None}
+    )
     operator = read_row(journal.JOURNAL_TABLE, at, lambda: keys.key_text(keys.split_key(at.key)[1]))
     if operator == journal.COUNTERS.name:
         journal.require_counts(state.values, at.key)
@@ -91,19 +93,21 @@ def _load_described(text: str, at: Key) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Identity:
+class _IdentityKind:
     kind: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Sink:
+class _SinkCapability:
     capability: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    identity: _Identity
-    sinks: Annotated[dict[str, _Sink], each_of(_Sink, "the description of a sink")]
+    identity: _IdentityKind
+    sinks: Annotated[
+        dict[str, _SinkCapability], each_of(_SinkCapability, "the description of a sink")
+    ]
 
 
 _LOAD: dict[str, Any] = {

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
     from semel.events import Attempt
     from semel.ledger.client import LedgerClient
-    from semel.ledger.journal import Entry
+    from semel.ledger.journal import JournalEntry
     from semel.ledger.store.commit import Requirement, Update
     from semel.ledger.verbs.open import OpenMinibatch
-    from semel.ledger.verbs.sequences import Mark
+    from semel.ledger.verbs.sequences import PositionMark
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ class Report:
     first: list[Any] | None = None
     last: list[Any] | None = None
     short: bool = False
-    mark: Mark | None = None
-    entries: tuple[Entry, ...] = ()
+    mark: PositionMark | None = None
+    entries: tuple[JournalEntry, ...] = ()
     delivered: int = 0
     suppressed: int = 0
     parked: int = 0
@@ -221,7 +221,7 @@ def _fenced(client: LedgerClient, opening: OpenMinibatch, why: str) -> Fenced:
     )
 
 
-def _new(opening: OpenMinibatch, report: Report) -> Iterator[Entry]:
+def _new(opening: OpenMinibatch, report: Report) -> Iterator[JournalEntry]:
     """Return the journal rows of a report. Counters belong to all sinks together: those of a
     minibatch that was complete before are recorded already.
     """

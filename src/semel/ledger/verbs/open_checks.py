@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from semel.ledger.client import LedgerClient
     from semel.ledger.rows import OpenRow
     from semel.ledger.verbs.open import OpenRequest
-    from semel.ledger.verbs.sequences import Mark, SequenceRow
+    from semel.ledger.verbs.sequences import PositionMark, SequenceRow
 
 
 def left_out(
@@ -195,7 +195,7 @@ def lost_checkpoint(
     )
 
 
-def next_offset(mark: Mark) -> int | None:
+def next_offset(mark: PositionMark) -> int | None:
     """Return the first offset that may not be handled as a whole; None if nothing is known."""
     if mark.upto is None:
         known = [each for each in (mark.begins,) if each is not None]

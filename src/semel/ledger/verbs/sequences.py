@@ -24,7 +24,7 @@ SEQUENCES_TABLE = "sequences"
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class PositionMark:
     """A position watermark: every event up to `upto` is handled, and those in `above`.
 
     Attributes:
@@ -52,7 +52,7 @@ class Standing:
 
     osn: int = 0
     sent: int = 0
-    mark: Mark | None = None
+    mark: PositionMark | None = None
 
 
 def _read_before(value: Any, name: str) -> tuple[tuple[int, Standing], ...]:
