@@ -24,7 +24,7 @@ from semel.events import Given, columns
 from semel.protocol import Capability
 from semel.sinks import Files
 from semel.verify.contract.cases import CASES
-from semel.verify.contract.suite import Earned, Finding, Result
+from semel.verify.contract.suite import CaseResult, Earned, Finding
 from support.docs_blocks import (
     ELSEWHERE,
     NAMES,
@@ -146,8 +146,8 @@ def test_what_is_printed_of_a_proof_is_what_the_command_prints(
     )
     finding = Finding("killed within call 2 (4.09 ms into it)", (f"{twice}delivered",), stories)
     results = [
-        Result("clean", says["clean"], Earned.YES, 4, 8, 0, 0.9, ()),
-        Result("mid-call", says["mid-call"], Earned.NO, 8, 8, 0, 0.7, (finding,)),
+        CaseResult("clean", says["clean"], Earned.YES, 4, 8, 0, 0.9, ()),
+        CaseResult("mid-call", says["mid-call"], Earned.NO, 8, 8, 0, 0.7, (finding,)),
     ]
     subject: Any = SimpleNamespace(
         name="payments:charge", sink=SimpleNamespace(capability=Capability.TRANSACTIONAL)
@@ -158,7 +158,7 @@ def test_what_is_printed_of_a_proof_is_what_the_command_prints(
     [shown] = [each.text for each in blocks("docs/verify-sink.md", "") if each.text[:5] == "case "]
     assert [line for line in shown.splitlines() if shape(line) not in printed] == ["..."]
     subject.name = "till:till"
-    whole = [Result(case.name, case.says, Earned.YES, 2, 8) for case in CASES]
+    whole = [CaseResult(case.name, case.says, Earned.YES, 2, 8) for case in CASES]
     verify_sink._show(subject, whole, 7, command)
     begins, ends = blocks("docs/own-sink.md", "")[-1].text.strip().split(" ... ")
     last = capsys.readouterr().out.splitlines()[-1]

@@ -43,6 +43,8 @@ BANNED_CLASSES = re.compile(r"(Manager|Handler|Helper|Base|Impl)$")
 
 CLOCK = ("semel/runtime.py",)
 FACES = ("semel/cli/*",)
+SCRIPTS = ("semel/sinks/redis/scripts.py",)
+"""Redis knows a script by its text, so a word in it stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ NAMES = (
     Name(
         r"json\.(dumps?|JSONEncoder)",
         "one writer for the whole project: use a function of semel.events.encoding",
-        ("semel/events/encoding/json_*.py",),
+        ("semel/events/encoding/canonical_json.py", "semel/events/encoding/json_events.py"),
     ),
     Name(r"print", "return the text; the caller prints", FACES),
 )
@@ -85,9 +87,27 @@ TEXTS = (
         r"\bif (not )?(\w+\.)*(testing|is_testing|under_test)\b",
         "faults enter through the interfaces production uses",
     ),
+)
+
+WORDS = (
     Text(
-        r"\b(papers|anew|mend(ed|s)?|beating|leave away)\b",
-        "plain English: docs, recreated or again, fix, running, remove",
+        r"(?i)\b(papers|anew|mend(ed|s)?|beating|(leave|left) away|taken? apart)\b",
+        "plain English: docs, recreated or again, fix, running, remove, break down",
+        ("CHANGELOG.md",),  # what a command no longer prints
+    ),
+    Text(
+        r"(?i)\b(told|tells|nobody|somebody)\b",
+        "plain English: says, reports or records; and name the subject that is meant",
+        SCRIPTS,
+    ),
+    Text(
+        r"(?<!here )\bis (none\b|no (?!longer\b|more\b|other\b|better\b)[a-z]+)",
+        "plain English: is not a ...",
+        SCRIPTS,
+    ),
+    Text(
+        r"(?i)\bsay `?[a-z_]+=|\bwords? to the ledger\b|\bis to be done\b|\bto an end\b",
+        "plain English: pass x=, a ledger write, the action that is meant, end",
     ),
 )
 
@@ -325,7 +345,7 @@ CHECKERS: dict[str, Checker] = {
     "own state": check_own_state,
     "seed": check_seed,
     **{rule.pattern: name_checker(rule) for rule in NAMES},
-    **{rule.pattern: text_checker(rule) for rule in TEXTS},
+    **{rule.pattern: text_checker(rule) for rule in (*TEXTS, *WORDS)},
 }
 
 
@@ -346,8 +366,58 @@ def test_the_source_is_tidy(checker: str, sources: list[Source]) -> None:
     assert not found, "\n" + "\n".join(found)
 
 
+PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "docs/**/*.md")
+
+
+@pytest.mark.parametrize("rule", WORDS, ids=lambda rule: rule.instead)
+def test_the_pages_are_in_plain_english(rule: Text) -> None:
+    """Decisions are never edited: what an old one says is left as it is."""
+    root = SRC.parent
+    pages = {path for pattern in PAGES for path in root.glob(pattern)}
+    pages -= set((root / "docs" / "decisions").iterdir())
+    assert len(pages) > 20
+    found = [
+        f"{path.relative_to(root)}:{line}: {message}"
+        for path in sorted(pages)
+        for line, message in text_checker(rule)(
+            Source(path.relative_to(root).as_posix(), path.read_text("utf-8"))
+        )
+    ]
+    assert not found, "\n" + "\n".join(found)
+
+
+SAME_NAME: dict[str, str] = {}
+"""Names of classes that have two meanings, with the reason."""
+
+
+def classes_of_one_name(sources: list[Source]) -> Iterator[str]:
+    """One class name, one meaning: report each name that a second class of the package has."""
+    places: dict[str, str] = {}
+    for source in sources:
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.ClassDef) and node.name not in SAME_NAME:
+                place = f"src/{source.path}:{node.lineno}"
+                if first := places.get(node.name):
+                    yield f"{place}: {node.name} is a class of {first} too: name what differs"
+                places.setdefault(node.name, place)
+
+
+def test_a_class_name_has_one_meaning(sources: list[Source]) -> None:
+    found = list(classes_of_one_name(sources))
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_a_planted_class_of_the_same_name_is_found() -> None:
+    first = Source("semel/sinks/a.py", "class Case: ...\nclass Other: ...\n")
+    second = Source("semel/verify/b.py", "def f():\n    class Case: ...\n")
+    assert list(classes_of_one_name([first, second])) == [
+        "src/semel/verify/b.py:2: Case is a class of src/semel/sinks/a.py:1 too: name what differs"
+    ]
+
+
 TIME, PERF, SLEEP, NOW, TODAY, RANDOM, NUMPY, JSON, PRINT = (rule.pattern for rule in NAMES)
-UNFINISHED, TESTING, IDIOM = (rule.pattern for rule in TEXTS)
+UNFINISHED, TESTING = (rule.pattern for rule in TEXTS)
+IDIOM, TOLD, IS_NO, SAY = (rule.pattern for rule in WORDS)
 
 LONG = "    pass\n" * FUNCTION_LINES_MAX
 
@@ -421,6 +491,13 @@ PLANTED = [
     (TESTING, "semel/a.py", "if not self.is_testing:\n    pass\n"),
     (IDIOM, "semel/a.py", '"""It is made anew."""\n'),
     (IDIOM, "semel/a.py", "message = 'the run is beating'\n"),
+    (IDIOM, "docs/a.md", "Mend it, or leave away the option.\n"),
+    (TOLD, "semel/a.py", "# nobody can say\n"),
+    (TOLD, "docs/a.md", "The log tells it.\n"),
+    (IS_NO, "semel/a.py", "message = 'name=7 is no name of a pipeline'\n"),
+    (IS_NO, "semel/a.py", "message = 'identity is none; it can be position'\n"),
+    (SAY, "semel/a.py", "message = 'or say accept_gap=True'\n"),
+    (SAY, "docs/a.md", "Nothing is to be done.\n"),
 ]
 
 CLEAN = [
@@ -463,10 +540,14 @@ CLEAN = [
     (NOW, "semel/a.py", "from datetime import datetime\ndatetime.fromtimestamp(0)\n"),
     (RANDOM, "semel/a.py", "import random\ndef f(r: random.Random):\n    return r.random()\n"),
     (JSON, "semel/sinks/a.py", "import json\nvalue = json.loads('{}')\n"),
-    (JSON, "semel/events/encoding/json_text.py", "import json\ntext = json.dumps({})\n"),
+    (JSON, "semel/events/encoding/canonical_json.py", "import json\ntext = json.dumps({})\n"),
     (PRINT, "semel/cli/a.py", "print('seed 1')\n"),
     (UNFINISHED, "semel/a.py", "TODOS = ()\n"),
     (IDIOM, "semel/a.py", "recommended = amended = 1\n"),
+    (TOLD, "semel/a.py", "def tell(self): ...\n"),
+    (IS_NO, "docs/a.md", "There is no server, and where there is none it is no longer asked.\n"),
+    (IS_NO, "semel/a.py", "wrong = found is None\n"),
+    (SAY, "docs/a.md", "The docs say what it does.\n"),
 ]
 
 

@@ -106,8 +106,8 @@ def plain_text(text: object, limit: int = SHOWN_MAX) -> str:
     """
     if isinstance(text, bytes):
         text = text[: 4 * limit + 4].decode(errors="backslashreplace")
-    told = str(text)
-    shown = printable(told[: limit + 1])
+    plain = str(text)
+    shown = printable(plain[: limit + 1])
     return shown if len(shown) <= limit else shown[: max(limit - len(_CUT), 0)] + _CUT[:limit]
 
 

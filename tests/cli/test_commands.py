@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -133,7 +134,10 @@ def test_a_terminal_that_knows_few_characters_is_no_fault(tmp_path: Path) -> Non
 
 
 def test_status_loads_only_the_rooms_that_it_needs(tmp_path: Path) -> None:
-    pipeline_at(tmp_path / "ledger.db").minibatch(0, "a1")
+    """The ledger has spans with ids and a parked event with its payload: neither needs columns."""
+    world = pipeline_at(tmp_path / "ledger.db")
+    world.out.plan(lost)
+    world.minibatch(0, "a1 b1")
     script = (
         "import sys; from semel.cli.main import main\n"
         "try: main()\n"
@@ -146,7 +150,10 @@ def test_status_loads_only_the_rooms_that_it_needs(tmp_path: Path) -> None:
     assert "semel.operate.status" in loaded
     for room in ("spark", "verify", "delivery", "sinks", "guarantees"):
         assert f"semel.{room}" not in loaded
-    for module in ("pyspark", "psycopg", "semel.operate.doctor"):
+    [pipeline] = json.loads(done.stdout)
+    [sink] = pipeline["sinks"]
+    assert (sink["last_osn"], sink["in_doubt"]) == (2, 1)
+    for module in ("numpy", "pandas", "pyarrow", "psycopg", "pyspark", "semel.operate.doctor"):
         assert module not in loaded
 
 

@@ -46,9 +46,9 @@ def test_a_resend_is_logged_with_who_asked_and_what_came_of_it(
     said = [each.getMessage() for each in caplog.records if "resend" in each.getMessage()]
     assert len(said) == 3
     place = "pipeline 'pay', sink 'out': resend"
-    assert said[0].startswith(f"{place} 1 of event 1 of 'a', asked for by ann: resend (")
-    assert said[1] == f"{place} 2 of event 1 of 'a', asked for by ann: delivered (sent)"
-    assert said[2] == f"{place} 1 of event 3 of 'a', whose turn it was: delivered (sent)"
+    assert said[0].startswith(f"{place} 1 of event 1 of 'a', requested by ann: resend (")
+    assert said[1] == f"{place} 2 of event 1 of 'a', requested by ann: delivered (sent)"
+    assert said[2] == f"{place} 1 of event 3 of 'a', next in its queue: delivered (sent)"
     assert {each.levelname for each in caplog.records if "resend" in each.getMessage()} == {"INFO"}
 
 

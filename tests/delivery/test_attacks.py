@@ -771,7 +771,7 @@ def test_a_receipt_about_single_events_is_refused_where_only_chunks_can_be_asked
     world = world_of(Registers(), chunk_rows=3)
     world.out.refuses.add("b2")
     opening = world.open(0)
-    with pytest.raises(ConfigurationError, match="spoke of single events"):
+    with pytest.raises(ConfigurationError, match="reported a failure of a single event"):
         world.task(opening, "a1 b2 c3")
 
 

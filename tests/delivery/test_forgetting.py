@@ -20,7 +20,7 @@ from semel.protocol import Judgement
 from support.destinations import Database
 from support.pipeline import GIVEN, World, once, world_like
 
-DOUBT = "is new, or older than the ids that are remembered"
+DOUBT = "is either new or older than the ids that are remembered"
 
 
 def forgotten() -> World:

@@ -11,7 +11,7 @@ from semel.delivery import Driver
 from semel.delivery.driver import PRUNE_EVERY
 from semel.errors import ConfigurationError, Diverged
 from semel.events import IdSet
-from semel.ledger.verbs.complete import Mark
+from semel.ledger.verbs.complete import PositionMark
 from semel.ledger.verbs.open_checks import next_offset
 from support.destinations import Crash, Database, Post, crash, crash_after, fine, lost
 from support.pipeline import COUNTER, GIVEN, POSITION, World, once, world_of
@@ -72,7 +72,7 @@ def test_where_the_start_is_not_known_the_task_still_compares() -> None:
 def test_another_topic_under_the_same_name_is_still_found() -> None:
     world = delivered()
     opening = world.driver.begin("q2", 0, {"t/0": 0})
-    with pytest.raises(Diverged, match="another source, start under a new name"):
+    with pytest.raises(Diverged, match="another source, start with a new pipeline name"):
         world.task(opening, "a3 b4=9")
 
 
@@ -95,7 +95,7 @@ def test_a_partition_without_a_watermark_is_left_to_its_task() -> None:
         world.task(opening, "a1 b2 c3 d4")
     world.start()
     opening = world.driver.begin("q2", 0, {"t/0": 9})
-    with pytest.raises(Diverged, match=r"goes on at offset 9 although the ledger stands at 2"):
+    with pytest.raises(Diverged, match=r"continues at offset 9, but the ledger is at 2"):
         world.task(opening, "a9")
 
 
@@ -139,24 +139,24 @@ def test_a_first_event_in_doubt_tells_where_the_ledger_stands() -> None:
         world.task(opening, "a1 b2")
     world.start()
     opening = world.driver.begin("q2", 0)
-    with pytest.raises(Diverged, match="the ledger stands at 1"):
+    with pytest.raises(Diverged, match="the ledger is at 1"):
         world.task(opening, "c3")
 
 
 @pytest.mark.parametrize(
     ("mark", "expected"),
     [
-        (Mark(), None),
-        (Mark(upto=4), 5),
-        (Mark(upto=4, above=IdSet.of([5, 6, 8])), 7),
-        (Mark(above=IdSet.of([3, 4, 8])), 5),
-        (Mark(upto=(4, 1), digest="d"), 5),
-        (Mark(upto=(4, 1)), 4),
-        (Mark(upto=(4, 1), digest="d", above=IdSet.of([(5, 0)])), 5),
+        (PositionMark(), None),
+        (PositionMark(upto=4), 5),
+        (PositionMark(upto=4, above=IdSet.of([5, 6, 8])), 7),
+        (PositionMark(above=IdSet.of([3, 4, 8])), 5),
+        (PositionMark(upto=(4, 1), digest="d"), 5),
+        (PositionMark(upto=(4, 1)), 4),
+        (PositionMark(upto=(4, 1), digest="d", above=IdSet.of([(5, 0)])), 5),
     ],
 )
 def test_the_next_offset_is_the_first_that_is_not_handled_as_a_whole(
-    mark: Mark, expected: int | None
+    mark: PositionMark, expected: int | None
 ) -> None:
     assert next_offset(mark) == expected
 

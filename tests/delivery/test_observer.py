@@ -15,7 +15,7 @@ from semel.delivery.observer import (
     ChunkDelivered,
     DeliveryEvent,
     EventResent,
-    EventsParked,
+    EventsSetAside,
     EventsSkipped,
     EventsSuppressed,
     Figures,
@@ -116,7 +116,7 @@ def test_parked_events_and_those_of_an_earlier_attempt_are_told_apart() -> None:
     world.out.plan(lost)
     opening = world.open(0)
     world.task(opening, INPUT)
-    parked = witness.of(EventsParked)
+    parked = witness.of(EventsSetAside)
     assert (sum(each.parked for each in parked), sum(each.doubted for each in parked)) == (2, 1)
     assert sum(each.count for each in witness.of(ChunkDelivered)) == 4
     witness.seen.clear()

@@ -249,8 +249,8 @@ def test_park_limit_stops_the_pipeline(kind: str) -> None:
         world.minibatch(0, INPUT)
     assert world.parked() == ["a1 rejected", "b2 rejected"]
     said = str(stopped.value)
-    assert "2 events are parked, 1 more have to be (the first is event 3 of 'c': " in said
-    assert "or give a park_limit of 3 or more" in said
+    assert "2 events are parked and 1 more must be (the first is event 3 of 'c': " in said
+    assert "or raise park_limit to 3 or more" in said
 
 
 # -- a destination that is down

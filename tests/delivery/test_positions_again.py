@@ -23,9 +23,11 @@ def test_in_one_generation_a_position_that_was_passed_is_not_skipped_in_silence(
     world = world_like(kind, POSITION)
     world.minibatch(0, "a1 b2 a3 a5")
     opening = world.open(1)
-    with pytest.raises(Diverged, match=r"comes after event 5.*given identity.*new name") as caught:
+    with pytest.raises(
+        Diverged, match=r"arrived after event 5.*given identity.*new pipeline name"
+    ) as caught:
         world.task(opening, again)
-    assert f"event {again[1]} comes" in str(caught.value)
+    assert f"event {again[1]} arrived" in str(caught.value)
     assert "minibatch 1.1, partition t/0" in str(caught.value)
     assert once(world.out.seen) == "a1 b2 a3 a5"
 
@@ -59,7 +61,7 @@ def test_a_re_read_in_several_minibatches_is_skipped_until_it_is_past_the_waterm
     world.minibatch(2, "b4 a5", "q2")
     assert once(world.out.seen) == "a1 b2 a3 b4 a5"
     opening = world.open(3, "q2")
-    with pytest.raises(Diverged, match="event 4 comes after event 5"):
+    with pytest.raises(Diverged, match="event 4 arrived after event 5"):
         world.task(opening, "b4 a6")
 
 

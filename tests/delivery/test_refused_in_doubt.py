@@ -547,7 +547,7 @@ def in_vain(world: World, text: str) -> None:
     """So many attempts in which nothing of a chunk is answered: as if nobody was there."""
     for _ in range(TRIES_MAX):
         world.start()
-        with pytest.raises(OutcomeUnknown, match="under the same keys"):
+        with pytest.raises(OutcomeUnknown, match="with the same keys"):
             world.minibatch(0, text)
         assert world.parked() == []
 
@@ -627,7 +627,7 @@ def test_a_destination_that_is_down_parks_nothing_and_goes_on_by_itself(kind: st
     world = world_like(kind, chunk_rows=12)
     world.out.always = lost
     opening = world.open(0)
-    with pytest.raises(OutcomeUnknown, match="under the same keys"):
+    with pytest.raises(OutcomeUnknown, match="with the same keys"):
         world.task(opening, TWELVE)
     assert world.parked() == []
     world.out.always = fine

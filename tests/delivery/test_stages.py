@@ -205,7 +205,7 @@ def test_a_service_that_is_down_stops_the_query_and_the_next_run_sends(tmp_path:
     service = Service()
     world = staged(tmp_path, service, on_doubt="hold")
     service.raises = [NotDelivered("away")]
-    with pytest.raises(NotDelivered, match=r"could not be handed to 'notify' \(away\)"):
+    with pytest.raises(NotDelivered, match=r"could not be sent to 'notify' \(away\)"):
         world.minibatch(0, INPUT[0])
     assert len(list(committed(f"{tmp_path}/pay/out"))) == 1
     restarted(world)
@@ -294,7 +294,7 @@ def test_a_replaced_driver_hands_nothing_over(tmp_path: Path) -> None:
     world.open(0)
     [ended] = _ended(world.client, "out", "pay/out/")
     Files.conclude(world.sinks[0], ended)  # type: ignore[arg-type]
-    with pytest.raises(Fenced, match="run 1 was replaced before it handed minibatch"):
+    with pytest.raises(Fenced, match="run 1 was replaced before it passed minibatch"):
         early._stages().hand_over(world.sinks[0], ended)
     assert service.seen == []
 
@@ -348,7 +348,7 @@ def test_what_cannot_be_a_second_stage_is_refused(tmp_path: Path) -> None:
             Files(name="out", url=str(tmp_path), then=then)  # type: ignore[arg-type]
     twice = Files(name="out", url=str(tmp_path), then=semel.sink(name="other")(batches))
     other = Files(name="other", url=str(tmp_path))
-    with pytest.raises(ConfigurationError, match="two sinks are called 'other'"):
+    with pytest.raises(ConfigurationError, match="two sinks have the name 'other'"):
         PipelineSpec("pay", (twice, other), GIVEN)
 
 

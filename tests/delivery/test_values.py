@@ -94,7 +94,7 @@ def test_ids_whose_type_was_changed_are_told_in_words(identity: Identity) -> Non
     _lose_the_checkpoint(world)
     opening = world.open(0, "q2")
     texts = pa.RecordBatch.from_pydict({"c": ["a"], "id": ["3"], "v": [0]})
-    with pytest.raises(ConfigurationError, match=r"text ids.*integer ids.*Cast.*new name"):
+    with pytest.raises(ConfigurationError, match=r"text ids.*integer ids.*Cast.*new pipeline name"):
         world.task(opening, [texts])
 
 

@@ -93,7 +93,7 @@ def test_rows_out_of_the_declared_order_diverge_also_across_batches() -> None:
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        ({"other": ["a"]}, "no column 'who'; the query gives other"),
+        ({"other": ["a"]}, "no column 'who'; the query has other"),
         ({"who": ["a", None]}, r"'who' is null \(row 1 of a batch of partition '0'\)"),
         ({"who": [1.5]}, "'who' is double; an entity is a string"),
         ({"who": [["a"]]}, "an entity is a string"),

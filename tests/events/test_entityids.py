@@ -14,9 +14,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from semel.events import EntityIds, Gathered, Given, IdSet
-from semel.events.encoding.json_text import canonical
+from semel.events.encoding.canonical_json import canonical
 from semel.events.ids.id_columns import Labels
-from semel.events.ids.ids_by_entity import GATHERED_MAX, contained_in, id_sets, unpacked
+from semel.events.ids.ids_by_entity import GATHERED_MAX, unpacked
+from semel.events.ids.membership import contained_in, id_sets
 from semel.events.ids.packing import PACKED_MIN
 from semel.ledger import payloads
 

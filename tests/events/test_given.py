@@ -61,7 +61,7 @@ def test_the_same_id_with_other_content_diverges(edge: int) -> None:
 def test_an_id_that_comes_again_at_another_time_diverges(edge: int, ids: list[Any]) -> None:
     identity = Given("who", ("id",), order_by=("at",))
     batch = payments(*(("a", each, 5) for each in ids), at=[1, 2, 3])
-    with pytest.raises(Diverged, match=r"entity 'a' .* twice with another at, who, id"):
+    with pytest.raises(Diverged, match=r"entity 'a' .* twice, with another at, who, id"):
         stamp(identity, batch, edge)
 
 
@@ -87,9 +87,11 @@ def hash_of(event: tuple[Any, ...]) -> int:
 
 @pytest.mark.parametrize("edge", range(3))
 def test_rows_out_of_the_declared_order_diverge(edge: int) -> None:
-    with pytest.raises(Diverged, match=r"event 1 of entity 'b' .* not in the order \(id, who\)"):
+    with pytest.raises(
+        Diverged, match=r"event 1 of entity 'b' .* not in the declared order \(id, who\)"
+    ):
         stamp(PAYMENT, payments(("a", 2, 5), ("b", 1, 5)), edge)
-    with pytest.raises(Diverged, match="not in the order"):
+    with pytest.raises(Diverged, match="not in the declared order"):
         stamp(PAYMENT, payments(("b", 1, 5), ("a", 1, 5)), edge)
 
 
@@ -99,7 +101,7 @@ def test_ids_declared_as_increasing_increase(edge: int, ids: list[Any]) -> None:
     batch = payments(*zip("abaa", ids, [0] * 4, strict=True), at=[1, 2, 3, 4])
     identity = Given("who", ("id",), order_by=("at",), increasing=True)
     assert len(stamp(identity, batch.slice(0, 3), min(edge, 3))) == 3
-    with pytest.raises(Diverged, match=f"event {ids[3]!r} of entity 'a' .* does not increase"):
+    with pytest.raises(Diverged, match=f"event {ids[3]!r} of entity 'a' .* is not greater than"):
         stamp(identity, batch, edge)
 
 
@@ -143,7 +145,7 @@ def test_ids_are_integers_and_texts_whatever_the_column() -> None:
 @pytest.mark.parametrize(
     ("cell", "kind", "message"),
     [
-        (1.0, pa.float64(), "is double; two floats"),
+        (1.0, pa.float64(), "is double, and floats"),
         (decimal.Decimal("1.5"), pa.decimal128(3, 1), "an id is an integer, a text"),
         (True, pa.bool_(), "an id is an integer"),
         (b"x", pa.binary(), "an id is an integer"),
@@ -162,7 +164,7 @@ def test_what_is_no_id_is_refused(cell: Any, kind: pa.DataType, message: str) ->
 def test_missing_and_ambiguous_columns_are_refused_by_name() -> None:
     with pytest.raises(ConfigurationError, match="no field 'x' in 'who'"):
         stamp(Given("who.x", ("id",)), payments(("a", 1, 5)))
-    with pytest.raises(ConfigurationError, match="'id' is there 2 times"):
+    with pytest.raises(ConfigurationError, match="2 columns are named 'id'"):
         stamp(PAYMENT, pa.record_batch([["a"], [1], [2]], names=["who", "id", "id"]))
     with pytest.raises(ConfigurationError, match="order column 'at' is null"):
         stamp(Given("who", ("id",), order_by=("at",)), payments(("a", 1, 5), at=[None]))

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from semel.events import Given, Latest, Rows, sort
-from semel.events.encoding.json_text import canonical
+from semel.events.encoding.canonical_json import canonical
 from semel.events.ids.max_ids import RUNS_MAX
 
 NAMES = ["a", "b", 'quo"te', "back\\slash", "line\nend", "nul\0", "naïve", "𐍈", "", "~\x7f"]

@@ -94,14 +94,14 @@ def test_a_function_is_called_once_for_each_distinct_entity() -> None:
         (lambda: semel.by_range([1, "a"]), "all of one kind"),  # type: ignore[arg-type]
         (lambda: semel.by_range([True]), "must be integers or strings"),
         (lambda: semel.by_range([2, 1]), "bounds must increase"),
-        (lambda: semel.by_range("abc"), "give a list of bounds"),
-        (lambda: semel.by_directory({}), "needs 1 to 10000"),
+        (lambda: semel.by_range("abc"), "needs a list of bounds"),
+        (lambda: semel.by_directory({}), "must have 1 to 10000"),
         (lambda: semel.by_directory({1: 0, "1": 1}), "2 entities of 1 names"),
         (lambda: semel.by_directory({"a": -1}), "got -1"),
         (lambda: semel.by_directory({"a": 1.5}), "got 1.5"),  # type: ignore[dict-item]
         (lambda: semel.by_directory({"a": 4}, partitions=4), "numbered from 0 to 3"),
-        (lambda: semel.by_directory(7), "give a dict"),  # type: ignore[arg-type]
-        (lambda: semel.by_directory(len, default=1), "default= goes with a table"),
+        (lambda: semel.by_directory(7), "needs a dict"),  # type: ignore[arg-type]
+        (lambda: semel.by_directory(len, default=1), "default= needs a table"),
     ],
 )
 def test_a_routing_that_cannot_be_is_refused_where_it_is_made(make: Any, why: str) -> None:
@@ -113,8 +113,8 @@ def test_a_routing_that_cannot_be_is_refused_where_it_is_made(make: Any, why: st
     ("routing", "why"),
     [
         (semel.by_directory({"a": 0}), "entity 'x' is not in the table of by_directory"),
-        (semel.by_directory(lambda _: 9, partitions=2), "gave 9 for entity 'x'"),
-        (semel.by_directory(lambda _: True, partitions=2), "gave True for entity 'x'"),
+        (semel.by_directory(lambda _: 9, partitions=2), "returned 9 for entity 'x'"),
+        (semel.by_directory(lambda _: True, partitions=2), "returned True for entity 'x'"),
         (semel.by_range([5]), "entity 'x' is not an integer"),
     ],
 )
@@ -155,7 +155,7 @@ def test_the_number_of_partitions_follows_from_the_routing() -> None:
     refused: list[tuple[dict[str, Any], str]] = [
         ({"partition_by": semel.by_directory(len)}, "pass partitions=8"),
         ({"partition_by": semel.by_range([1]), "partitions": 3}, "spreads entities over 2"),
-        ({"partition_by": {"a": 1}}, r"pass semel.by_range\(\[...\]\) or semel.by_directory"),
+        ({"partition_by": {"a": 1}}, r"must be semel.by_range\(\[...\]\) or semel.by_directory"),
     ]
     for words, why in refused:
         with pytest.raises(ConfigurationError, match=why):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from semel.errors import Diverged, Fenced
-from semel.ledger.journal import COUNTERS, Journal, State
+from semel.ledger.journal import COUNTERS, Journal, JournalState
 from semel.ledger.keys import make_key
 from semel.ledger.rows import OpenRow
 from semel.ledger.store.commit import Put
-from semel.ledger.verbs.complete import Mark, SequenceRow, Standing
+from semel.ledger.verbs.complete import PositionMark, SequenceRow, Standing
 from semel.ledger.verbs.open import Minibatches, OpenMinibatch
 from semel.protocol import Found, PartitionState
 from support.ledger.one_pipeline import SINK, World, claim_of, report, request, span, stream_row
@@ -38,12 +38,12 @@ def test_complete_advances_the_partition_and_removes_its_location_in_one_commit(
 ) -> None:
     assert stream_row(world, opening).location == "s3://part-0"
     world.store.forget()
-    minibatches.complete(opening, [report(mark=Mark(upto=41))], [SINK])
+    minibatches.complete(opening, [report(mark=PositionMark(upto=41))], [SINK])
     row = stream_row(world, opening)
     assert (row.state, row.location) == (PartitionState.COMPLETE, None)
     assert (row.count, row.digest) == (3, "d")
     assert (row.first, row.last) == (["e", 0], ["e", 2])
-    assert sequence(world).after == Standing(3, 0, Mark(upto=41))
+    assert sequence(world).after == Standing(3, 0, PositionMark(upto=41))
     assert len(world.store.asked) == 1
     assert OpenRow.load(world.store.contents()[make_key("open", "pay")]).complete
 
@@ -54,9 +54,9 @@ def test_watermarks_and_counters_are_written_in_the_commit_that_completes(
 ) -> None:
     journal = Journal(world.client)
     serial = opening.row.serial
-    entry = journal.entry(COUNTERS, "0", serial, State(), {"a": 3})
+    entry = journal.entry(COUNTERS, "0", serial, JournalState(), {"a": 3})
     claim_of(world, opening, 2, partition="1", spark_task=1).claim(None)
-    other = journal.entry(COUNTERS, "1", serial, State(), {"b": 5})
+    other = journal.entry(COUNTERS, "1", serial, JournalState(), {"b": 5})
     reports = [report(entries=(entry,)), report(2, partition="1", entries=(other,))]
     assert not [at for at in world.store.contents() if at.table == "journal"]
     world.store.forget()
@@ -72,7 +72,7 @@ def test_watermarks_and_counters_are_written_in_the_commit_that_completes(
 def test_a_complete_that_does_not_pass_leaves_nothing_of_its_set(
     world: World, minibatches: Minibatches, opening: OpenMinibatch
 ) -> None:
-    entry = Journal(world.client).entry(COUNTERS, "0", opening.row.serial, State(), {"a": 3})
+    entry = Journal(world.client).entry(COUNTERS, "0", opening.row.serial, JournalState(), {"a": 3})
     other = world.another()
     world.store.let_in(lambda: claim_of(other, opening, 2).claim(None))
     with pytest.raises(Fenced, match="was taken over"):

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from semel.events.encoding.json_text import PreEncoded, canonical
+from semel.events.encoding.canonical_json import PreEncoded, canonical
 from semel.ledger import journal as journals
-from semel.ledger.journal import COUNTERS, Entry, Journal, Operator
+from semel.ledger.journal import COUNTERS, Journal, JournalEntry, StateOperator
 from semel.ledger.keys import make_key
 from semel.ledger.payloads import load
 from semel.ledger.store.commit import Put
 from support.ledger.one_pipeline import World
 
-CLOCK = Operator("marker clock", journaled=False)
+CLOCK = StateOperator("marker clock", journaled=False)
 
 
-def write(world: World, *entries: Entry) -> None:
+def write(world: World, *entries: JournalEntry) -> None:
     """Write entries as `complete` does."""
     world.store.commit([], journals.journal_updates(world.pipeline, entries))
 
@@ -28,9 +28,9 @@ def add(
     journal: Journal,
     number: int,
     delta: dict[str, Any] | PreEncoded,
-    operator: Operator = COUNTERS,
+    operator: StateOperator = COUNTERS,
     partition: str = "0",
-) -> Entry:
+) -> JournalEntry:
     """Restore, add one entry, write it."""
     base = journal.restore(operator, partition, before=number)
     entry = journal.entry(operator, partition, number, base, delta)
@@ -38,7 +38,7 @@ def add(
     return entry
 
 
-def numbers(world: World, operator: Operator = COUNTERS, partition: str = "0") -> list[int]:
+def numbers(world: World, operator: StateOperator = COUNTERS, partition: str = "0") -> list[int]:
     """The numbers of the rows that stand."""
     state = Journal(world.client).restore(operator, partition, before=10**9)
     return [number for number, _, _ in state.numbers]
@@ -176,7 +176,7 @@ def test_nothing_is_written_before_complete_says_so(world: World) -> None:
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("operator", [COUNTERS, CLOCK], ids=["journaled", "full"])
 def test_a_restored_state_equals_one_that_never_failed(
-    world: World, seed: int, operator: Operator
+    world: World, seed: int, operator: StateOperator
 ) -> None:
     noise = random.Random(seed)
     said = f"seed {seed}"

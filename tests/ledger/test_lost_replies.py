@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from semel.ledger.journal import COUNTERS, Journal, State
+from semel.ledger.journal import COUNTERS, Journal, JournalState
 from semel.ledger.verbs.parked import (
     NO_PARKS,
     parked_key,
@@ -214,7 +214,7 @@ def complete(world: World) -> Act:
     for partition in ("0", "1"):
         made = claim_of(world, opening, 1, partition=partition, spark_task=int(partition))
         made.claim(span(0, 0, 3), location="there")
-    entry = Journal(world.client).entry(COUNTERS, "0", opening.row.serial, State(), {"a": 3})
+    entry = Journal(world.client).entry(COUNTERS, "0", opening.row.serial, JournalState(), {"a": 3})
     reports = [report(entries=(entry,)), report(partition="1")]
     return lambda: minibatches.complete(opening, reports, [SINK])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from semel.events import IdSet
-from semel.ledger.verbs.complete import Mark, SequenceRow, Standing
+from semel.ledger.verbs.complete import PositionMark, SequenceRow, Standing
 from semel.ledger.verbs.open import Minibatches, OpenMinibatch
 from support.ledger.one_pipeline import SINK, World, claim_of, report, request, span
 
@@ -19,7 +19,7 @@ def deliver(
     for at, (partition, count) in enumerate(counts.items()):
         claim_of(world, opening, at, partition=partition, spark_task=at).claim(span(0, 0, count))
         osn = opening.standing(SINK, partition).osn + count
-        mark = Mark(upto=osn - 1, digest=f"d{osn}")
+        mark = PositionMark(upto=osn - 1, digest=f"d{osn}")
         reports.append(
             report(
                 at,
@@ -57,8 +57,13 @@ def test_a_minibatch_that_moves_a_row_again_keeps_what_stood_before_it() -> None
 
 
 def test_a_standing_comes_back_as_it_was_written() -> None:
-    mark = Mark((41, "b"), "d", IdSet.of([(43, "a"), (44, "b")]), generation=3)
-    for standing in (Standing(), Standing(7, 5), Standing(7, 5, mark), Standing(7, 0, Mark(9))):
+    mark = PositionMark((41, "b"), "d", IdSet.of([(43, "a"), (44, "b")]), generation=3)
+    for standing in (
+        Standing(),
+        Standing(7, 5),
+        Standing(7, 5, mark),
+        Standing(7, 0, PositionMark(9)),
+    ):
         row = SequenceRow("topic/0", standing, ((4, Standing(3)), (5, standing)))
         assert SequenceRow.load(row.dump()) == row
         assert SequenceRow.load(row.dump()).dump() == row.dump()
@@ -80,7 +85,7 @@ def test_a_replay_of_a_complete_minibatch_starts_from_the_same_numbers(world: Wo
     first = deliver(world, minibatches, 1, {"0": 4})
     again = world.begin("n2").open(request(1))
     assert standings(again) == standings(first)
-    assert again.standing(SINK, "0") == Standing(3, 0, Mark(upto=2, digest="d3"))
+    assert again.standing(SINK, "0") == Standing(3, 0, PositionMark(upto=2, digest="d3"))
     assert again.standing(SINK, "never seen") == Standing()
 
 

@@ -181,7 +181,7 @@ def test_a_database_that_is_down_stops_the_query_and_the_next_run_loads(
     world.minibatch(0, "a1")
     postgres.stop()
     try:
-        with pytest.raises(NotDelivered, match="its end could not be told") as caught:
+        with pytest.raises(NotDelivered, match="end-of-minibatch step failed") as caught:
             world.minibatch(1, "b2 c3 d4 e5")
         assert postgres.password not in str(caught.value)
     finally:

@@ -143,7 +143,7 @@ def test_a_server_that_is_restarted_half_way_costs_an_attempt_and_no_event(s3: S
     s3.start()
     reports = world.task(opening, "c3 d4 e5")
     s3.stop()
-    with pytest.raises(NotDelivered, match="its end could not be told"):
+    with pytest.raises(NotDelivered, match="end-of-minibatch step failed"):
         world.driver.end(opening, reports)
     s3.start()
     assert rows_in(s3) == NAMES[:2]

@@ -101,7 +101,7 @@ def test_a_service_that_answers_nothing_but_500_parks_nothing(service: HttpWitne
     world = world_of(service)
     service.plan(status=500, times=100_000)
     opening = world.open(0)
-    with pytest.raises(OutcomeUnknown, match="under the same keys"):
+    with pytest.raises(OutcomeUnknown, match="with the same keys"):
         world.task(opening, "a1 b2 a3 c4")
     assert world.parked() == []
     service.forget()

@@ -26,7 +26,7 @@ from semel.runtime import SystemClock
 from semel.sinks import Retry
 from semel.sinks.http import Bearer, Http
 from semel.sinks.http.classify import WAIT_S_MAX, seconds_until
-from semel.sinks.http.http1 import Broken
+from semel.sinks.http.http1 import ConnectionBroken
 from semel.sinks.http.responses import HEAD_MAX, Response
 from support.sinks.http_calls import OK, TARGET, Conversation, Wire, chunk_of
 
@@ -336,7 +336,7 @@ def read(parts: Sequence[bytes]) -> tuple[Any, ...] | None:
                 break
         else:
             response.end()
-    except Broken:
+    except ConnectionBroken:
         return None
     if not response.status:
         return None

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from semel.errors import Rejected
-from semel.events.encoding.python_values import ArrowValue
+from semel.events.encoding.python_values import arrow_value
 from semel.sinks.redis import Redis
 from sinks.test_files_reading import round_trip
 from support.servers.redis import RedisServer
@@ -153,7 +153,7 @@ def test_files_hold_the_moment_of_any_year(
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_a_parked_value_of_a_far_year_is_shown_as_the_moment_it_is(kind: pa.DataType) -> None:
-    assert "40000-01-01" in ArrowValue.of(moment(40_000, kind)).text
+    assert "40000-01-01" in arrow_value(moment(40_000, kind)).text
 
 
 @pytest.mark.parametrize("into", ["jsonb", "timestamptz[]"])

@@ -109,7 +109,7 @@ def test_a_gap_stops_the_query_and_names_where_to_start(desk: Desk) -> None:
     told = desk.refused(settings)
     assert told.startswith(f"Diverged: pipeline {desk.name!r}")
     assert "12" in told
-    assert "2 events would be left out" in told
+    assert "2 events would be skipped" in told
     where = told.partition(".option('startingOffsets', '")[2].partition("'")[0]
     assert json.loads(where) == {"t": {"0": 10}}
     assert "accept_gap=True" in told
@@ -131,7 +131,7 @@ def test_a_topic_made_anew_is_refused_when_it_reaches_what_was_delivered(desk: D
     told = desk.refused(settings_of(desk, "position", max_files=20))
     assert told.startswith(f"Diverged: pipeline {desk.name!r}")
     assert "event 9 was delivered with digest" in told
-    assert "and comes again with" in told
+    assert "and arrived again with" in told
     assert "start under a new name" in told
     assert desk.charges() == before
 

@@ -225,7 +225,7 @@ def test_rows_of_one_offset_are_told_apart_by_an_ordinal_or_refused(desk: Desk) 
     assert told.startswith(
         "ConfigurationError: pipeline 'merged', minibatch 1.0: offset 0 of source"
     )
-    assert "is there twice. A position" in told
+    assert "appears twice. A position" in told
     assert desk.charges("merged") == []
 
 

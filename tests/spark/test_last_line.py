@@ -17,8 +17,8 @@ TESTS = Path(__file__).parents[1]
 
 BROKEN = (
     "semel.errors.SinkBroken: pipeline '{name}', sink 'charge', minibatch 1.0, partition 0of1: "
-    "event 0 of 'a' failed with NameError: name 'reqeusts' is not defined. The sink has not "
-    "delivered anything before, so its code is taken to be broken. "
+    "event 0 of 'a' failed with NameError: name 'reqeusts' is not defined. The sink has never "
+    "delivered an event, so the fault is assumed to be in its code. "
 )
 
 

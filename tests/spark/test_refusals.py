@@ -397,7 +397,7 @@ def test_a_name_that_is_not_utf8_is_refused_with_its_place_and_nothing_moves(
 def test_one_id_with_two_contents_is_refused(desk: Desk, payments: DataFrame) -> None:
     told = stopped_by(writer(desk, payments.withColumn("payment_id", sql.lit(1)), partitions=1))
     assert told.startswith("Diverged: pipeline 'charges', minibatch 1.0: event 1 of entity ")
-    assert "is there twice with other content (amount differ); one id names one event" in told
+    assert "appears twice with different content (amount differ); an id must name one event" in told
     assert desk.charges() == []
 
 

@@ -16,7 +16,7 @@ from semel.verify.contract.faults import SinkFault, What, Where
 from semel.verify.contract.forkserver import ForkServer
 from semel.verify.contract.sandbox import Sandbox
 from semel.verify.contract.scenarios import Scenario, Scene
-from semel.verify.contract.suite import Arrived, Earned, Result, Subject, Suite, earned
+from semel.verify.contract.suite import Arrived, CaseResult, Earned, Subject, Suite, earned
 from semel.verify.demo.charge_server import ChargeServer
 from support.contract_sinks import faulty, forgetting, mistakes
 from support.contract_sinks.honest import Asking, Box, Opaque, arrived, function
@@ -42,7 +42,7 @@ def house() -> Iterator[ChargeServer]:
         yield started
 
 
-def play(fork_server: ForkServer, sink: Any, looks: Arrived, case: str) -> Result:
+def play(fork_server: ForkServer, sink: Any, looks: Arrived, case: str) -> CaseResult:
     """Play one case of a suite, and look again as the whole suite does."""
     suite = Suite(Subject("liar", sink, looks), fork_server)
     [result] = suite.look_again([suite.run(BY_NAME[case])])
@@ -292,9 +292,9 @@ def test_what_never_happened_is_unknown(fork_server: ForkServer, tmp_path: Path)
 
 def test_nothing_played_is_not_earned() -> None:
     assert not earned([])
-    assert not earned([Result("a", "b", Earned.NOTHING)])
-    assert not earned([Result("a", "b", Earned.YES), Result("c", "d", Earned.UNKNOWN)])
-    assert earned([Result("a", "b", Earned.YES), Result("c", "d", Earned.NOTHING)])
+    assert not earned([CaseResult("a", "b", Earned.NOTHING)])
+    assert not earned([CaseResult("a", "b", Earned.YES), CaseResult("c", "d", Earned.UNKNOWN)])
+    assert earned([CaseResult("a", "b", Earned.YES), CaseResult("c", "d", Earned.NOTHING)])
 
 
 def test_every_case_is_in_the_document() -> None:

@@ -15,7 +15,7 @@ from semel.cli.output import plain, show_json, show_table
 from semel.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from semel.verify.contract import ContractCase, Finding, Maker, Result, Subject
+    from semel.verify.contract import CaseResult, ContractCase, Finding, Maker, Subject
 
 EPILOG = (
     "Example: semel verify-sink payments:charge --arrived payments:arrived. MODULE is found as "
@@ -152,7 +152,7 @@ def _kind(found: object) -> str:
     return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
 
 
-def _run(subject: Subject, cases: Sequence[ContractCase], seed: int) -> list[Result]:
+def _run(subject: Subject, cases: Sequence[ContractCase], seed: int) -> list[CaseResult]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -169,7 +169,7 @@ def _run(subject: Subject, cases: Sequence[ContractCase], seed: int) -> list[Res
     with progress, ForkServer() as fork_server:
         suite = Suite(subject, fork_server, seed)
         bar = progress.add_task("starting", total=len(cases), wrong="")
-        results: list[Result] = []
+        results: list[CaseResult] = []
         for case in cases:
             progress.update(bar, description=case.name)
             results.append(suite.run(case))
@@ -178,11 +178,11 @@ def _run(subject: Subject, cases: Sequence[ContractCase], seed: int) -> list[Res
         return suite.look_again(results)
 
 
-def _repeat_command(command: Sequence[str], result: Result, seed: int) -> str:
+def _repeat_command(command: Sequence[str], result: CaseResult, seed: int) -> str:
     return shlex.join([*command, "--case", result.case, "--seed", str(seed)])
 
 
-def _sentence(subject: Subject, results: Sequence[Result]) -> str:
+def _sentence(subject: Subject, results: Sequence[CaseResult]) -> str:
     """Return the result in one sentence."""
     from semel.verify.contract import Earned, earned
 
@@ -204,14 +204,16 @@ def _sentence(subject: Subject, results: Sequence[Result]) -> str:
     return f"{subject.name} does not earn {capability}: {'; '.join(why) or 'no case was run'}"
 
 
-def _is_complete(results: Sequence[Result]) -> bool:
+def _is_complete(results: Sequence[CaseResult]) -> bool:
     """Whether every case was run."""
     from semel.verify.contract import CASES
 
     return {case.name for case in CASES} == {result.case for result in results}
 
 
-def _show(subject: Subject, results: Sequence[Result], seed: int, command: Sequence[str]) -> None:
+def _show(
+    subject: Subject, results: Sequence[CaseResult], seed: int, command: Sequence[str]
+) -> None:
     from semel.verify.contract import Earned
 
     show_table(
@@ -241,7 +243,7 @@ def _show(subject: Subject, results: Sequence[Result], seed: int, command: Seque
     print(f"{_sentence(subject, results)} (seed {seed})")
 
 
-def _lines_of(result: Result) -> list[str]:
+def _lines_of(result: CaseResult) -> list[str]:
     lines = [f"{result.case}: {result.earned.value}"]
     for finding in result.findings[:SHOWN]:
         lines += _lines_of_finding(finding)
@@ -258,7 +260,7 @@ def _lines_of_finding(finding: Finding) -> list[str]:
 
 
 def _to_json(
-    subject: Subject, results: Sequence[Result], seed: int, command: Sequence[str]
+    subject: Subject, results: Sequence[CaseResult], seed: int, command: Sequence[str]
 ) -> dict[str, Any]:
     from semel.verify.contract import earned
 

@@ -15,7 +15,7 @@ from semel.ledger.store import Key
 from semel.urls import redact
 
 if TYPE_CHECKING:
-    from semel.verify.store_contract import Case, Result
+    from semel.verify.store_contract import StoreCase, StoreCaseResult
 
 EPILOG = (
     "Example: semel verify-store sqlite:///scratch.db. Exit status: 0 every case is ok; 1 a case "
@@ -54,7 +54,7 @@ def verify_store(
         raise typer.Exit(1)
 
 
-def _chosen(names: Sequence[str] | None) -> list[Case]:
+def _chosen(names: Sequence[str] | None) -> list[StoreCase]:
     from semel.verify.store_contract import CASES
 
     known = {each.name: each for each in CASES}
@@ -64,7 +64,7 @@ def _chosen(names: Sequence[str] | None) -> list[Case]:
     return [each for each in CASES if not names or each.name in names]
 
 
-def _run(url: str, cases: Sequence[Case]) -> list[Result]:
+def _run(url: str, cases: Sequence[StoreCase]) -> list[StoreCaseResult]:
     """Run the cases one after the other, with a progress bar on standard error."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -88,7 +88,7 @@ def _run(url: str, cases: Sequence[Case]) -> list[Result]:
     return results
 
 
-def _show(url: str, results: Sequence[Result]) -> None:
+def _show(url: str, results: Sequence[StoreCaseResult]) -> None:
     show_table(
         ("case", "what must hold", "verdict", "s"),
         [(each.case, each.says, each.verdict, f"{each.seconds:.1f}") for each in results],
@@ -104,7 +104,7 @@ def _show(url: str, results: Sequence[Result]) -> None:
         print(f"{redact(url)} passed {len(results)} cases")
 
 
-def _json(url: str, results: Sequence[Result]) -> dict[str, Any]:
+def _json(url: str, results: Sequence[StoreCaseResult]) -> dict[str, Any]:
     from semel.verify.store_contract import CASES
 
     return {

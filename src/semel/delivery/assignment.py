@@ -183,8 +183,9 @@ class SinkPartition:
             return why
         text = str(why).rstrip(".")
         return NotDelivered(
-            f"{self.place}: {text}. It was tried for {self.sink.retry.for_s:g} s. Nothing is in "
-            "doubt because of it: see that the destination can be reached, then start again",
+            f"{self.place}: {text}. It was retried for {self.sink.retry.for_s:g} s, and no event "
+            "is in doubt because of it. Check that the destination can be reached, then restart "
+            "the query",
             why.retry_after_s,
         )
 
@@ -197,9 +198,9 @@ class SinkPartition:
         changed = changed_columns(before, recorded_columns(rows))
         return Diverged(
             f"{self.place}: events [{int(rows.positions[0])}, {stop}) of the order were recorded "
-            f"with {recorded}, and the replay gives {found} (from event {named} on). "
-            f"The query does not give the same rows for the same input.{changed} Nothing was "
-            "repeated; look at the query, then run `semel resolve "
+            f"with {recorded}, and the replay has {found} (starting with event {named}). "
+            f"The query did not return the same rows for the same input.{changed} Nothing was "
+            "repeated. Check the query, then run `semel resolve "
             f"{self.assignment.pipeline}/{self.assignment.opening.row.minibatch} "
             "as-recorded|as-replayed --reason ...`"
         )

@@ -60,15 +60,16 @@ LINE_MAX = 400
 
 _COUNTED = (ParkedState.HELD, ParkedState.SKIPPED, ParkedState.RESENT)
 _RESOLVE = (
-    "run `semel resolve EVENT delivered|resend|discard --reason ...` for what `semel parked ls` "
-    "shows"
+    "run `semel resolve EVENT delivered|resend|discard --reason ...` for each event that `semel "
+    "parked ls` lists"
 )
 _AFTERWARDS = {
-    Capability.OPAQUE: "It may have had an effect: what on_doubt says was done. Fix it, "
-    f"{_RESOLVE}, then start again",
-    Capability.REPEATABLE: "Fix it, then start again: that repeats it under the same key",
+    Capability.OPAQUE: "The call may have had an effect, so on_doubt was applied. Fix the sink, "
+    f"{_RESOLVE}, then restart the query",
+    Capability.REPEATABLE: "Fix the sink, then restart the query: it repeats the call with the "
+    "same key",
 }
-_ASKED = "Fix it, then start again: that asks the destination what arrived"
+_ASKED = "Fix the sink, then restart the query: it asks the destination what arrived"
 
 
 class Forgotten(Exception):
@@ -81,7 +82,7 @@ class RefusedInDoubt(OutcomeUnknown):
     @classmethod
     def after(cls, why: Rejected) -> RefusedInDoubt:
         """Return the error for an event that was refused with `why`."""
-        return cls(f"{why}; an earlier call of it was not answered, so it may have arrived")
+        return cls(f"{why}; an earlier call for it got no reply, so it may have arrived")
 
 
 def outcome(call: Callable[[], Receipt | None]) -> Receipt | DeliveryError:
@@ -91,7 +92,7 @@ def outcome(call: Callable[[], Receipt | None]) -> Receipt | DeliveryError:
     try:
         receipt = call()
         if receipt is not None and not isinstance(receipt, Receipt):
-            raise TypeError(f"it answered {type(receipt).__name__}, not a Receipt")
+            raise TypeError(f"the session returned {type(receipt).__name__}, not a Receipt")
     except DeliveryError as error:
         return error
     except SemelError:
@@ -172,7 +173,7 @@ def open_session(
             last = error
     raise NotDelivered(
         f"pipeline {target.pipeline!r}, sink {target.sink!r}, partition {target.partition}: the "
-        f"destination could not be reached ({last}). Nothing was sent; see that it runs, then "
+        f"destination could not be reached ({last}). Nothing was sent. Check that it runs, then "
         "restart the query"
     ) from last
 
@@ -234,13 +235,13 @@ class Faults:
         ]
         if broken and not self._proven:
             raise SinkBroken(
-                f"{self._partition.place}: nothing could be tried, because every event waits "
-                f"behind one that failed in an earlier start: event {broken[0].event} of "
+                f"{self._partition.place}: no event could be sent, because every event waits "
+                f"behind one that failed in an earlier run: event {broken[0].event} of "
                 f"{broken[0].entity!r} failed with {plain_text(broken[0].why)}. Fix the sink, "
-                f"{_RESOLVE}, then start again"
+                f"{_RESOLVE}, then restart the query"
             )
         if self.in_a_row >= UNKNOWN_MAX:
-            raise self._silent("an earlier start says why")
+            raise self._silent("see the log of the earlier run")
 
     # -- this attempt
 
@@ -291,9 +292,9 @@ class Faults:
         self.trace(why)
         if is_programming(error) and not self._proven:
             raise SinkBroken(
-                f"{self._partition.place}: it could not be opened, asked or written: "
-                f"{why}. The sink has not delivered anything before, so its code is taken to be "
-                "broken. Fix it, then start again"
+                f"{self._partition.place}: the sink could not be opened, asked or written: "
+                f"{why}. It has never delivered an event, so the fault is assumed to be in its "
+                "code. Fix the sink, then restart the query"
             ) from error
 
     def trace(self, why: OutcomeUnknown) -> str | None:
@@ -317,15 +318,16 @@ class Faults:
         after = _AFTERWARDS.get(self._partition.sink.capability, _ASKED)
         return SinkBroken(
             f"{self._partition.place}: event {rows.id(at)} of {rows.entity(at)!r} "
-            f"failed with {why}. The sink has not delivered anything before, so its code is taken "
-            f"to be broken. {after}"
+            f"failed with {why}. The sink has never delivered an event, so the fault is assumed "
+            f"to be in its code. {after}"
         )
 
     def _silent(self, why: object) -> HeldInDoubt:
         return HeldInDoubt(
             f"{self._partition.place}: {self.in_a_row} outcomes in a row "
-            f"were unknown, the last because of: {why}. A broken destination or function must not "
-            f"park a stream. Fix it, {_RESOLVE}, then start again"
+            f"were unknown; the last cause: {why}. The pipeline stops, because a destination or "
+            "function that is broken would leave every event in doubt. Fix it, "
+            f"{_RESOLVE}, then restart the query"
         )
 
 

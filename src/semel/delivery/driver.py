@@ -409,6 +409,6 @@ def _patiently(sink: Sink, ended: Ended, runtime: Runtime) -> None:
             return
     raise NotDelivered(
         f"pipeline {ended.pipeline!r}, sink {ended.sink!r}, minibatch {ended.minibatch}: its "
-        f"events are delivered, and its end could not be told ({last}). Nothing is lost: see that "
-        "the destination can be reached, then restart the query, which tells it"
+        f"events are delivered, but the sink's end-of-minibatch step failed ({last}). Check that "
+        "the destination can be reached, then restart the query: it retries that step"
     ) from last

@@ -120,7 +120,7 @@ class EventsSuppressed(PartitionEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class EventsParked(PartitionEvent):
+class EventsSetAside(PartitionEvent):
     """Events were parked, `doubted` of them in doubt, or dropped by policy `skip`."""
 
     parked: int
@@ -305,7 +305,7 @@ class LogObserver:
             event.number,
             event.event,
             event.entity,
-            f"asked for by {event.by}" if event.by else "whose turn it was",
+            f"requested by {event.by}" if event.by else "next in its queue",
             event.outcome,
         )
 

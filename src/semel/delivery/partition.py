@@ -22,7 +22,7 @@ from semel.delivery.assignment import SinkPartition, recorded_columns
 from semel.delivery.observer import (
     NO_FIGURES,
     ChunkDelivered,
-    EventsParked,
+    EventsSetAside,
     EventsSkipped,
     EventsSuppressed,
     Figures,
@@ -36,7 +36,8 @@ from semel.delivery.strategies.progress import ProgressStrategy
 from semel.delivery.strategies.replay_check import count_partition
 from semel.errors import Fenced
 from semel.events import Digest, Rows, put_together
-from semel.ledger import COUNTERS, Journal, Report, State, require_counts
+from semel.ledger import COUNTERS, Journal, JournalState, Report, require_counts
+from semel.protocol import RECORDS_INTENTS
 from semel.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -95,8 +96,6 @@ class Buffer:
         """Drop the first `done` of the rows that `next` returned, and digest them: often they were
         digested already, to be recorded.
         """
-        if not done:
-            return
         rows = self._runs[0]
         if self._ahead is not None and self._ahead[0] == self.position + done:
             self._digest = self._ahead[1]
@@ -137,7 +136,7 @@ def strategy_of(partition: SinkPartition, parking: PartitionParking, buffer: Buf
     """Choose the strategy that delivers a partition to its sink."""
     if partition.sink.whole:
         return OverwriteStrategy(partition, parking, buffer)
-    if partition.capability.records_intents:
+    if partition.capability in RECORDS_INTENTS:
         return IntentStrategy(partition, parking, buffer)
     return ProgressStrategy(partition, parking, buffer)
 
@@ -238,7 +237,8 @@ class SinkDelivery:
         rows = self._buffer.next(wanted)
         began = clock.monotonic()
         step = self._strategy.step(rows)
-        self._buffer.drop(step.done)
+        if step.done:
+            self._buffer.drop(min(wanted, self._buffer.waiting))
         if step.figures is not NO_FIGURES:
             figures = step.figures
             if figures.delivered:
@@ -259,7 +259,7 @@ class SinkDelivery:
             before = (figures.suppressed, figures.parked_before, figures.dropped_before)
             observe(EventsSuppressed(*place, *before))
         if figures.parked or figures.dropped:
-            observe(EventsParked(*place, figures.parked, figures.doubted, figures.dropped))
+            observe(EventsSetAside(*place, figures.parked, figures.doubted, figures.dropped))
         if figures.delivered:
             observe(ChunkDelivered(*place, figures.delivered, figures.bytes, figures.seconds))
 
@@ -323,9 +323,11 @@ class PartitionDelivery:
                 # 4. Report only after every delivery has finished: a task that fails before reports
                 #    nothing, so the driver cannot complete the minibatch without it.
                 reports = [report for each in deliveries if (report := each.finish()) is not None]
-            told = {report.sink for report in reports}
+            reported = {report.sink for report in reports}
             self.skipped = sum(
-                each.figures.skipped for each in deliveries if each.partition.sink.name not in told
+                each.figures.skipped
+                for each in deliveries
+                if each.partition.sink.name not in reported
             )
         # 5. Return the new counters with the reports. They are written in the commit that completes
         #    the minibatch: a crash before it leaves the old ones for the replay.
@@ -347,10 +349,10 @@ class PartitionDelivery:
         stack.callback(delivery.close)
         return delivery
 
-    def _counters(self) -> State:
+    def _counters(self) -> JournalState:
         """Return the counters as the previous minibatch left them."""
         if not self.assignment.identity.assigns_ids:
-            return State()
+            return JournalState()
         serial = self.assignment.opening.row.serial
         place = self.assignment.partition
         return self.journal.restore(COUNTERS, place, before=serial, check=require_counts)

@@ -83,7 +83,7 @@ class Stages:
             after = self._standing(at)
             if after is None or not after.doubted or after.state is not ParkedState.RESEND:
                 break
-        self._tell(stage, at, ended)
+        self._report(stage, at, ended)
 
     # -- the steps
 
@@ -114,7 +114,7 @@ class Stages:
             if text is None or OpenRow.load(text, open_key).run != self._run:
                 raise Fenced(
                     f"pipeline {self._client.pipeline!r}: run {self._run} was replaced before it "
-                    f"handed minibatch {row.minibatch} to {stage.name!r}; the later run does it"
+                    f"passed minibatch {row.minibatch} to {stage.name!r}; the later run does so"
                 )
             heads = read_heads(self._client, stage.name)
             if heads:
@@ -141,9 +141,9 @@ class Stages:
         waiting = sum(not each.state.final for _, each, _ in rows)
         if waiting >= stage.park_limit:
             raise HeldInDoubt(
-                f"{self._place(stage, row.minibatch)}: {waiting} manifests wait behind one that a "
-                f"person has to decide, and park_limit is {stage.park_limit}. Resolve what `semel "
-                "parked ls` shows, then start the query again"
+                f"{self._place(stage, row.minibatch)}: {waiting} manifests wait behind one that "
+                f"needs a decision, and park_limit is {stage.park_limit}. Resolve what `semel "
+                "parked ls` lists, then restart the query"
             )
 
     def _wait_for_sender(self, stage: Sink) -> None:
@@ -157,7 +157,7 @@ class Stages:
     def _resending(self, stage: Sink) -> Resending:
         return Resending(self._client, stage, self._process, self._runtime, observer=self._observer)
 
-    def _tell(self, stage: Sink, at: Key, ended: Ended) -> None:
+    def _report(self, stage: Sink, at: Key, ended: Ended) -> None:
         """Notify the observer of what waits for a person; raise if it can be tried again."""
         place = self._place(stage, ended.minibatch)
         row = self._standing(at)
@@ -168,9 +168,9 @@ class Stages:
             self._observer.observe(StageStopped(place, row.state.value, row.why))
             return
         raise NotDelivered(
-            f"{place}: its events are delivered and its manifest is in place, but it could not be "
-            f"handed to {stage.name!r} ({row.why}). Nothing is lost: see that the destination can "
-            "be reached, then restart the query, which sends it"
+            f"{place}: its events are delivered and its manifest is written, but the manifest "
+            f"could not be sent to {stage.name!r} ({row.why}). Check that the destination can be "
+            "reached, then restart the query: it sends the manifest"
         )
 
     # -- looking

@@ -51,9 +51,11 @@ class PipelineSpec:
 
     def __post_init__(self) -> None:
         if not self.name:
-            raise ConfigurationError('a pipeline needs a name: name="charges"')
+            raise ConfigurationError('a pipeline needs a name: pass name="charges"')
         if not self.sinks:
-            raise ConfigurationError(f"pipeline {self.name!r}: to= names no sink")
+            raise ConfigurationError(
+                f"pipeline {self.name!r}: to= is empty; pass a sink, or several"
+            )
         object.__setattr__(self, "sinks", tuple(self._worded(sink) for sink in self.sinks))
         for sink in self.sinks:
             self._refuse_park_limit(sink)
@@ -62,13 +64,13 @@ class PipelineSpec:
         for name in names:
             if names.count(name) > 1:
                 raise ConfigurationError(
-                    f"pipeline {self.name!r}: two sinks are called {name!r}; the ledger keeps them "
-                    'apart by name: give one of them another, name="..."'
+                    f"pipeline {self.name!r}: two sinks have the name {name!r}; the ledger "
+                    'distinguishes sinks by name, so pass another name="..." for one of them'
                 )
         self._take_routing()
         if self.partitions is not None and self.partitions < 1:
             raise ConfigurationError(
-                f"pipeline {self.name!r}: partitions={self.partitions}; at least one is needed"
+                f"pipeline {self.name!r}: partitions must be at least 1, got {self.partitions}"
             )
 
     def _take_routing(self) -> None:
@@ -77,20 +79,20 @@ class PipelineSpec:
             return
         if not isinstance(self.partition_by, Routing):
             raise ConfigurationError(
-                f"pipeline {self.name!r}: partition_by={self.partition_by!r}; pass "
-                "semel.by_range([...]) or semel.by_directory(...), or remove it to spread entities "
-                "by their hash"
+                f"pipeline {self.name!r}: partition_by must be semel.by_range([...]) or "
+                f"semel.by_directory(...), got {self.partition_by!r}; without it, entities are "
+                "spread by their hash"
             )
         own = self.partition_by.partitions
         if own is None and self.partitions is None:
             raise ConfigurationError(
-                f"pipeline {self.name!r}: partition_by is a function, which does not say over how "
-                "many partitions it spreads entities: pass partitions=8"
+                f"pipeline {self.name!r}: partition_by is a function, so the number of "
+                "partitions is not known: pass partitions=8"
             )
         if own is not None and self.partitions not in (None, own):
             raise ConfigurationError(
-                f"pipeline {self.name!r}: partitions={self.partitions}, and partition_by spreads "
-                f"entities over {own}: remove partitions=, or make both the same"
+                f"pipeline {self.name!r}: partitions={self.partitions}, but partition_by spreads "
+                f"entities over {own}; remove partitions=, or make both equal"
             )
         if own is not None:
             object.__setattr__(self, "partitions", own)
@@ -102,9 +104,9 @@ class PipelineSpec:
         if 0 < sink.park_limit < sink.parked_at_once:
             raise ConfigurationError(
                 f"pipeline {self.name!r}, sink {sink.name!r}: park_limit={sink.park_limit} is less "
-                f"than the {sink.parked_at_once} events that can be parked at once. Give a "
-                f"park_limit of {sink.parked_at_once} or more, or a smaller chunk_rows (window, "
-                "for a function)"
+                f"than the {sink.parked_at_once} events that can be parked at once. Pass a "
+                f"park_limit of {sink.parked_at_once} or more, or a smaller chunk_rows (for a "
+                "function: window)"
             )
 
     def _worded(self, sink: Sink) -> Sink:
@@ -116,7 +118,7 @@ class PipelineSpec:
         except ValueError as error:
             raise ConfigurationError(
                 f"pipeline {self.name!r}, sink {sink.name!r}: {error}; on_doubt is "
-                f"{', '.join(OnDoubt)}, on_reject is {', '.join(OnReject)}"
+                f"one of {', '.join(OnDoubt)}, on_reject one of {', '.join(OnReject)}"
             ) from None
         return replace(sink, on_doubt=doubt, on_reject=reject)
 

@@ -1,29 +1,31 @@
 """Events as columns, with ids, order and digests, cut into chunks for delivery."""
 
-from __future__ import annotations
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from semel.events.columns import is_bytes, is_text, put_together
-from semel.events.digests import Digest, changed_columns, column_types, digest
-from semel.events.identity import Counter, Given, Identity, Memory, Position, Stamper
-from semel.events.ids.id_columns import Labels
-from semel.events.ids.id_set import IdSet, shape_of
-from semel.events.ids.ids_by_entity import EntityIds, Gathered, unpacked
-from semel.events.ids.max_ids import Latest
-from semel.events.partitioning import bucket, bucket_name, sort
-from semel.events.routing import ByRange, Routing, by_directory, by_range, is_continued, places
-from semel.events.rows import (
-    Attempt,
-    Chunk,
-    EntityID,
-    Event,
-    EventID,
-    Minibatch,
-    Rows,
-    chunk_key,
-    cuts,
-    key_part,
-    key_prefix,
-)
+if TYPE_CHECKING:
+    from semel.events.columns import is_bytes, is_text, put_together
+    from semel.events.digests import Digest, changed_columns, column_types, digest
+    from semel.events.identity import Counter, Given, Identity, Memory, Position, Stamper
+    from semel.events.ids.id_columns import Labels
+    from semel.events.ids.id_set import IdSet, shape_of
+    from semel.events.ids.ids_by_entity import EntityIds, Gathered, unpacked
+    from semel.events.ids.max_ids import Latest
+    from semel.events.partitioning import bucket, bucket_name, sort
+    from semel.events.routing import ByRange, Routing, by_directory, by_range, is_continued, places
+    from semel.events.rows import (
+        Attempt,
+        Chunk,
+        EntityID,
+        Event,
+        EventID,
+        Minibatch,
+        Rows,
+        chunk_key,
+        cuts,
+        key_part,
+        key_prefix,
+    )
 
 __all__ = [
     "Attempt",
@@ -67,3 +69,48 @@ __all__ = [
     "sort",
     "unpacked",
 ]
+
+_HOMES = {
+    "semel.events.columns": ("is_bytes", "is_text", "put_together"),
+    "semel.events.digests": ("Digest", "changed_columns", "column_types", "digest"),
+    "semel.events.identity": ("Counter", "Given", "Identity", "Memory", "Position", "Stamper"),
+    "semel.events.ids.id_columns": ("Labels",),
+    "semel.events.ids.id_set": ("IdSet", "shape_of"),
+    "semel.events.ids.ids_by_entity": ("EntityIds", "Gathered", "unpacked"),
+    "semel.events.ids.max_ids": ("Latest",),
+    "semel.events.partitioning": ("bucket", "bucket_name", "sort"),
+    "semel.events.routing": (
+        "ByRange",
+        "Routing",
+        "by_directory",
+        "by_range",
+        "is_continued",
+        "places",
+    ),
+    "semel.events.rows": (
+        "Attempt",
+        "Chunk",
+        "EntityID",
+        "Event",
+        "EventID",
+        "Minibatch",
+        "Rows",
+        "chunk_key",
+        "cuts",
+        "key_part",
+        "key_prefix",
+    ),
+}
+"""The names of each module, which is imported when one of them is first used: what reads no columns
+loads neither Arrow nor NumPy.
+"""
+_MODULES = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    """Import what a name stands for."""
+    if name not in _MODULES:
+        raise AttributeError(f"module 'semel.events' has no attribute {name!r}")
+    found: object = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = found
+    return found

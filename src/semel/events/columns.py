@@ -28,13 +28,13 @@ def column(batch: pa.RecordBatch, path: str) -> pa.Array:
     """Return the column at `path`: a name, or a dotted path into structs such as `window.start`."""
     found = [at for at, name in enumerate(batch.schema.names) if name == path]
     if len(found) > 1:
-        raise ConfigurationError(f"column {path!r} is there {len(found)} times; rename one of them")
+        raise ConfigurationError(f"{len(found)} columns are named {path!r}; rename one of them")
     if found:
         return _decoded(batch.column(found[0]))
     outer, _, inner = path.rpartition(".")
     if not outer:
         raise ConfigurationError(
-            f"there is no column {path!r}; the query gives {', '.join(batch.schema.names)}"
+            f"there is no column {path!r}; the query has {', '.join(batch.schema.names)}"
         )
     parent = column(batch, outer)
     if not pa.types.is_struct(parent.type) or parent.type.get_field_index(inner) < 0:
@@ -152,8 +152,8 @@ def ids(array: pa.Array, path: str) -> pa.Array:
         return array.cast(pa.string())
     if pa.types.is_floating(kind):
         raise ConfigurationError(
-            f"event id column {path!r} is {kind}; two floats may be meant to be the same and "
-            f"differ: use an integer or cast({path} as string)"
+            f"event id column {path!r} is {kind}, and floats that should be equal may "
+            f"differ: use an integer, or cast({path} as string)"
         )
     raise ConfigurationError(
         f"event id column {path!r} is {kind}; an id is an integer, a text, a date or a timestamp: "

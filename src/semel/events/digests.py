@@ -22,7 +22,7 @@ import xxhash
 
 from semel.errors import ConfigurationError, plain_text
 from semel.events import columns, versions
-from semel.events.encoding.json_text import ascii_json
+from semel.events.encoding.canonical_json import ascii_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -276,8 +276,8 @@ def changed_columns(before: Mapping[str, str] | None, now: Mapping[str, str] | N
             if name in now and before[name] != now[name]
         ],
     }
-    told = [f"{what}: {', '.join(names)}" for what, names in parts.items() if names]
-    said = plain_text("; ".join(told or ["the order of the columns changed"]), SHOWN_COLUMNS_MAX)
+    changes = [f"{what}: {', '.join(names)}" for what, names in parts.items() if names]
+    said = plain_text("; ".join(changes or ["the order of the columns changed"]), SHOWN_COLUMNS_MAX)
     return (
         f" The columns changed ({said}): deliver the columns as they were until this minibatch is "
         "complete, and change them then."

@@ -29,7 +29,7 @@ SEED = 42
 def bucket(entities: pa.Array, n: int) -> NDArray[np.int64]:
     """Return the bucket of each entity among `n`; entities are strings, integers or booleans."""
     if n < 1:
-        raise ValueError(f"there is no bucket among {n}")
+        raise ValueError(f"the number of buckets must be at least 1, got {n}")
     if entities.null_count:
         raise ConfigurationError("an entity is null; filter such rows out before delivering")
     plain = entities.dictionary_decode() if pa.types.is_dictionary(entities.type) else entities

@@ -79,8 +79,8 @@ class ByRange:
             return bisect_right(self.bounds, int(entity))
         except ValueError:
             raise ConfigurationError(
-                f"entity {plain_text(entity, 80)!r} is not an integer, and the bounds of by_range "
-                "are: give bounds of the entity's own kind"
+                f"entity {plain_text(entity, 80)!r} is not an integer, but the bounds of by_range "
+                "are; pass bounds of the type of the entity"
             ) from None
 
     def describe(self) -> dict[str, Any]:
@@ -102,19 +102,19 @@ class ByDirectory:
         if not isinstance(self.directory, Mapping):
             if not callable(self.directory):
                 raise ConfigurationError(
-                    f"by_directory({self.directory!r}): give a dict of entity to partition number, "
-                    "or a function that takes an entity and returns one"
+                    f"by_directory needs a dict of entity to partition number, or a function that "
+                    f"takes an entity and returns one, got {self.directory!r}"
                 )
             if self.default is not None:
                 raise ConfigurationError(
-                    "by_directory: default= goes with a table; let the function return it"
+                    "by_directory: default= needs a table; have the function return the default"
                 )
             return
         named = {str(entity): place for entity, place in self.directory.items()}
         if not named or len(named) != len(self.directory) or len(named) > TABLE_MAX:
             raise ConfigurationError(
                 f"by_directory: the table has {len(self.directory)} entities of {len(named)} "
-                f"names; it needs 1 to {TABLE_MAX}, each once. Use a function for more"
+                f"names; it must have 1 to {TABLE_MAX}, each once. Use a function for more"
             )
         object.__setattr__(self, "directory", named)
         places = [*named.values(), *([] if self.default is None else [self.default])]
@@ -127,8 +127,8 @@ class ByDirectory:
             object.__setattr__(self, "partitions", max(places) + 1)
         elif max(places) >= self.partitions:
             raise ConfigurationError(
-                f"by_directory: partition {max(places)} is not one of {self.partitions}: they are "
-                f"numbered from 0 to {self.partitions - 1}"
+                f"by_directory: partition {max(places)} is out of range: {self.partitions} "
+                f"partitions are numbered from 0 to {self.partitions - 1}"
             )
 
     def place(self, entity: str, partitions: int) -> int:
@@ -144,8 +144,8 @@ class ByDirectory:
             found = self.directory(entity)
         if type(found) is not int or not 0 <= found < partitions:
             raise ConfigurationError(
-                f"by_directory gave {found!r} for entity {plain_text(entity, 80)!r}; partitions "
-                f"are numbered from 0 to {partitions - 1}"
+                f"by_directory returned {found!r} for entity {plain_text(entity, 80)!r}; "
+                f"partitions are numbered from 0 to {partitions - 1}"
             )
         return found
 
@@ -164,7 +164,7 @@ def by_range(bounds: Sequence[int] | Sequence[str]) -> ByRange:
     from 1000 to below 2000, and from 2000 on. Texts are compared by their bytes.
     """
     if isinstance(bounds, str) or not isinstance(bounds, Sequence):
-        raise ConfigurationError(f"by_range({bounds!r}): give a list of bounds")
+        raise ConfigurationError(f"by_range needs a list of bounds, got {bounds!r}")
     return ByRange(tuple(bounds))  # type: ignore[arg-type]
 
 

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from semel.events import columns
 from semel.events.encoding import python_values
-from semel.events.ids import ids_by_entity
+from semel.events.ids import membership
 from semel.events.ids.id_columns import Labels
 from semel.events.ids.id_set import INTEGER
 
@@ -189,7 +189,7 @@ class Rows:
         """Return the ids of these rows by scope."""
         found = self._sets
         if found is None:
-            found = ids_by_entity.id_sets(self.scopes, self.ids)
+            found = membership.id_sets(self.scopes, self.ids)
             object.__setattr__(self, "_sets", found)  # the span and the watermark both use it
         return found
 
@@ -200,27 +200,25 @@ class Rows:
 
     def last_ids(self) -> dict[str, EventID]:
         """Return the greatest id of each scope among these rows."""
-        return ids_by_entity.last_ids(self.scopes, self.ids)
+        return membership.last_ids(self.scopes, self.ids)
 
     def last_id_sets(self) -> EntityIds:
         """Return the greatest id of each scope among these rows, as sets of one id."""
-        return ids_by_entity.last_id_sets(self.scopes, self.ids)
+        return membership.last_id_sets(self.scopes, self.ids)
 
     def contained_in(self, ids: EntityIds) -> NDArray[np.bool_]:
         """Return a mask of the rows whose id is in `ids`."""
-        return ids_by_entity.contained_in(self.scopes, self.ids, ids)
+        return membership.contained_in(self.scopes, self.ids, ids)
 
     def at_most(self, last: Mapping[str, EventID]) -> NDArray[np.bool_]:
         """Return a mask of the rows whose id is not greater than that of their scope in `last`."""
-        return ids_by_entity.at_most(self.scopes, self.ids, last)
+        return membership.at_most(self.scopes, self.ids, last)
 
     def all_after(self, id: int) -> bool:  # noqa: A002 - the term of the design
         """Return whether the ids are integers and each is greater than `id`; so they are never
         compared with an id of another shape.
         """
-        return ids_by_entity.shape(self.ids) == INTEGER and bool(
-            (self.ids[0].to_numpy() > id).all()
-        )
+        return membership.shape(self.ids) == INTEGER and bool((self.ids[0].to_numpy() > id).all())
 
     def of_entities(self, entities: AbstractSet[str]) -> NDArray[np.bool_]:
         """Return a mask of the rows of these entities."""

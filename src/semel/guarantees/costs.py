@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from semel.events import EntityIds, Memory
-from semel.ledger import COUNTERS, Entry, Operator, journal_updates, watermark_of
+from semel.ledger import COUNTERS, JournalEntry, StateOperator, journal_updates, watermark_of
 from semel.ledger.store import Put
 from semel.protocol import Capability
 
@@ -117,10 +117,10 @@ _FORMS: Mapping[str, EventID] = {
 """A sample id of each form: a number of seven digits, a string as long as a UUID."""
 
 
-def _bytes(spec: PipelineSpec, operator: Operator, state: dict[str, Any], load: Load) -> int:
+def _bytes(spec: PipelineSpec, operator: StateOperator, state: dict[str, Any], load: Load) -> int:
     """Return the size of the row that the journal writes for this state."""
     place = f"0of{spec.partitions or load.partitions}"
-    entry = Entry.of(operator.name, place, load.minibatches, state, _AT)
+    entry = JournalEntry.of(operator.name, place, load.minibatches, state, _AT)
     [put] = journal_updates(spec.name, [entry])
     assert isinstance(put, Put)
     return len(put.key.key.encode()) + len(put.payload.encode())

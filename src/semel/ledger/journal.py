@@ -50,7 +50,7 @@ SMALLEST_FULL = 4_096
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
+class StateOperator:
     """A named part of the state. Journaled: deltas and from time to time a full snapshot; otherwise
     always full.
     """
@@ -59,21 +59,21 @@ class Operator:
     journaled: bool = True
 
 
-COUNTERS = Operator("counters")
+COUNTERS = StateOperator("counters")
 _WATERMARK = "watermark:"
 _UNSURE = "unsure:"
 
 
-def watermark_of(sink: str) -> Operator:
+def watermark_of(sink: str) -> StateOperator:
     """Return the operator that keeps the watermarks of given ids of one sink."""
-    return Operator(f"{_WATERMARK}{sink}")
+    return StateOperator(f"{_WATERMARK}{sink}")
 
 
-def unsure_of(sink: str) -> Operator:
+def unsure_of(sink: str) -> StateOperator:
     """Return the operator for events of one sink that may have been sent when a generation ended,
     and are sent again under their own keys: if one is refused, its outcome is in doubt.
     """
-    return Operator(f"{_UNSURE}{sink}")
+    return StateOperator(f"{_UNSURE}{sink}")
 
 
 def read_unsure(client: LedgerClient, sink: str) -> EntityIds:
@@ -95,7 +95,7 @@ class JournalRow(Row):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JournalEntry:
     """One snapshot of one operator in one partition, as it is written: its row's text has the
     changes, or everything; `drop` are the numbers of the rows that it replaces.
     """
@@ -118,7 +118,7 @@ class Entry:
         *,
         full: bool = False,
         drop: tuple[int, ...] = (),
-    ) -> Entry:
+    ) -> JournalEntry:
         """Write a state as text, once for all that count or store it."""
         # Encoded JSON is written as it is.
         row = JournalRow(number, full, cast("dict[str, Any]", state), at)
@@ -126,7 +126,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class JournalState:
     """The state of an operator in a partition as of a number.
 
     Attributes:
@@ -181,19 +181,19 @@ class Journal:
 
     def __init__(self, client: LedgerClient) -> None:
         self._client = client
-        self._cache: dict[tuple[str, str], State] = {}
+        self._cache: dict[tuple[str, str], JournalState] = {}
         self.figures = SnapshotFigures()
 
     def restore(
-        self, operator: Operator, partition: str, *, before: int, check: Check | None = None
-    ) -> State:
+        self, operator: StateOperator, partition: str, *, before: int, check: Check | None = None
+    ) -> JournalState:
         """Return the state as of the newest number below `before`, from which the minibatch
         `before` starts. `check` checks each row that is read; cached rows were checked.
         """
         began = self._client.clock.monotonic()
-        cached = self._cache.get((operator.name, partition), State())
+        cached = self._cache.get((operator.name, partition), JournalState())
         if cached.number >= before:
-            cached = State()
+            cached = JournalState()
         rows = self._rows(operator.name, partition, cached.number, check)
         state = self._fold(cached, (each for each in rows if each[0].number < before))
         self.figures += SnapshotFigures(seconds_loading=self._client.clock.monotonic() - began)
@@ -202,12 +202,12 @@ class Journal:
 
     def entry(
         self,
-        operator: Operator,
+        operator: StateOperator,
         partition: str,
         number: int,
-        base: State,
+        base: JournalState,
         delta: dict[str, Any] | PreEncoded,
-    ) -> Entry:
+    ) -> JournalEntry:
         """Return the next row after `base`: a delta, or a full snapshot if the deltas have outgrown
         it.
 
@@ -220,21 +220,21 @@ class Journal:
             full = base.bytes_since_full() > max(SMALLEST_FULL, base.bytes_of_full())
         drop = _droppable(base.numbers, number) if full else ()
         state = _whole(base.values, delta) if full else delta
-        entry = Entry.of(operator.name, partition, number, state, at, full=full, drop=drop)
+        entry = JournalEntry.of(operator.name, partition, number, state, at, full=full, drop=drop)
         self._created(entry)
         return entry
 
     def append(
-        self, operator: Operator, partition: str, number: int, delta: dict[str, Any]
-    ) -> Entry:
+        self, operator: StateOperator, partition: str, number: int, delta: dict[str, Any]
+    ) -> JournalEntry:
         """Return a row of an operator that is never folded, without reading its other rows: its
         deltas stay as they are until they are pruned by age.
         """
-        entry = Entry.of(operator.name, partition, number, delta, self._client.clock.wall())
+        entry = JournalEntry.of(operator.name, partition, number, delta, self._client.clock.wall())
         self._created(entry)
         return entry
 
-    def _created(self, entry: Entry) -> None:
+    def _created(self, entry: JournalEntry) -> None:
         self.figures += SnapshotFigures(
             full_created=int(entry.full),
             journal_created=int(not entry.full),
@@ -266,11 +266,11 @@ class Journal:
                 check(row.state, at.key)
             yield row, len(text)
 
-    def place(self, operator: Operator, partition: str) -> str:
+    def place(self, operator: StateOperator, partition: str) -> str:
         """Return the prefix of the keys of an operator's rows in a partition."""
         return make_prefix(self._client.pipeline, operator.name, partition)
 
-    def _fold(self, base: State, rows: Iterable[tuple[JournalRow, int]]) -> State:
+    def _fold(self, base: JournalState, rows: Iterable[tuple[JournalRow, int]]) -> JournalState:
         values = base.values
         numbers = list(base.numbers)
         for row, size in rows:
@@ -284,7 +284,7 @@ class Journal:
                 journal_loaded=len(loaded) - fulls,
                 bytes_loaded=sum(size for _, _, size in loaded),
             )
-        return State(_standing(values), numbers[-1][0] if numbers else 0, _recent(numbers))
+        return JournalState(_standing(values), numbers[-1][0] if numbers else 0, _recent(numbers))
 
 
 def load_entry(text: str, at: Key) -> JournalRow:
@@ -342,19 +342,19 @@ def _there(values: Mapping[str, Any]) -> Collection[Any]:
     return [each for each in found if each is not None] if None in found else found
 
 
-def states_of(rows: Iterable[tuple[Key, str]]) -> dict[str, State]:
+def states_of(rows: Iterable[tuple[Key, str]]) -> dict[str, JournalState]:
     """Return the current states from rows in key order, by the prefix of their keys."""
-    found: dict[str, State] = {}
+    found: dict[str, JournalState] = {}
     for at, text in rows:
         entry = load_entry(text, at)
         place = at.key.rpartition("/")[0] + "/"
-        before = found.get(place, State()).values
+        before = found.get(place, JournalState()).values
         values = dict(entry.state) if entry.full else _applied(before, entry.state)
-        found[place] = State(_standing(values), entry.number)
+        found[place] = JournalState(_standing(values), entry.number)
     return found
 
 
-def sets_in(state: State, place: str) -> EntityIds:
+def sets_in(state: JournalState, place: str) -> EntityIds:
     """Return the ids of every set in a state whose rows are under `place`. Raises `DamagedRow`."""
     sets = [
         read_row(JOURNAL_TABLE, place + keys.part(int(name)), partial(EntityIds.from_json, value))
@@ -364,7 +364,7 @@ def sets_in(state: State, place: str) -> EntityIds:
     return read_row(JOURNAL_TABLE, place, partial(EntityIds.union, sets))
 
 
-def journal_updates(pipeline: str, entries: Iterable[Entry]) -> list[Update]:
+def journal_updates(pipeline: str, entries: Iterable[JournalEntry]) -> list[Update]:
     """Return the updates that write entries and drop the rows they replace, for `complete`."""
     made: list[Update] = []
     for entry in entries:
@@ -373,7 +373,7 @@ def journal_updates(pipeline: str, entries: Iterable[Entry]) -> list[Update]:
     return made
 
 
-def _key(pipeline: str, entry: Entry, number: int) -> Key:
+def _key(pipeline: str, entry: JournalEntry, number: int) -> Key:
     return make_key(JOURNAL_TABLE, pipeline, entry.operator, entry.partition, number)
 
 

@@ -38,8 +38,6 @@ from typing import (
     get_type_hints,
 )
 
-import pyarrow as pa
-
 from semel.errors import LedgerError
 from semel.events import EntityIds, EventID, IdSet
 from semel.events.encoding import PreEncoded, canonical_parts, compressed
@@ -64,7 +62,6 @@ UNREADABLE = (
     RecursionError,
     OSError,  # raised by Arrow for a broken stream
     zlib.error,
-    pa.ArrowException,
 )
 """The exceptions of reading a payload that semel did not write."""
 

@@ -2,6 +2,8 @@
 
 from semel.protocol.resume import DOUBT, IMPOSSIBLE, RESUME, Action, DoubtRule, Remedy, Rule
 from semel.protocol.states import (
+    CAN_BE_IN_DOUBT,
+    RECORDS_INTENTS,
     Capability,
     DoubtWord,
     Fault,
@@ -18,8 +20,10 @@ from semel.protocol.states import (
 )
 
 __all__ = [
+    "CAN_BE_IN_DOUBT",
     "DOUBT",
     "IMPOSSIBLE",
+    "RECORDS_INTENTS",
     "RESUME",
     "Action",
     "Capability",

@@ -39,7 +39,7 @@ class Rule:
 _T, _S = Capability.TRANSACTIONAL, Capability.SEQUENCED
 _R, _P, _O = Capability.REPEATABLE, Capability.PROBING, Capability.OPAQUE
 
-_NEW = Rule(Action.DELIVER, "none: nobody was here before, so nothing is looked up")
+_NEW = Rule(Action.DELIVER, "none: this is the first attempt, so nothing is looked up")
 _COMPLETE = Rule(
     Action.COUNT, "the driver died after complete() and before Spark committed the batch"
 )
@@ -60,10 +60,11 @@ RESUME: dict[tuple[Found, Capability], Rule] = {
     (Found.COMPLETE, _O): _COMPLETE,
     (Found.PENDING, _T): Rule(
         Action.ASK_PROGRESS,
-        "the attempt died after its claim; what it committed, its progress row tells",
+        "the attempt died after its claim; its progress row says what it committed",
     ),
     (Found.PENDING, _S): Rule(
-        Action.ASK_TAIL, "the attempt died after its claim; what it appended, the log's tail tells"
+        Action.ASK_TAIL,
+        "the attempt died after its claim; the end of the log says what it appended",
     ),
     (Found.PENDING, _R): _SPANS,
     (Found.PENDING, _P): _SPANS,
@@ -75,21 +76,22 @@ RESUME: dict[tuple[Found, Capability], Rule] = {
         Action.REPEAT, "the attempt died between intent and settle; the key absorbs a repeat"
     ),
     (Found.INTENDED, _P): Rule(
-        Action.ASK_ARRIVED, "the attempt died between intent and settle; the destination can tell"
+        Action.ASK_ARRIVED,
+        "the attempt died between intent and settle; the destination says if it arrived",
     ),
     (Found.INTENDED, _O): Rule(
-        Action.DOUBT, "the attempt died between intent and settle, and nobody can tell"
+        Action.DOUBT, "the attempt died between intent and settle; there is no way to find out"
     ),
     (Found.EXPIRED, _R): Rule(
-        Action.DOUBT, "nobody came for longer than the destination remembers the key"
+        Action.DOUBT, "no attempt ran for longer than the destination remembers the key"
     ),
     (Found.UNRECORDED, _R): _BEYOND,
     (Found.UNRECORDED, _P): _BEYOND,
     (Found.UNRECORDED, _O): _BEYOND,
 }
 
-_NO_SPANS = "no intents are recorded: the destination itself tells what is done"
-_FOR_EVER = "what the destination tells about a key does not expire"
+_NO_SPANS = "no intents are recorded: the destination itself knows what is done"
+_NEVER_EXPIRES = "what the destination knows of a key does not expire"
 
 IMPOSSIBLE: dict[tuple[Found, Capability], str] = {
     (Found.SETTLED, _T): _NO_SPANS,
@@ -100,7 +102,7 @@ IMPOSSIBLE: dict[tuple[Found, Capability], str] = {
     (Found.UNRECORDED, _S): _NO_SPANS,
     (Found.EXPIRED, _T): _NO_SPANS,
     (Found.EXPIRED, _S): _NO_SPANS,
-    (Found.EXPIRED, _P): _FOR_EVER,
+    (Found.EXPIRED, _P): _NEVER_EXPIRES,
     (Found.EXPIRED, _O): "there is no key: an open span is in doubt at once",
 }
 

@@ -120,15 +120,12 @@ class Capability(StrEnum):
     PROBING = "probing"  # reports whether a chunk arrived
     OPAQUE = "opaque"  # none of these
 
-    @property
-    def records_intents(self) -> bool:
-        """Whether a chunk must be recorded in the ledger before it is sent."""
-        return self not in (Capability.TRANSACTIONAL, Capability.SEQUENCED)
 
-    @property
-    def can_be_in_doubt(self) -> bool:
-        """Whether an outcome may stay unknown within one generation (and within `remembers`)."""
-        return self is Capability.OPAQUE
+RECORDS_INTENTS = frozenset({Capability.REPEATABLE, Capability.PROBING, Capability.OPAQUE})
+"""A chunk must be recorded in the ledger before it is sent."""
+
+CAN_BE_IN_DOUBT = frozenset({Capability.OPAQUE})
+"""An outcome may stay unknown within one generation (and within `remembers`)."""
 
 
 class OnDoubt(StrEnum):

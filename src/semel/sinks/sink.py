@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from semel.errors import ConfigurationError
-from semel.protocol import Capability, OnDoubt, OnReject
+from semel.protocol import RECORDS_INTENTS, Capability, OnDoubt, OnReject
 from semel.sinks.callables import Retry
 from semel.sinks.validation import Checked
 
@@ -175,7 +175,7 @@ class Sink(metaclass=Checked):
         """
         if self.whole:
             return 0
-        return self.chunk_rows * (self.span_chunks if self.capability.records_intents else 1)
+        return self.chunk_rows * (self.span_chunks if self.capability in RECORDS_INTENTS else 1)
 
     def locate(self, target: Target) -> str | None:
         """Return the destination's place for exactly this partition of this minibatch. Default:

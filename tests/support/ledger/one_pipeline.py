@@ -13,11 +13,11 @@ from semel.errors import LedgerUnavailable
 from semel.events import EntityIds, IdSet
 from semel.events.rows import Attempt, EventID, Minibatch
 from semel.ledger.client import LedgerClient
-from semel.ledger.journal import Entry
+from semel.ledger.journal import JournalEntry
 from semel.ledger.rows import ParkedRow, PartitionRow, SpanRow
 from semel.ledger.store.commit import Conflict, Key, Payload, Requirement, Store, Update
 from semel.ledger.store.opening import open_store
-from semel.ledger.verbs.complete import Mark, Report
+from semel.ledger.verbs.complete import PositionMark, Report
 from semel.ledger.verbs.open import Minibatches, OpenMinibatch, OpenRequest
 from semel.ledger.verbs.partitions import Claimant, PartitionClaim
 from semel.ledger.verbs.runs import Owners
@@ -252,8 +252,8 @@ def report(
     partition: str = "0",
     sink: str = SINK,
     short: bool = False,
-    mark: Mark | None = None,
-    entries: tuple[Entry, ...] = (),
+    mark: PositionMark | None = None,
+    entries: tuple[JournalEntry, ...] = (),
 ) -> Report:
     return Report(
         sink,

@@ -201,6 +201,6 @@ class Doubts:
     def _stop(self, rows: Rows, at: int, why: OutcomeUnknown) -> HeldInDoubt:
         return HeldInDoubt(
             f"{self.partition.place}: event {rows.id(at)} of {rows.entity(at)!r} is in doubt "
-            f"({why}), and on_doubt is 'stop'. Look at the destination, then run `semel resolve "
-            "EVENT delivered|resend|discard --reason ...` and start the query again"
+            f"({why}), and on_doubt is 'stop'. Check whether the destination has it, then run "
+            "`semel resolve EVENT delivered|resend|discard --reason ...` and restart the query"
         )

@@ -18,7 +18,7 @@ import pyarrow as pa
 from semel.delivery.observer import NO_FIGURES, Figures
 from semel.errors import HeldInDoubt, NotDelivered, Rejected
 from semel.events import EntityIds, IdSet, Labels, Rows
-from semel.events.encoding import CANNOT, ArrowValue, encode_value
+from semel.events.encoding import CANNOT, ArrowValue, arrow_value, encode_value
 from semel.ledger import (
     ParkedRow,
     fill_parked,
@@ -160,12 +160,11 @@ class PartitionParking:
             self._waiting = sum(not row.state.final for _, row, _ in standing)
         if self._waiting + len(parks.rows) > sink.park_limit:
             raise HeldInDoubt(
-                f"{self._partition.place}: {self._waiting} events are parked, "
-                f"{len(parks.rows)} more have to be (the first is event {parks.rows[0].event} of "
-                f"{parks.rows[0].entity!r}: {parks.rows[0].why}), and park_limit is "
-                f"{sink.park_limit}. Resolve what `semel parked ls` shows, or give a "
-                f"park_limit of {self._waiting + len(parks.rows)} or more, then start the query "
-                "again"
+                f"{self._partition.place}: {self._waiting} events are parked and "
+                f"{len(parks.rows)} more must be (the first is event {parks.rows[0].event} of "
+                f"{parks.rows[0].entity!r}: {parks.rows[0].why}), but park_limit is "
+                f"{sink.park_limit}. Resolve what `semel parked ls` lists, or raise "
+                f"park_limit to {self._waiting + len(parks.rows)} or more, then restart the query"
             )
 
     def committed(self, parks: Parks) -> Figures:
@@ -211,8 +210,8 @@ def stop_if_held(client: LedgerClient, sink: Sink, place: str) -> None:
     if rows:
         raise HeldInDoubt(
             f"{place}: {len(rows)} events are in doubt, the first is event {rows[0].event} of "
-            f"{rows[0].entity!r}. Look at the destination, then run `semel resolve EVENT "
-            "delivered|resend|discard --reason ...` for each and start the query again"
+            f"{rows[0].entity!r}. Check which of them the destination has, then run `semel resolve "
+            "EVENT delivered|resend|discard --reason ...` for each and restart the query"
         )
 
 
@@ -272,7 +271,7 @@ def _kept(array: pa.Array) -> Any:
         encode_value(value)
         pa.array([value], array.type)  # a value that Python holds may not convert back to Arrow
     except (pa.ArrowException, *CANNOT, TypeError):
-        return ArrowValue.of(array)
+        return arrow_value(array)
     return value
 
 

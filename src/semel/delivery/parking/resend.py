@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from semel.delivery.calling import RefusedInDoubt
 from semel.delivery.observer import EventResent, LogObserver
-from semel.delivery.parking.resend_attempt import IN_VAIN_MAX, Again, Unanswered, Unsendable
+from semel.delivery.parking.resend_attempt import IN_VAIN_MAX, Again, ResendUnanswered, Unsendable
 from semel.errors import (
     ConfigurationError,
     DeliveryError,
@@ -143,14 +143,14 @@ class Resending:
             if self.session is not None:  # the log's writer, so the whole task may be fenced
                 raise
             return False
-        except Unanswered as unanswered:
+        except ResendUnanswered as unanswered:
             fenced = self.sink.capability in (Capability.TRANSACTIONAL, Capability.SEQUENCED)
             if not fenced and self._again.in_vain(claimed):
                 cause = unanswered.__cause__ or "no answer"
-                why = f"the destination does not answer for it ({cause})"
+                why = f"the destination does not report whether it arrived ({cause})"
                 return self._doubt(claimed, OutcomeUnknown(why))
-            self._tell(
-                claimed, "sending (no answer; the destination is asked again what became of it)"
+            self._report(
+                claimed, "being sent (no reply; the destination is asked again whether it arrived)"
             )
             self._unanswered.add(claimed.key.key)
             return False  # it stays claimed, and the next drain asks for its outcome
@@ -171,7 +171,7 @@ class Resending:
         #    event is still claimed, and the next sender asks for its outcome.
         if isinstance(result, NotDelivered):
             if taken_over and self.sink.capability is Capability.REPEATABLE:
-                raise Unanswered  # the claim says since when it may have been sent
+                raise ResendUnanswered  # the claim says since when it may have been sent
             again = ParkedState.RESEND if taken_over else claimed.was.state
             self._record(claimed, again, str(result), blocks=True, doubted=twice)
             return False
@@ -188,21 +188,21 @@ class Resending:
         return self._doubt(claimed, result)
 
     def _sent(self, claimed: Claimed, *, taken_over: bool) -> Receipt | DeliveryError:
-        """Send it. Raises `Unanswered` if it may have arrived and there is no answer."""
+        """Send it. Raises `ResendUnanswered` if it may have arrived and there is no answer."""
         try:
             return self._again.deliver(claimed, taken_over=taken_over)
         except (NotDelivered, OutcomeUnknown) as error:
             if taken_over or isinstance(error, OutcomeUnknown):
-                raise Unanswered from error  # no answer, and it may have arrived before
+                raise ResendUnanswered from error  # no answer, and it may have arrived before
             return error  # no answer, so nothing was sent
         except ConfigurationError as error:
             if taken_over:
-                raise Unanswered from error  # nothing was asked, and it may have arrived before
+                raise ResendUnanswered from error  # not asked, and it may have arrived before
             return Unsendable(str(error))
-        except (SemelError, Unanswered):
+        except (SemelError, ResendUnanswered):
             raise
         except Exception as error:
-            raise Unanswered from error
+            raise ResendUnanswered from error
 
     def _record(
         self,
@@ -215,9 +215,9 @@ class Resending:
     ) -> None:
         """Record the outcome, and notify the observer. Raises `Fenced` if a later sender has it."""
         self._resends.settle(claimed, state, why, blocks=blocks, doubted=doubted)
-        self._tell(claimed, f"{state.value} ({why})")
+        self._report(claimed, f"{state.value} ({why})")
 
-    def _tell(self, claimed: Claimed, outcome: str) -> None:
+    def _report(self, claimed: Claimed, outcome: str) -> None:
         """Notify the observer which parked event was sent, who asked for it, and the outcome."""
         row = claimed.row
         self.observer.observe(
@@ -273,8 +273,8 @@ class Resending:
         """Wait for the calls of an earlier sender of the event to end, if the destination does not
         fence.
         """
-        tells = self.sink.capability in (Capability.PROBING, Capability.OPAQUE)
-        if taken_over and tells:
+        unfenced = self.sink.capability in (Capability.PROBING, Capability.OPAQUE)
+        if taken_over and unfenced:
             self.runtime.clock.sleep(self.sink.deadline_s)
         elif not taken_over and (left := self._left_s(claimed.was)) > 0:
             self.runtime.clock.sleep(left)

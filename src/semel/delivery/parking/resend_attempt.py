@@ -3,7 +3,7 @@
 Always true:
 - if an earlier sender recorded no outcome, the destination is asked or fenced before it is sent to,
   or the policy decides;
-- an event whose outcome is not known yet stays claimed by its sender (`Unanswered`);
+- an event whose outcome is not known yet stays claimed by its sender (`ResendUnanswered`);
 - after `IN_VAIN_MAX` senders in a row that recorded no outcome the destination is only asked, so
   that no event keeps the others waiting.
 """
@@ -53,7 +53,7 @@ RESENDS = Minibatch(0, 0)
 """All resends are of one minibatch, so that a take-over keeps what the progress row names."""
 
 
-class Unanswered(Exception):
+class ResendUnanswered(Exception):
     """The outcome of an event that was sent is not known yet; it stays claimed by its sender."""
 
 
@@ -62,15 +62,15 @@ class Unsendable(Rejected):
 
 
 IN_VAIN_MAX = 3
-"""How many senders of an event may not come to an end before it is only asked for."""
+"""After so many senders of an event died, it is not sent again: the destination is only asked."""
 
 _FORGOTTEN = OutcomeUnknown("it may have been sent longer ago than its key is remembered")
 _OTHER_KEY = OutcomeUnknown(
     "it may have been sent under another key, because keyed_by_event of the sink was changed since"
 )
 _ABSENT = Unsendable(
-    f"it did not arrive: {IN_VAIN_MAX} senders in a row got no answer, and the destination does "
-    "not have it. See that it takes the event, then resend it"
+    f"it did not arrive: {IN_VAIN_MAX} senders in a row got no reply, and the destination does "
+    "not have it. Check that the destination accepts the event, then resend it"
 )
 
 
@@ -163,7 +163,7 @@ class Again:
                 if self.sink.capability is Capability.OPAQUE or result is _FORGOTTEN:
                     return result
                 if sent and isinstance(result, NotDelivered):
-                    raise Unanswered
+                    raise ResendUnanswered
                 if not isinstance(result, OutcomeUnknown):
                     return result
                 sent = True
@@ -211,7 +211,7 @@ class Again:
                 try:
                     arrived = session.arrived(chunk.key)
                 except DeliveryError as error:
-                    raise Unanswered from error
+                    raise ResendUnanswered from error
                 if arrived:
                     return DELIVERED
                 tried = claimed.row.attempts >= IN_VAIN_MAX
@@ -231,14 +231,14 @@ class Again:
                 result = self._transaction(claimed)
             except (NotDelivered, ConfigurationError) as error:
                 if sent:
-                    raise Unanswered from error
+                    raise ResendUnanswered from error
                 raise
             if sent and isinstance(result, NotDelivered | Unsendable) and result is not _ABSENT:
                 break
             if not isinstance(result, OutcomeUnknown):
                 return result
             sent = True
-        raise Unanswered
+        raise ResendUnanswered
 
     def _transaction(self, claimed: Claimed) -> Receipt | DeliveryError:
         """Fence the row, read it, and send if it does not name the event. Raises `NotDelivered` if
@@ -290,14 +290,14 @@ class Again:
         if isinstance(result, OutcomeUnknown):
             if self._resent(session) >= claimed.first:
                 return DELIVERED
-            raise Unanswered
+            raise ResendUnanswered
         return result
 
     def _resent(self, session: SequencedSession) -> int:
         try:
             return session.take_over().resent
         except NotDelivered as error:
-            raise Unanswered from error
+            raise ResendUnanswered from error
 
     def _open(self, claimed: Claimed) -> object:
         token = Attempt(claimed.token, 0)

@@ -19,10 +19,10 @@ from semel.delivery.recovery.watermarks import Reached
 from semel.events import EntityIds, IdSet, Memory, chunk_key
 from semel.ledger import (
     JOURNAL_TABLE,
-    Fold,
+    ClosedPartition,
     HeadMoved,
-    Mark,
     ParkedRow,
+    PositionMark,
     Standing,
     close_partition,
     plan_parking,
@@ -36,6 +36,7 @@ from semel.ledger import (
 )
 from semel.protocol import (
     DOUBT,
+    RECORDS_INTENTS,
     Capability,
     OnReject,
     ParkedState,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from semel.events import EventID, Identity
-    from semel.ledger import Entry, Journal, LedgerClient, Leftover, OpenMinibatch, SpanRow
+    from semel.ledger import Journal, JournalEntry, LedgerClient, Leftover, OpenMinibatch, SpanRow
     from semel.runtime import Runtime
     from semel.sinks import (
         AnySession,
@@ -153,7 +154,7 @@ class Closing:
             heads = read_heads(self.client, sink.name)
             rows = read_parked(self.client, sink.name, minibatch=leftover.minibatch)
             marks = {at: text for at, row, text in rows if row.state.only_marks}
-            fold = Fold(
+            fold = ClosedPartition(
                 standing=self._standing(leftover, handled, kept),
                 entries=self._entries(leftover, sink, kept, handled, resent=resent),
                 parks=plan_parking(self.client.pipeline, sink.name, doubts, heads, marks),
@@ -173,7 +174,7 @@ class Closing:
         if sink.whole:
             self._empty_place(leftover, sink)
             return Handled(osn=leftover.row.osn)
-        if sink.capability.records_intents:
+        if sink.capability in RECORDS_INTENTS:
             handled = self._from_spans(leftover, sink)
             if self.opening.row.continues:
                 # A replay may have events in between: only these are handled.
@@ -187,7 +188,7 @@ class Closing:
         ]
         known = {(row.position, row.scope, row.event) for row in parked}
         sent = handled.sent
-        if sink.capability.records_intents:
+        if sink.capability in RECORDS_INTENTS:
             sent = _last_sent(sent, {row.osn for row in parked})
         return replace(
             handled,
@@ -209,17 +210,17 @@ class Closing:
         """Take the progress row or the epoch, then ask."""
         session = self._open(leftover, sink)
         try:
-            told = cast("TransactionalSession | SequencedSession", session).take_over()
-            self._require_kept(leftover, 0 if told is None else told.osn)
-            if isinstance(told, Tail):
+            reached = cast("TransactionalSession | SequencedSession", session).take_over()
+            self._require_kept(leftover, 0 if reached is None else reached.osn)
+            if isinstance(reached, Tail):
                 ids = EntityIds.EMPTY
                 if self.identity.memory.keeps_ids:
                     sequenced = cast("SequencedSession", session)
                     ids = sequenced.delivered_ids(leftover.minibatch)
-                if told.minibatch != leftover.minibatch:
-                    return Handled(osn=leftover.row.osn, sent=told.osn)
-                return Handled(ids, _id_of(told.sort_key), told.osn, sent=told.osn)
-            return self._from_row(leftover, told)
+                if reached.minibatch != leftover.minibatch:
+                    return Handled(osn=leftover.row.osn, sent=reached.osn)
+                return Handled(ids, _id_of(reached.sort_key), reached.osn, sent=reached.osn)
+            return self._from_row(leftover, reached)
         finally:
             session.close()
 
@@ -231,16 +232,16 @@ class Closing:
             where = f"pipeline {self.client.pipeline!r}, sink {leftover.sink!r}"
             raise lost(f"{where}, partition {partition}", acknowledged, osn)
 
-    def _from_row(self, leftover: Leftover, told: Progress | None) -> Handled:
-        if told is None or told.minibatch != leftover.minibatch or not told.done:
+    def _from_row(self, leftover: Leftover, reached: Progress | None) -> Handled:
+        if reached is None or reached.minibatch != leftover.minibatch or not reached.done:
             return Handled(osn=leftover.row.osn)
         rejected = tuple(
-            (position, *told.rejected_events[position], why)
-            for position, why in told.rejected.items()
-            if position in told.rejected_events
+            (position, *reached.rejected_events[position], why)
+            for position, why in reached.rejected.items()
+            if position in reached.rejected_events
         )
-        upto = _id_of(told.sort_key)
-        return Handled(told.ids, upto, told.osn, sent=told.osn, rejected=rejected)
+        upto = _id_of(reached.sort_key)
+        return Handled(reached.ids, upto, reached.osn, sent=reached.osn, rejected=rejected)
 
     def _from_spans(self, leftover: Leftover, sink: Sink) -> Handled:
         """Return settled spans as handled, and what destination or key show of an open one."""
@@ -367,7 +368,7 @@ class Closing:
         osn = max(before.osn, handled.osn)
         if self.identity.memory is not Memory.POSITIONS:
             return Standing(osn, max(before.sent, handled.sent), before.mark)
-        mark = before.mark or Mark(generation=leftover.minibatch.generation)
+        mark = before.mark or PositionMark(generation=leftover.minibatch.generation)
         above = mark.above
         for scope in kept.scopes():
             above = above | kept.get(scope)
@@ -389,7 +390,7 @@ class Closing:
         handled: Handled,
         *,
         resent: bool,
-    ) -> list[Entry]:
+    ) -> list[JournalEntry]:
         """Return journal entries of what is handled, and of what comes again although it may have
         arrived.
         """
@@ -405,7 +406,7 @@ class Closing:
 
     def _entry(
         self, leftover: Leftover, sink: Sink, kept: EntityIds, handled: Handled
-    ) -> Entry | None:
+    ) -> JournalEntry | None:
         if not self.identity.memory.keeps_ids or not kept:
             return None
         operator, partition = watermark_of(sink.name), leftover.row.partition

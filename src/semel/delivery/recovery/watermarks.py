@@ -24,8 +24,8 @@ from semel.ledger import (
     MET,
     DamagedRow,
     Journal,
-    Mark,
-    Operator,
+    PositionMark,
+    StateOperator,
     next_offset,
     read_row,
     require_reached,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from semel.delivery.assignment import Assignment
     from semel.events import EventID, Rows
     from semel.events.encoding import PreEncoded
-    from semel.ledger import Entry
+    from semel.ledger import JournalEntry
     from semel.sinks import Sink
 
 
@@ -51,15 +51,15 @@ class Watermark(Protocol):
     """What one sink has handled of one partition before this minibatch."""
 
     def handled(self, rows: Rows) -> NDArray[np.bool_]:
-        """Mark the rows that are not to be delivered again."""
+        """PositionMark the rows that are not to be delivered again."""
 
     def observe(self, rows: Rows) -> None:
         """Remember rows that belong to this minibatch."""
 
-    def mark(self) -> Mark | None:
+    def mark(self) -> PositionMark | None:
         """Return the position watermark after this minibatch."""
 
-    def entry(self) -> Entry | None:
+    def entry(self) -> JournalEntry | None:
         """Return what goes into the journal with this minibatch."""
 
 
@@ -85,10 +85,10 @@ class _Nothing:
     def observe(self, rows: Rows) -> None:
         del rows
 
-    def mark(self) -> Mark | None:
+    def mark(self) -> PositionMark | None:
         return None
 
-    def entry(self) -> Entry | None:
+    def entry(self) -> JournalEntry | None:
         return None
 
 
@@ -124,43 +124,45 @@ class _ByPosition:
             self._compare_content(rows, mask, before)
         return mask | above
 
-    def _refuse_again(self, rows: Rows, again: NDArray[np.bool_], before: Mark) -> None:
+    def _refuse_again(self, rows: Rows, again: NDArray[np.bool_], before: PositionMark) -> None:
         """Refuse a row that this generation has passed: it never comes again, so this is another
         event.
         """
         if before.generation == self._assignment.opening.row.minibatch.generation and again.any():
             at = int(np.flatnonzero(again)[0])
             raise Diverged(
-                f"{self._place}: event {rows.id(at)} comes after event {before.upto}, which a "
-                "minibatch before this one delivered, and no checkpoint was lost in between: it "
-                "may be new, so it is not skipped. Nothing of these rows was sent. Where a "
-                "stateful operator (a join, an aggregation) or a union stands between the source "
-                "and semel.deliver, use given identity (entity=, event=), under a new name; where "
-                "the topic was recreated, start under a new name"
+                f"{self._place}: event {rows.id(at)} arrived after event {before.upto}, which an "
+                "earlier minibatch delivered, and no checkpoint was lost in between: it may be "
+                "new, so it is not skipped. None of these rows were sent. If a stateful operator "
+                "(a join, an aggregation) or a union stands between the source and semel.deliver, "
+                "use given identity (entity=, event=) with a new pipeline name. If the topic was "
+                "recreated, start with a new pipeline name"
             )
 
-    def _compare_start(self, rows: Rows, before: Mark) -> None:
+    def _compare_start(self, rows: Rows, before: PositionMark) -> None:
         """Refuse a gap, which looks like a re-read, unless it is accepted."""
         starts_at = self._assignment.starts_at
         first = _offset(rows.id(0)) if starts_at is None else starts_at
         wanted = next_offset(before)
         opened = self._assignment.opening.row
         fresh = before.generation < opened.minibatch.generation
-        told = opened.continues or opened.compared or opened.accepted or self._assignment.accept_gap
-        if fresh and not told and wanted is not None and first > wanted:
+        accepted = (
+            opened.continues or opened.compared or opened.accepted or self._assignment.accept_gap
+        )
+        if fresh and not accepted and wanted is not None and first > wanted:
             partition = self._assignment.partition
             where = starting_offsets({partition: wanted}, [partition])
             raise Diverged(
-                f"{self._place}: the checkpoint was lost, and Spark goes on at offset {first} "
-                f"although the ledger stands at {wanted - 1}: {first - wanted} events would be "
-                f"left out. Start with .option('startingOffsets', '{where}'), or say "
-                "accept_gap=True to go on without them"
+                f"{self._place}: the checkpoint was lost, and Spark continues at offset {first}, "
+                f"but the ledger is at {wanted - 1}: {first - wanted} events would be "
+                f"skipped. Start with .option('startingOffsets', '{where}'), or pass "
+                "accept_gap=True to continue without them"
             )
 
-    def _compare_content(self, rows: Rows, mask: NDArray[np.bool_], before: Mark) -> None:
+    def _compare_content(self, rows: Rows, mask: NDArray[np.bool_], before: PositionMark) -> None:
         """Require that the event at the watermark, if a re-read brings it again, is the same."""
-        told = self._assignment.opening.row.continues or self._assignment.accept_gap
-        if before.upto is None or before.digest is None or told or not mask.any():
+        accepted = self._assignment.opening.row.continues or self._assignment.accept_gap
+        if before.upto is None or before.digest is None or accepted or not mask.any():
             return
         at = int(np.flatnonzero(mask)[-1])
         if rows.id(at) == before.upto:
@@ -170,10 +172,10 @@ class _ByPosition:
                 where = starting_offsets({name: _offset(before.upto) + 1}, [name])
                 raise Diverged(
                     f"{self._place}: event {before.upto} was delivered with digest {before.digest} "
-                    f"and comes again with {found}. If the query has other columns now, or in "
-                    "another order, start after what was delivered, with "
-                    f".option('startingOffsets', '{where}'), or say accept_gap=True to skip it "
-                    "without comparing. If this is another source, start under a new name"
+                    f"and arrived again with {found}. If the columns of the query or their order "
+                    "have changed, start after what was delivered, with "
+                    f".option('startingOffsets', '{where}'), or pass accept_gap=True to skip it "
+                    "without comparing. If this is another source, start with a new pipeline name"
                 )
 
     def observe(self, rows: Rows) -> None:
@@ -181,16 +183,16 @@ class _ByPosition:
             at = len(rows) - 1
             self._last = (rows.id(at), rows.batch.slice(at, 1))
 
-    def mark(self) -> Mark | None:
+    def mark(self) -> PositionMark | None:
         if self._last is None:
             return self._before
         upto, content = self._last[0], digest(self._last[1])
         generation = self._assignment.opening.row.minibatch.generation
         above = IdSet.EMPTY if self._before is None else self._before.above
         above = IdSet.of(each for each in above if _parts(each) > _parts(upto))
-        return Mark(upto, content, above, generation)
+        return PositionMark(upto, content, above, generation)
 
-    def entry(self) -> Entry | None:
+    def entry(self) -> JournalEntry | None:
         return None
 
 
@@ -201,7 +203,7 @@ class _Journaled:
         self._assignment = assignment
         self._sink = sink
         self._journal = journal
-        self._operator: Operator = watermark_of(sink.name)
+        self._operator: StateOperator = watermark_of(sink.name)
         self._generation = assignment.opening.row.minibatch.generation
         self._serial = assignment.opening.row.serial
 
@@ -209,7 +211,7 @@ class _Journaled:
     def _place(self) -> str:
         return self._assignment.place(self._sink)
 
-    def mark(self) -> Mark | None:
+    def mark(self) -> PositionMark | None:
         return None
 
 
@@ -308,16 +310,16 @@ class _ByMaximum(_Journaled):
         if again.any():
             at = int(np.flatnonzero(again)[0])
             raise Diverged(
-                f"{self._place}: event {rows.id(at)} of {rows.scope(at)!r} comes after event "
-                f"{self._same[rows.scope(at)]}, but the ids were declared increasing. Take "
-                "increasing=True away, under a new name; nothing was sent of this chunk"
+                f"{self._place}: event {rows.id(at)} of {rows.scope(at)!r} arrived after event "
+                f"{self._same[rows.scope(at)]}, but the ids were declared increasing. Nothing of "
+                "this chunk was sent. Remove increasing=True, with a new pipeline name"
             )
         return rows.at_most(self._older) | before
 
     def observe(self, rows: Rows) -> None:
         self._reached.add(rows)
 
-    def entry(self) -> Entry | None:
+    def entry(self) -> JournalEntry | None:
         if not self._reached:
             return None
         delta: dict[str, Any] | PreEncoded = self._reached.written(self._generation)
@@ -358,16 +360,16 @@ class _BySet(_Journaled):
             at = int(np.flatnonzero(~known)[0])
             raise HeldInDoubt(
                 f"{self._place}: the checkpoint was lost, and event {rows.id(at)} of "
-                f"{rows.scope(at)!r} is new, or older than the ids that are remembered: nobody can "
-                "tell. Let the input begin after what was delivered, and say accept_gap=True; "
-                "nothing of it was sent"
+                f"{rows.scope(at)!r} is either new or older than the ids that are remembered; "
+                "semel cannot distinguish the two. It was not sent. Start the input after what "
+                "was delivered, and pass accept_gap=True"
             )
         return known
 
     def observe(self, rows: Rows) -> None:
         self._ids.add(rows.id_sets())
 
-    def entry(self) -> Entry | None:
+    def entry(self) -> JournalEntry | None:
         if not self._ids:
             return None
         delta: dict[str, Any] = {str(self._serial): self._ids.written()}

@@ -19,9 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a strategy did: how many of the rows that it was given are done, and the figures."""
+    """What a strategy did.
 
-    done: int
+    Attributes:
+        done: whether the rows that it was given are done; if not, they come again.
+    """
+
+    done: bool
     figures: Figures = NO_FIGURES
 
 

@@ -165,9 +165,9 @@ class Caller:
         if isinstance(result, DeliveryError):
             raise result
         raise OutcomeUnknown(
-            f"{partition.place}: the answer for chunk {chunk.key} was lost again "
-            "and again, and it did not arrive; the next attempt asks for it and sends it. See that "
-            "the destination runs"
+            f"{partition.place}: every call for chunk {chunk.key} lost its reply, "
+            "and the destination does not have the chunk. Check that the destination runs, then "
+            "restart the query: it asks again, and sends the chunk if it has not arrived"
         )
 
     def has_arrived(self, chunk: Chunk) -> bool:
@@ -187,8 +187,8 @@ class Caller:
                 last = error
             self.close()
         raise OutcomeUnknown(
-            f"{partition.place}: the destination does not say whether chunk "
-            f"{chunk.key} arrived ({last}). Nothing was repeated; see that it runs, then restart "
+            f"{partition.place}: the destination does not report whether chunk "
+            f"{chunk.key} arrived ({last}). Nothing was repeated. Check that it runs, then restart "
             "the query"
         ) from last
 
@@ -217,8 +217,9 @@ def refuse_single_failures(partition: SinkPartition, receipt: Receipt) -> None:
     if receipt.failures:
         why = receipt.failures[min(receipt.failures)]
         raise ConfigurationError(
-            f"{partition.place}: a {partition.sink.capability.value} session spoke of "
-            f"single events ({why}). Let it raise Rejected for the whole chunk: it is split then"
+            f"{partition.place}: a {partition.sink.capability.value} session reported "
+            f"a failure of a single event ({why}). Raise Rejected for the whole chunk instead: "
+            "semel then splits it"
         )
 
 

@@ -130,9 +130,9 @@ class FailedChunks:
             self._keep_what_was_sent(draft, chunk, tries)
         raise OutcomeUnknown(
             f"{self.partition.place}: {len(silent)} events of chunk {chunk.key} "
-            f"got no answer, the last because of: {silent[-1]}. Nothing is lost: the next "
-            f"attempt repeats them under the same keys, and after {TRIES_MAX} attempts without an "
-            "answer they are held. See that the destination runs, then restart the query"
+            f"got no reply; the last cause: {silent[-1]}. Check that the destination runs, then "
+            "restart the query: it repeats them with the same keys. After "
+            f"{TRIES_MAX} attempts without a reply they are held"
         )
 
     def _keep_what_was_sent(self, draft: Draft, chunk: Chunk, tries: int) -> None:

@@ -89,22 +89,22 @@ class IntentStrategy:
         figures, self._figures = self._figures, NO_FIGURES
         return Step(done, figures)
 
-    def _step(self, rows: Rows) -> int:
+    def _step(self, rows: Rows) -> bool:
         partition, buffer = self._partition, self._buffer
         if self._action is None:
             return self._claim(rows)
         if self._action is Action.COUNT:
             if not replay_check.goes_on(partition, buffer, rows):
                 self._note(replay_check.count_rows(self._parking, buffer.position, rows))
-                return len(rows)
+                return True
             self._parking.look_at_heads(Found.PENDING)
             partition.claim.spans()
             self._action = RESUME[Found.UNRECORDED, partition.capability].action
-            return 0
+            return False
         if self._recorded:
             return self._resume(self._recorded[0], rows)
         self._deliver(rows)
-        return len(rows)
+        return True
 
     def _note(self, figures: Figures) -> None:
         """Add to the figures of this step, and note that the sink delivered."""
@@ -147,7 +147,7 @@ class IntentStrategy:
 
     # -- claim and resume
 
-    def _claim(self, rows: Rows) -> int:
+    def _claim(self, rows: Rows) -> bool:
         """Claim the partition with its first span; read the spans of one that is found pending."""
         partition, parking, columns = self._partition, self._parking, self._buffer.columns
         # 1. Read which entities are blocked: their events are parked, not sent.
@@ -169,10 +169,10 @@ class IntentStrategy:
             self._faults.recall()
             self._parked(draft)
             self._send(draft)
-            return len(rows)
+            return True
         if self._action is Action.READ_SPANS:
             self._read_spans()
-        return 0
+        return False
 
     def _parked(self, draft: Draft) -> None:
         """Note what the commit of a span has parked."""
@@ -211,12 +211,12 @@ class IntentStrategy:
             return True
         return sink.capability is Capability.OPAQUE and DOUBT[sink.on_doubt].waits
 
-    def _resume(self, span: SpanRow, rows: Rows) -> int:
+    def _resume(self, span: SpanRow, rows: Rows) -> bool:
         """Do what the RESUME table says about one recorded span."""
         partition, stop = self._partition, self._buffer.position + len(rows)
         action = RESUME[self._found_of(span), partition.capability].action
         if stop < span.stop:
-            return len(rows)  # the input ended, or a settled span is skipped in steps
+            return True  # the input ended, or a settled span is skipped in steps
         self._recorded.popleft()
         # 1. Compare the digests before anything is sent: after a crash Spark may replay other rows.
         running = self._buffer.digest_to(stop)
@@ -226,7 +226,7 @@ class IntentStrategy:
         # 2. A settled span was delivered: only count it, and what was handled of an intended one.
         if action is Action.SKIP:
             self._note(self._parking.count_before(range(span.start, span.stop)))
-            return len(rows)
+            return True
         handled = rows.contained_in(span.handled)
         if handled.any():
             self._note(self._parking.count_before(set(rows.positions[handled].tolist())))
@@ -240,7 +240,7 @@ class IntentStrategy:
             self._send(draft, ask_first=action is Action.ASK_ARRIVED, resumed=True)
             self._inherited = False
             self._caller.end_span()
-        return len(rows)
+        return True
 
     def _inherit(self, draft: Draft) -> None:
         """Mark it unsure: the previous attempt may have sent it, or may yet, under the same key."""

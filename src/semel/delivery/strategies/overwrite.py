@@ -57,11 +57,11 @@ class OverwriteStrategy:
                 begins=rows.sort_key(0),
                 columns=self._buffer.columns,
             )
-            return Step(0)
+            return Step(done=False)
         # 2. A complete partition is only counted: Spark may run it again after a crash of the
         #    driver.
         if self._found is Found.COMPLETE:
-            return Step(len(rows), replay_check.count_rows(self._parking, start, rows))
+            return Step(True, replay_check.count_rows(self._parking, start, rows))
         # 3. Write from the first event on: what an attempt wrote before it crashed does not count.
         chunk = partition.chunk(rows, start, start + len(rows))
         if self._session is None:
@@ -71,7 +71,7 @@ class OverwriteStrategy:
         self._or_nothing(lambda: cast("WholeSession", self._session).write(chunk))
         figures = Figures(delivered=len(rows))
         self._faults.note(figures)
-        return Step(len(rows), figures)
+        return Step(True, figures)
 
     def finish(self) -> Finish:
         """Move it to its place, if this attempt still has the partition."""
@@ -105,7 +105,7 @@ class OverwriteStrategy:
         except Exception as error:
             self._faults.look_at_opening(error)
             raise NotDelivered(
-                f"{self._partition.place}: the place could not be written ({error}). "
-                "What is there does not count; see that the destination can be written, then "
+                f"{self._partition.place}: the output could not be written ({error}). "
+                "What was written does not count. Check that the destination can be written, then "
                 "restart the query"
             ) from error

@@ -94,18 +94,18 @@ class ProgressStrategy:
         figures, self._figures = self._figures, NO_FIGURES
         return Step(done, figures)
 
-    def _step(self, rows: Rows) -> int:
+    def _step(self, rows: Rows) -> bool:
         partition, buffer = self._partition, self._buffer
         if self._action is None:
             self._claim(rows)
-            return 0
+            return False
         if self._action is Action.COUNT:
             if not replay_check.goes_on(partition, buffer, rows):
                 self._note(replay_check.count_rows(self._parking, buffer.position, rows))
-                return len(rows)
+                return True
             self._action = RESUME[Found.PENDING, partition.sink.capability].action
             self._resume()
-            return 0
+            return False
         self._compare(rows)
         if buffer.position < self._done.events:
             before = self._figures.parked
@@ -115,7 +115,7 @@ class ProgressStrategy:
             self._note(self._parking.count_before(done, parked_now=parked))
         else:
             self._deliver(rows)
-        return len(rows)
+        return True
 
     def _note(self, figures: Figures) -> None:
         """Add to the figures of this step."""
@@ -203,10 +203,12 @@ class ProgressStrategy:
     def _ask(self) -> None:
         """Take the progress row or the epoch again, and read how far delivery is."""
         partition = self._partition
-        told = self._take_over()
+        reached = self._take_over()
         if partition.sink.last_opener_wins:
             partition.claim.check()  # a zombie can take such a fence too: the ledger decides
-        self._done = self._from_tail(told) if isinstance(told, Tail) else self._from_row(told)
+        self._done = (
+            self._from_tail(reached) if isinstance(reached, Tail) else self._from_row(reached)
+        )
         row = partition.claim.row
         if row is not None and row.done > self._done.events:
             self._done = replace(self._done, events=row.done)
@@ -228,8 +230,8 @@ class ProgressStrategy:
                 self._faults.look_at_opening(error)
                 last = error
         raise NotDelivered(
-            f"{partition.place}: the destination does not say what is done "
-            f"({last}). Nothing was sent; see that it runs, then restart the query"
+            f"{partition.place}: the destination does not report its progress "
+            f"({last}). Nothing was sent. Check that it runs, then restart the query"
         ) from last
 
     def _open(self) -> None:
@@ -243,17 +245,19 @@ class ProgressStrategy:
             self._open()
         return cast("TransactionalSession | SequencedSession", self._session)
 
-    def _from_row(self, told: Progress | None) -> Done:
+    def _from_row(self, reached: Progress | None) -> Done:
         partition = self._partition
-        partition.require_kept(partition.acknowledged(self._sent), 0 if told is None else told.osn)
+        partition.require_kept(
+            partition.acknowledged(self._sent), 0 if reached is None else reached.osn
+        )
         if (
-            told is None
-            or told.minibatch != partition.assignment.opening.row.minibatch
-            or not told.done
+            reached is None
+            or reached.minibatch != partition.assignment.opening.row.minibatch
+            or not reached.done
         ):
             return Done()
-        self._sent = max(self._sent, told.osn)
-        return Done(told.done, (told.done, told.digest), rejected=told.rejected)
+        self._sent = max(self._sent, reached.osn)
+        return Done(reached.done, (reached.done, reached.digest), rejected=reached.rejected)
 
     def _from_tail(self, tail: Tail) -> Done:
         partition = self._partition
@@ -334,8 +338,8 @@ class ProgressStrategy:
             self._park_rejected(rows)
             start = max(start, self._done.events)
         raise NotDelivered(
-            f"{partition.place}: {ASK_MAX} times in a row the destination's "
-            "answer was lost. Nothing is in doubt; see that it runs, then restart the query"
+            f"{partition.place}: the reply of the destination was lost {ASK_MAX} times in a "
+            "row. No event is in doubt. Check that the destination runs, then restart the query"
         )
 
     def _call(

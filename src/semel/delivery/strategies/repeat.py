@@ -32,10 +32,10 @@ UNANSWERED_MAX = 10
 """So many events of a chunk without an answer look like a destination that is down."""
 
 TRIES_MAX = 3
-"""How many attempts repeat in vain what looks like a destination that is down, before the next one
-holds what it was not answered for."""
+"""How many attempts repeat events that a destination did not answer, before the next attempt holds
+them."""
 
-UNTRIED = NotDelivered("not tried: an event of its entity before it failed")
+UNTRIED = NotDelivered("not tried: an earlier event of its entity failed")
 
 
 def unanswered(failures: Mapping[int, DeliveryError], count: int) -> list[DeliveryError]:
@@ -57,7 +57,7 @@ class Repeating:
 
     Attributes:
         unsure: the positions of events that may have arrived without an answer: at first those that
-            an earlier attempt left so, then as the calls show. `send` is told them.
+            an earlier attempt left so, then as the calls show. `send` gets them.
         arrived: the positions of the events that are known to have arrived.
     """
 
@@ -96,12 +96,12 @@ class Repeating:
                     self._isolate(left)
                 left = self._left(left)
                 if not left:
-                    return self._told()
+                    return self._receipt()
             if self._by_event and not isinstance(result, Receipt):
                 self._isolate(left)
         except Forgotten:
             self._forget()
-        return self._told()
+        return self._receipt()
 
     @cached_property
     def _positions(self) -> list[int]:
@@ -225,5 +225,5 @@ class Repeating:
             elif position not in self.arrived:
                 self._failures.setdefault(place, NotDelivered("not sent"))
 
-    def _told(self) -> Receipt:
+    def _receipt(self) -> Receipt:
         return Receipt(dict(sorted(self._failures.items()))) if self._failures else DELIVERED

@@ -1,23 +1,32 @@
 """Encodings of values: canonical JSON, Python values, dates and timestamps."""
 
-from semel.events.encoding import moments, python_values
-from semel.events.encoding.json_events import interval_text, json_column, json_value, plain_value
-from semel.events.encoding.json_text import (
-    PreEncoded,
-    ascii_json,
-    canonical,
-    canonical_parts,
-    compressed,
-    json_text,
-    readable_json,
-)
-from semel.events.encoding.python_values import CANNOT, ArrowValue
-from semel.events.encoding.tagged_values import decode_value, encode_value
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from semel.events.encoding.canonical_json import (
+        PreEncoded,
+        ascii_json,
+        canonical,
+        canonical_parts,
+        compressed,
+        json_text,
+        readable_json,
+    )
+    from semel.events.encoding.json_events import (
+        interval_text,
+        json_column,
+        json_value,
+        plain_value,
+    )
+    from semel.events.encoding.python_values import CANNOT, arrow_value
+    from semel.events.encoding.tagged_values import ArrowValue, decode_value, encode_value
 
 __all__ = [
     "CANNOT",
     "ArrowValue",
     "PreEncoded",
+    "arrow_value",
     "ascii_json",
     "canonical",
     "canonical_parts",
@@ -28,8 +37,39 @@ __all__ = [
     "json_column",
     "json_text",
     "json_value",
-    "moments",
     "plain_value",
-    "python_values",
     "readable_json",
 ]
+
+_HOMES = {
+    "semel.events.encoding.json_events": (
+        "interval_text",
+        "json_column",
+        "json_value",
+        "plain_value",
+    ),
+    "semel.events.encoding.canonical_json": (
+        "PreEncoded",
+        "ascii_json",
+        "canonical",
+        "canonical_parts",
+        "compressed",
+        "json_text",
+        "readable_json",
+    ),
+    "semel.events.encoding.python_values": ("CANNOT", "arrow_value"),
+    "semel.events.encoding.tagged_values": ("ArrowValue", "decode_value", "encode_value"),
+}
+"""The names of each module, which is imported when one of them is first used: what reads no columns
+loads neither Arrow nor NumPy.
+"""
+_MODULES = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    """Import what a name stands for."""
+    if name not in _MODULES:
+        raise AttributeError(f"module 'semel.events.encoding' has no attribute {name!r}")
+    found: object = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = found
+    return found

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.events.columns import is_bytes, is_text
-from semel.events.encoding.json_text import json_text
+from semel.events.encoding.canonical_json import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

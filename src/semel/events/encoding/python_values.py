@@ -6,13 +6,13 @@ not UTF-8.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from semel.errors import ConfigurationError
 from semel.events.encoding import moments
+from semel.events.encoding.tagged_values import ArrowValue
 
 if TYPE_CHECKING:
     from semel.events.rows import Rows
@@ -21,28 +21,13 @@ CANNOT = (OverflowError, ValueError)
 """What Arrow raises for a value that Python cannot hold; not UTF-8 is a ValueError too."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class ArrowValue:
-    """A value that Python cannot hold: a text to read, and the value as Arrow holds it."""
-
-    text: str
-    content: bytes
-
-    def __repr__(self) -> str:
-        return self.text
-
-    @classmethod
-    def of(cls, array: pa.Array) -> ArrowValue:
-        """Make it from an array of one value."""
-        out = pa.BufferOutputStream()
-        batch = pa.RecordBatch.from_arrays([array], names=[""])
-        with pa.ipc.new_stream(out, batch.schema) as stream:
-            stream.write_batch(batch)
-        return cls(_text(array), out.getvalue().to_pybytes())
-
-    def array(self) -> pa.Array:
-        """Return the array of one value."""
-        return pa.ipc.open_stream(self.content).read_next_batch().column(0)
+def arrow_value(array: pa.Array) -> ArrowValue:
+    """Return the value of an array of one value, as Arrow holds it."""
+    out = pa.BufferOutputStream()
+    batch = pa.RecordBatch.from_arrays([array], names=[""])
+    with pa.ipc.new_stream(out, batch.schema) as stream:
+        stream.write_batch(batch)
+    return ArrowValue(_text(array), out.getvalue().to_pybytes())
 
 
 def _text(array: pa.Array) -> str:
@@ -73,8 +58,8 @@ def refusal(rows: Rows, state: str = "") -> ConfigurationError:
                 return ConfigurationError(
                     f"column {name!r} ({array.type}) of event {_named(rows, at)} holds a value "
                     f"that Python cannot hold ({type(error).__name__}: {error}). Cast the column "
-                    "(to text or binary, say) or filter the row out before semel.deliver, or use a "
-                    f"sink that takes Arrow batches{state}"
+                    "(for example to text or binary), filter the row out before semel.deliver, "
+                    f"or use a sink that takes Arrow batches{state}"
                 )
     raise AssertionError("some value could not be made")
 

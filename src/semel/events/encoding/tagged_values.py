@@ -10,14 +10,32 @@ from __future__ import annotations
 
 import base64
 import math
+from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from semel.events.encoding.python_values import ArrowValue
-
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ArrowValue:
+    """A value that Python cannot hold: a text to read, and the value as Arrow holds it."""
+
+    text: str
+    content: bytes
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def array(self) -> pa.Array:
+        """Return the array of one value."""
+        from pyarrow import ipc
+
+        return ipc.open_stream(self.content).read_next_batch().column(0)
 
 
 def encode_value(value: Any) -> Any:

@@ -81,8 +81,9 @@ class Counter(Identity):
         for each in schema:
             if pa.types.is_map(each.type):
                 raise ConfigurationError(
-                    f"column {each.name!r} is a map, which has no order, and counted ids let every "
-                    f"column decide ties: turn it into array_sort(map_entries({each.name}))"
+                    f"column {each.name!r} is a map, which has no order, but counted ids use "
+                    "every column to order equal rows: deliver "
+                    f"array_sort(map_entries({each.name})) instead"
                 )
         return once(*self.order_by, self.entity, *schema.names)
 
@@ -158,7 +159,7 @@ class CounterStamper:
             raise Diverged(
                 f"an event of entity {entity[row].as_py()!r} in partition {self.partition!r} "
                 f"(position {self._next + row}) is not in the order ({', '.join(paths)}); counted "
-                f"ids follow the order, so sort the partition before it is stamped"
+                f"ids follow the order, so the partition must be sorted first"
             )
         if batch.num_rows:
             self._carried = columns.copied(keys, batch.num_rows - 1)

@@ -94,7 +94,7 @@ class Given(Identity):
         return ", ".join(self.order_by or self.event)
 
     def require_order(self, batch: pa.RecordBatch) -> None:
-        """Raise `ConfigurationError` if ids are to order events, and are not numbers."""
+        """Raise `ConfigurationError` if events are ordered by ids that are not numbers."""
         if self.order_by:
             return
         rows = self.stamper("").stamp(batch)
@@ -189,9 +189,9 @@ class GivenStamper:
             again = self._seen.add(rows)
             if again is not None:
                 raise Diverged(
-                    f"{self._event(rows, again)} is there twice with another {self._order_text()}; "
-                    f"one id names one event. Drop the repeats before semel.deliver "
-                    f"(dropDuplicates), or give them ids of their own"
+                    f"{self._event(rows, again)} appears twice, with another {self._order_text()}; "
+                    f"an id must name one event. Drop the repeats before semel.deliver "
+                    f"(dropDuplicates), or give them different ids"
                 )
         self._next += len(rows)
         return rows
@@ -232,8 +232,8 @@ class GivenStamper:
         if falls.any():
             at = int(np.argmax(falls))
             raise Diverged(
-                f"{self._event(rows, at)} is not in the order ({self._order_text()}) that the "
-                f"partition is declared to have; sort the partition before it is stamped"
+                f"{self._event(rows, at)} is not in the declared order "
+                f"({self._order_text()}); the partition must be sorted by it"
             )
         repeats = int(same.sum())
         if repeats:
@@ -269,9 +269,9 @@ class GivenStamper:
                     if digest(one.select([name])) != digest(other.select([name]))
                 ]
                 raise Diverged(
-                    f"{self._event(rows, int(at[place]))} is there twice with other content "
-                    f"({', '.join(differ)} differ); one id names one event. Give versions ids of "
-                    f"their own, or add the column that tells them apart to event="
+                    f"{self._event(rows, int(at[place]))} appears twice with different "
+                    f"content ({', '.join(differ)} differ); an id must name one event. Give each "
+                    f"version its own id, or add the column that distinguishes them to event="
                 )
 
     def _require_increasing(self, rows: Rows) -> None:
@@ -292,8 +292,8 @@ class GivenStamper:
         if wrong.any():
             row = int(order[int(np.argmax(wrong)) + 1]) - len(known)
             raise Diverged(
-                f"{self._event(rows, row)} does not increase over the one before it of its entity, "
-                f"in the order ({self._order_text()}); declare increasing=False, or an order_by "
+                f"{self._event(rows, row)} is not greater than the previous id of its entity "
+                f"in the order ({self._order_text()}); remove increasing=True, or pass an order_by "
                 f"that the ids follow"
             )
         self._last.update(rows.last_ids())

@@ -60,7 +60,7 @@ class Position(Identity):
         more = f" and {', '.join(self.ordinals)}" if self.ordinals else ""
         return (
             f"two rows are the same event when their position in the source is the same "
-            f"({columns}{more}). A position that comes twice is refused, never merged."
+            f"({columns}{more}). A position that appears twice is refused, never merged."
         )
 
     def explain_order(self) -> str:
@@ -196,16 +196,16 @@ class PositionStamper:
         if steps.same.any():
             where = self._event(parts, int(np.argmax(steps.same)) + first)
             raise ConfigurationError(
-                f"{where} of source partition {self.partition!r} is there twice. A position that "
-                f"repeats is not merged: where one input row makes several events, number them "
-                f'(posexplode) and say event=["offset", "ordinal"]'
+                f"{where} of source partition {self.partition!r} appears twice. A position that "
+                f"repeats is not merged: if one input row makes several events, number them "
+                f'(posexplode) and pass event=["offset", "ordinal"]'
             )
         falls = steps.falls
         if falls.any():
             at = int(np.argmax(falls)) + first
             raise Diverged(
                 f"{self._event(parts, at)} of source partition {self.partition!r} came after "
-                f"{self._event(parts, at - 1)}; positions have to increase. Remove what reorders "
+                f"{self._event(parts, at - 1)}; positions must increase. Remove what reorders "
                 f"or repeats rows between the source and semel.deliver (repartition, union, sort), "
                 f"or use given identity"
             )

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.events import columns
-from semel.events.encoding.json_text import PreEncoded, json_text
+from semel.events.encoding.canonical_json import PreEncoded, json_text
 from semel.events.ids.id_set import INTEGER, TEXT, IdSet
 from semel.events.ids.packing import PACKED_MIN, is_packed, pack, unpack
 
@@ -191,7 +191,11 @@ class IdColumns:
             parts = [cls(*columns) for columns in unpack(value)]
             if len({part.shape for part in parts}) > 1:
                 raise ValueError("a packed set of ids is damaged (ids of several shapes)")
-            return cls.union(parts)
+            try:
+                return cls.union(parts)
+            except pa.ArrowException as error:
+                why = type(error).__name__
+                raise ValueError(f"a packed set of ids is damaged ({why})") from None
         names = sorted(value)
         rows = [value[name] for name in names]
         if set(map(type, rows)) != {list} or not all(rows):

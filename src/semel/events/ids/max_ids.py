@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.events.encoding.json_text import PreEncoded
+from semel.events.encoding.canonical_json import PreEncoded
 from semel.events.ids.id_columns import json_inner
-from semel.events.ids.ids_by_entity import last_rows
+from semel.events.ids.membership import last_rows
 
 if TYPE_CHECKING:
     from semel.events.rows import EventID, Rows

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import pyarrow as pa
-
 from semel.ledger import journal, keys
 from semel.ledger.keys import EVENTS_TABLE, HEADS_TABLE, OPEN_TABLE, PARKED_TABLE, STREAMS_TABLE
 from semel.ledger.payloads import DamagedRow, Unfit, codec_of, each_of, read_row
@@ -51,13 +49,18 @@ def _load_parked(text: str, at: Key) -> ParkedRow:
 
 
 def require_payload(row: ParkedRow) -> None:
-    """Check that the event can be rebuilt for a resend. Raises ValueError or an error of Arrow."""
+    """Check that the event can be rebuilt for a resend. Raises ValueError or OSError."""
+    import pyarrow as pa
+
     if row.schema is None or row.value is None:
         if (row.schema is None) != (row.value is None):
             raise Unfit("the fields 'value' and 'schema' must be present together")
         return
     content = base64.b64decode(row.schema, validate=True)
-    schema = pa.ipc.read_schema(pa.py_buffer(content))
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(content))
+    except pa.ArrowException as error:
+        raise ValueError(f"the schema cannot be read ({type(error).__name__})") from error
     if set(schema.names) != set(row.value):
         raise Unfit("the fields 'value' and 'schema' must have the same columns")
 
@@ -65,7 +68,9 @@ def require_payload(row: ParkedRow) -> None:
 def _load_journal(text: str, at: Key) -> journal.JournalRow:
     entry = journal.load_entry(text, at)
     place = at.key.rpartition("/")[0] + "/"
-    state = journal.State({name: each for name, each in entry.state.items() if each is not None})
+    state = journal.JournalState(
+        {name: each for name, each in entry.state.items() if each is not None}
+    )
     operator = read_row(journal.JOURNAL_TABLE, at, lambda: keys.key_text(keys.split_key(at.key)[1]))
     if operator == journal.COUNTERS.name:
         journal.require_counts(state.values, at.key)
@@ -88,19 +93,21 @@ def _load_described(text: str, at: Key) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Identity:
+class _IdentityKind:
     kind: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Sink:
+class _SinkCapability:
     capability: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    identity: _Identity
-    sinks: Annotated[dict[str, _Sink], each_of(_Sink, "the description of a sink")]
+    identity: _IdentityKind
+    sinks: Annotated[
+        dict[str, _SinkCapability], each_of(_SinkCapability, "the description of a sink")
+    ]
 
 
 _LOAD: dict[str, Any] = {

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from semel.errors import ConfigurationError
 from semel.ledger import keys
 from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, PARKED_TABLE, STREAMS_TABLE, make_prefix
-from semel.ledger.payloads import DamagedRow, sift_rows
-from semel.ledger.rows import HeadRow, OpenRow, ParkedRow, PartitionRow, SpanRow
+from semel.ledger.payloads import DamagedRow, Row, sift_rows
+from semel.ledger.rows import HeadRow, OpenRow, ParkedRow, PartitionRow
 from semel.ledger.verbs.batch_jobs import recorded_batch
 from semel.ledger.verbs.complete import SEQUENCES_TABLE, SequenceRow
 from semel.ledger.verbs.divergence import comes_anew
@@ -44,6 +44,16 @@ T = TypeVar("T")
 
 FIRST_GENERATION = 1
 """The generation in which every event gets one number."""
+
+
+@dataclass(frozen=True, slots=True)
+class _SpanNumbers(Row):
+    """What a summary reads of a `SpanRow`. Its ids are not read, because that loads Arrow."""
+
+    TABLE = EVENTS_TABLE
+
+    state: SpanState
+    osn: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +268,7 @@ def _transmitted(
     settled spans of a minibatch that is not complete.
     """
     sent = {name: standing.sent for name, standing in standings.items()}
-    spans, _ = sift_rows(store.scan(EVENTS_TABLE, place), SpanRow.load)
+    spans, _ = sift_rows(store.scan(EVENTS_TABLE, place), _SpanNumbers.load)
     aside = {(row.partition, row.osn) for row in parked if not row.state.only_marks}
     names = {keys.part(row.partition): row.partition for row in streams}
     for at, span in spans:

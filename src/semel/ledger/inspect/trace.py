@@ -16,7 +16,7 @@ from semel.ledger import keys
 from semel.ledger.journal import (
     COUNTERS,
     JOURNAL_TABLE,
-    State,
+    JournalState,
     number_in,
     read_unsure,
     require_counts,
@@ -41,7 +41,7 @@ from semel.protocol import ParkedState, PartitionState, SpanState
 if TYPE_CHECKING:
     from semel.events import EventID, Minibatch
     from semel.ledger.client import LedgerClient
-    from semel.ledger.journal import Operator
+    from semel.ledger.journal import StateOperator
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +286,7 @@ def handled(client: LedgerClient, sink: str, entity: str) -> tuple[EventID | Non
     return upto, ids
 
 
-def _had_all(client: LedgerClient, sink: str, place: str, counted: State) -> bool:
+def _had_all(client: LedgerClient, sink: str, place: str, counted: JournalState) -> bool:
     """Whether a sink got every event that was counted in a partition. Counters belong to the
     pipeline: a sink that was added later, or left out for a while, has fewer numbers.
     """
@@ -311,7 +311,7 @@ def _with_above(ids: IdSet, reached: list[Any]) -> IdSet:
     return ids | IdSet.from_json(reached[2]) if len(reached) > 2 else ids
 
 
-def _states_of(client: LedgerClient, operator: Operator) -> list[tuple[str, State]]:
+def _states_of(client: LedgerClient, operator: StateOperator) -> list[tuple[str, JournalState]]:
     """Return the current journaled state of each partition, and the place of its rows."""
     rows = client.scan(JOURNAL_TABLE, make_prefix(client.pipeline, operator.name))
     return sorted(states_of(rows).items(), key=itemgetter(0))
@@ -387,7 +387,9 @@ def _holds(
     elif identity.get("increasing"):
         require_reached(after.values, place)
     if kind == "given" and not identity.get("increasing"):
-        only = State({name: ids for name, ids in after.values.items() if name == str(serial)})
+        only = JournalState(
+            {name: ids for name, ids in after.values.items() if name == str(serial)}
+        )
         return True if sets_in(only, place).contains(entity, event) else None
     was, now = before.values.get(entity), after.values.get(entity)
     if kind == "counter":
@@ -422,14 +424,14 @@ def _in_range(row: PartitionRow, event: EventID) -> bool | None:
 
 
 def _states(
-    client: LedgerClient, operator: Operator, partition: str, serial: int
-) -> tuple[State, State, str]:
+    client: LedgerClient, operator: StateOperator, partition: str, serial: int
+) -> tuple[JournalState, JournalState, str]:
     """Return the state of a partition before and after a minibatch, and the prefix of its keys."""
     place = make_prefix(client.pipeline, operator.name, partition)
     numbered = [(number_in(row[0]), row) for row in client.scan(JOURNAL_TABLE, place)]
     before = states_of(row for number, row in numbered if number < serial)
     after = states_of(row for number, row in numbered if number <= serial)
-    return before.get(place, State()), after.get(place, State()), place
+    return before.get(place, JournalState()), after.get(place, JournalState()), place
 
 
 def _last(value: Any) -> EventID | None:

@@ -64,7 +64,7 @@ _inherited: list[object] = []
 """Connections of a parent process. Not closed here: that would end the parent's session."""
 
 
-class Unanswered(psycopg.OperationalError):
+class ServerSilent(psycopg.OperationalError):
     """The server has not answered in time."""
 
 
@@ -96,7 +96,7 @@ class Wire(psycopg.Connection[tuple[Any, ...]]):
         return bool(backend != self.info.backend_pid)
 
     def wait(self, gen: Generator[Any, Any, T], *_: Any, **__: Any) -> T:
-        """Wait for one answer. Raises `Unanswered` after `answer_s`; the connection is closed."""
+        """Wait for one answer. Raises `ServerSilent` after `answer_s`; the connection is closed."""
         return super().wait(self._watched(gen), interval=_POLL_S)
 
     def _watched(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
@@ -111,7 +111,7 @@ class Wire(psycopg.Connection[tuple[Any, ...]]):
                     waited = self._clock.monotonic() - began
                     if waited > self._answer_s:
                         self.pgconn.finish()
-                        raise Unanswered(f"no answer within {self._answer_s:g} s")
+                        raise ServerSilent(f"no answer within {self._answer_s:g} s")
                     if waited > log_at:
                         log.warning(
                             "the ledger %s has not answered for %.0f s; waiting for up to %g s",
@@ -216,7 +216,7 @@ class PostgresStore:
                     return connection.execute(statement(place), arguments).fetchall()
             except psycopg.Error as error:
                 gone = isinstance(error, psycopg.OperationalError) and error.sqlstate != "57014"
-                if last_try or not gone or isinstance(error, Unanswered):
+                if last_try or not gone or isinstance(error, ServerSilent):
                     raise _classified(error, self._where) from error
         raise AssertionError
 
@@ -369,7 +369,7 @@ _UNAVAILABLE = {
 def _classified(error: psycopg.Error, where: str) -> SemelError:
     """Return the ledger's error for one of PostgreSQL. An unclassified error means unknown."""
     state = error.sqlstate or ""
-    if isinstance(error, Unanswered):
+    if isinstance(error, ServerSilent):
         return LedgerUnavailable(
             f"the ledger {where} gave {line(error)}, and the commit may have happened. Does it wait"
             " for a missing standby (synchronous_standby_names), or is the server stopped?"

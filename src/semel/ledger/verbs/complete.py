@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from semel.events import Attempt
     from semel.ledger.client import LedgerClient
-    from semel.ledger.journal import Entry
+    from semel.ledger.journal import JournalEntry
     from semel.ledger.store.commit import Key, Requirement, Update
     from semel.ledger.verbs.open import OpenMinibatch
 
@@ -37,7 +37,7 @@ SEQUENCES_TABLE = "sequences"
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class PositionMark:
     """A position watermark: every event up to `upto` is handled, and those in `above`.
 
     Attributes:
@@ -65,7 +65,7 @@ class Standing:
 
     osn: int = 0
     sent: int = 0
-    mark: Mark | None = None
+    mark: PositionMark | None = None
 
 
 _STANDING = codec_of(Standing)
@@ -190,8 +190,8 @@ class Report:
     first: list[Any] | None = None
     last: list[Any] | None = None
     short: bool = False
-    mark: Mark | None = None
-    entries: tuple[Entry, ...] = ()
+    mark: PositionMark | None = None
+    entries: tuple[JournalEntry, ...] = ()
     delivered: int = 0
     suppressed: int = 0
     parked: int = 0
@@ -346,7 +346,7 @@ def _fenced(client: LedgerClient, opening: OpenMinibatch, why: str) -> Fenced:
     )
 
 
-def _new(opening: OpenMinibatch, report: Report) -> list[Entry]:
+def _new(opening: OpenMinibatch, report: Report) -> list[JournalEntry]:
     """Return the journal rows of a report. Counters belong to all sinks together: those of a
     minibatch that was complete before are recorded already.
     """

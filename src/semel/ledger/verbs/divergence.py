@@ -19,7 +19,7 @@ from semel.ledger.keys import EVENTS_TABLE, STREAMS_TABLE, make_key, make_prefix
 from semel.ledger.rows import Judged, OpenRow, PartitionRow, SpanRow
 from semel.ledger.store.commit import Conflict, Delete, Equals, Key, Put, Sweep
 from semel.ledger.verbs import runs
-from semel.ledger.verbs.complete import Mark, Standing, advance_sequence, read_sequences
+from semel.ledger.verbs.complete import PositionMark, Standing, advance_sequence, read_sequences
 from semel.ledger.verbs.parked import AS_REPLAYED_MARK, read_parked
 from semel.ledger.verbs.runs import PIPELINES_TABLE
 from semel.protocol import Judgement, ParkedState, PartitionState
@@ -178,7 +178,9 @@ def _narrow(client: LedgerClient, row: OpenRow, sink: str, into: JudgementEffect
             continue
         if stream.state is PartitionState.COMPLETE:
             ids = EntityIds.union(ids for span in spans for ids in span.ids)
-            mark = sequence.as_of(row.serial).mark or Mark(generation=row.minibatch.generation)
+            mark = sequence.as_of(row.serial).mark or PositionMark(
+                generation=row.minibatch.generation
+            )
             mark = replace(mark, above=mark.above | ids.get(stream.partition))
             after = Standing(sequence.after.osn, sequence.after.sent, mark)
             into.updates.append(advance_sequence(client, sink, sequence, row.serial, after))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from semel.events import Minibatch
     from semel.ledger.client import LedgerClient
-    from semel.ledger.journal import Entry
+    from semel.ledger.journal import JournalEntry
     from semel.ledger.store.commit import Key, Requirement, Update
     from semel.ledger.verbs.complete import Standing
     from semel.ledger.verbs.open import OpenMinibatch
@@ -49,11 +49,11 @@ class Leftover:
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
+class ClosedPartition:
     """The result of closing a partition: its new standing, journal rows, and parked events."""
 
     standing: Standing
-    entries: Sequence[Entry] = ()
+    entries: Sequence[JournalEntry] = ()
     parks: Parks = field(default=NO_PARKS)
 
 
@@ -127,7 +127,7 @@ def _later(before: PartitionRow, run: int, process: Process) -> Attempt:
 
 
 def close_partition(
-    client: LedgerClient, opening: OpenMinibatch, leftover: Leftover, fold: Fold
+    client: LedgerClient, opening: OpenMinibatch, leftover: Leftover, fold: ClosedPartition
 ) -> None:
     """Fold a partition into the watermarks and remove its rows. Raises `HeadMoved` if only a head
     changed.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from semel.events import EventID, Minibatch
     from semel.ledger.client import LedgerClient
     from semel.ledger.rows import OpenRow
-    from semel.ledger.verbs.complete import Mark, SequenceRow
+    from semel.ledger.verbs.complete import PositionMark, SequenceRow
     from semel.ledger.verbs.open import OpenRequest
 
 
@@ -189,7 +189,7 @@ def lost_checkpoint(
     )
 
 
-def next_offset(mark: Mark) -> int | None:
+def next_offset(mark: PositionMark) -> int | None:
     """Return the first offset that may not be handled as a whole; None if nothing is known."""
     if mark.upto is None:
         known = [each for each in (mark.begins,) if each is not None]

@@ -17,7 +17,15 @@ import pyarrow as pa
 from semel.errors import ConfigurationError, Fenced
 from semel.events import EntityIds, bucket_name, places, unpacked
 from semel.ledger import journal, payloads
-from semel.ledger.journal import COUNTERS, FORGOT, FORGOTTEN, MET, Entry, Journal, watermark_of
+from semel.ledger.journal import (
+    COUNTERS,
+    FORGOT,
+    FORGOTTEN,
+    MET,
+    Journal,
+    JournalEntry,
+    watermark_of,
+)
 from semel.ledger.keys import make_key, make_prefix
 from semel.ledger.rows import OpenRow
 from semel.ledger.store.commit import Conflict, Equals, Put, Sweep
@@ -32,7 +40,7 @@ if TYPE_CHECKING:
     from semel.ledger.client import LedgerClient
     from semel.ledger.store.commit import Requirement, Update
 
-NOW = 2**62
+NEWEST = 2**62
 """A number above every minibatch: the state as of now."""
 ROWS_MAX = 1_000
 """How many rows one commit writes."""
@@ -167,31 +175,31 @@ class Spread:
 
 def _rebucketed(
     client: LedgerClient, operator: str, number: int, before: int, after: Spread
-) -> list[Entry]:
+) -> list[JournalEntry]:
     """Return the rows of an operator in the new buckets, as of the newest minibatch, `number`:
     either it or the one before it may be replayed from them.
     """
-    points = [_parted(client, operator, at, before, after) for at in (number - 1, number, NOW)]
+    points = [_parted(client, operator, at, before, after) for at in (number - 1, number, NEWEST)]
     at = client.clock.wall()
     ages = _ages(client, operator)
-    made: list[Entry] = []
+    made: list[JournalEntry] = []
     for new, (oldest, older, state) in enumerate(zip(*points, strict=True)):
         place = bucket_name(new, after.partitions)
         marks = {name: value for name, value in state.items() if _is_mark(operator, value)}
         sets = {name: value for name, value in state.items() if isinstance(value, dict)}
         for name, ids in sets.items():
             kept = {name: EntityIds.from_json(ids).written()}
-            made.append(Entry.of(operator, place, int(name), kept, ages.get(int(name), at)))
+            made.append(JournalEntry.of(operator, place, int(name), kept, ages.get(int(name), at)))
         if marks:
-            made.append(Entry.of(operator, place, FORGOTTEN, marks, 0.0))
+            made.append(JournalEntry.of(operator, place, FORGOTTEN, marks, 0.0))
         if marks or sets:
             continue
         if oldest:
-            made.append(Entry.of(operator, place, number - 2, oldest, at, full=True))
+            made.append(JournalEntry.of(operator, place, number - 2, oldest, at, full=True))
         for minibatch, was, became in ((number - 1, oldest, older), (number, older, state)):
             changed = {name: value for name, value in became.items() if was.get(name) != value}
             if changed:
-                made.append(Entry.of(operator, place, minibatch, changed, at))
+                made.append(JournalEntry.of(operator, place, minibatch, changed, at))
     return made
 
 
@@ -203,7 +211,7 @@ def _parted(
     marks: list[dict[str, Any]] = []
     for old in range(before):
         state = Journal(client).restore(
-            journal.Operator(operator), bucket_name(old, before), before=number
+            journal.StateOperator(operator), bucket_name(old, before), before=number
         )
         plain: dict[str, Any] = {}
         marks.append({})

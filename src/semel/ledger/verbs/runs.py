@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 from semel.errors import ConfigurationError, Fenced
-from semel.events import is_continued
 from semel.ledger import payloads
 from semel.ledger.keys import make_key
 from semel.ledger.payloads import (
@@ -328,6 +327,8 @@ class Owners:
 
     def _refuse_rerouted(self, before: dict[str, Any], asked: dict[str, Any]) -> None:
         """Refuse another routing: entities would move to other partitions."""
+        from semel.events import is_continued
+
         had, wanted = before.get(ROUTING), asked.get(ROUTING)
         if is_continued(had, wanted):
             return

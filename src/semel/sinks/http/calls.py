@@ -29,7 +29,7 @@ from semel.errors import (
 )
 from semel.runtime import SystemClock
 from semel.sinks.http.classify import SHOWN_BYTES, Answer, judged
-from semel.sinks.http.http1 import Broken, Connections, NeverSent
+from semel.sinks.http.http1 import ConnectionBroken, Connections, NeverSent
 
 if TYPE_CHECKING:
     import ssl
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     Line = Sequence[int]
     """The places of one entity's events in the chunk, in their order."""
 
-UNTRIED = "not tried: an event of its entity before it failed"
+UNTRIED = "not tried: an earlier event of its entity failed"
 LATE = "not tried: the time of the chunk (deadline_s) was over"
 BROKEN = "not tried: the circuit breaker opened after several calls in a row failed"
 
@@ -288,8 +288,8 @@ class Calls:
         return Answer(reply.status, shown, reply.retry_after, reply.whole)
 
     def ask(self, request: Request) -> int:
-        """Make one GET, which has no effect, and return its status. Raises `Broken` if no whole
-        response came: a part of one may belong to nothing that was asked.
+        """Make one GET, which has no effect, and return its status. Raises
+        `ConnectionBroken` if the response is incomplete: a part may belong to another request.
         """
 
         async def asking() -> Answer:
@@ -298,10 +298,10 @@ class Calls:
 
         try:
             answer: Answer = self.run(asking())
-        except (NeverSent, Broken) as error:
+        except (NeverSent, ConnectionBroken) as error:
             raise type(error)(self._shown(error)) from None
         if not answer.whole:
-            raise Broken(f"the response, {answer.status}, is incomplete")
+            raise ConnectionBroken(f"the response, {answer.status}, is incomplete")
         return answer.status
 
     # -- time

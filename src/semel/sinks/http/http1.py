@@ -31,7 +31,7 @@ class NeverSent(Exception):
     """Nothing of the request was written."""
 
 
-class Broken(Exception):
+class ConnectionBroken(Exception):
     """The request was written in part or whole, and there is no answer to it."""
 
 
@@ -60,7 +60,7 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     async def call(self, request: bytes, timeout_s: float) -> Reply:
-        """Write the request and wait for its answer. Raises `NeverSent` or `Broken`."""
+        """Write the request and wait for its answer. Raises `NeverSent` or `ConnectionBroken`."""
         if self._transport is None or self._transport.is_closing():
             raise NeverSent("the connection was closed")
         waiter: asyncio.Future[Reply] = self._loop.create_future()
@@ -95,7 +95,7 @@ class Connection(asyncio.Protocol):
             response = self._response = self._reader()
         try:
             ended = response.feed(data)
-        except Exception as error:  # noqa: BLE001 - whatever cannot be read is no answer
+        except Exception as error:  # noqa: BLE001 - what cannot be read is not an answer
             self._end(str(error))
             return
         if ended:
@@ -118,7 +118,7 @@ class Connection(asyncio.Protocol):
                 self._response.keeps = False
                 self._answer(self._response)
             else:
-                self._waiter.set_exception(Broken(why))
+                self._waiter.set_exception(ConnectionBroken(why))
         self.close()
 
     def _answer(self, response: Response) -> None:
@@ -160,7 +160,7 @@ class Connections:
 
     async def call(self, request: bytes, latest: float) -> Reply:
         """Write a request, once and not after `latest`, and give the answer. Raises `NeverSent` or
-        `Broken`.
+        `ConnectionBroken`.
         """
         connection = self._waiting() or await self._connected()
         if self._now() > latest:

@@ -14,7 +14,7 @@ import re
 
 from httptools import HttpParserError, HttpResponseParser
 
-from semel.sinks.http.http1 import Broken
+from semel.sinks.http.http1 import ConnectionBroken
 
 HEAD_MAX = 65_536
 TEXT_MAX = 8_192
@@ -64,8 +64,8 @@ class Response:
         self.keeps = self.whole = False
 
     def feed(self, part: bytes) -> bool:
-        """Take bytes; return whether the response is at its end. Raises `Broken` if it is not a
-        response.
+        """Take bytes; return whether the response is at its end. Raises `ConnectionBroken` if it is
+        not a response.
         """
         if not self.status:
             self._raw = self._raw + part if self._raw else part
@@ -108,11 +108,11 @@ class Response:
 
     def _within_head(self) -> bool:
         if self._broken:
-            raise Broken(self._broken)
+            raise ConnectionBroken(self._broken)
         if self._refused:
             return self._refuse()
         if len(self._raw) > HEAD_MAX:
-            raise Broken("the head of the response does not end")
+            raise ConnectionBroken("the head of the response does not end")
         return False
 
     def _refuse(self) -> bool:
@@ -123,7 +123,9 @@ class Response:
         start = self._head_start()
         found = _DONE.match(self._raw, start)
         if found is None or len(self._raw) > HEAD_MAX:
-            raise Broken(f"this is not an HTTP/1.1 response: {self._raw[start : start + 40]!r}")
+            raise ConnectionBroken(
+                f"this is not an HTTP/1.1 response: {self._raw[start : start + 40]!r}"
+            )
         if self._raw.find(_HEAD_END, start) < 0:
             return False
         self.status = int(self._raw[start + 9 : start + 12])

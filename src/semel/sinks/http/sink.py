@@ -21,7 +21,7 @@ from semel.events import is_bytes, is_text
 from semel.protocol import Capability, OnDoubt
 from semel.sinks.http.auth import Auth, Basic, Bearer, Certificate
 from semel.sinks.http.calls import Calls, Limits, Request
-from semel.sinks.http.http1 import Broken, NeverSent
+from semel.sinks.http.http1 import ConnectionBroken, NeverSent
 from semel.sinks.http.service import Service, header
 from semel.sinks.http.templates import (
     KEY,
@@ -48,7 +48,7 @@ __all__ = ["Basic", "Bearer", "Certificate", "Http"]
 
 DAY_S = 86_400.0
 PROBING_CHUNKS = 64
-TELLS = "200 means arrived, 404 means not arrived, any other status means unknown"
+MEANING = "200 means arrived, 404 means not arrived, any other status means unknown"
 ONE_BY_ONE = "A partition sends one call after the other."
 METHODS = ("POST", "PUT", "PATCH", "DELETE")
 
@@ -292,8 +292,8 @@ class Http(Sink):
         if self.capability is Capability.REPEATABLE:
             return (absorbs,)
         if self.capability is Capability.PROBING:
-            return (f"The service is asked for the key of a call, with GET: {TELLS}.", ONE_BY_ONE)
-        return (f"The service is asked for an event, with GET: {TELLS}.",) * isinstance(
+            return (f"The service is asked for the key of a call, with GET: {MEANING}.", ONE_BY_ONE)
+        return (f"The service is asked for an event, with GET: {MEANING}.",) * isinstance(
             self.probe, Asked
         )
 
@@ -454,7 +454,7 @@ class Asked:
         calls = self.service.calls(self.url.text)
         try:
             status = calls.ask(request)
-        except (NeverSent, Broken) as error:
+        except (NeverSent, ConnectionBroken) as error:
             raise OutcomeUnknown(f"GET {self.url.shown} was not answered ({error})") from None
         finally:
             calls.close()

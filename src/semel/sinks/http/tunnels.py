@@ -92,7 +92,7 @@ class _Asking(asyncio.Protocol):
         response = self._response
         try:
             response.feed(data)
-        except Exception as error:  # noqa: BLE001 - whatever cannot be read is no tunnel
+        except Exception as error:  # noqa: BLE001 - what cannot be read is not a tunnel
             self._fail(f"the proxy did not answer CONNECT: {error}")
             return
         if not response.status:

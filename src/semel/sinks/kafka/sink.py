@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 OURS = {
     "bootstrap.servers": "pass it as servers=",
     "transactional.id": "it is made of the pipeline, sink and partition",
-    "transaction.timeout.ms": "say transaction_timeout_s=",
+    "transaction.timeout.ms": "pass transaction_timeout_s=",
     "enable.idempotence": "a transaction needs it",
     "isolation.level": "progress is read as committed",
     "acks": "a transaction waits for all replicas in sync",

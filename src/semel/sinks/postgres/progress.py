@@ -92,7 +92,7 @@ def holder_name(attempt: Attempt) -> str:
     return f"semel {attempt}"
 
 
-class ProgressTable:
+class PostgresProgress:
     """The row of one partition, as one attempt at it sees it."""
 
     def __init__(self, schema: str, target: Target, where: str) -> None:

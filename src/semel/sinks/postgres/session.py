@@ -22,7 +22,7 @@ from semel.ledger.store.libpq import DEFAULTS, read_url
 from semel.runtime import SystemClock
 from semel.sinks.postgres.effects import effect_of
 from semel.sinks.postgres.errors import Phase, classify, refused
-from semel.sinks.postgres.progress import ProgressTable, holder_name
+from semel.sinks.postgres.progress import PostgresProgress, holder_name
 from semel.sinks.progress import Progress
 from semel.sinks.sink import DELIVERED, Receipt
 
@@ -73,7 +73,7 @@ class PostgresSession:
             f"({sink.where})"
         )
         self._settings = _settings(sink, target)
-        self._table = ProgressTable(sink.schema, target, self._where)
+        self._table = PostgresProgress(sink.schema, target, self._where)
         self._effect = effect_of(sink, self._where)
         self._connection: Connection | None = None
         self._connected()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from semel.sinks import Sink
     from semel.verify.contract.forkserver import ForkServer
-    from semel.verify.contract.suite import Result, Suite
+    from semel.verify.contract.suite import CaseResult, Suite
 
 
 class SinkContract:
@@ -108,7 +108,7 @@ _suites: dict[type[SinkContract], Suite] = {}
 
 def _played(
     contract: SinkContract, name: str, fork_server: ForkServer, request: pytest.FixtureRequest
-) -> Result:
+) -> CaseResult:
     """Run a case; the suite of a class is kept for its next case."""
     from semel.sinks import Sink
     from semel.verify.contract.cases import CASES
@@ -127,7 +127,7 @@ def _played(
     return suite.run(case)
 
 
-def _describe(result: Result) -> str:
+def _describe(result: CaseResult) -> str:
     """Return the findings, with the story of each scenario."""
     lines = [f"{result.case}: {result.says}: {result.earned.value}"]
     for finding in result.findings:

@@ -88,7 +88,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Result:
+class CaseResult:
     """The result of a case, with its findings."""
 
     case: str
@@ -114,7 +114,7 @@ class Result:
         }
 
 
-def earned(results: Sequence[Result]) -> bool:
+def earned(results: Sequence[CaseResult]) -> bool:
     """Whether at least one case is earned, and no case is broken or unknown."""
     found = {result.earned for result in results}
     return Earned.YES in found and found <= {Earned.YES, Earned.NOTHING}
@@ -144,11 +144,13 @@ class Suite:
         self._clean: ProcessRecord | None = None
         self._played: dict[str, list[_Played]] = {}
 
-    def run(self, case: ContractCase) -> Result:
+    def run(self, case: ContractCase) -> CaseResult:
         """Run every scenario of a case, then check what arrived."""
         reason = case.why_not(self.subject.sink)
         if reason is not None:
-            return Result(case.name, case.says, Earned.NOTHING, findings=(Finding("-", (reason,)),))
+            return CaseResult(
+                case.name, case.says, Earned.NOTHING, findings=(Finding("-", (reason,)),)
+            )
         began = self._clock.monotonic()
         try:
             played = self._play_all(case)
@@ -157,7 +159,7 @@ class Suite:
             result = self._unknown(case, str(error))
         return replace(result, seconds=self._clock.monotonic() - began)
 
-    def look_again(self, results: Sequence[Result]) -> list[Result]:
+    def look_again(self, results: Sequence[CaseResult]) -> list[CaseResult]:
         """Check once more what arrived: effects after a case was judged count too."""
         try:
             arrived = self._arrived()
@@ -239,7 +241,7 @@ class Suite:
 
     def _judge(
         self, case: ContractCase, played: Sequence[_Played], arrived: Sequence[Pair]
-    ) -> Result:
+    ) -> CaseResult:
         findings: list[Finding] = []
         unknown: list[Finding] = []
         events = doubts = 0
@@ -256,12 +258,12 @@ class Suite:
         result = Earned.NO if findings else Earned.UNKNOWN if unknown else Earned.YES
         if result is Earned.YES:
             result, unknown = _happened_in(played)
-        return Result(
+        return CaseResult(
             case.name, case.says, result, len(played), events, doubts, 0.0, (*findings, *unknown)
         )
 
-    def _unknown(self, case: ContractCase, why: str) -> Result:
-        return Result(case.name, case.says, **_blind(why))
+    def _unknown(self, case: ContractCase, why: str) -> CaseResult:
+        return CaseResult(case.name, case.says, **_blind(why))
 
 
 def _blind(why: str) -> dict[str, Any]:

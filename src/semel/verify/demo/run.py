@@ -66,17 +66,17 @@ class ChargeCounts:
 
 
 class Demo(Closable):
-    """One demo; `tell` is called with each step, `show` with the counts of plain and semel."""
+    """One demo; `report` is called with each step, `show` with the counts of plain and semel."""
 
     def __init__(
         self,
         payments: int,
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
         show: Callable[[ChargeCounts, ChargeCounts], None],
         *,
         keep: bool = False,
     ) -> None:
-        self._tell, self._show = tell, show
+        self._report, self._show = report, show
         self._clock = SystemClock()
         self._deadline = self._clock.monotonic() + PATIENCE_S
         self._files = [
@@ -120,7 +120,7 @@ class Demo(Closable):
 
         Raises `Unfinished`.
         """
-        self._tell(
+        self._report(
             f"{self._payments} payments, in {FILES} files; plain foreachBatch and semel charge the "
             "same, side by side"
         )
@@ -176,7 +176,7 @@ class Demo(Closable):
             "SEMEL_LEDGER": "",  # the default is what is shown
         }
         self._driver = self._group.start(command, environment, self._log)
-        self._tell(f"started Spark: driver {self._driver.pid}")
+        self._report(f"started Spark: driver {self._driver.pid}")
 
     def _kill_workers(self) -> None:
         assert self._driver is not None
@@ -187,13 +187,15 @@ class Demo(Closable):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         these = f"worker{'s' if len(found) > 1 else ''} {', '.join(map(str, found))}"
-        self._tell(f"killed Spark's Python {these} with SIGKILL, {self._share()} of the way")
+        self._report(f"killed Spark's Python {these} with SIGKILL, {self._share()} of the way")
 
     def _kill_driver(self) -> None:
         assert self._driver is not None
         pid, self._driver = self._driver.pid, None
         self._group.end()
-        self._tell(f"killed the driver {pid} and its JVM with SIGKILL, {self._share()} of the way")
+        self._report(
+            f"killed the driver {pid} and its JVM with SIGKILL, {self._share()} of the way"
+        )
         self._start()
 
     def _stop(self) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from semel.protocol import Capability, OnDoubt, OnReject, ParkedState
+from semel.protocol import CAN_BE_IN_DOUBT, Capability, OnDoubt, OnReject, ParkedState
 from semel.verify.simulator.cases import Variant
 
 if TYPE_CHECKING:
@@ -286,7 +286,7 @@ class _Event:
 
 def _may_doubt(evidence: Evidence) -> bool:
     """Whether events may be in doubt at all in such a world."""
-    if evidence.case.capability.can_be_in_doubt or evidence.generations > 1:
+    if evidence.case.capability in CAN_BE_IN_DOUBT or evidence.generations > 1:
         return True
     # A refusal undoes nothing: after a call that may have arrived it leaves a doubt.
     left_open = evidence.expired or evidence.refused or evidence.gateway or evidence.broken

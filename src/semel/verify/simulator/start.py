@@ -40,7 +40,7 @@ class Stage:
         self._live: list[tuple[str, Job]] = []
 
     def run(self) -> list[Report]:
-        """Try until every partition has a report. Raises `Stopped` or `Broken`."""
+        """Try until every partition has a report. Raises `Stopped` or `PipelineBroken`."""
         for partition in self.ranges:
             self._launch(partition)
             if self._happens(self.speculates):

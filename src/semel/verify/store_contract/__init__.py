@@ -11,19 +11,27 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from semel.ledger import open_store
 from semel.runtime import SystemClock
-from semel.verify.store_contract.area import Area, Broken
-from semel.verify.store_contract.cases import CASES, Case
+from semel.verify.store_contract.area import Area, PromiseBroken
+from semel.verify.store_contract.cases import CASES, StoreCase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from semel.ledger.store import Store
 
-__all__ = ["CASES", "Area", "Broken", "Case", "Result", "StoreContract", "run_case"]
+__all__ = [
+    "CASES",
+    "Area",
+    "PromiseBroken",
+    "StoreCase",
+    "StoreCaseResult",
+    "StoreContract",
+    "run_case",
+]
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class StoreCaseResult:
     """What became of one case: `finding` is empty if the store passed."""
 
     case: str
@@ -42,7 +50,7 @@ class Result:
         return "ok" if self.ok else "failed"
 
 
-def run_case(case: Case, open_: Callable[[], Store]) -> Result:
+def run_case(case: StoreCase, open_: Callable[[], Store]) -> StoreCaseResult:
     """Run one case against the store that `open_` opens. An exception of any kind is a finding."""
     clock = SystemClock()
     began = clock.monotonic()
@@ -53,11 +61,11 @@ def run_case(case: Case, open_: Callable[[], Store]) -> Result:
             case.check(area)
         finally:
             area.leave()
-    except Broken as broken:
+    except PromiseBroken as broken:
         finding = str(broken)
     except Exception as error:  # noqa: BLE001 - a store may raise anything, and it is reported
         finding = f"{type(error).__name__}: {error}"
-    return Result(case.name, case.says, finding, clock.monotonic() - began)
+    return StoreCaseResult(case.name, case.says, finding, clock.monotonic() - began)
 
 
 class StoreContract:

@@ -32,7 +32,7 @@ PATIENCE_S = 600.0
 ONE, TWO = payloads.dump({"n": 1}), payloads.dump({"n": 2})
 
 
-class Broken(Exception):
+class PromiseBroken(Exception):
     """The store does not do what every store promises."""
 
 
@@ -88,37 +88,37 @@ class Area:
 
 
 def require_equal(found: object, wanted: object, what: str) -> None:
-    """Raise `Broken` unless a value is the expected one."""
+    """Raise `PromiseBroken` unless a value is the expected one."""
     if found != wanted:
-        raise Broken(f"{what}: found {_short(found)}, expected {_short(wanted)}")
+        raise PromiseBroken(f"{what}: found {_short(found)}, expected {_short(wanted)}")
 
 
 def require(true: bool, what: str) -> None:
-    """Raise `Broken` unless something is true."""
+    """Raise `PromiseBroken` unless something is true."""
     if not true:
-        raise Broken(what)
+        raise PromiseBroken(what)
 
 
 def require_conflict(
     store: Store, requirements: Sequence[Requirement], updates: Sequence[Update], at: Key | None
 ) -> None:
-    """Raise `Broken` unless a commit is refused, because of the row `at` unless that is None."""
+    """Raise `PromiseBroken` unless a commit is refused, because of the row `at` if given."""
     try:
         store.commit(requirements, updates)
     except Conflict as conflict:
         if at is not None:
             require_equal(conflict.key, at, "the key of the Conflict")
     else:
-        raise Broken(f"a commit passed although {_short(requirements)} does not hold")
+        raise PromiseBroken(f"a commit passed although {_short(requirements)} does not hold")
 
 
 def require_refused(store: Store, update: Put, error: type[Exception]) -> None:
-    """Raise `Broken` unless the store refuses to write a row, with this error."""
+    """Raise `PromiseBroken` unless the store refuses to write a row, with this error."""
     try:
         store.commit([], [update])
     except error:
         return
-    raise Broken(f"a commit of {_short(update)} must raise {error.__name__}")
+    raise PromiseBroken(f"a commit of {_short(update)} must raise {error.__name__}")
 
 
 def _short(value: object) -> str:

@@ -1,7 +1,7 @@
 """The cases of the store contract: one promise of every store each.
 
 Always true:
-- a case passes, or raises: `Broken` with what was found and what was expected;
+- a case passes, or raises: `PromiseBroken` with what was found and what was expected;
 - a case needs nothing of a store but the URL: faults of one kind of store (a full disk, a
   failover) have tests of their own.
 """
@@ -20,7 +20,7 @@ from semel.runtime import SystemClock
 from semel.verify.store_contract.area import (
     ONE,
     TWO,
-    Broken,
+    PromiseBroken,
     at_once,
     commit_at_once,
     counter,
@@ -43,7 +43,7 @@ SLOWEST_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class StoreCase:
     """One promise of a store, and the function that tries it."""
 
     name: str
@@ -51,7 +51,7 @@ class Case:
     check: Callable[[Area], None]
 
 
-CASES: list[Case] = []
+CASES: list[StoreCase] = []
 """Every case, in the order in which they run."""
 
 
@@ -59,7 +59,7 @@ def _case(says: str) -> Callable[[Callable[[Area], None]], Callable[[Area], None
     """Add a function to `CASES`, under its name."""
 
     def add(check: Callable[[Area], None]) -> Callable[[Area], None]:
-        CASES.append(Case(check.__name__.replace("_", "-"), says, check))
+        CASES.append(StoreCase(check.__name__.replace("_", "-"), says, check))
         return check
 
     return add
@@ -133,7 +133,7 @@ def absent_needs_a_put(area: Area) -> None:
         except ValueError as error:
             require("does not put it" in str(error), f"an unexpected ValueError: {error}")
         else:
-            raise Broken(f"Absent beside {updates!r} must raise ValueError")
+            raise PromiseBroken(f"Absent beside {updates!r} must raise ValueError")
     require_equal(area.rows(), {}, "rows after refused commits")
 
 
