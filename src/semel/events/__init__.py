@@ -7,8 +7,8 @@ if TYPE_CHECKING:
     from semel.events.chunks import Chunk, chunk_key, key_part
     from semel.events.columns import is_bytes, is_text, put_together
     from semel.events.digests import Digest, changed_columns, column_types, digest
-    from semel.events.event import Attempt, EntityID, Event, EventID, Minibatch
-    from semel.events.identity import Counter, Given, Identity, Memory, Position, Stamper
+    from semel.events.event import Attempt, Event, EventID, Minibatch
+    from semel.events.identity import Counter, Given, Identity, Memory, Position
     from semel.events.ids.id_set import IdSet, shape_of
     from semel.events.ids.ids_by_entity import EntityIds, Gathered, unpacked
     from semel.events.ids.max_ids import Latest
@@ -22,7 +22,6 @@ __all__ = [
     "Chunk",
     "Counter",
     "Digest",
-    "EntityID",
     "EntityIds",
     "Event",
     "EventID",
@@ -36,7 +35,6 @@ __all__ = [
     "Position",
     "Routing",
     "Rows",
-    "Stamper",
     "bucket",
     "bucket_name",
     "by_directory",
@@ -61,8 +59,8 @@ _HOMES = {
     "semel.events.chunks": ("Chunk", "chunk_key", "key_part"),
     "semel.events.columns": ("is_bytes", "is_text", "put_together"),
     "semel.events.digests": ("Digest", "changed_columns", "column_types", "digest"),
-    "semel.events.event": ("Attempt", "EntityID", "Event", "EventID", "Minibatch"),
-    "semel.events.identity": ("Counter", "Given", "Identity", "Memory", "Position", "Stamper"),
+    "semel.events.event": ("Attempt", "Event", "EventID", "Minibatch"),
+    "semel.events.identity": ("Counter", "Given", "Identity", "Memory", "Position"),
     "semel.events.ids.id_set": ("IdSet", "shape_of"),
     "semel.events.ids.ids_by_entity": ("EntityIds", "Gathered", "unpacked"),
     "semel.events.ids.max_ids": ("Latest",),

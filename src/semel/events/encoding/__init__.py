@@ -7,7 +7,6 @@ if TYPE_CHECKING:
     from semel.events.encoding.canonical_json import (
         PreEncoded,
         ascii_json,
-        canonical,
         canonical_parts,
         compressed,
         json_text,
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     )
     from semel.events.encoding.dictionary_column import Labels
     from semel.events.encoding.json_events import (
-        interval_text,
         json_column,
         json_value,
         plain_value,
@@ -30,12 +28,10 @@ __all__ = [
     "PreEncoded",
     "arrow_value",
     "ascii_json",
-    "canonical",
     "canonical_parts",
     "compressed",
     "decode_value",
     "encode_value",
-    "interval_text",
     "json_column",
     "json_text",
     "json_value",
@@ -47,7 +43,6 @@ __all__ = [
 _HOMES = {
     "semel.events.encoding.dictionary_column": ("Labels",),
     "semel.events.encoding.json_events": (
-        "interval_text",
         "json_column",
         "json_value",
         "plain_value",
@@ -55,7 +50,6 @@ _HOMES = {
     "semel.events.encoding.canonical_json": (
         "PreEncoded",
         "ascii_json",
-        "canonical",
         "canonical_parts",
         "compressed",
         "json_text",
