@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from semel.events.columns import is_bytes, is_text, put_together
     from semel.events.digests import Digest, changed_columns, column_types, digest
-    from semel.events.identity import Counter, Given, Identity, Memory, Position, Stamper
+    from semel.events.identity import Counter, Given, Identity, Memory, Position
     from semel.events.ids.id_columns import Labels
     from semel.events.ids.id_set import IdSet, shape_of
     from semel.events.ids.ids_by_entity import EntityIds, Gathered, unpacked
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from semel.events.rows import (
         Attempt,
         Chunk,
-        EntityID,
         Event,
         EventID,
         Minibatch,
@@ -33,7 +32,6 @@ __all__ = [
     "Chunk",
     "Counter",
     "Digest",
-    "EntityID",
     "EntityIds",
     "Event",
     "EventID",
@@ -48,7 +46,6 @@ __all__ = [
     "Position",
     "Routing",
     "Rows",
-    "Stamper",
     "bucket",
     "bucket_name",
     "by_directory",
@@ -73,7 +70,7 @@ __all__ = [
 _HOMES = {
     "semel.events.columns": ("is_bytes", "is_text", "put_together"),
     "semel.events.digests": ("Digest", "changed_columns", "column_types", "digest"),
-    "semel.events.identity": ("Counter", "Given", "Identity", "Memory", "Position", "Stamper"),
+    "semel.events.identity": ("Counter", "Given", "Identity", "Memory", "Position"),
     "semel.events.ids.id_columns": ("Labels",),
     "semel.events.ids.id_set": ("IdSet", "shape_of"),
     "semel.events.ids.ids_by_entity": ("EntityIds", "Gathered", "unpacked"),
@@ -90,7 +87,6 @@ _HOMES = {
     "semel.events.rows": (
         "Attempt",
         "Chunk",
-        "EntityID",
         "Event",
         "EventID",
         "Minibatch",

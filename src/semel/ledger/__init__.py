@@ -29,8 +29,6 @@ if TYPE_CHECKING:
         watermark_of,
     )
     from semel.ledger.keys import (
-        EVENTS_TABLE,
-        HEADS_TABLE,
         OPEN_TABLE,
         PARKED_TABLE,
         STREAMS_TABLE,
@@ -40,18 +38,14 @@ if TYPE_CHECKING:
         make_prefix,
         split_key,
     )
-    from semel.ledger.payloads import DamagedRow, decode_row, read_row, sift_rows
-    from semel.ledger.rows import HeadRow, Judged, OpenRow, ParkedRow, PartitionRow, SpanRow
+    from semel.ledger.payloads import DamagedRow, decode_row, read_row
+    from semel.ledger.rows import OpenRow, ParkedRow, PartitionRow, SpanRow
     from semel.ledger.store.opening import SCHEMA_KEY, open_store
     from semel.ledger.verbs.batch_jobs import compare_batch, finish_batch, finished_batch
     from semel.ledger.verbs.complete import (
-        SEQUENCES_TABLE,
         PositionMark,
         Report,
-        SequenceRow,
         Standing,
-        advance_sequence,
-        read_sequences,
     )
     from semel.ledger.verbs.divergence import is_replayed_next, judge_minibatch
     from semel.ledger.verbs.generations import (
@@ -85,42 +79,35 @@ if TYPE_CHECKING:
         resolve_parked,
     )
     from semel.ledger.verbs.partitions import Claimant, PartitionClaim, refuse_other_keys
-    from semel.ledger.verbs.pruning import OUTCOMES_TABLE, REMEMBER_S, OutcomeRow, Pruning
+    from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
     from semel.ledger.verbs.rescale import rescale_pipeline
     from semel.ledger.verbs.resends import SENT_AGAIN, WHOLE_SINK, Claimed, Resends, SlotRow
     from semel.ledger.verbs.runs import (
         OWNERS_TABLE,
-        PIPELINES_TABLE,
         ROUTING,
         STAGE_OF,
         Finished,
         OwnerRow,
         Owners,
         forget_start,
-        read_description,
         register_start,
         starting_pipeline,
     )
 
 __all__ = [
     "COUNTERS",
-    "EVENTS_TABLE",
     "FORGOT",
-    "HEADS_TABLE",
     "JOURNAL_TABLE",
     "MET",
     "NO_PARKS",
     "NO_TOPIC_IDS",
     "OPEN_TABLE",
-    "OUTCOMES_TABLE",
     "OWNERS_TABLE",
     "PARKED_TABLE",
-    "PIPELINES_TABLE",
     "REMEMBER_S",
     "ROUTING",
     "SCHEMA_KEY",
     "SENT_AGAIN",
-    "SEQUENCES_TABLE",
     "STAGE_OF",
     "STREAMS_TABLE",
     "TABLES",
@@ -134,12 +121,10 @@ __all__ = [
     "EntityTrace",
     "Finished",
     "HeadMoved",
-    "HeadRow",
     "Heads",
     "Journal",
     "JournalEntry",
     "JournalState",
-    "Judged",
     "LastResend",
     "Ledger",
     "LedgerClient",
@@ -148,7 +133,6 @@ __all__ = [
     "OpenMinibatch",
     "OpenRequest",
     "OpenRow",
-    "OutcomeRow",
     "OwnerRow",
     "Owners",
     "ParkedRow",
@@ -161,7 +145,6 @@ __all__ = [
     "Pruning",
     "Report",
     "Resends",
-    "SequenceRow",
     "SinkSummary",
     "SlotRow",
     "SnapshotFigures",
@@ -170,7 +153,6 @@ __all__ = [
     "Standing",
     "StateOperator",
     "Trace",
-    "advance_sequence",
     "check_ledger",
     "close_partition",
     "compare_batch",
@@ -194,11 +176,9 @@ __all__ = [
     "open_store",
     "parked_key",
     "plan_parking",
-    "read_description",
     "read_heads",
     "read_parked",
     "read_row",
-    "read_sequences",
     "read_unsure",
     "refuse_other_keys",
     "register_start",
@@ -207,7 +187,6 @@ __all__ = [
     "rescale_pipeline",
     "resolve_parked",
     "sets_in",
-    "sift_rows",
     "split_key",
     "starting_offsets",
     "starting_pipeline",
@@ -244,8 +223,6 @@ _HOMES = {
         "watermark_of",
     ),
     "semel.ledger.keys": (
-        "EVENTS_TABLE",
-        "HEADS_TABLE",
         "OPEN_TABLE",
         "PARKED_TABLE",
         "STREAMS_TABLE",
@@ -255,18 +232,14 @@ _HOMES = {
         "make_prefix",
         "split_key",
     ),
-    "semel.ledger.payloads": ("DamagedRow", "decode_row", "read_row", "sift_rows"),
-    "semel.ledger.rows": ("HeadRow", "Judged", "OpenRow", "ParkedRow", "PartitionRow", "SpanRow"),
+    "semel.ledger.payloads": ("DamagedRow", "decode_row", "read_row"),
+    "semel.ledger.rows": ("OpenRow", "ParkedRow", "PartitionRow", "SpanRow"),
     "semel.ledger.store.opening": ("SCHEMA_KEY", "open_store"),
     "semel.ledger.verbs.batch_jobs": ("compare_batch", "finish_batch", "finished_batch"),
     "semel.ledger.verbs.complete": (
-        "SEQUENCES_TABLE",
         "PositionMark",
         "Report",
-        "SequenceRow",
         "Standing",
-        "advance_sequence",
-        "read_sequences",
     ),
     "semel.ledger.verbs.divergence": ("is_replayed_next", "judge_minibatch"),
     "semel.ledger.verbs.generations": (
@@ -300,19 +273,17 @@ _HOMES = {
         "resolve_parked",
     ),
     "semel.ledger.verbs.partitions": ("Claimant", "PartitionClaim", "refuse_other_keys"),
-    "semel.ledger.verbs.pruning": ("OUTCOMES_TABLE", "REMEMBER_S", "OutcomeRow", "Pruning"),
+    "semel.ledger.verbs.pruning": ("REMEMBER_S", "Pruning"),
     "semel.ledger.verbs.rescale": ("rescale_pipeline",),
     "semel.ledger.verbs.resends": ("SENT_AGAIN", "WHOLE_SINK", "Claimed", "Resends", "SlotRow"),
     "semel.ledger.verbs.runs": (
         "OWNERS_TABLE",
-        "PIPELINES_TABLE",
         "ROUTING",
         "STAGE_OF",
         "Finished",
         "OwnerRow",
         "Owners",
         "forget_start",
-        "read_description",
         "register_start",
         "starting_pipeline",
     ),

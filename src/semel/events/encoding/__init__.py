@@ -7,14 +7,12 @@ if TYPE_CHECKING:
     from semel.events.encoding.canonical_json import (
         PreEncoded,
         ascii_json,
-        canonical,
         canonical_parts,
         compressed,
         json_text,
         readable_json,
     )
     from semel.events.encoding.json_events import (
-        interval_text,
         json_column,
         json_value,
         plain_value,
@@ -28,12 +26,10 @@ __all__ = [
     "PreEncoded",
     "arrow_value",
     "ascii_json",
-    "canonical",
     "canonical_parts",
     "compressed",
     "decode_value",
     "encode_value",
-    "interval_text",
     "json_column",
     "json_text",
     "json_value",
@@ -43,7 +39,6 @@ __all__ = [
 
 _HOMES = {
     "semel.events.encoding.json_events": (
-        "interval_text",
         "json_column",
         "json_value",
         "plain_value",
@@ -51,7 +46,6 @@ _HOMES = {
     "semel.events.encoding.canonical_json": (
         "PreEncoded",
         "ascii_json",
-        "canonical",
         "canonical_parts",
         "compressed",
         "json_text",

@@ -151,7 +151,8 @@ class Minibatches:
         """
         self._stages = request.stages
         while True:
-            # 1. Read the open minibatch, and refuse a request that cannot follow it.
+            # 1. Read the open minibatch, and refuse a request that cannot follow it. Nothing is
+            #    written yet: a driver that crashes here is repeated.
             rows = self._client.read(self._open, self._pipeline)
             text, recorded = rows.get(self._open), rows.get(self._pipeline)
             described = runs.read_description(recorded, self._pipeline)
@@ -161,14 +162,16 @@ class Minibatches:
             judged = self._follow(before, request)
             if before is not None and not judged.new_generation:
                 self._refuse_partly_joined(before, described, request)
-            # 2. Decide which minibatch it is.
+            # 2. Decide which minibatch it is. If the row is there already, a driver crashed after
+            #    it was written, or the reply of the commit was lost: it is opened.
             opening = self._decide(before, described, request, judged)
             if text == opening.text:
                 return opening
             if text is None:
                 open_checks.finished(self._client, described)
             # 3. One commit: it requires the rows that were read, so a second driver that read the
-            #    same ones fails here. From now on no write of an earlier run is accepted.
+            #    same ones fails here. From now on no write of an earlier run is accepted. A crash
+            #    before it changes nothing; after a later one, the next run finds the row.
             required = [
                 Absent(at) if payload is None else Equals(at, payload)
                 for at, payload in ((self._open, text), (self._pipeline, recorded))

@@ -160,7 +160,8 @@ class PartitionClaim:
             text = rows.get(self._row_key)
             if text is None:
                 raise HeadMoved
-            # 2. A complete partition is only counted and compared.
+            # 2. A complete partition is only counted and compared: the driver crashed after
+            #    completing it and before Spark committed the batch.
             found = PartitionRow.load(text, self._row_key)
             if found.state is PartitionState.COMPLETE:
                 self.row, self._text, self.osn = found, text, found.osn
