@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -20,6 +22,14 @@ SRC = Path(__file__).parent.parent / "src"
 
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
+
+FOLDER_FILES_MAX = 16
+SMALL_FILE_LINES = 60
+
+SMALL_AND_ALONE = {
+    "semel.spark.session": "the session that commands and users start: a concept of its own",
+}
+"""Small modules with one importer that stand alone, with the reason."""
 
 BANNED_MODULES = {"utils", "common", "core", "base", "helpers", "types"}
 DOORS = {
@@ -139,6 +149,14 @@ class Source:
                 for alias in node.names:
                     names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
         return names
+
+    @property
+    def module(self) -> str:
+        return ".".join(PurePosixPath(self.path).with_suffix("").parts).removesuffix(".__init__")
+
+    @property
+    def is_door(self) -> bool:
+        return PurePosixPath(self.path).name == "__init__.py"
 
     def full_name(self, node: ast.expr) -> str | None:
         """Give `time.sleep` for whatever this file calls it; a builtin is its own name."""
@@ -349,6 +367,48 @@ CHECKERS: dict[str, Checker] = {
 }
 
 
+# -- rules of the house: they look at all files together
+
+
+def check_folders(sources: Sequence[Source]) -> Iterator[str]:
+    """A folder that holds more files has two subjects."""
+    folders = Counter(str(PurePosixPath(source.path).parent) for source in sources)
+    for folder, files in sorted(folders.items()):
+        if files > FOLDER_FILES_MAX:
+            yield f"src/{folder}: {files} files, at most {FOLDER_FILES_MAX}: make a folder of some"
+
+
+def check_small_files(sources: Sequence[Source]) -> Iterator[str]:
+    """A small file that one other file imports belongs to its importer; doors are exempt."""
+    modules = {source.module for source in sources}
+    importers: dict[str, set[str]] = {module: set() for module in modules}
+    for source in sources:
+        for module in modules & set(imported_modules(source, modules)):
+            importers[module].add(source.module)
+    for source in sources:
+        users = importers[source.module] - {source.module}
+        lines = len(source.text.splitlines())
+        small = lines < SMALL_FILE_LINES and not source.is_door
+        if small and len(users) == 1 and source.module not in SMALL_AND_ALONE:
+            yield f"src/{source.path}: {lines} lines, only for {users.pop()}: put it there"
+
+
+def imported_modules(source: Source, modules: AbstractSet[str]) -> Iterator[str]:
+    """Yield the modules that a file imports, also those it imports for their types only."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name if name in modules else node.module for name in names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+HOUSE: dict[str, Callable[[Sequence[Source]], Iterator[str]]] = {
+    "folders": check_folders,
+    "small files": check_small_files,
+}
+
+
 @pytest.fixture(scope="module")
 def sources() -> list[Source]:
     paths = sorted((SRC / "semel").rglob("*.py"))
@@ -413,6 +473,12 @@ def test_a_planted_class_of_the_same_name_is_found() -> None:
     assert list(classes_of_one_name([first, second])) == [
         "src/semel/verify/b.py:2: Case is a class of src/semel/sinks/a.py:1 too: name what differs"
     ]
+
+
+@pytest.mark.parametrize("rule", HOUSE)
+def test_the_house_is_tidy(rule: str, sources: list[Source]) -> None:
+    found = list(HOUSE[rule](sources))
+    assert not found, "\n" + "\n".join(found)
 
 
 TIME, PERF, SLEEP, NOW, TODAY, RANDOM, NUMPY, JSON, PRINT = (rule.pattern for rule in NAMES)
@@ -549,6 +615,53 @@ CLEAN = [
     (IS_NO, "semel/a.py", "wrong = found is None\n"),
     (SAY, "docs/a.md", "The docs say what it does.\n"),
 ]
+
+
+IMPORTS = "from semel.spark.a import x\n"
+
+PLANTED_HOUSES = [
+    ("folders", {f"semel/spark/a{at}.py": "" for at in range(FOLDER_FILES_MAX + 1)}),
+    ("small files", {"semel/spark/a.py": "x = 1\n", "semel/spark/b.py": IMPORTS}),
+    (
+        "small files",
+        {
+            "semel/spark/a.py": "x = 1\n" * (SMALL_FILE_LINES - 1),
+            "semel/spark/__init__.py": "if TYPE_CHECKING:\n    from semel.spark import a\n",
+        },
+    ),
+]
+
+CLEAN_HOUSES = [
+    ("folders", {f"semel/spark/a{at}.py": "" for at in range(FOLDER_FILES_MAX)}),
+    ("small files", {f"semel/spark/{name}.py": IMPORTS for name in "abc"}),
+    (
+        "small files",
+        {"semel/spark/a.py": "x = 1\n" * SMALL_FILE_LINES, "semel/spark/b.py": IMPORTS},
+    ),
+    (
+        "small files",
+        {"semel/spark/a/__init__.py": "x = 1\n", "semel/spark/b.py": IMPORTS},
+    ),
+    ("small files", {"semel/spark/a.py": "x = 1\n"}),
+]
+
+
+def house(files: dict[str, str]) -> list[Source]:
+    return [Source(path, text) for path, text in files.items()]
+
+
+@pytest.mark.parametrize(("rule", "files"), PLANTED_HOUSES)
+def test_a_planted_violation_of_the_house_is_found(rule: str, files: dict[str, str]) -> None:
+    assert list(HOUSE[rule](house(files)))
+
+
+@pytest.mark.parametrize(("rule", "files"), CLEAN_HOUSES)
+def test_a_house_in_order_is_left_alone(rule: str, files: dict[str, str]) -> None:
+    assert not list(HOUSE[rule](house(files)))
+
+
+def test_every_rule_of_the_house_has_a_planted_violation() -> None:
+    assert {rule for rule, _ in PLANTED_HOUSES} == HOUSE.keys()
 
 
 @pytest.mark.parametrize(("checker", "path", "text"), PLANTED)
