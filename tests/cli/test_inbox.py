@@ -108,8 +108,7 @@ def test_tail_follows_what_comes(url: str) -> None:
             assert [json.loads(tail.stdout.readline())["event"] for _ in range(2)] == [2, 3]
         finally:
             tail.kill()
-            tail.wait()
-            tail.stdout.close()
+            tail.communicate()
 
 
 def test_an_inbox_does_not_disturb_the_pipelines_of_its_ledger(

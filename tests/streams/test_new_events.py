@@ -24,7 +24,7 @@ from semel.ledger import (
 )
 from semel.streams import EVENT_BYTES_MAX, Inbox, NewEvent
 
-TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 EVENTS = st.builds(
     NewEvent,
     st.binary(max_size=40),

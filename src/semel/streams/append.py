@@ -16,7 +16,7 @@ from random import Random
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from semel.errors import LedgerUnavailable, RepeatDiffers, SemelError, plain_text
+from semel.errors import LedgerError, LedgerUnavailable, RepeatDiffers, SemelError, plain_text
 from semel.ledger import (
     COUNTERS_TABLE,
     PRODUCERS_TABLE,
@@ -131,7 +131,11 @@ class Appender:
             if self._partitions is None:
                 create()
                 self._partitions = Partitions.read(self._client, self._stream)
-                assert self._partitions is not None
+                if self._partitions is None:
+                    raise LedgerError(
+                        f"the inbox {self._stream!r} has lost its partitions: its rows were removed"
+                        " while it was in use. Restore the ledger"
+                    )
         plan = _Plan(self._partitions)
         accepted: list[tuple[list[Stored], list[Prepared]]] = []
         taken: dict[Source, str] = {}
