@@ -29,6 +29,14 @@ INBOX_READERS_TABLE = "inbox_readers"
 COUNTERS_TABLE = "counters"
 PRODUCERS_TABLE = "producers"
 
+INBOX_TABLES = (
+    INBOX_TABLE,
+    INBOX_ENDS_TABLE,
+    INBOX_READERS_TABLE,
+    COUNTERS_TABLE,
+    PRODUCERS_TABLE,
+)
+
 HASHES = 2**32
 """Entities are spread over [0, HASHES) by their hash; a partition has a range of it."""
 
