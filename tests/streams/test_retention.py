@@ -104,13 +104,13 @@ def test_ids_are_forgotten_while_their_events_are_kept(url: str, clock: Later) -
 def test_readers_are_named_and_known(inbox: Inbox) -> None:
     with pytest.raises(ConfigurationError, match="has no reader 'x'; register it first"):
         inbox.reader_completed("x", {0: 1})
-    with pytest.raises(ConfigurationError, match="reader must be a non-empty string, got ''"):
-        inbox.register_reader("")
     with pytest.raises(ConfigurationError, match="got '0': 1"):
         inbox.reader_completed("x", {"0": 1})  # type: ignore[dict-item]
     with pytest.raises(ConfigurationError, match="has no inbox 'orders'"):
         inbox.register_reader("x")
     inbox.create()
+    with pytest.raises(ConfigurationError, match="reader must be a non-empty string, got ''"):
+        inbox.register_reader("")
     registered = inbox.register_reader("x")
     assert isinstance(registered, InboxReader)
     assert inbox.readers() == [registered]
