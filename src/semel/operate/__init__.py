@@ -8,6 +8,16 @@ if TYPE_CHECKING:
     from semel.operate.doctor import check_java, diagnose
     from semel.operate.event_names import write_id
     from semel.operate.find import entity_to_json, find_entity, find_event, is_seen, trace_to_json
+    from semel.operate.inboxes import (
+        EventFields,
+        InboxStatus,
+        PutEvents,
+        event_to_json,
+        follow_events,
+        list_inboxes,
+        newest_events,
+        put_events,
+    )
     from semel.operate.ledgers import (
         LedgerCheck,
         check_rows,
@@ -39,6 +49,16 @@ _HOMES = {
     "doctor": ("check_java", "diagnose"),
     "event_names": ("write_id",),
     "find": ("entity_to_json", "find_entity", "find_event", "is_seen", "trace_to_json"),
+    "inboxes": (
+        "EventFields",
+        "InboxStatus",
+        "PutEvents",
+        "event_to_json",
+        "follow_events",
+        "list_inboxes",
+        "newest_events",
+        "put_events",
+    ),
     "ledgers": (
         "LedgerCheck",
         "check_rows",
@@ -62,12 +82,15 @@ _HOMES = {
 
 __all__ = [
     "Check",
+    "EventFields",
     "Health",
+    "InboxStatus",
     "JudgedMinibatch",
     "LedgerCheck",
     "ParkedEvent",
     "ParkedEvents",
     "PipelineStatus",
+    "PutEvents",
     "Rescaled",
     "ResolvedEvent",
     "RunState",
@@ -79,11 +102,16 @@ __all__ = [
     "count_rows",
     "diagnose",
     "entity_to_json",
+    "event_to_json",
     "find_entity",
     "find_event",
+    "follow_events",
     "is_seen",
+    "list_inboxes",
     "list_parked",
+    "newest_events",
     "open_ledger",
+    "put_events",
     "read_parked_event",
     "read_parked_events",
     "read_status",

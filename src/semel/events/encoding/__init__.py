@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from semel.events.encoding.canonical_json import (
         PreEncoded,
         ascii_json,
+        canonical,
         canonical_parts,
         compressed,
         json_text,
@@ -26,6 +27,7 @@ __all__ = [
     "PreEncoded",
     "arrow_value",
     "ascii_json",
+    "canonical",
     "canonical_parts",
     "compressed",
     "decode_value",
@@ -46,6 +48,7 @@ _HOMES = {
     "semel.events.encoding.canonical_json": (
         "PreEncoded",
         "ascii_json",
+        "canonical",
         "canonical_parts",
         "compressed",
         "json_text",
