@@ -24,7 +24,7 @@ from semel.streams.minibatch_cost import MinibatchCost
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-GROWTH = 4.0
+GROWTH = 2.0
 SMOOTHING = 0.3
 """How much a new measurement moves the running average of the rate, if it is not a step."""
 STEP = 1.5
@@ -210,21 +210,29 @@ class MarkerClock:
             why = f"the sink cannot keep up with {_rate(rate)}; minibatches run without a pause"
             return self._choice(cost.fixed_s, why, reachable=False)
         if in_time < least:
-            shortest = _seconds(least + cost.of(rate * least))
-            why = (
-                f"{_seconds(self.application.latency_s)} cannot be reached: at {_rate(rate)} an "
-                f"event takes {shortest} at best; minibatches run without a pause"
-            )
-            return self._choice(least, why, reachable=False)
-        interval = min(in_time, most)
+            return self._without_pause(least)
+        # Beyond the middle a minibatch that is late for any reason makes the next one larger by
+        # more than the pause that is left, and the sink falls behind.
+        stable = (least + most) / 2
+        interval = min(in_time, stable)
         why = f"the longest interval that delivers within {_seconds(planned)}"
-        if most < in_time:
-            why = "the longest interval with which the sink keeps up: it is slower with more events"
+        if stable < in_time:
+            why = "the sink is slower with more events, and keeps up with minibatches of this size"
         careful = GROWTH * max(1.0, cost.largest) / rate if rate > 0 else math.inf
         if max(careful, least) < interval:
             interval = max(careful, least)
             why = f"the largest minibatch so far had {cost.largest:,.0f} events; growing in steps"
         return self._choice(interval, why)
+
+    def _without_pause(self, least: float) -> Choice:
+        """Return the shortest interval that the sink keeps up with: longer than what is planned."""
+        takes, wanted = least + self._cost.of(self.rate * least), self.application.latency_s
+        why = f"at {_rate(self.rate)} an event takes {_seconds(takes)} at best"
+        if takes <= wanted:
+            why += "; minibatches run without a pause, and nothing is left for what is not measured"
+            return self._choice(least, why)
+        why = f"{_seconds(wanted)} cannot be reached: {why}; minibatches run without a pause"
+        return self._choice(least, why, reachable=False)
 
     def _choice(self, interval: float, why: str, *, reachable: bool = True) -> Choice:
         cost, rate, application = self._cost, self.rate, self.application

@@ -23,6 +23,10 @@ SLOWER = 0.5
 FASTER = 0.2
 """How much a new measurement moves a running average: a slower minibatch counts more, so that noise
 raises the estimate and does not make events late."""
+CHANGED = 1.5
+"""A minibatch that took more than expected by this factor, or less, shows that the sink changed."""
+CHANGED_S = 0.02
+"""A smaller difference shows nothing."""
 AGING = 0.97
 """How the weight of a size falls with each minibatch of another size."""
 WEIGHT_MIN = 0.02
@@ -32,7 +36,7 @@ ERROR_MAX = 0.05
 
 @dataclass
 class _Size:
-    """The running averages of the minibatches of one size: n to 2n events."""
+    """The running averages of the minibatches of one size: n to 1.4 n events."""
 
     events: float
     seconds: float
@@ -93,12 +97,26 @@ class MinibatchCost:
             return
         for size in self._sizes.values():
             size.age += 1
-        at = events.bit_length()
-        if at in self._sizes:
-            self._sizes[at].ran(events, seconds)
+        known = self._sizes.get(_class_of(events))
+        if known is None:
+            self._sizes[_class_of(events)] = _Size(float(events), seconds)
         else:
-            self._sizes[at] = _Size(float(events), seconds)
+            self._follow(known, events, seconds)
+            known.ran(events, seconds)
         self._parts = _fitted(list(self._sizes.values()))
+
+    def _follow(self, known: _Size, events: int, seconds: float) -> None:
+        """If the sink became slower or faster, expect the same of every size, until it is measured
+        again: an old measurement beside a new one would look like an effect of the size.
+        """
+        scale = self.of(events) / self.of(known.events) if self.of(known.events) else 1.0
+        expected = known.seconds * scale
+        if abs(seconds - expected) < CHANGED_S or min(seconds, expected) <= 0:
+            return
+        factor = seconds / expected
+        if not 1 / CHANGED <= factor <= CHANGED:
+            for size in self._sizes.values():
+                size.seconds *= factor
 
     def dump(self) -> list[list[float]]:
         """Return what was learned, as plain numbers."""
@@ -111,10 +129,15 @@ class MinibatchCost:
             if len(row) != 3 or not all(_is_number(each) for each in row):
                 continue
             events, seconds, age = float(row[0]), float(row[1]), int(row[2])
-            sizes[round(events).bit_length()] = _Size(events, seconds, age)
+            sizes[_class_of(events)] = _Size(events, seconds, age)
         self._sizes = sizes
         if sizes:
             self._parts = _fitted(list(sizes.values()))
+
+
+def _class_of(events: float) -> int:
+    """Return the class of a size: two for each doubling."""
+    return int(2 * math.log2(events)) if events > 1 else 0
 
 
 def _is_number(value: object) -> bool:
