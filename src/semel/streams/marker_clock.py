@@ -152,6 +152,7 @@ class MarkerClock:
     def ran(self, events: int, seconds: float) -> None:
         """Learn what a minibatch took, from its marker until it was complete, sinks included."""
         self._cost.ran(events, seconds)
+        self._marked_cost = min(self._marked_cost, seconds)  # it is done, whatever was expected
 
     def marked(self, now: float) -> None:
         """Learn that a marker was set now, after all events that have arrived."""

@@ -30,6 +30,8 @@ CHANGED_S = 0.02
 AGING = 0.97
 """How the weight of a size falls with each minibatch of another size."""
 WEIGHT_MIN = 0.02
+SPREAD = 2.0
+"""Sizes that differ by less show only noise: no part is derived from their difference."""
 ERROR_MAX = 0.05
 """A model that errs less, relative to the measurements, is not replaced by one with more parts."""
 
@@ -153,7 +155,8 @@ def _fitted(sizes: Sequence[_Size]) -> tuple[float, float, float]:
     scale = max(1.0, *(size.events for size in sizes))
     best: Mapping[int, float] = {}
     best_error = math.inf
-    for count in range(1, min(3, len(sizes)) + 1):
+    apart = max(size.events for size in sizes) >= SPREAD * min(size.events for size in sizes)
+    for count in range(1, min(3, len(sizes)) + 1 if apart else 2):
         if best_error <= ERROR_MAX:
             break
         # With equal errors the first wins: a fixed part before one per event, before growth.
