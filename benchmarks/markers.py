@@ -89,8 +89,10 @@ def picture() -> str:
     ]
     height = len(panels) * HEIGHT + 30
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
-        f'height="{height}" font-family="system-ui, sans-serif" font-size="12">'
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
+            f'height="{height}" font-family="system-ui, sans-serif" font-size="12">'
+        )
     ]
     for at, (name, values, most, limit) in enumerate(panels):
         foot = (at + 1) * HEIGHT
@@ -126,8 +128,10 @@ def _panel(
         f'<text x="8" y="{foot - HEIGHT + 40}" fill="{TEXT}">{name}</text>',
         f'<line x1="{LEFT}" y1="{foot}" x2="{right}" y2="{foot}" stroke="{TEXT}"/>',
         f'<text x="{LEFT - 6}" y="{foot}" text-anchor="end" fill="{TEXT}">0</text>',
-        f'<text x="{LEFT - 6}" y="{foot - most * scale + 8:.0f}" text-anchor="end" '
-        f'fill="{TEXT}">{most:g}</text>',
+        (
+            f'<text x="{LEFT - 6}" y="{foot - most * scale + 8:.0f}" text-anchor="end" '
+            f'fill="{TEXT}">{most:g}</text>'
+        ),
         f'<polyline points="{points}" fill="none" stroke="{OURS}" stroke-width="2"/>',
     ]
     if limit is not None:
