@@ -90,8 +90,8 @@ def picture() -> str:
     height = len(panels) * HEIGHT + 30
     parts = [
         (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
-            f'height="{height}" font-family="system-ui, sans-serif" font-size="12">'
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+            f'width="{WIDTH}" height="{height}" font-family="system-ui, sans-serif" font-size="12">'
         )
     ]
     for at, (name, values, most, limit) in enumerate(panels):
