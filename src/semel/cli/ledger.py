@@ -36,7 +36,8 @@ def list_rows(
         str | None,
         typer.Argument(
             help="One of pipelines, owners, open, streams, events, sequences, parked, heads, "
-            "outcomes, journal, inbox, inbox_ends, inbox_readers, counters, producers.",
+            "outcomes, journal, inbox, inbox_ends, inbox_readers, counters, producers, "
+            "markers.",
             show_default=False,
         ),
     ] = None,

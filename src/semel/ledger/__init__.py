@@ -60,9 +60,10 @@ if TYPE_CHECKING:
         make_prefix,
         split_key,
     )
-    from semel.ledger.payloads import DamagedRow, decode_row, read_row
+    from semel.ledger.payloads import DamagedRow, decode_row, read_row, sift_rows
     from semel.ledger.rows import OpenRow, ParkedRow, PartitionRow, SpanRow
     from semel.ledger.store.opening import SCHEMA_KEY, open_store
+    from semel.ledger.stream_rows import MARKERS_TABLE, MarkerHead, MarkerRow
     from semel.ledger.verbs.batch_jobs import compare_batch, finish_batch, finished_batch
     from semel.ledger.verbs.complete import (
         PositionMark,
@@ -125,6 +126,7 @@ __all__ = [
     "INBOX_READERS_TABLE",
     "INBOX_TABLE",
     "JOURNAL_TABLE",
+    "MARKERS_TABLE",
     "MET",
     "NO_PARKS",
     "NO_TOPIC_IDS",
@@ -162,6 +164,8 @@ __all__ = [
     "Ledger",
     "LedgerClient",
     "Leftover",
+    "MarkerHead",
+    "MarkerRow",
     "Minibatches",
     "OpenMinibatch",
     "OpenRequest",
@@ -229,6 +233,7 @@ __all__ = [
     "resolve_parked",
     "same_hashes",
     "sets_in",
+    "sift_rows",
     "split_key",
     "starting_offsets",
     "starting_pipeline",
@@ -296,9 +301,10 @@ _HOMES = {
         "make_prefix",
         "split_key",
     ),
-    "semel.ledger.payloads": ("DamagedRow", "decode_row", "read_row"),
+    "semel.ledger.payloads": ("DamagedRow", "decode_row", "read_row", "sift_rows"),
     "semel.ledger.rows": ("OpenRow", "ParkedRow", "PartitionRow", "SpanRow"),
     "semel.ledger.store.opening": ("SCHEMA_KEY", "open_store"),
+    "semel.ledger.stream_rows": ("MARKERS_TABLE", "MarkerHead", "MarkerRow"),
     "semel.ledger.verbs.batch_jobs": ("compare_batch", "finish_batch", "finished_batch"),
     "semel.ledger.verbs.complete": (
         "PositionMark",

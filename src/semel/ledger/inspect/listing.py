@@ -26,6 +26,7 @@ from semel.ledger.inbox_rows import (
 from semel.ledger.keys import EVENTS_TABLE, HEADS_TABLE, OPEN_TABLE, PARKED_TABLE, STREAMS_TABLE
 from semel.ledger.payloads import DamagedRow, Unfit, codec_of, each_of, read_row
 from semel.ledger.rows import HeadRow, OpenRow, ParkedRow, PartitionRow, SpanRow, minibatch_of
+from semel.ledger.stream_rows import MARKERS_TABLE, MarkerHead, MarkerRow
 from semel.ledger.verbs.complete import SEQUENCES_TABLE as SEQUENCES
 from semel.ledger.verbs.complete import SequenceRow
 from semel.ledger.verbs.parked import event_in_key
@@ -52,6 +53,8 @@ def load_row(at: Key, text: str) -> Any:
     """Read a row of any table. Raises `DamagedRow`."""
     if at.table == OWNERS_TABLE and "/" in at.key:
         return SlotRow.load(text, at)
+    if at.table == MARKERS_TABLE and "/" in at.key:
+        return MarkerRow.load(text, at)
     return _LOAD[at.table](text, at)
 
 
@@ -152,6 +155,7 @@ _LOAD: dict[str, Any] = {
     INBOX_READERS_TABLE: _load_reader,
     COUNTERS_TABLE: CounterRow.load,
     PRODUCERS_TABLE: ProducerRow.load,
+    MARKERS_TABLE: MarkerHead.load,
 }
 
 _LENGTHS = {
@@ -170,6 +174,7 @@ _LENGTHS = {
     INBOX_READERS_TABLE: (1, 2),
     COUNTERS_TABLE: (2,),
     PRODUCERS_TABLE: (3,),
+    MARKERS_TABLE: (1, 2),
 }
 """How many parts a key of each table has."""
 
