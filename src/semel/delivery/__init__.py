@@ -2,7 +2,7 @@
 
 from semel.delivery.assignment import Assignment
 from semel.delivery.driver import Driver
-from semel.delivery.observer import LogObserver, Observer, Observers
+from semel.delivery.observer import LogObserver, Observer, Observers, QueryProgressed
 from semel.delivery.partition import PartitionDelivery
 from semel.delivery.spec import PipelineSpec, only_look, refuse_while_looking
 from semel.runtime import Runtime
@@ -15,6 +15,7 @@ __all__ = [
     "Observers",
     "PartitionDelivery",
     "PipelineSpec",
+    "QueryProgressed",
     "Runtime",
     "only_look",
     "refuse_while_looking",

@@ -19,6 +19,8 @@ from semel.delivery.observer import (
     LogObserver,
     MinibatchCompleted,
     MinibatchOpened,
+    Observers,
+    RunRecorder,
 )
 from semel.delivery.parking.parking import stop_if_held
 from semel.delivery.parking.resend import Resending
@@ -86,6 +88,7 @@ class Driver:
         routing: the description of how entities are spread over partitions; None is by their hash.
         forms: the type of each id column: integer, text, date, ...
         observer: is notified of what the driver does, and gets the figures of the tasks.
+        recorder: keeps the figures that the heartbeat writes.
     """
 
     client: LedgerClient
@@ -108,6 +111,11 @@ class Driver:
     _owners: Owners = field(init=False)
     _minibatches: Minibatches = field(init=False)
     _journal: Journal = field(init=False)
+    recorder: RunRecorder = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.recorder = RunRecorder(self.runtime.clock)
+        self.observer = Observers((self.observer, self.recorder))
 
     def start(self) -> int:
         """Register the run; it fences no other run before its first minibatch."""
@@ -321,8 +329,11 @@ class Driver:
         return self._minibatches.stands(opening)
 
     def beat(self, *, ended: bool = False) -> None:
-        """Record that the run is alive, or has ended. Raises `Fenced` if it was replaced."""
-        Owners(self.client).beat(self.run, self.nonce, ended=ended)
+        """Record that the run is alive, or has ended, with its figures. Raises `Fenced` if it was
+        replaced.
+        """
+        figures = self.recorder.figures(self.run)
+        Owners(self.client).beat(self.run, self.nonce, ended=ended, figures=figures)
 
     # -- the end of a minibatch at the sinks
 

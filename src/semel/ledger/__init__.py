@@ -5,6 +5,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from semel.ledger.client import LedgerClient
+    from semel.ledger.figures import (
+        QueryFigures,
+        RateFigures,
+        RunFigures,
+        StateFigures,
+        StateKind,
+    )
     from semel.ledger.inspect.check import check_ledger
     from semel.ledger.inspect.ledger import TABLES, Ledger
     from semel.ledger.inspect.listing import Problem
@@ -159,8 +166,11 @@ __all__ = [
     "PipelineSummary",
     "Problem",
     "Pruning",
+    "QueryFigures",
+    "RateFigures",
     "Report",
     "Resends",
+    "RunFigures",
     "SequenceRow",
     "SinkSummary",
     "SlotRow",
@@ -169,6 +179,8 @@ __all__ = [
     "SpanRow",
     "Standing",
     "State",
+    "StateFigures",
+    "StateKind",
     "Trace",
     "advance_sequence",
     "check_ledger",
@@ -220,6 +232,13 @@ __all__ = [
 # `semel.ledger.store`.
 _HOMES = {
     "semel.ledger.client": ("LedgerClient",),
+    "semel.ledger.figures": (
+        "QueryFigures",
+        "RateFigures",
+        "RunFigures",
+        "StateFigures",
+        "StateKind",
+    ),
     "semel.ledger.inspect.check": ("check_ledger",),
     "semel.ledger.inspect.ledger": ("TABLES", "Ledger"),
     "semel.ledger.inspect.listing": ("Problem",),
