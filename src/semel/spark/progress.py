@@ -16,7 +16,7 @@ from semel.delivery import QueryProgressed
 from semel.ledger import QueryFigures, StateFigures, StateKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -55,23 +55,32 @@ class Progress:
         """Return what is new, oldest first; nothing if it cannot be read."""
         try:
             query = self._query()
-            reports = [] if query is None else list(self._newer(query))
+            reports = [] if query is None else self._newer(query)
         except Exception as error:  # noqa: BLE001 - the session is gone, or Spark cannot answer
             log.debug("pipeline %r: no progress of the query: %s", self._pipeline, error)
             return []
-        return [self._read(each) for each in reversed(reports)]
+        return self.take(reports)
 
-    def _newer(self, query: Any) -> Iterator[dict[str, Any]]:
-        """Yield the reports of micro-batches that were not read before, newest first."""
+    def _newer(self, query: Any) -> list[dict[str, Any]]:
+        """Return the reports since the newest micro-batch that was read, oldest first."""
+        newer = []
         for report in reversed(list(query._jsq.recentProgress())):  # noqa: SLF001 - Spark's text
-            found = json.loads(report.json())
-            if found["batchId"] <= self._batch:
-                return
-            if "addBatch" in found["durationMs"]:  # else nothing was run: the query is idle
-                yield found
+            newer.append(json.loads(report.json()))
+            if newer[-1]["batchId"] <= self._batch:
+                break
+        return newer[::-1]
 
-    def _read(self, report: dict[str, Any]) -> QueryProgressed:
-        self._batch = report["batchId"]
+    def take(self, reports: Iterable[dict[str, Any]]) -> list[QueryProgressed]:
+        """Return an event for each report of a micro-batch that was not read before."""
+        made = []
+        for report in reports:
+            ran = "addBatch" in report["durationMs"]  # else nothing was run: the query is idle
+            if ran and report["batchId"] > self._batch:
+                self._batch = report["batchId"]
+                made.append(self._event(report))
+        return made
+
+    def _event(self, report: dict[str, Any]) -> QueryProgressed:
         query = QueryFigures(
             report["batchId"],
             float(report.get("inputRowsPerSecond") or 0.0),

@@ -23,7 +23,7 @@ from support.spark import class_archive, faults
 from support.spark.charge_sinks import make_sink
 from support.spark.query_job import PAYMENTS, say, source
 from support.spark.settings import Settings
-from support.spark.stateful_job import GIVEN, timed, windowed
+from support.spark.stateful_job import BEGAN_S, GIVEN, STEP_S, timed, windowed
 
 BEFORE = 8
 """Each payment comes again this many payments later."""
@@ -55,8 +55,9 @@ def deduplicated(frame: DataFrame) -> DataFrame:
     """Each payment comes again later, often in the next file, and is kept once."""
     again = sql.expr(f"explode(array(payment_id, payment_id - {BEFORE}))")
     both = frame.withColumn("payment_id", again).where("payment_id >= 0")
-    at = sql.timestamp_seconds(sql.col("payment_id") * 10)
-    late = both.withColumn("at", at).withWatermark("at", "1 hour")
+    at = sql.timestamp_seconds(sql.col("payment_id") * STEP_S + BEGAN_S)
+    late = both.withColumn("amount", sql.col("payment_id")).withColumn("at", at)
+    late = late.withWatermark("at", "1 hour")
     return late.dropDuplicatesWithinWatermark(["payment_id"])
 
 
