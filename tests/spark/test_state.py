@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from semel.errors import ConfigurationError
 from semel.ledger import StateKind
 from semel.operate import open_ledger, read_status
+from semel.spark.session import CHANGELOG, PROVIDER, ROCKSDB, STATES, make_session
 from semel.verify.demo.charge_server import Charge
 from support.spark.driver_scripts import Bed, assert_once, assert_ordered
 from support.spark.state_job import FAILURES, QUERIES, RETAINED
@@ -18,6 +20,16 @@ from support.spark.stateful_job import BEGAN_S, STEP_S, WINDOW_S
 
 LONG_S = 400.0
 FILES, ROWS = 5, 16
+
+
+def test_a_session_keeps_state_in_a_known_way_or_says_which_there_are() -> None:
+    with pytest.raises(ConfigurationError, match="'changelog' or 'snapshots', got 'delta'"):
+        make_session("x", state="delta")
+    assert {each[PROVIDER] for each in STATES.values()} == {ROCKSDB}
+    assert {name: each[CHANGELOG] for name, each in STATES.items()} == {
+        "changelog": "true",
+        "snapshots": "false",
+    }
 
 
 def windows() -> dict[tuple[str, int], int]:
