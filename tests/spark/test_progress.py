@@ -25,11 +25,16 @@ MEMORY = {"loadedMapCacheHitCount": 12, "loadedMapCacheMissCount": 0}
 
 
 def report(
-    batch: int, more: dict[str, int], *, ran: bool = True, watermark: bool = True
+    batch: int,
+    more: dict[str, int],
+    operator: str = "dedupe",
+    *,
+    ran: bool = True,
+    watermark: bool = True,
 ) -> dict[str, Any]:
     """A report as Spark writes it, without what nothing reads."""
-    operator = {
-        "operatorName": "stateStoreSave",
+    written = {
+        "operatorName": operator,
         "numRowsTotal": 10 + batch,
         "numRowsUpdated": 4,
         "allUpdatesTimeMs": 39,
@@ -46,7 +51,7 @@ def report(
         "processedRowsPerSecond": 11.7,
         "durationMs": {"triggerExecution": 4263, **({"addBatch": 3066} if ran else {})},
         **({"eventTime": {"watermark": "1970-01-01T00:22:29.000Z"}} if watermark else {}),
-        "stateOperators": [operator],
+        "stateOperators": [written],
     }
 
 
@@ -77,12 +82,12 @@ def test_each_micro_batch_is_counted_once_though_spark_reports_it_again_while_id
     )
     assert figures.state is not None
     [state] = figures.state
-    assert (state.operator, state.kind) == ("stateStoreSave", StateKind.CHANGELOG)
+    assert (state.operator, state.kind) == ("dedupe", StateKind.CHANGELOG)
     assert (state.stores, state.rows, state.memory_bytes) == (2, 11, 4272), "as of the newest"
     assert (state.rows_updated, state.rows_removed, state.rows_late) == (8, 2, 0)
     assert (state.changelogs_written, state.snapshots_written) == (4, 1)
     assert (state.loads, state.changelogs_loaded) == (4, 6)
-    assert (state.bytes_written, state.bytes_uploaded) == (1780, 140)
+    assert (state.bytes_written, state.bytes_copied) == (1780, 70)
     times = (state.seconds_updating, state.seconds_writing, state.seconds_loading)
     assert times == pytest.approx((0.08, 0.224, 0.06))
     assert figures.query is not None
@@ -99,6 +104,15 @@ def test_a_session_without_changelogs_writes_a_snapshot_of_each_store() -> None:
     [state] = figures.state
     assert state.kind is StateKind.SNAPSHOTS
     assert (state.changelogs_written, state.snapshots_written) == (0, 2)
+
+
+def test_the_loads_of_an_aggregation_are_unknown_because_spark_reports_them_nowhere() -> None:
+    progress = Progress("p", lambda: None, changelogs=True)
+    figures = recorded(progress, report(0, ROCKSDB, "stateStoreSave"))
+    assert figures.state is not None
+    [state] = figures.state
+    assert (state.loads, state.changelogs_loaded, state.seconds_loading) == (None, None, None)
+    assert state.changelogs_written == 2
 
 
 def test_what_a_store_or_a_version_does_not_report_is_unknown_and_not_nought() -> None:

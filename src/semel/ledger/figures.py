@@ -29,8 +29,8 @@ class StateKind(StrEnum):
 class StateFigures:
     """The state of one stateful operator of a query, over all its stores.
 
-    `stores`, `rows` and `memory_bytes` are as of the newest micro-batch; the others are sums over
-    the run. None: this version of Spark, or this store, does not report it.
+    `stores`, `rows`, `memory_bytes` and `bytes_copied` are as of the newest micro-batch; the others
+    are sums over the run. None: this version of Spark, or this store, does not report it.
 
     Attributes:
         stores: how many state stores it has: one for each partition, several for a join.
@@ -38,10 +38,12 @@ class StateFigures:
         changelogs_written: one for each store and micro-batch.
         snapshots_written: with a changelog, Spark uploads them in the background and reports those
             of the five stores that are furthest behind: then it is a least number.
-        loads: how often a store was read from the checkpoint, from its newest snapshot on.
+        loads: how often a store was read from the checkpoint, from its newest snapshot on; None for
+            aggregations, whose loads Spark does not report.
         changelogs_loaded: how many changelogs were replayed by those loads.
         bytes_written: what was written into the store, uncompressed.
-        bytes_uploaded: the files of snapshots that were copied to the checkpoint.
+        bytes_copied: the files that the newest snapshot of each store copied to the checkpoint, or
+            from it.
         seconds_updating: summed over tasks, as the other two.
         seconds_writing: the commits of the store, in which changelogs or snapshots are written.
         seconds_loading: the loads, and the replay of changelogs.
@@ -60,7 +62,7 @@ class StateFigures:
     loads: int | None = None
     changelogs_loaded: int | None = None
     bytes_written: int | None = None
-    bytes_uploaded: int | None = None
+    bytes_copied: int | None = None
     seconds_updating: float = 0.0
     seconds_writing: float = 0.0
     seconds_loading: float | None = None
@@ -81,7 +83,7 @@ class StateFigures:
             _sum(self.loads, later.loads),
             _sum(self.changelogs_loaded, later.changelogs_loaded),
             _sum(self.bytes_written, later.bytes_written),
-            _sum(self.bytes_uploaded, later.bytes_uploaded),
+            later.bytes_copied,
             self.seconds_updating + later.seconds_updating,
             self.seconds_writing + later.seconds_writing,
             None

@@ -98,7 +98,8 @@ class Progress:
         kind = kind_of(more, changelogs=self._changelogs)
         stores = operator.get("numStateStoreInstances") or 0
         uploads = self._uploads(place, more)
-        log_s = _ms(more, "rocksdbReplayChangeLogLatencyMs")
+        # An aggregation reads its state by an operator of its own, which Spark does not report.
+        loading = {} if operator["operatorName"] == AGGREGATION else more
         return StateFigures(
             operator=operator["operatorName"],
             kind=kind,
@@ -110,13 +111,13 @@ class Progress:
             rows_late=operator.get("numRowsDroppedByWatermark", 0),
             changelogs_written={StateKind.CHANGELOG: stores, StateKind.SNAPSHOTS: 0}.get(kind),
             snapshots_written=stores if kind is StateKind.SNAPSHOTS else uploads,
-            loads=more.get("rocksdbNumLoadedFromDfs"),
-            changelogs_loaded=more.get("rocksdbNumReplayChangelogFiles"),
+            loads=loading.get("rocksdbNumLoadedFromDfs"),
+            changelogs_loaded=loading.get("rocksdbNumReplayChangelogFiles"),
             bytes_written=more.get("rocksdbTotalBytesWritten"),
-            bytes_uploaded=more.get("rocksdbBytesCopied"),
+            bytes_copied=more.get("rocksdbBytesCopied"),
             seconds_updating=_seconds(operator, "allUpdatesTimeMs", "allRemovalsTimeMs"),
             seconds_writing=_seconds(operator, "commitTimeMs"),
-            seconds_loading=None if log_s is None else _ms(more, "rocksdbLoadLatencyMs") or log_s,
+            seconds_loading=_ms(loading, "rocksdbLoadLatencyMs"),
         )
 
     def _uploads(self, place: int, more: Mapping[str, int]) -> int | None:
@@ -134,6 +135,8 @@ class Progress:
 
 
 _UPLOADED = "SnapshotLastUploaded."
+AGGREGATION = "stateStoreSave"
+"""How Spark names the operator that writes the state of an aggregation."""
 
 
 def kind_of(more: Mapping[str, int], *, changelogs: bool) -> StateKind:

@@ -13,7 +13,6 @@ from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sql
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from semel.spark.deliver import deliver
 from semel.spark.progress import CHANGELOG
@@ -61,30 +60,34 @@ def deduplicated(frame: DataFrame) -> DataFrame:
     return late.dropDuplicatesWithinWatermark(["payment_id"])
 
 
-class Alerts(StatefulProcessor):
-    """A pattern: at least three failures of a customer, then a success."""
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        self._failures = handle.getValueState("failures", "count bigint")
-
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
-        known = self._failures.get()
-        count = 0 if known is None else int(known[0])
-        for row in sorted(rows, key=lambda each: each.payment_id):
-            if not row.worked:
-                count += 1
-                continue
-            if count >= FAILURES:
-                yield Row(customer=key[0], payment_id=row.payment_id, amount=count)
-            count = 0
-        self._failures.update((count,))
-
-    def close(self) -> None:
-        pass
-
-
 def alerts(frame: DataFrame) -> DataFrame:
     """The nth payment of customer c works if n is the last of 3 + c payments in a row."""
+    from pyspark.sql.streaming.stateful_processor import (  # not every Spark has it
+        StatefulProcessor,
+        StatefulProcessorHandle,
+    )
+
+    class Alerts(StatefulProcessor):
+        """A pattern: at least three failures of a customer, then a success."""
+
+        def init(self, handle: StatefulProcessorHandle) -> None:
+            self._failures = handle.getValueState("failures", "count bigint")
+
+        def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+            known = self._failures.get()
+            count = 0 if known is None else int(known[0])
+            for row in sorted(rows, key=lambda each: each.payment_id):
+                if not row.worked:
+                    count += 1
+                    continue
+                if count >= FAILURES:
+                    yield Row(customer=key[0], payment_id=row.payment_id, amount=count)
+                count = 0
+            self._failures.update((count,))
+
+        def close(self) -> None:
+            pass
+
     worked = sql.expr("payment_id div 4 % (3 + payment_id % 4) = 2 + payment_id % 4 as worked")
     grouped = frame.select("customer", "payment_id", worked).groupBy("customer")
     return grouped.transformWithState(Alerts(), PAYMENTS, "append", "None")
