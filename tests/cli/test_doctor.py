@@ -21,7 +21,7 @@ from semel.operate.checks import (
     check_file_system,
     compare_clocks,
 )
-from semel.spark import versions
+from semel.spark import session, versions
 from support.command_line import pipeline_at, read_json, refused, semel
 from support.servers.postgres import PostgresServer
 from support.servers.transaction_pool import Pool
@@ -306,3 +306,35 @@ def test_a_demo_without_spark_says_what_is_missing_before_it_begins(
     monkeypatch.setitem(sys.modules, "pyspark", None)
     told = refused(capsys, "demo")
     assert told == "semel: PySpark is not installed: pip install 'semel[spark]'\n"
+
+
+def test_the_doctor_says_how_state_is_kept_and_what_to_set(
+    tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = "spark.sql.streaming.stateStore.providerClass"
+    changelog = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+    rocksdb = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    monkeypatch.setattr(session, "_active_session", lambda: None)
+
+    def state() -> tuple[str, str, str]:
+        found = looked(capsys)["state of queries"]
+        return found["state"], found["found"], found["do"]
+
+    health, found, do = state()
+    assert (health, "no spark-defaults.conf" in found) == ("warning", True)
+    assert f"{provider}={rocksdb}" in do
+    assert f"{changelog}=true" in do
+    defaults = tmp_path / "spark-defaults.conf"
+    defaults.write_text(f"# {changelog} true\n{provider}  {rocksdb}\nspark.ui.enabled=false\n")
+    health, found, do = state()
+    assert (health, "full snapshots" in found) == ("warning", True)
+    assert do.endswith(f"else set {changelog}=true")
+    defaults.write_text(f"{provider}={rocksdb}\n{changelog}: true\n")
+    health, found, do = state()
+    assert (health, do) == ("ok", "")
+    assert f"{defaults}: RocksDB with changelogs" in found
+    defaults.write_text(f"{provider} org.example.MyProvider\n")
+    assert "org.example.MyProvider" in state()[1]
+    defaults.write_bytes(b"\xff\xfe")
+    assert state()[0] == "unknown"

@@ -18,8 +18,16 @@ from typing import Any
 
 import pytest
 
+from semel.delivery import QueryProgressed
 from semel.events import Given, Identity
-from semel.ledger import LedgerClient, open_store, payloads
+from semel.ledger import (
+    LedgerClient,
+    QueryFigures,
+    StateFigures,
+    StateKind,
+    open_store,
+    payloads,
+)
 from semel.ledger.keys import make_key
 from semel.ledger.store.commit import Put
 from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
@@ -101,6 +109,51 @@ def test_status_tells_who_runs_what_is_open_and_what_is_parked(
     for words in ("1 on host", "1.1 open", "given: c, id", "semel parked ls"):
         assert words in out
     assert [each["pipeline"] for each in read_json(capsys, "status")] == ["pay"]
+
+
+@pytest.mark.rows("O20")
+def test_status_shows_throughput_latency_and_the_state_of_the_query_after_the_run_too(
+    world: World, capsys: Out
+) -> None:
+    assert read_json(capsys, "status", "pay")["figures"] is None
+    world.minibatch(0, "a1 b2 a3")
+    query = QueryFigures(0, 3.0, 2.5, 1.25, "2026-11-18T12:00:00.000Z")
+    changelog = StateFigures(
+        "stateStoreSave",
+        StateKind.CHANGELOG,
+        2,
+        40,
+        3 * 2**20,
+        rows_updated=7,
+        rows_removed=5,
+        changelogs_written=2,
+        snapshots_written=1,
+        loads=2,
+        changelogs_loaded=9,
+        seconds_writing=0.25,
+        seconds_loading=0.5,
+    )
+    memory = StateFigures("symmetricHashJoin", StateKind.MEMORY, 8, 1, 100)
+    for _ in range(2):
+        world.driver.observer.observe(QueryProgressed("pay", query, (changelog, memory)))
+    world.driver.beat(ended=True)
+    shown = read_json(capsys, "status", "pay")["figures"]
+    assert shown["newest_minibatches"]["minibatches"] == 1
+    assert shown["newest_minibatches"]["sinks"]["out"]["delivered"] == 3
+    assert shown["query"]["watermark"] == "2026-11-18T12:00:00.000Z"
+    first, second = shown["state"]
+    assert (first["kind"], first["rows"], first["rows_updated"]) == ("changelog", 40, 14)
+    assert (first["changelogs_written"], first["changelogs_loaded"]) == (4, 18)
+    assert (second["kind"], second["changelogs_written"]) == ("memory", None)
+    assert shown["unknown"] == ""
+    status, out, _ = semel(capsys, "status")
+    assert status == 0
+    [line] = [each for each in out.splitlines() if "stateStoreSave" in each]
+    shown = " ".join(line.split()[1:])
+    assert shown == "stateStoreSave changelog 40 14 10 3.0 MiB 4 / 18 2 / 4 0.5 / 1.0"
+    [line] = [each for each in out.splitlines() if "symmetricHashJoin" in each]
+    assert line.split()[-9:] == ["-", "/", "-", "-", "/", "-", "0.0", "/", "-"]
+    assert "events/s" in out
 
 
 TOLD = ("delivered", "in_doubt", "rejected", "waiting", "skipped", "discarded")

@@ -271,7 +271,7 @@ def substance(line: str) -> dict[str, Any]:
     kept: dict[str, Any] = json.loads(line)
     if "payload" in kept:
         payload = json.loads(kept["payload"])
-        left_out = ("why", "reason", "trace", "schema", "types")
+        left_out = ("why", "reason", "trace", "schema", "types", "figures")
         for name in ADDED.keys() & payload.keys():
             assert payload.pop(name) in ADDED[name]
         kept["payload"] = {name: each for name, each in payload.items() if name not in left_out}

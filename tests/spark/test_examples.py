@@ -34,6 +34,7 @@ SAYS = {
         "page b, update 3: 3 clicks",
         "page a, update 2: 3 clicks",
     ],
+    "pattern": ["user a: 3 failures, then a login", "user b: 3 failures, then a login"],
     "batch": [
         "delivered now {'remind': 3}, again: False",
         "delivered now {'remind': 0}, again: True",
@@ -81,8 +82,9 @@ def test_every_example_and_the_first_page_run_only_as_a_script() -> None:
 
 @pytest.mark.parametrize("name", SAYS)
 def test_an_example_runs_and_says_what_it_did(name: str, tmp_path: Path) -> None:
-    if name == "positions":
-        require("positions")
+    needed = {"positions": "positions", "pattern": "transformWithState"}
+    if name in needed:
+        require(needed[name])
     with ProcessGroup("examples") as household:
         said = run(household, tmp_path, str(EXAMPLES / f"{name}.py"), str(tmp_path / "out"))
     for text in SAYS[name]:

@@ -44,6 +44,10 @@ def status(
     waiting, skipped (policy `skip`) or discarded (by a person). `transmitted` is the same sum of
     the last numbers that are known to have reached the destination; it is lower where the last
     events are parked, and higher where events of the open minibatch have arrived.
+
+    Then how fast the newest minibatches were delivered, and the state that the query keeps in
+    Spark: rows, and how many changelogs and snapshots were written and read (w/r) by this run.
+    They are as of the last heartbeat.
     """
     from semel.operate import choose_pipeline, read_statuses, refuse_damaged
 
@@ -69,6 +73,8 @@ def _show(found: Sequence[PipelineStatus]) -> None:
     _show_pipelines(found)
     print()
     _show_sinks(found)
+    _show_rates(found)
+    _show_state(found)
     for each in found:
         for row in each.damaged:
             print(f"\ndamaged: {plain(row.table)} {plain(row.key)}: {row.what}")
@@ -159,6 +165,61 @@ def _show_pacing(pipeline: PipelineStatus) -> None:
         f"\n{plain(pipeline.pipeline)}: marker {pacing.marker}, {plain(pacing.reason)}\n"
         f"{plain(pipeline.pipeline)}: latency{wanted}: {reached} (estimate)"
     )
+
+
+def _show_rates(found: Sequence[PipelineStatus]) -> None:
+    """Print throughput and latency of the newest minibatches, where a run wrote them."""
+    rows = [
+        (
+            each.pipeline,
+            sink,
+            f"{rates.per_second(sink):.1f}",
+            f"{rates.seconds_each:.3f}",
+            f"{rates.seconds_max:.3f}",
+            rates.minibatches,
+        )
+        for each in found
+        if each.figures is not None and (rates := each.figures.rates) is not None
+        for sink in rates.delivered
+    ]
+    if rows:
+        print()
+        numbers = ("events/s", "s/minibatch", "longest", "of the newest")
+        show_table(("pipeline", "sink", *numbers), rows, right=numbers)
+
+
+def _show_state(found: Sequence[PipelineStatus]) -> None:
+    """Print the state that each query keeps, where a run wrote it."""
+    rows = [
+        (
+            each.pipeline,
+            state.operator,
+            state.kind.value,
+            state.rows,
+            state.rows_updated,
+            state.rows_removed,
+            _megabytes(state.memory_bytes),
+            f"{plain(state.changelogs_written)} / {plain(state.changelogs_loaded)}",
+            f"{plain(state.snapshots_written)} / {plain(state.loads)}",
+            f"{state.seconds_writing:.1f} / {_seconds(state.seconds_loading)}",
+        )
+        for each in found
+        for state in (each.figures.state or () if each.figures is not None else ())
+    ]
+    if rows:
+        print()
+        numbers = ("rows", "updated", "removed", "memory")
+        written = ("changelogs w/r", "snapshots w/r", "seconds w/r")
+        headings = ("pipeline", "state", "kept as", *numbers, *written)
+        show_table(headings, rows, right=(*numbers, *written))
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 2**20:.1f} MiB"
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
 
 
 def _show_open(pipeline: PipelineStatus, sink: SinkStatus) -> None:

@@ -2,7 +2,7 @@
 
 from semel.delivery.assignment import Assignment
 from semel.delivery.driver import Driver
-from semel.delivery.observer import LogObserver, Observer, Observers
+from semel.delivery.observer import LogObserver, Observer, Observers, QueryProgressed
 from semel.delivery.pacing import Pacing
 from semel.delivery.partition import PartitionDelivery
 from semel.delivery.spec import PipelineSpec, only_look, refuse_while_looking
@@ -17,6 +17,7 @@ __all__ = [
     "Pacing",
     "PartitionDelivery",
     "PipelineSpec",
+    "QueryProgressed",
     "Runtime",
     "only_look",
     "refuse_while_looking",

@@ -19,6 +19,8 @@ from semel.delivery.observer import (
     LogObserver,
     MinibatchCompleted,
     MinibatchOpened,
+    Observers,
+    RunRecorder,
 )
 from semel.delivery.parking.parking import stop_if_held
 from semel.delivery.parking.resend import Resending
@@ -89,6 +91,7 @@ class Driver:
         forms: the type of each id column: integer, text, date, ...
         observer: is notified of what the driver does, and gets the figures of the tasks.
         pacing: decides when the next minibatch begins; None leaves it to Spark.
+        recorder: keeps the figures that the heartbeat writes.
     """
 
     client: LedgerClient
@@ -116,7 +119,11 @@ class Driver:
     _destinations: Sequence[Sink] = field(init=False)
     _concluding: Sequence[Sink] = field(init=False)
 
+    recorder: RunRecorder = field(init=False)
+
     def __post_init__(self) -> None:
+        self.recorder = RunRecorder(self.runtime.clock)
+        self.observer = Observers((self.observer, self.recorder))
         self._stage_of = {
             sink.name: stage for sink in self.sinks if (stage := sink.stage) is not None
         }
@@ -339,8 +346,11 @@ class Driver:
         return self._minibatches.stands(opening)
 
     def beat(self, *, ended: bool = False) -> None:
-        """Record that the run is alive, or has ended. Raises `Fenced` if it was replaced."""
-        Owners(self.client).beat(self.run, self.nonce, ended=ended)
+        """Record that the run is alive, or has ended, with its figures. Raises `Fenced` if it was
+        replaced.
+        """
+        figures = self.recorder.figures(self.run)
+        Owners(self.client).beat(self.run, self.nonce, ended=ended, figures=figures)
 
     # -- the end of a minibatch at the sinks
 

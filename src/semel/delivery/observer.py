@@ -10,16 +10,19 @@ Always true:
 from __future__ import annotations
 
 import logging
+import threading
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from semel.ledger import SnapshotFigures
+from semel.ledger import RateFigures, RunFigures, SnapshotFigures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from semel.events import EventID, Minibatch
-    from semel.ledger import Report
+    from semel.ledger import QueryFigures, Report, StateFigures
+    from semel.runtime import Clock
     from semel.streams import Choice
 
 log = logging.getLogger("semel")
@@ -182,6 +185,20 @@ class MinibatchCompleted:
 
 
 @dataclass(frozen=True, slots=True)
+class QueryProgressed:
+    """Spark reported what a micro-batch of the query did, and what became of its state. Seen with
+    the heartbeat, some seconds later; not on Spark Connect.
+
+    Attributes:
+        state: of each stateful operator, of this micro-batch alone.
+    """
+
+    pipeline: str
+    query: QueryFigures
+    state: tuple[StateFigures, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class EventResent:
     """A parked event was sent. SEQUENCED sinks resend in a task, others on the driver.
 
@@ -235,6 +252,7 @@ DeliveryEvent = (
     | FirstFailure
     | MinibatchOpened
     | MinibatchCompleted
+    | QueryProgressed
     | EventResent
     | StageStopped
     | MarkerChosen
@@ -339,6 +357,68 @@ class LogObserver:
             f"requested by {event.by}" if event.by else "next in its queue",
             event.outcome,
         )
+
+
+NEWEST = 20
+"""Of how many minibatches the rates are: enough to see past one that was slow."""
+
+
+class RunRecorder:
+    """Keeps the figures of a run for `semel status`. The driver notifies it from several threads.
+
+    Attributes:
+        unknown: why the figures of Spark's query are not known, until there are some.
+    """
+
+    def __init__(self, clock: Clock, unknown: str = "") -> None:
+        self.unknown = unknown
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._newest: deque[tuple[float, MinibatchCompleted]] = deque(maxlen=NEWEST)
+        self._snapshots = SnapshotFigures()
+        self._query: QueryFigures | None = None
+        self._state: tuple[StateFigures, ...] = ()
+
+    def observe(self, event: DeliveryEvent) -> None:
+        """Keep what a minibatch or a micro-batch did."""
+        with self._lock:
+            if isinstance(event, MinibatchCompleted):
+                self._newest.append((self._clock.monotonic(), event))
+                self._snapshots += event.snapshots
+            elif isinstance(event, QueryProgressed):
+                self._query = event.query
+                same = [each.operator for each in self._state]
+                if same == [each.operator for each in event.state]:
+                    pairs = zip(self._state, event.state, strict=True)
+                    self._state = tuple(before.then(later) for before, later in pairs)
+                else:
+                    self._state = event.state
+
+    def figures(self, run: int) -> RunFigures:
+        """Return the figures of the run as of now."""
+        with self._lock:
+            known = self._query is not None
+            return RunFigures(
+                run,
+                self._clock.wall(),
+                self._rates(),
+                self._query,
+                self._state if known else None,
+                "" if known else self.unknown,
+                self._snapshots,
+            )
+
+    def _rates(self) -> RateFigures | None:
+        if not self._newest:
+            return None
+        first_end, first = self._newest[0]
+        seconds = [event.seconds for _, event in self._newest]
+        delivered: dict[str, int] = {}
+        for _, event in self._newest:
+            for sink, figures in event.figures.items():
+                delivered[sink] = delivered.get(sink, 0) + figures.delivered
+        elapsed_s = self._newest[-1][0] - first_end + first.seconds
+        return RateFigures(len(seconds), elapsed_s, sum(seconds), max(seconds), delivered)
 
 
 _SKIPPED = "not sent, because handled (delivered, parked or dropped) before {before}"

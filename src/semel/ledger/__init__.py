@@ -5,6 +5,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from semel.ledger.client import LedgerClient
+    from semel.ledger.figures import (
+        QueryFigures,
+        RateFigures,
+        RunFigures,
+        StateFigures,
+        StateKind,
+    )
     from semel.ledger.inbox_rows import (
         COUNTERS_TABLE,
         HASHES,
@@ -181,14 +188,19 @@ __all__ = [
     "Problem",
     "ProducerRow",
     "Pruning",
+    "QueryFigures",
+    "RateFigures",
     "Report",
     "Resends",
+    "RunFigures",
     "SinkSummary",
     "SlotRow",
     "SnapshotFigures",
     "Sources",
     "SpanRow",
     "Standing",
+    "StateFigures",
+    "StateKind",
     "StateOperator",
     "Trace",
     "check_ledger",
@@ -246,6 +258,13 @@ __all__ = [
 # `semel.ledger.store`.
 _HOMES = {
     "semel.ledger.client": ("LedgerClient",),
+    "semel.ledger.figures": (
+        "QueryFigures",
+        "RateFigures",
+        "RunFigures",
+        "StateFigures",
+        "StateKind",
+    ),
     "semel.ledger.inbox_rows": (
         "COUNTERS_TABLE",
         "HASHES",

@@ -45,6 +45,7 @@ def diagnose(ledger: str | None) -> list[Check]:
         *check_packages(),
         *check_extras(ledger),
         check_connect(),
+        check_state(),
         *check_ledger_url(ledger),
         check_clock(),
         check_disk("temporary files", _temporary()),
@@ -138,6 +139,34 @@ def check_connect() -> Check:
         return Check("Spark Connect", ", ".join(f"{name} {_version(name)}" for name in CONNECT))
     do = "nothing, unless Spark Connect is used: pip install 'semel[connect]'"
     return Check("Spark Connect", f"not installed: {', '.join(absent)}", Health.WARNING, do)
+
+
+def check_state() -> Check:
+    """Check where a session of the user's own keeps the state of queries: the active session of
+    this process, else one that spark-defaults.conf describes. Sessions of semel use RocksDB with
+    changelogs.
+    """
+    from semel.spark import session
+
+    what, own = "state of queries", "make_session: RocksDB with changelogs"
+    try:
+        place, settings = session.state_settings()
+    except (OSError, UnicodeDecodeError) as error:
+        return Check(what, str(error), Health.UNKNOWN, "make spark-defaults.conf readable")
+    provider = settings.get(session.PROVIDER, "")
+    if provider == session.ROCKSDB and settings.get(session.CHANGELOG, "").lower() == "true":
+        return Check(what, f"{place}: RocksDB with changelogs; {own}")
+    if provider == session.ROCKSDB:
+        do = "nothing, if each micro-batch shall write a full snapshot; else set "
+        do += f"{session.CHANGELOG}=true"
+        return Check(what, f"{place}: RocksDB with full snapshots; {own}", Health.WARNING, do)
+    in_memory = not provider or provider.endswith(".HDFSBackedStateStoreProvider")
+    found = "in memory (Spark's default)" if in_memory else provider
+    do = (
+        "nothing, unless a query keeps state: before its first start, set "
+        f"{session.PROVIDER}={session.ROCKSDB} and {session.CHANGELOG}=true"
+    )
+    return Check(what, f"{place}: {found}; {own}", Health.WARNING, do)
 
 
 def _package(what: str, found: str | None, least: tuple[int, ...], do: str) -> Check:

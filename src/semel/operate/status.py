@@ -27,7 +27,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from semel.events import Minibatch
-    from semel.ledger import LastResend, Ledger, PipelineSummary, SinkSummary
+    from semel.ledger import (
+        DamagedRow,
+        LastResend,
+        Ledger,
+        PipelineSummary,
+        RunFigures,
+        SinkSummary,
+    )
     from semel.runtime import Clock
 
 WATCH_S = 10.0
@@ -146,6 +153,8 @@ class PipelineStatus:
         beat_at: when the run last wrote its heartbeat, by the clock of its machine.
         beat_age_s: how long ago that was by the clock of this machine, which may differ.
         process: the process id of the run, on `host`.
+        figures: what the newest run that wrote figures delivers how fast, and the state of its
+            query; None before the first heartbeat.
         damaged: rows that could not be read, and were left out.
         pacing: the newest marker; None if the pipeline was never paced.
     """
@@ -164,6 +173,7 @@ class PipelineStatus:
     identity: Mapping[str, Any] | None
     partitions: int | None
     sinks: tuple[SinkStatus, ...]
+    figures: RunFigures | None
     damaged: tuple[DamagedRow, ...]
     pacing: PacingStatus | None = None
 
@@ -191,6 +201,7 @@ class PipelineStatus:
             "waits_for_a_person": self.waits_for_a_person,
             "sinks": [sink.to_json() for sink in self.sinks],
             "pacing": None if self.pacing is None else self.pacing.to_json(),
+            "figures": None if self.figures is None else _figures_json(self.figures),
             "damaged": [
                 {"table": row.table, "key": row.key, "what": row.what} for row in self.damaged
             ],
@@ -299,8 +310,13 @@ def _status_of(summary: PipelineSummary, state: RunState, clock: Clock) -> Pipel
             _sink_status(name, sink, finished=summary.finished)
             for name, sink in summary.sinks.items()
         ),
+        figures=summary.figures,
         damaged=summary.damaged,
     )
+
+
+def _figures_json(figures: RunFigures) -> dict[str, Any]:
+    return {"at": utc_text(figures.at), **figures.to_json()}
 
 
 def _sink_status(name: str, sink: SinkSummary, *, finished: bool) -> SinkStatus:

@@ -1,6 +1,6 @@
 """Delivery on Spark: the only room that imports pyspark."""
 
-from semel.spark import versions
+from semel.spark import session, versions
 from semel.spark.batch_job import Delivered
 from semel.spark.deliver import deliver, deliver_batch
 from semel.spark.repartition import arranged
@@ -15,5 +15,6 @@ __all__ = [
     "kafka_connector",
     "make_session",
     "scala",
+    "session",
     "versions",
 ]

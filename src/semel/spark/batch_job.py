@@ -68,6 +68,7 @@ def run_batch(
     checkpoints.refuse_unreachable(url, spark)
     client = LedgerClient(open_store(url), spec.name)
     driver = make_driver(client, spec, uuid4().hex, spark)
+    driver.recorder.unknown = "a batch job has no streaming query"
     heartbeat = Heartbeat(driver)
     with starting_pipeline(url, spec.name):
         refuse_living(client)

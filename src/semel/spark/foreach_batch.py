@@ -34,6 +34,8 @@ from semel.spark.backlog import is_behind
 from semel.spark.checks import refuse_optimized
 from semel.spark.failures import Stopped, for_spark, raised
 from semel.spark.heartbeat import Heartbeat
+from semel.spark.plan import is_classic
+from semel.spark.progress import BESIDE_CONNECT, ProgressReader, writes_changelogs
 from semel.spark.repartition import arranged, plainly_named
 from semel.spark.task import SCHEMA, Outcome, Task
 from semel.spark.versions import installed, refuse_old
@@ -182,7 +184,7 @@ class MicroBatches:
         if self.spec.application is not None:
             driver.pacing = Pacing(client, self.spec.application, driver.observer, self.trigger_s)
         between = threading.Lock()
-        heartbeat = Heartbeat(driver, self._active, between)
+        heartbeat = Heartbeat(driver, self._active, between, self._progress(frame, driver))
         with starting_pipeline(ledger, self.spec.name):
             refuse_living(client, self._watched)
             driver.start()
@@ -197,6 +199,14 @@ class MicroBatches:
             withdraw(driver, heartbeat)
             raise
         return Live(driver, ledger, query, starts, known, between, heartbeat)
+
+    def _progress(self, frame: DataFrame, driver: Driver) -> ProgressReader | None:
+        """Return what reads the progress of the query, in a classic session."""
+        if not is_classic(frame):
+            driver.recorder.unknown = BESIDE_CONNECT
+            return None
+        changelogs = writes_changelogs(frame.sparkSession)
+        return ProgressReader(self.spec.name, lambda: self.query, changelogs=changelogs)
 
     def _active(self) -> bool:
         """Whether the query still runs, as far as this process can see."""

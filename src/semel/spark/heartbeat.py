@@ -1,5 +1,7 @@
 """The heartbeat of a run: it records that the run is alive, and sends resolved parked events.
 
+It also writes the figures of the run.
+
 Always true: it ends with the query, so that the next start need not wait for it; and while the
 query runs, no other start in this process takes its name.
 """
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from semel.delivery import Driver
+    from semel.spark.progress import ProgressReader
 
 BEAT_S = 3.0
 LOOK_S = 0.25
@@ -30,6 +33,7 @@ class Heartbeat(threading.Thread):
     """Beats every few seconds while `active()`, then records that the run has ended.
 
     It sends parked events only if `between` is given and free: a minibatch that begins holds it.
+    What `progress` reads of Spark's query goes to the driver's observer before each beat.
     """
 
     def __init__(
@@ -37,11 +41,13 @@ class Heartbeat(threading.Thread):
         driver: Driver,
         active: Callable[[], bool] = lambda: True,
         between: threading.Lock | None = None,
+        progress: ProgressReader | None = None,
     ) -> None:
         super().__init__(name=f"semel-{driver.client.pipeline}", daemon=True)
         self._driver = driver
         self._active = active
         self._between = between
+        self._progress = progress
         self._stopped = threading.Event()
         self._draining: threading.Thread | None = None
 
@@ -77,6 +83,7 @@ class Heartbeat(threading.Thread):
                 continue
             waited = 0.0
             try:
+                self._observe()
                 self._driver.beat()
                 self._drain_beside()
             except Fenced as error:
@@ -85,10 +92,16 @@ class Heartbeat(threading.Thread):
             except SemelError as error:
                 log.warning("pipeline %r: %s", self._driver.client.pipeline, error)
         atexit.unregister(self._leave)
+        self._observe()
         try:
             self._driver.beat(ended=True)
         except SemelError as error:
             log.debug("pipeline %r: %s", self._driver.client.pipeline, error)
+
+    def _observe(self) -> None:
+        """Notify the observer of what the query did since the last beat."""
+        for event in [] if self._progress is None else self._progress.read():
+            self._driver.observer.observe(event)
 
     def _drain_beside(self) -> None:
         """Send resolved events in a separate thread, so that a slow destination delays no beat."""

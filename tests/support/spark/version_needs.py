@@ -19,6 +19,7 @@ NEEDS: dict[str, tuple[tuple[int, int], str]] = {
         (4, 0),
         "an applyInPandasWithState that PyArrow 26 does not break (docs/spark-versions.md)",
     ),
+    "transformWithState": ((4, 1), "transformWithState over rows, and state that can be read"),
     "positions": (
         (4, 2),
         "a Python source with a limit for each micro-batch (test_kafka.py has Kafka's positions)",

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from semel.events import EventID, Minibatch
+    from semel.ledger.figures import RunFigures
     from semel.ledger.store.commit import Key, Store
     from semel.ledger.verbs.complete import Standing
     from semel.protocol import Judgement, PartitionState
@@ -128,6 +129,7 @@ class PipelineSummary:
         inputs: where each input of the query stood after the last complete minibatch.
         judged: the decision of a person about the open minibatch.
         finished: whether it is a batch job that is finished.
+        figures: the newest figures that a run wrote with its heartbeat.
         damaged: rows that could not be read, and were left out.
     """
 
@@ -145,6 +147,7 @@ class PipelineSummary:
     judged: Judgement | None
     finished: bool
     sinks: Mapping[str, SinkSummary]
+    figures: RunFigures | None
     damaged: tuple[DamagedRow, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -165,6 +168,7 @@ class PipelineSummary:
             "judged": None if self.judged is None else self.judged.value,
             "finished": self.finished,
             "sinks": {name: sink.to_json() for name, sink in self.sinks.items()},
+            "figures": None if self.figures is None else self.figures.to_json(),
             "damaged": [
                 {"table": row.table, "key": row.key, "what": row.what} for row in self.damaged
             ],
@@ -210,6 +214,7 @@ def summarize(store: Store, pipeline: str) -> PipelineSummary:
         judged=judged,
         finished=recorded_batch(known) is not None,
         sinks=sinks,
+        figures=None if owner is None else owner.figures,
         damaged=tuple(damaged),
     )
 

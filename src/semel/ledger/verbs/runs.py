@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from semel.errors import ConfigurationError, Fenced
 from semel.ledger import payloads
+from semel.ledger.figures import RunFigures
 from semel.ledger.keys import make_key
 from semel.ledger.payloads import (
     ADDED,
@@ -82,7 +83,7 @@ STAGE_OF = "stage_of"
 @dataclass(frozen=True, slots=True)
 class OwnerRow(Row):
     """The run that has a pipeline. `nonce` is unique to a start; `ended` is set if it stopped by
-    itself.
+    itself; `figures` are the newest, of this run or of an earlier one.
     """
 
     TABLE = OWNERS_TABLE
@@ -93,6 +94,7 @@ class OwnerRow(Row):
     beat: int
     at: float
     ended: bool = False
+    figures: Annotated[RunFigures | None, LATER] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +255,8 @@ class Owners:
             self._before = rows.get(self._pipeline)
             requirements, updates = self._described(self._before, description)
             run = 1 if owner is None else owner.run + 1
-            row = OwnerRow(run, nonce, me, 0, self._client.clock.wall())
+            figures = None if owner is None else owner.figures
+            row = OwnerRow(run, nonce, me, 0, self._client.clock.wall(), figures=figures)
             requirements.append(Absent(self._owner) if text is None else Equals(self._owner, text))
             updates.append(Put(self._owner, row.dump()))
             try:
@@ -296,9 +299,11 @@ class Owners:
         """Raise `ConfigurationError` if `register` would, and write nothing."""
         self._described(self._client.read_one(self._pipeline), description)
 
-    def beat(self, run: int, nonce: str, *, ended: bool = False) -> None:
-        """Record that the run is alive, or that it has ended. Raises `Fenced` if a later run has
-        the name.
+    def beat(
+        self, run: int, nonce: str, *, ended: bool = False, figures: RunFigures | None = None
+    ) -> None:
+        """Record that the run is alive, or that it has ended, and its figures in the same commit;
+        without any, the recorded ones stay. Raises `Fenced` if a later run has the name.
         """
         while True:
             text = self._client.read_one(self._owner)
@@ -317,7 +322,13 @@ class Owners:
             if owner.ended:
                 return
             row = OwnerRow(
-                run, nonce, owner.process, owner.beat + 1, self._client.clock.wall(), ended
+                run,
+                nonce,
+                owner.process,
+                owner.beat + 1,
+                self._client.clock.wall(),
+                ended,
+                figures or owner.figures,
             )
             try:
                 self._client.commit([Equals(self._owner, text)], [Put(self._owner, row.dump())])

@@ -1,0 +1,156 @@
+"""What Spark reports of a query: its micro-batches and its state, read with the heartbeat.
+
+Always true:
+- each micro-batch is read once, though Spark reports it again while the query is idle;
+- Spark keeps its newest 100 reports: micro-batches that pass between two looks are not missed;
+- an error in reading them stops nothing, and leaves the figures as they were.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+from semel.delivery import QueryProgressed
+from semel.ledger import QueryFigures, StateFigures, StateKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from pyspark.sql import SparkSession
+
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+BESIDE_CONNECT = (
+    "with Spark Connect only the client has the progress of the query: query.lastProgress"
+)
+
+log = logging.getLogger("semel")
+
+
+def writes_changelogs(spark: SparkSession) -> bool:
+    """Whether RocksDB state stores of a session write changelogs."""
+    return str(spark.conf.get(CHANGELOG, "false")).lower() == "true"
+
+
+class ProgressReader:
+    """Reads the reports of a query that were not read before. Runs on the driver.
+
+    Attributes:
+        query: gives Spark's query, None while it is not known.
+        changelogs: whether its RocksDB state stores write changelogs.
+    """
+
+    def __init__(self, pipeline: str, query: Callable[[], Any], *, changelogs: bool) -> None:
+        self._pipeline = pipeline
+        self._query = query
+        self._changelogs = changelogs
+        self._batch = -1
+        self._uploaded: dict[str, int] = {}
+
+    def read(self) -> list[QueryProgressed]:
+        """Return what is new, oldest first; nothing if it cannot be read."""
+        try:
+            query = self._query()
+            reports = [] if query is None else self._newer(query)
+        except Exception as error:  # noqa: BLE001 - the session is gone, or Spark cannot answer
+            log.debug("pipeline %r: no progress of the query: %s", self._pipeline, error)
+            return []
+        return self.take(reports)
+
+    def _newer(self, query: Any) -> list[dict[str, Any]]:
+        """Return the reports since the newest micro-batch that was read, oldest first."""
+        newer = []
+        for report in reversed(list(query._jsq.recentProgress())):  # noqa: SLF001 - Spark's text
+            newer.append(json.loads(report.json()))
+            if newer[-1]["batchId"] <= self._batch:
+                break
+        return newer[::-1]
+
+    def take(self, reports: Iterable[dict[str, Any]]) -> list[QueryProgressed]:
+        """Return an event for each report of a micro-batch that was not read before."""
+        made = []
+        for report in reports:
+            ran = "addBatch" in report["durationMs"]  # else nothing was run: the query is idle
+            if ran and report["batchId"] > self._batch:
+                self._batch = report["batchId"]
+                made.append(self._event(report))
+        return made
+
+    def _event(self, report: dict[str, Any]) -> QueryProgressed:
+        query = QueryFigures(
+            report["batchId"],
+            float(report.get("inputRowsPerSecond") or 0.0),
+            float(report.get("processedRowsPerSecond") or 0.0),
+            report["durationMs"].get("triggerExecution", 0) / 1000,
+            (report.get("eventTime") or {}).get("watermark"),
+        )
+        state = tuple(
+            self._state(place, each) for place, each in enumerate(report["stateOperators"])
+        )
+        return QueryProgressed(self._pipeline, query, state)
+
+    def _state(self, place: int, operator: Mapping[str, Any]) -> StateFigures:
+        more: Mapping[str, int] = operator.get("customMetrics") or {}
+        kind = kind_of(more, changelogs=self._changelogs)
+        stores = operator.get("numStateStoreInstances") or 0
+        uploads = self._uploads(place, more)
+        # An aggregation reads its state by an operator of its own, which Spark does not report.
+        loading = {} if operator["operatorName"] == AGGREGATION else more
+        return StateFigures(
+            operator=operator["operatorName"],
+            kind=kind,
+            stores=stores,
+            rows=max(operator["numRowsTotal"], 0),
+            memory_bytes=max(operator["memoryUsedBytes"], 0),
+            rows_updated=operator["numRowsUpdated"],
+            rows_removed=operator.get("numRowsRemoved", 0),
+            rows_late=operator.get("numRowsDroppedByWatermark", 0),
+            changelogs_written={StateKind.CHANGELOG: stores, StateKind.SNAPSHOTS: 0}.get(kind),
+            snapshots_written=stores if kind is StateKind.SNAPSHOTS else uploads,
+            loads=loading.get("rocksdbNumLoadedFromDfs"),
+            changelogs_loaded=loading.get("rocksdbNumReplayChangelogFiles"),
+            bytes_written=more.get("rocksdbTotalBytesWritten"),
+            bytes_copied=more.get("rocksdbBytesCopied"),
+            seconds_updating=_seconds(operator, "allUpdatesTimeMs", "allRemovalsTimeMs"),
+            seconds_writing=_seconds(operator, "commitTimeMs"),
+            seconds_loading=_ms(loading, "rocksdbLoadLatencyMs"),
+        )
+
+    def _uploads(self, place: int, more: Mapping[str, int]) -> int | None:
+        """Count the snapshots that were uploaded since the micro-batch before, if Spark says so."""
+        found = {name: at for name, at in more.items() if name.startswith(_UPLOADED)}
+        if not found:
+            return None
+        count = 0
+        for name, version in found.items():
+            known = self._uploaded.get(f"{place}/{name}")
+            # A store that is met for the first time may have been uploaded by an earlier run.
+            count += known is not None and version > known
+            self._uploaded[f"{place}/{name}"] = version
+        return count
+
+
+_UPLOADED = "SnapshotLastUploaded."
+AGGREGATION = "stateStoreSave"
+"""How Spark names the operator that writes the state of an aggregation."""
+
+
+def kind_of(more: Mapping[str, int], *, changelogs: bool) -> StateKind:
+    """Return how the state is kept, by the names of the figures that its store reports."""
+    if any(name.startswith("rocksdb") for name in more):
+        return StateKind.CHANGELOG if changelogs else StateKind.SNAPSHOTS
+    if "loadedMapCacheHitCount" in more:
+        return StateKind.MEMORY
+    return StateKind.OTHER
+
+
+def _seconds(figures: Mapping[str, Any], *names: str) -> float:
+    return float(sum(figures.get(name) or 0 for name in names)) / 1000
+
+
+def _ms(figures: Mapping[str, int], name: str) -> float | None:
+    return figures[name] / 1000 if name in figures else None
