@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         open_ledger,
         refuse_damaged,
     )
+    from semel.operate.outcomes import InboxEvent, Outcome, find_outcomes, last_event
     from semel.operate.parked import (
         ParkedEvent,
         ParkedEvents,
@@ -54,6 +55,7 @@ _HOMES = {
         "read_parked_event",
         "read_parked_events",
     ),
+    "outcomes": ("InboxEvent", "Outcome", "find_outcomes", "last_event"),
     "rescale": ("Rescaled", "rescale_pipeline"),
     "resolve": ("JudgedMinibatch", "ResolvedEvent", "record_decision"),
     "status": ("PipelineStatus", "RunState", "SinkStatus", "read_status", "read_statuses"),
@@ -63,8 +65,10 @@ _HOMES = {
 __all__ = [
     "Check",
     "Health",
+    "InboxEvent",
     "JudgedMinibatch",
     "LedgerCheck",
+    "Outcome",
     "ParkedEvent",
     "ParkedEvents",
     "PipelineStatus",
@@ -81,7 +85,9 @@ __all__ = [
     "entity_to_json",
     "find_entity",
     "find_event",
+    "find_outcomes",
     "is_seen",
+    "last_event",
     "list_parked",
     "open_ledger",
     "read_parked_event",
