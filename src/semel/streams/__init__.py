@@ -4,5 +4,15 @@ from semel.streams.groups import INBOX_SCHEMA
 from semel.streams.inbox import Inbox
 from semel.streams.new_event import EVENT_BYTES_MAX, NewEvent, Stored
 from semel.streams.partitions import InboxPartition
+from semel.streams.retention import InboxReader, Pruned
 
-__all__ = ["EVENT_BYTES_MAX", "INBOX_SCHEMA", "Inbox", "InboxPartition", "NewEvent", "Stored"]
+__all__ = [
+    "EVENT_BYTES_MAX",
+    "INBOX_SCHEMA",
+    "Inbox",
+    "InboxPartition",
+    "InboxReader",
+    "NewEvent",
+    "Pruned",
+    "Stored",
+]
