@@ -21,9 +21,7 @@ from support.ingress import (
 
 
 def row_of(ingress: Ingress, entity: str, event: int = 1) -> dict[str, Any]:
-    [found] = [
-        row for row in rows_of(ingress) if (row["entity"], row["event"]) == (entity, event)
-    ]
+    [found] = [row for row in rows_of(ingress) if (row["entity"], row["event"]) == (entity, event)]
     return found
 
 
@@ -42,7 +40,12 @@ def test_a_structured_cloud_event_is_stored_with_its_attributes_and_its_data_as_
     assert row["value"] == (
         b'{"amount": 1.10, "big": 123456789012345678901234567890.5, "a": [1, 2 ]}'
     )
-    assert (row["source"], row["id"], row["type"], row["subject"]) == ("/shop", "s-1", "order", "st")
+    assert (row["source"], row["id"], row["type"], row["subject"]) == (
+        "/shop",
+        "s-1",
+        "order",
+        "st",
+    )
     assert row["time"] == datetime(2026, 11, 18, 9, 30, 0, 123456, tzinfo=UTC)
     assert row["content_type"] == JSON
     assert dict(row["attributes"]) == {"traceparent": "00-ab", "sampled": "true", "level": "3"}

@@ -19,6 +19,7 @@ import typer
 from semel import __version__
 from semel.cli import (
     demo,
+    inbox,
     ingest,
     ledger,
     parked,
@@ -123,6 +124,7 @@ app.add_typer(parked.app, name="parked")
 app.command("resolve", short_help=HELP["resolve"], epilog=resolve.EPILOG)(resolve.resolve)
 app.command("rescale", short_help=HELP["rescale"], epilog=rescale.EPILOG)(rescale.rescale)
 app.add_typer(ledger.app, name="ledger")
+app.add_typer(inbox.app, name="inbox")
 app.command("explain", short_help=HELP["explain"], epilog=EXPLAIN_EPILOG)(explain)
 app.command("doctor", short_help=HELP["doctor"], epilog=DOCTOR_EPILOG)(doctor)
 app.command("simulate", short_help=HELP["simulate"], epilog=simulate.EPILOG)(simulate.simulate)

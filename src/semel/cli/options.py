@@ -38,10 +38,15 @@ def opened(url: str | None) -> Iterator[Ledger]:
     """
     from semel.operate import open_ledger
 
+    with open_ledger(require_url(url)) as ledger:
+        yield ledger
+
+
+def require_url(url: str | None) -> str:
+    """Return the URL of `--ledger`. Raises `ConfigurationError` if there is none."""
     if not url:
         raise ConfigurationError(
             "no ledger given: pass --ledger URL or set SEMEL_LEDGER "
             "(sqlite:///charges.db, postgresql://user@host/database)"
         )
-    with open_ledger(url) as ledger:
-        yield ledger
+    return url

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from semel.ingress.problems import Problem, shown
 
@@ -24,12 +24,8 @@ _MEMBER = re.compile(
 """A name, and if it is a text without escapes, its value and what comes behind it."""
 
 
-class Member(NamedTuple):
-    """The value of one member of an object, and where its text is."""
-
-    value: Any
-    start: int
-    end: int
+Member = tuple[Any, int, int]
+"""The value of one member of an object, and where its text begins and ends."""
 
 
 def _refuse_constant(name: str) -> Any:
@@ -105,7 +101,7 @@ def read_object(text: str, at: int) -> tuple[dict[str, Member], int]:
                 f"the member {shown(name)!r} is there twice; send it once",
                 field=shown(name),
             )
-        members[name] = Member(value, begin, end)
+        members[name] = (value, begin, end)
         if after == "}":
             return members, at
 
@@ -123,8 +119,7 @@ def read_objects(text: str) -> Iterator[dict[str, Member]]:
         members, end = read_object(text, _skip(text, at))
         yield members
         after, at = _delimiter(text, end, "]")
-    if _skip(text, at) != len(text):
-        raise _not_json(text, at, "more text after the array")
+    require_end(text, at)
 
 
 def require_end(text: str, at: int) -> None:

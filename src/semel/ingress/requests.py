@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -48,7 +48,7 @@ EVENTS_MAX = 10_000
 
 _ATTRIBUTE = re.compile(r"[a-z0-9]+")
 _REQUIRED = ("specversion", "id", "source", "type")
-_KNOWN = frozenset((*_REQUIRED, "subject", "time", "datacontenttype", "data", "data_base64"))
+_KNOWN = frozenset((*_REQUIRED, "subject", "time", "datacontenttype"))
 _ONCE = (b"content-type", b"content-encoding", ENTITY_HEADER, KEY_HEADER, b"authorization")
 _JSON_TYPE = re.compile(r"[^;]*[/+]json\s*(;.*)?", re.IGNORECASE)
 _NONE = object()
@@ -245,39 +245,37 @@ def _cloud_event(
     text: str, members: Mapping[str, Member], given: str | None, entity: EntityPlace
 ) -> NewEvent:
     """Return a CloudEvent in structured mode."""
-    attributes = {
-        name: member.value
-        for name, member in members.items()
-        if member.value is not None and name not in ("data", "data_base64")
-    }
-    event = _with_attributes(attributes, "/")
-    data, encoded = members.get("data"), members.get("data_base64")
+    attributes = {name: member[0] for name, member in members.items() if member[0] is not None}
+    attributes.pop("data", None)
+    encoded = attributes.pop("data_base64", None)
+    further = _checked(attributes, "/")
+    data = members.get("data")
     if data is not None and encoded is not None:
         raise _unprocessable("an event has `data` or `data_base64`, not both", pointer="/data")
     value: Any = _NONE
     content = b""
-    kind = event.content_type
-    if data is not None and (not kind or _JSON_TYPE.fullmatch(kind)):
-        value, content, kind = data.value, text[data.start : data.end].encode(), kind or JSON
+    kind = attributes.get("datacontenttype", "")
+    if data is not None and (not kind or kind == JSON or _JSON_TYPE.fullmatch(kind)):
+        value, content, kind = data[0], text[data[1] : data[2]].encode(), kind or JSON
     elif data is not None:
-        if not isinstance(data.value, str):
+        if not isinstance(data[0], str):
             raise _unprocessable(
                 f"`data` must be a text, because `datacontenttype` is {shown(kind)!r}",
                 pointer="/data",
-                value=shown(data.value),
+                value=shown(data[0]),
             )
-        content = _utf8(data.value, "/data")
-    elif encoded is not None and encoded.value is not None:
-        content = _base64(encoded.value)
+        content = _utf8(data[0], "/data")
+    elif encoded is not None:
+        content = _base64(encoded)
         value = read_json(read_text(content)) if _JSON_TYPE.fullmatch(kind) else _NONE
-    who = entity.of(given, event.subject, value, "/data")
-    return replace(event, value=content, entity=who, content_type=kind)
+    who = entity.of(given, attributes.get("subject"), value, "/data")
+    return _new_event(content, who, attributes, kind, further)
 
 
 def _binary(headers: Headers, body: bytes, given: str | None, entity: EntityPlace) -> NewEvent:
     """Return a CloudEvent in binary mode: attributes in headers, the body is the data."""
     attributes: dict[str, Any] = {
-        name[3:].decode("latin-1"): unquote(written.decode("latin-1"), errors="strict")
+        name[3:].decode("latin-1"): unquote(written.decode("latin-1"), errors="replace")
         for name, written in headers.items()
         if name.startswith(b"ce-")
     }
@@ -287,15 +285,35 @@ def _binary(headers: Headers, body: bytes, given: str | None, entity: EntityPlac
             "send the content type as Content-Type, not as `ce-datacontenttype`",
             field="ce-datacontenttype",
         )
-    event = _with_attributes(attributes, "ce-")
+    further = _checked(attributes, "ce-")
     value = read_json(read_text(body)) if _JSON_TYPE.fullmatch(kind) else _NONE
-    who = entity.of(given, event.subject, value)
-    return replace(event, value=body, entity=who, content_type=kind)
+    who = entity.of(given, attributes.get("subject"), value)
+    return _new_event(body, who, attributes, kind, further)
 
 
-def _with_attributes(attributes: Mapping[str, Any], place: str) -> NewEvent:
-    """Return an event with the attributes of a CloudEvent, and no data yet. `place` is what stands
-    before a name in the request: a slash for a JSON pointer, `ce-` for a header.
+def _new_event(
+    content: bytes,
+    entity: str | None,
+    attributes: Mapping[str, str],
+    kind: str,
+    further: dict[str, str],
+) -> NewEvent:
+    return NewEvent(
+        content,
+        entity,
+        attributes["source"],
+        attributes["id"],
+        attributes["type"],
+        attributes.get("subject"),
+        attributes.get("time"),
+        kind,
+        further,
+    )
+
+
+def _checked(attributes: Mapping[str, Any], place: str) -> dict[str, str]:
+    """Check the attributes of a CloudEvent, and return its extensions as texts. `place` is what
+    stands before a name in the request: a slash for a JSON pointer, `ce-` for a header.
     """
     for name in _REQUIRED:
         if name not in attributes:
@@ -311,7 +329,7 @@ def _with_attributes(attributes: Mapping[str, Any], place: str) -> NewEvent:
     further: dict[str, str] = {}
     for name, value in attributes.items():
         if name in _KNOWN:
-            if not isinstance(value, str) or not value:
+            if not value or not isinstance(value, str):
                 raise _unprocessable(
                     f"the attribute `{name}` must be a text that is not empty",
                     **_place(place, name),
@@ -324,17 +342,7 @@ def _with_attributes(attributes: Mapping[str, Any], place: str) -> NewEvent:
             )
         else:
             further[name] = _extension(value, place, name)
-    return NewEvent(
-        b"",
-        None,
-        attributes["source"],
-        attributes["id"],
-        attributes["type"],
-        attributes.get("subject"),
-        attributes.get("time"),
-        attributes.get("datacontenttype", ""),
-        further,
-    )
+    return further
 
 
 def _extension(value: Any, place: str, name: str) -> str:

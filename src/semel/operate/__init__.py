@@ -8,6 +8,16 @@ if TYPE_CHECKING:
     from semel.operate.doctor import check_java, diagnose
     from semel.operate.event_names import write_id
     from semel.operate.find import entity_to_json, find_entity, find_event, is_seen, trace_to_json
+    from semel.operate.inboxes import (
+        EventFields,
+        InboxStatus,
+        PutEvents,
+        event_to_json,
+        follow_events,
+        list_inboxes,
+        newest_events,
+        put_events,
+    )
     from semel.operate.ledgers import (
         LedgerCheck,
         check_rows,
@@ -40,6 +50,16 @@ _HOMES = {
     "doctor": ("check_java", "diagnose"),
     "event_names": ("write_id",),
     "find": ("entity_to_json", "find_entity", "find_event", "is_seen", "trace_to_json"),
+    "inboxes": (
+        "EventFields",
+        "InboxStatus",
+        "PutEvents",
+        "event_to_json",
+        "follow_events",
+        "list_inboxes",
+        "newest_events",
+        "put_events",
+    ),
     "ledgers": (
         "LedgerCheck",
         "check_rows",
@@ -64,14 +84,17 @@ _HOMES = {
 
 __all__ = [
     "Check",
+    "EventFields",
     "Health",
     "InboxEvent",
+    "InboxStatus",
     "JudgedMinibatch",
     "LedgerCheck",
     "Outcome",
     "ParkedEvent",
     "ParkedEvents",
     "PipelineStatus",
+    "PutEvents",
     "Rescaled",
     "ResolvedEvent",
     "RunState",
@@ -83,13 +106,18 @@ __all__ = [
     "count_rows",
     "diagnose",
     "entity_to_json",
+    "event_to_json",
     "find_entity",
     "find_event",
     "find_outcomes",
+    "follow_events",
     "is_seen",
     "last_event",
+    "list_inboxes",
     "list_parked",
+    "newest_events",
     "open_ledger",
+    "put_events",
     "read_parked_event",
     "read_parked_events",
     "read_status",

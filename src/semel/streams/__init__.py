@@ -3,7 +3,7 @@
 from semel.streams.groups import INBOX_SCHEMA
 from semel.streams.inbox import Inbox
 from semel.streams.new_event import EVENT_BYTES_MAX, NewEvent, Stored
-from semel.streams.partitions import InboxPartition
+from semel.streams.partitions import InboxPartition, list_streams
 from semel.streams.retention import InboxReader, Pruned
 
 __all__ = [
@@ -15,4 +15,5 @@ __all__ = [
     "NewEvent",
     "Pruned",
     "Stored",
+    "list_streams",
 ]

@@ -47,7 +47,7 @@ REQUEST_EVENTS_MAX = 50_000
 REQUEST_BYTES_MAX = 64 * 1024 * 1024
 """The most events of one request, and the most bytes of their data."""
 
-STREAM_CHARACTERS_MAX = 200
+STREAM_CHARACTERS_MAX = 100
 
 
 class Inbox:

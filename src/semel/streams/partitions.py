@@ -20,16 +20,18 @@ from semel.ledger import (
     DamagedRow,
     InboxEndRow,
     InboxRegisteredRow,
+    key_text,
     make_key,
     make_prefix,
     partition_key,
     same_hashes,
+    split_key,
 )
 from semel.ledger.store import Absent, Equals, Put
 
 if TYPE_CHECKING:
     from semel.ledger import LedgerClient
-    from semel.ledger.store import Requirement, Update
+    from semel.ledger.store import Requirement, Store, Update
 
 PARTITIONS = 4
 """How many partitions a stream has if nothing else is said."""
@@ -97,6 +99,12 @@ class Partitions:
             InboxPartition(row.partition, row.begin, row.end, row.final, row.parents, row.time_us)
             for _, row in sorted(self.rows.items())
         ]
+
+
+def list_streams(store: Store) -> list[str]:
+    """Return the names of the streams of a ledger, ordered by name."""
+    found = store.scan(INBOX_ENDS_TABLE, "")
+    return sorted({key_text(split_key(at.key)[0]) for at, _ in found})
 
 
 def require_count(partitions: object) -> int:

@@ -47,7 +47,7 @@ UPDATES_MAX = 5_000
 """A commit of `prune` ends after so many updates; a group is never split."""
 MISSES_MAX = 20
 """How often `prune` tries a partition again to which others append meanwhile."""
-READER_CHARACTERS_MAX = 200
+READER_CHARACTERS_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import base64
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from zlib import crc32
 
 import pyarrow as pa
 
 from semel.ledger import journal, keys
+from semel.ledger.inbox_rows import (
+    COUNTERS_TABLE,
+    INBOX_ENDS_TABLE,
+    INBOX_READERS_TABLE,
+    INBOX_TABLE,
+    PRODUCERS_TABLE,
+    CounterRow,
+    InboxEndRow,
+    InboxGroupRow,
+    InboxReaderRow,
+    InboxRegisteredRow,
+    ProducerRow,
+)
 from semel.ledger.keys import EVENTS_TABLE, HEADS_TABLE, OPEN_TABLE, PARKED_TABLE, STREAMS_TABLE
 from semel.ledger.payloads import DamagedRow, Unfit, codec_of, each_of, read_row
 from semel.ledger.rows import HeadRow, OpenRow, ParkedRow, PartitionRow, SpanRow, minibatch_of
@@ -103,6 +117,18 @@ class _Described:
     sinks: Annotated[dict[str, _Sink], each_of(_Sink, "the description of a sink")]
 
 
+def _load_group(text: str, at: Key) -> InboxGroupRow:
+    """Read a group of events and check its content, which is not kept."""
+    row = InboxGroupRow.load(text, at)
+    if read_row(INBOX_TABLE, at, lambda: crc32(base64.b64decode(row.content))) != row.crc:
+        raise DamagedRow(INBOX_TABLE, at.key, "the checksum does not agree with the content")
+    return replace(row, content="")
+
+
+def _load_reader(text: str, at: Key) -> InboxReaderRow | InboxRegisteredRow:
+    return (InboxReaderRow if "/" in at.key else InboxRegisteredRow).load(text, at)
+
+
 _LOAD: dict[str, Any] = {
     PIPELINES_TABLE: _load_described,
     OWNERS_TABLE: OwnerRow.load,
@@ -114,6 +140,11 @@ _LOAD: dict[str, Any] = {
     HEADS_TABLE: HeadRow.load,
     OUTCOMES: OutcomeRow.load,
     journal.JOURNAL_TABLE: _load_journal,
+    INBOX_TABLE: _load_group,
+    INBOX_ENDS_TABLE: InboxEndRow.load,
+    INBOX_READERS_TABLE: _load_reader,
+    COUNTERS_TABLE: CounterRow.load,
+    PRODUCERS_TABLE: ProducerRow.load,
 }
 
 _LENGTHS = {
@@ -127,8 +158,16 @@ _LENGTHS = {
     HEADS_TABLE: (3, 4),
     OUTCOMES: (3,),
     journal.JOURNAL_TABLE: (4,),
+    INBOX_TABLE: (3,),
+    INBOX_ENDS_TABLE: (2,),
+    INBOX_READERS_TABLE: (1, 2),
+    COUNTERS_TABLE: (2,),
+    PRODUCERS_TABLE: (3,),
 }
 """How many parts a key of each table has."""
+
+_ALONE = {COUNTERS_TABLE, PRODUCERS_TABLE}
+"""Tables with a row for each entity or event: their rows are read one by one, and not kept."""
 
 
 @dataclass
@@ -161,7 +200,8 @@ class LedgerRows:
         if wrong is not None:
             yield Problem(at.table, at.key, f"its key does not agree with the field {wrong!r}")
             return
-        self.by_table[at.table][at.key] = row
+        if at.table not in _ALONE:
+            self.by_table[at.table][at.key] = row
 
     def of(self, table: str, start: str = "") -> Iterator[tuple[tuple[str, ...], Any]]:
         """Yield the parts of each key under `start`, and the row."""
@@ -176,10 +216,12 @@ def _disagrees(at: Key, row: Any) -> str | None:
     wanted: list[tuple[str, str, str]] = []
     if at.table in (STREAMS_TABLE, EVENTS_TABLE):
         minibatch_of(at)
-    if at.table in (STREAMS_TABLE, SEQUENCES):
+    if at.table in (STREAMS_TABLE, SEQUENCES, INBOX_ENDS_TABLE):
         wanted = [("partition", parts[-1], keys.part(row.partition))]
     elif at.table == EVENTS_TABLE:
         wanted = [("number", parts[-1], keys.part(row.number))]
+    elif at.table == INBOX_READERS_TABLE and len(parts) == 2:
+        wanted = [("reader", parts[-1], keys.part(row.reader))]
     elif at.table == OUTCOMES:
         wanted = [("scope", parts[-1], keys.part(row.scope))]
     elif at.table == HEADS_TABLE:

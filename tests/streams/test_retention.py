@@ -1,0 +1,193 @@
+"""What is kept and what is removed: age, readers, remembered ids; and other partitions."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from semel.errors import ConfigurationError, RangeUnavailable
+from semel.ledger import Ledger, check_ledger, open_store
+from semel.runtime import SystemClock
+from semel.streams import Inbox, InboxReader, NewEvent, Pruned
+
+
+class Later(SystemClock):
+    """A clock that a test moves on."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def wall(self) -> float:
+        return super().wall() + self.ahead_s
+
+
+@pytest.fixture
+def clock() -> Later:
+    return Later()
+
+
+def event(number: int) -> NewEvent:
+    return NewEvent(b"%d" % number, entity=f"e{number % 3}", source="s", id=str(number))
+
+
+def check(url: str) -> None:
+    store = open_store(url)
+    assert check_ledger(store)[1] == []
+    store.close()
+
+
+def test_events_are_removed_when_they_are_old_and_every_reader_has_completed_them(
+    url: str, clock: Later
+) -> None:
+    with Inbox(url, "orders", partitions=1, remember_s=1000, clock=clock) as inbox:
+        for number in range(10):
+            inbox.append([event(number), event(number + 100)])
+        assert inbox.prune(keep_s=100) == Pruned(0, 0)
+        assert inbox.register_reader("charges") == inbox.register_reader("charges")
+        inbox.register_reader("archive")
+        clock.ahead_s += 200
+        assert inbox.prune(keep_s=100) == Pruned(0, 0)
+        inbox.reader_completed("charges", {0: 20})
+        assert inbox.prune(keep_s=100) == Pruned(0, 0)
+        inbox.reader_completed("archive", {0: 7})
+        inbox.reader_completed("archive", {0: 3})
+        assert {each.reader: dict(each.completed) for each in inbox.readers()} == {
+            "archive": {0: 7},
+            "charges": {0: 20},
+        }
+        check(url)
+        assert inbox.prune(keep_s=100) == Pruned(6, 0)
+        assert (inbox.begins(), inbox.ends()) == ({0: 6}, {0: 20})
+        with pytest.raises(RangeUnavailable, match=r"offsets 5 to 7 was pruned.*begins at 6"):
+            inbox.read(0, 5, 7)
+        assert inbox.read(0, 6, 20).num_rows == 14
+        check(url)
+        # What is pruned is still recognised as a repeat, until its id is forgotten.
+        with Inbox(url, "orders", remember_s=1000, clock=clock) as other:
+            [again] = other.append([event(0)])
+            assert (again.repeat, again.event, again.offset) == (True, 1, 0)
+        inbox.append([event(50)])
+        assert inbox.forget_reader("archive")
+        assert not inbox.forget_reader("archive")
+        clock.ahead_s += 900
+        assert inbox.prune(keep_s=100) == Pruned(14, 20)
+        assert (inbox.begins(), inbox.ends()) == ({0: 20}, {0: 21})
+        check(url)
+        with Inbox(url, "orders", remember_s=1000, clock=clock) as other:
+            [new] = other.append([event(0)])
+            assert (new.repeat, new.entity, new.event) == (False, "e0", 8)
+        assert inbox.read(0, 20, 22)["id"].to_pylist() == ["50", "0"]
+    with Ledger(url) as ledger:
+        assert dict(ledger.rows("producers")).keys() == {"orders/s/50", "orders/s/0"}
+        assert len(ledger.rows("inbox")) == 2
+        assert len(ledger.rows("counters")) == 3
+
+
+def test_ids_are_forgotten_while_their_events_are_kept(url: str, clock: Later) -> None:
+    with Inbox(url, "orders", partitions=1, remember_s=10, clock=clock) as inbox:
+        inbox.append([event(1)])
+        clock.ahead_s += 20
+        assert inbox.prune(keep_s=100) == Pruned(0, 1)
+        assert inbox.prune(keep_s=100) == Pruned(0, 0)
+        check(url)
+        assert inbox.read(0, 0, 1)["id"].to_pylist() == ["1"]
+        clock.ahead_s += 100
+        assert inbox.prune(keep_s=100) == Pruned(1, 0)
+        with Ledger(url) as ledger:
+            assert ledger.rows("inbox") == []
+        check(url)
+
+
+def test_readers_are_named_and_known(inbox: Inbox) -> None:
+    with pytest.raises(ConfigurationError, match="has no reader 'x'; register it first"):
+        inbox.reader_completed("x", {0: 1})
+    with pytest.raises(ConfigurationError, match="reader must be a non-empty string, got ''"):
+        inbox.register_reader("")
+    with pytest.raises(ConfigurationError, match="got '0': 1"):
+        inbox.reader_completed("x", {"0": 1})  # type: ignore[dict-item]
+    registered = inbox.register_reader("x")
+    assert isinstance(registered, InboxReader)
+    assert inbox.readers() == [registered]
+
+
+@pytest.mark.rows("A21")
+def test_other_partitions_lose_and_reorder_nothing_while_producers_append(url: str) -> None:
+    stopped = threading.Event()
+    count = 0
+
+    def produce() -> None:
+        nonlocal count
+        with Inbox(url, "orders") as inbox:
+            while not stopped.is_set():
+                inbox.append(
+                    [
+                        NewEvent(b"%d" % (count + n), entity=f"e{(count + n) % 40}")
+                        for n in range(20)
+                    ]
+                )
+                count += 20
+
+    with Inbox(url, "orders", partitions=2) as inbox:
+        inbox.create()
+        producer = threading.Thread(target=produce)
+        producer.start()
+        try:
+            for partitions in (4, 3, 1, 2):
+                before = inbox.ends()
+                wanted = sum(before.values()) + 60
+                while sum(inbox.ends().values()) < wanted and producer.is_alive():
+                    stopped.wait(0.01)
+                layout = inbox.repartition(partitions)
+                assert sum(not each.final for each in layout) == partitions
+        finally:
+            stopped.set()
+            producer.join()
+        layout = inbox.layout()
+        check(url)
+        assert {each.partition: each.parents for each in layout} == {
+            0: (), 1: (),
+            2: (0,), 3: (0,), 4: (1,), 5: (1,),
+            6: (2, 3), 7: (3, 4), 8: (4, 5),
+            9: (6, 7, 8),
+            10: (9,), 11: (9,),
+        }  # fmt: skip
+        assert [each.final for each in layout] == [True] * 10 + [False] * 2
+        numbers: dict[str, list[int]] = {}
+        values: list[int] = []
+        for each in layout:  # parents before children
+            for row in inbox.read(each.partition, 0, each.end).to_pylist():
+                values.append(int(row["value"]))
+                of = numbers.setdefault(row["entity"], [])
+                assert row["event"] == len(of) + 1
+                of.append(int(row["value"]))
+                assert of == sorted(of)
+        assert sorted(values) == list(range(count))
+
+
+def test_the_number_of_partitions_is_recorded(url: str) -> None:
+    with Inbox(url, "orders", partitions=3) as inbox:
+        inbox.create()
+        inbox.create()
+    with (
+        Inbox(url, "orders", partitions=4) as other,
+        pytest.raises(ConfigurationError, match=r"has 3 partitions, got partitions=4.*repartition"),
+    ):
+        other.append([event(1)])
+    with Inbox(url, "orders") as other:
+        other.append([event(1)])
+        assert len(other.repartition(4)) == 7
+        assert other.repartition(4) == other.layout()
+    with Inbox(url, "orders", partitions=4) as other:
+        assert other.append([event(1)])[0].repeat
+    with (
+        Inbox(url, "refunds") as unknown,
+        pytest.raises(ConfigurationError, match="has no inbox 'refunds'"),
+    ):
+        unknown.ends()
+    for bad in (0, 1025, True, "4"):
+        with pytest.raises(ConfigurationError, match="partitions must be an integer from 1"):
+            Inbox(url, "orders", partitions=bad)  # type: ignore[arg-type]
+    for name in ("", "a\n", "x" * 101, None):
+        with pytest.raises(ConfigurationError, match="stream must"):
+            Inbox(url, name)  # type: ignore[arg-type]
