@@ -1,4 +1,4 @@
-"""Producers that retry, two ingress processes on one stream, and SIGKILLs: what is stored after all?
+"""Producers that retry, two ingress processes on one stream, and SIGKILLs: what is stored then?
 
 Always true: a producer sends a request again, unchanged, until it is acknowledged; every event has
 an id. So the inbox must have each event once, with the ids that were acknowledged.
@@ -107,7 +107,7 @@ class Soak:
     def _produce(self, number: int, servers: list[Ingress]) -> None:
         try:
             self._send_all(number, servers)
-        except BaseException as failure:  # noqa: BLE001 - raised by `run`
+        except BaseException as failure:
             self._failures.append(failure)
 
     def _send_all(self, number: int, servers: list[Ingress]) -> None:

@@ -32,7 +32,6 @@ from semel.ingress.openapi import DESCRIPTION
 from semel.ingress.problems import PROBLEM_TYPE, Problem, shown
 from semel.ingress.requests import read_events, read_headers
 from semel.ingress.responses import WAIT_S_MAX
-from semel.operate import InboxEvent
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -159,13 +158,8 @@ class IngressApp:
         if self._admission.stopping or not self._responses.may_wait(len(stored)):
             return
         seconds = min(seconds, WAIT_S_MAX)
-        named = [
-            InboxEvent(
-                self._settings.stream, each.entity, each.event, (each.partition, each.offset)
-            )
-            for each in stored
-        ]
-        for each, known in zip(answer, await self._responses.wait(named, seconds), strict=True):
+        known_of_each = await self._responses.wait(stored, seconds)
+        for each, known in zip(answer, known_of_each, strict=True):
             each["outcomes"] = [outcome.to_json() for outcome in known]
         more.append((b"preference-applied", f"wait={seconds}".encode()))
 
@@ -194,7 +188,7 @@ class IngressApp:
             )
         number = int(typed)
         stream = self._settings.stream
-        last = await self._responses.last_event(stream, entity)
+        last = await self._responses.last_event(entity)
         if number > last:
             had = f"its newest event is {last}" if last else "it has no event"
             raise Problem(
@@ -203,7 +197,7 @@ class IngressApp:
                 field="event" if last else "entity",
                 value=shown(number if last else entity),
             )
-        found = await self._responses.outcomes(InboxEvent(stream, entity, number))
+        found = await self._responses.outcomes(entity, number)
         return _json_response(_outcome_json(entity, number, found))
 
     async def _health(self, request: Request) -> Response:

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from semel.errors import LedgerError
 from semel.ingress.problems import Problem
-from semel.operate import Outcome, find_outcomes, last_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from semel.ledger import Ledger
-    from semel.operate import InboxEvent
+    from semel.operate import Outcome, Outcomes
+    from semel.streams import Stored
 
 WAIT_S_MAX = 60
 WAIT_EVENTS_MAX = 100
@@ -34,9 +33,8 @@ T = TypeVar("T")
 class Responses:
     """Looks up outcomes; used by the thread of the event loop."""
 
-    def __init__(self, ledger: Ledger, pipelines: Sequence[str] = ()) -> None:
-        self._ledger = ledger
-        self._pipelines = pipelines
+    def __init__(self, found: Outcomes) -> None:
+        self._found = found
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="responses")
         self._waits = 0
         self._lookups = 0
@@ -61,19 +59,21 @@ class Responses:
         finally:
             self._lookups -= 1
 
-    async def outcomes(self, event: InboxEvent) -> list[Outcome]:
+    async def outcomes(
+        self, entity: str, event: int, place: tuple[int, int] | None = None
+    ) -> list[Outcome]:
         """Return what became of an event at each sink. Raises as `read` does."""
-        return await self.read(lambda: find_outcomes(self._ledger, event, self._pipelines))
+        return await self.read(lambda: self._found.find(entity, event, place))
 
-    async def last_event(self, stream: str, entity: str) -> int:
+    async def last_event(self, entity: str) -> int:
         """Return the id of the newest event of an entity. Raises as `read` does."""
-        return await self.read(lambda: last_event(self._ledger, stream, entity))
+        return await self.read(lambda: self._found.last_event(entity))
 
     def may_wait(self, events: int) -> bool:
         """Whether a request with so many events may wait for their outcome."""
         return events <= WAIT_EVENTS_MAX and self._waits < WAITS_MAX
 
-    async def wait(self, events: Sequence[InboxEvent], seconds: float) -> list[list[Outcome]]:
+    async def wait(self, events: Sequence[Stored], seconds: float) -> list[list[Outcome]]:
         """Return what became of events, once each is settled at each sink, or what is known of them
         after this time.
         """
@@ -88,13 +88,15 @@ class Responses:
             self._waits -= 1
         return known
 
-    async def _settle(self, events: Sequence[InboxEvent], known: list[list[Outcome]]) -> None:
+    async def _settle(self, events: Sequence[Stored], known: list[list[Outcome]]) -> None:
         open_ = set(range(len(events)))
         pause = _FIRST_S
         while True:
             for each in sorted(open_):
                 try:
-                    known[each] = await self.outcomes(events[each])
+                    event = events[each]
+                    place = event.partition, event.offset
+                    known[each] = await self.outcomes(event.entity, event.event, place)
                 except (LedgerError, Problem):
                     break  # what is known stays; the next look may be answered
                 if known[each] and all(outcome.settled for outcome in known[each]):

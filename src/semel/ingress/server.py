@@ -26,6 +26,7 @@ from semel.ingress.metrics import Metrics
 from semel.ingress.responses import Responses
 from semel.ingress.tokens import Tokens
 from semel.ledger import Ledger, open_store
+from semel.operate import Outcomes
 from semel.runtime import SystemClock
 from semel.streams import Inbox
 
@@ -89,7 +90,7 @@ async def _run(
     counted = Metrics()
     admission = Admission(tokens)
     writer = GroupCommit(inbox, asyncio.get_running_loop(), counted, SystemClock())
-    responses = Responses(looks, settings.pipelines)
+    responses = Responses(Outcomes(looks, settings.stream, settings.pipelines))
     app = IngressApp(settings, inbox, writer, admission, responses, counted)
 
     def refused(status: int) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         open_ledger,
         refuse_damaged,
     )
-    from semel.operate.outcomes import InboxEvent, Outcome, find_outcomes, last_event
+    from semel.operate.outcomes import Outcome, Outcomes
     from semel.operate.parked import (
         ParkedEvent,
         ParkedEvents,
@@ -75,7 +75,7 @@ _HOMES = {
         "read_parked_event",
         "read_parked_events",
     ),
-    "outcomes": ("InboxEvent", "Outcome", "find_outcomes", "last_event"),
+    "outcomes": ("Outcome", "Outcomes"),
     "rescale": ("Rescaled", "rescale_pipeline"),
     "resolve": ("JudgedMinibatch", "ResolvedEvent", "record_decision"),
     "status": ("PipelineStatus", "RunState", "SinkStatus", "read_status", "read_statuses"),
@@ -86,11 +86,11 @@ __all__ = [
     "Check",
     "EventFields",
     "Health",
-    "InboxEvent",
     "InboxStatus",
     "JudgedMinibatch",
     "LedgerCheck",
     "Outcome",
+    "Outcomes",
     "ParkedEvent",
     "ParkedEvents",
     "PipelineStatus",
@@ -109,10 +109,8 @@ __all__ = [
     "event_to_json",
     "find_entity",
     "find_event",
-    "find_outcomes",
     "follow_events",
     "is_seen",
-    "last_event",
     "list_inboxes",
     "list_parked",
     "newest_events",
