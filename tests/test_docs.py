@@ -84,7 +84,7 @@ def test_every_option_of_a_command_is_in_its_synopsis() -> None:
     assert {name: options(*name) for name in shown} == shown
 
 
-GROUPS = ("parked", "ledger")
+GROUPS = ("parked", "ledger", "inbox")
 
 
 # -- Python
@@ -114,6 +114,18 @@ def test_a_wrong_block_is_found() -> None:
     reader = Reader("docs/x.md", {"there": "here"})
     reader.run(Block("docs/x.md", 1, "python", "place = 'there'\nplace\n"))
     assert (reader.names["place"], reader.values) == ("here", ["here"])
+
+
+def test_the_inbox_of_the_page_on_streams_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    reader = Reader("docs/streams.md")
+    first, second = blocks("docs/streams.md", "python")[:2]
+    reader.run(first)
+    assert capsys.readouterr().out == "customer-42 1 False\n"
+    reader.run(second)
+    reader.names["inbox"].close()
 
 
 def test_the_sink_and_the_tests_of_the_page_on_proofs_run(tmp_path: Path) -> None:

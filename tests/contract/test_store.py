@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -90,6 +91,55 @@ def test_looking_where_there_is_no_ledger_finds_nothing_and_creates_nothing(
     store.commit([Absent(A)], [Put(A, ONE)])
     assert store.read([A]) == {A: ONE}
     store.close()
+
+
+@pytest.mark.rows("S12")
+def test_a_large_commit_is_done_as_a_whole_or_not_at_all(store: Store) -> None:
+    """Stores do large commits in another way: a statement for many rows."""
+    many = [make_key("t", n) for n in range(300)]
+    puts = [Put(key, ONE) for key in many[:200]]
+    store.commit([Absent(key) for key in many[50:150]], puts)
+    assert rows(store) == {key.key: ONE for key in many[:200]}
+    changes = [Put(key, TWO) for key in many[100:300]]
+    held = [Equals(many[100], ONE), Equals(many[199], ONE)]
+    added = [Absent(key) for key in many[200:]]
+    for wrong in (Equals(many[150], TWO), Absent(many[120]), Equals(many[299], ONE)):
+        with pytest.raises(Conflict) as conflict:
+            store.commit([*held, *added, wrong], changes)
+        assert conflict.value.key == wrong.key
+        assert rows(store) == {key.key: ONE for key in many[:200]}
+    store.commit([*held, *added], changes)
+    assert rows(store) == {key.key: ONE if n < 100 else TWO for n, key in enumerate(many)}
+    with pytest.raises(Conflict):
+        store.commit([*held, *added], changes)
+    store.commit([Equals(many[0], ONE)], [*changes, Delete(many[1]), Sweep("t", many[2].key)])
+    assert len(rows(store)) == 298
+
+
+@pytest.mark.rows("S12")
+def test_large_commits_of_many_threads_pass_one_after_the_other(store: Store) -> None:
+    head = make_key("t", "head")
+    store.commit([], [Put(head, payloads.dump({"n": 0}))])
+
+    def raise_it(turn: int) -> int:
+        tries = 0
+        while True:
+            count, text = number(store, head)
+            assert text is not None
+            tries += 1
+            added = [Put(make_key("new", count, n), ONE) for n in range(100)]
+            changed = [Put(make_key("t", (turn * 7 + n) % 150), text) for n in range(100)]
+            with contextlib.suppress(Conflict):
+                store.commit(
+                    [Equals(head, text), *(Absent(each.key) for each in added)],
+                    [Put(head, payloads.dump({"n": count + 1})), *added, *changed],
+                )
+                return tries
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(raise_it, range(24)))
+    assert number(store, head)[0] == 24
+    assert len(rows(store, "new")) == 2400
 
 
 # --- URLs -----------------------------------------------------------------------------------------

@@ -44,6 +44,8 @@ def test_events_are_removed_when_they_are_old_and_every_reader_has_completed_the
         for number in range(10):
             inbox.append([event(number), event(number + 100)])
         assert inbox.prune(keep_s=100) == Pruned(0, 0)
+        with pytest.raises(ConfigurationError, match="keep_s must be 0 or greater, got -1"):
+            inbox.prune(keep_s=-1)
         assert inbox.register_reader("charges") == inbox.register_reader("charges")
         inbox.register_reader("archive")
         clock.ahead_s += 200
@@ -106,6 +108,9 @@ def test_readers_are_named_and_known(inbox: Inbox) -> None:
         inbox.register_reader("")
     with pytest.raises(ConfigurationError, match="got '0': 1"):
         inbox.reader_completed("x", {"0": 1})  # type: ignore[dict-item]
+    with pytest.raises(ConfigurationError, match="has no inbox 'orders'"):
+        inbox.register_reader("x")
+    inbox.create()
     registered = inbox.register_reader("x")
     assert isinstance(registered, InboxReader)
     assert inbox.readers() == [registered]

@@ -81,7 +81,7 @@ def test_what_killed_processes_got_acknowledged_is_there_once_and_numbered_witho
             for number, told in acknowledged(journal).items():
                 assert found[name, str(number)] == tuple(told)
         # Counters survive the processes: the next event of each entity continues.
-        counted = defaultdict(int)
+        counted: dict[str, int] = defaultdict(int)
         for entity, event, _, _ in found.values():
             counted[entity] = max(counted[entity], event)
         for entity, last in counted.items():

@@ -228,7 +228,7 @@ def prune(
     * 24
     * 3600,
     remember_s: Annotated[
-        float, typer.Option(min=1, help="Remember the ids of events that are younger.")
+        float, typer.Option(min=0, help="Remember the ids of events that are younger.")
     ] = 7 * 24 * 3600,
     ledger: LedgerOption = None,
     as_json: JsonOption = False,

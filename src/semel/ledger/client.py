@@ -29,14 +29,16 @@ log = logging.getLogger("semel")
 
 @dataclass(frozen=True)
 class LedgerClient:
-    """Reads and commits for one pipeline. A store that is away is tried again for `patience_s`,
-    tries and pauses together, and at least twice.
+    """Reads and commits for one pipeline, or one inbox. A store that is away is tried again for
+    `patience_s`, tries and pauses together, and at least twice.
     """
 
     store: Store
     pipeline: str
     clock: Clock = field(default_factory=SystemClock)
     patience_s: float = 30.0
+    kind: str = "pipeline"
+    """What `pipeline` names, for messages."""
     _logged: set[tuple[str, ...]] = field(default_factory=set, compare=False, repr=False)
 
     def first_time(self, *what: str) -> bool:
@@ -87,7 +89,8 @@ class LedgerClient:
                 return conflict
             return None
 
-        conflict = self._patiently(commit, "nothing more is sent until it can. ")
+        until = "nothing more is sent until it can. " if self.kind == "pipeline" else ""
+        conflict = self._patiently(commit, until)
         if conflict is None or (unknown and (landed or (lambda: self.stands(updates)))()):
             return
         raise conflict
@@ -113,14 +116,16 @@ class LedgerClient:
                 tries += 1
                 now = self.clock.monotonic()
                 if tries > 1 and now - began >= self.patience_s:
+                    again = "restart the query" if self.kind == "pipeline" else "try again"
                     raise LedgerUnavailable(
-                        f"pipeline {self.pipeline!r}: the ledger could not be used for "
+                        f"{self.kind} {self.pipeline!r}: the ledger could not be used for "
                         f"{now - began:.0f} s, in {tries} tries; {until}The last error: {error}. "
-                        "Remove its cause, then restart the query"
+                        f"Remove its cause, then {again}"
                     ) from error
                 if now - logged >= LOG_EVERY_S:
                     log.warning(
-                        "pipeline %r: the ledger could not be used for %.0f s, trying again: %s",
+                        "%s %r: the ledger could not be used for %.0f s, trying again: %s",
+                        self.kind,
                         self.pipeline,
                         now - began,
                         error,

@@ -29,6 +29,14 @@ INBOX_READERS_TABLE = "inbox_readers"
 COUNTERS_TABLE = "counters"
 PRODUCERS_TABLE = "producers"
 
+INBOX_TABLES = (
+    INBOX_TABLE,
+    INBOX_ENDS_TABLE,
+    INBOX_READERS_TABLE,
+    COUNTERS_TABLE,
+    PRODUCERS_TABLE,
+)
+
 HASHES = 2**32
 """Entities are spread over [0, HASHES) by their hash; a partition has a range of it."""
 
@@ -162,10 +170,12 @@ def counter_text(last: int) -> str:
     return f'{{"last":{last}}}'
 
 
-def producer_text(digest: str, entity: str, event: int, offset: int, partition: int) -> str:
+def producer_text(digest: str, entity: str, event: int, partition: int, offset: int) -> str:
     """Return what `dump` returns for a `ProducerRow`, quickly."""
+    plain = entity.isascii() and entity.isprintable() and '"' not in entity and "\\" not in entity
+    written = f'"{entity}"' if plain else canonical(entity)
     return (
-        f'{{"digest":"{digest}","entity":{canonical(entity)},"event":{event},'
+        f'{{"digest":"{digest}","entity":{written},"event":{event},'
         f'"offset":{offset},"partition":{partition}}}'
     )
 

@@ -60,7 +60,7 @@ def make_prefix(*parts: str | int) -> str:
 
 def key_below(table: str, prefix: str, value: str | int) -> Key:
     """Return the key of one more part below a prefix that `make_prefix` returned."""
-    return Key(table, prefix + part(value))
+    return Key(table, prefix + (_escape(value) if isinstance(value, str) else _number(value)))
 
 
 def part(value: str | int) -> str:
@@ -115,6 +115,8 @@ def _escape(text: str) -> str:
     if not text:
         return _EMPTY
     escaped = _UNSAFE.sub(_percent_code, text)
+    if 4 * len(escaped) <= TEXT_BYTES_MAX:
+        return escaped
     written = escaped.encode()
     if len(written) <= TEXT_BYTES_MAX:
         return escaped

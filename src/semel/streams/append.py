@@ -16,7 +16,7 @@ from random import Random
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from semel.errors import LedgerUnavailable, RepeatDiffers, SemelError, plain_text
+from semel.errors import LedgerError, LedgerUnavailable, RepeatDiffers, SemelError, plain_text
 from semel.ledger import (
     COUNTERS_TABLE,
     PRODUCERS_TABLE,
@@ -53,12 +53,10 @@ Source = tuple[str, str]
 """Source and id of an event."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """An id that is stored, or is stored by this commit."""
-
-    digest: str
-    stored: Stored
+_Known = tuple[str, str, int, int, int]
+"""What is known of an id that is stored, or is stored by this commit: the digest of its event,
+entity, EventID, partition and offset. A plain tuple, because a process keeps many of them.
+"""
 
 
 @dataclass(slots=True)
@@ -133,7 +131,11 @@ class Appender:
             if self._partitions is None:
                 create()
                 self._partitions = Partitions.read(self._client, self._stream)
-                assert self._partitions is not None
+                if self._partitions is None:
+                    raise LedgerError(
+                        f"the inbox {self._stream!r} has lost its partitions: its rows were removed"
+                        " while it was in use. Restore the ledger"
+                    )
         plan = _Plan(self._partitions)
         accepted: list[tuple[list[Stored], list[Prepared]]] = []
         taken: dict[Source, str] = {}
@@ -163,7 +165,7 @@ class Appender:
                 continue
             source = (event.new.source, id_)
             known = self._ids.get(source)
-            digest = known.digest if known else taken.get(source) or new.get(source)
+            digest = known[0] if known else taken.get(source) or new.get(source)
             if digest is None:
                 new[source] = event.digest
             elif digest != event.digest:
@@ -177,10 +179,13 @@ class Appender:
     def _read_counters(self, plan: _Plan, requests: list[list[Prepared]]) -> None:
         """Read the counters that are needed and not known."""
         missing: dict[Key, tuple[int, str]] = {}
+        partition_of = plan.partitions.partition_of
+        for partition in plan.partitions.numbers:
+            self._counters.setdefault(partition, {})
         for request in requests:
             for event in request:
-                partition = plan.partitions.partition_of(event.hash)
-                if event.entity not in self._counters.setdefault(partition, {}):
+                partition = event.partition = partition_of(event.hash)
+                if event.entity not in self._counters[partition]:
                     missing[self._counter_key(event.entity)] = (partition, event.entity)
         if not missing:
             return
@@ -199,9 +204,9 @@ class Appender:
             if source is not None:
                 known = self._ids.get(source) or plan.ids.get(source)
                 if known is not None:
-                    answer.append(replace(known.stored, repeat=True))
+                    answer.append(Stored(*known[1:], repeat=True))
                     continue
-            partition = plan.partitions.partition_of(event.hash)
+            partition = event.partition
             counters = plan.counters.setdefault(partition, {})
             number = counters.get(event.entity)
             if number is None:
@@ -211,10 +216,9 @@ class Appender:
             added = plan.added.setdefault(partition, [])
             offset = plan.partitions.rows[partition].end + len(added)
             added.append(Numbered(event, number))
-            stored = Stored(event.entity, number, partition, offset, False)
             if source is not None:
-                plan.ids[source] = _Known(event.digest, stored)
-            answer.append(stored)
+                plan.ids[source] = (event.digest, event.entity, number, partition, offset)
+            answer.append(Stored(event.entity, number, partition, offset, repeat=False))
 
     def _commit_of(self, plan: _Plan) -> tuple[list[Requirement], list[Update], Callable[[], bool]]:
         """Return requirements, updates, and the function that recognises that it passed."""
@@ -239,12 +243,9 @@ class Appender:
             for entity, last in counters.items():
                 updates.append(Put(self._counter_key(entity), counter_text(last)))
         for (source, id_), known in plan.ids.items():
-            at, stored = self._producer_key(source, id_), known.stored
-            text = producer_text(
-                known.digest, stored.entity, stored.event, stored.offset, stored.partition
-            )
+            at = self._producer_key(source, id_)
             requirements.append(Absent(at))
-            updates.append(Put(at, text))
+            updates.append(Put(at, producer_text(*known)))
         assert group is not None
         written, content = group
 
@@ -293,8 +294,7 @@ class Appender:
         found: dict[Source, _Known] = {}
         for at, text in self._client.read(*wanted).items():
             row = ProducerRow.load(text, at)
-            stored = Stored(row.entity, row.event, row.partition, row.offset, repeat=True)
-            found[wanted[at]] = _Known(row.digest, stored)
+            found[wanted[at]] = (row.digest, row.entity, row.event, row.partition, row.offset)
         self._learn(found)
 
     def _counter_key(self, entity: str) -> Key:

@@ -85,7 +85,9 @@ class Inbox:
             raise ConfigurationError(f"remember_s must be greater than 0, got {remember_s!r}")
         self._named = redact(ledger) if isinstance(ledger, str) else repr(ledger)
         self._store = open_store(ledger) if isinstance(ledger, str) else ledger
-        self._client = LedgerClient(self._store, stream, clock or SystemClock(), patience_s)
+        self._client = LedgerClient(
+            self._store, stream, clock or SystemClock(), patience_s, kind="inbox"
+        )
         self._stream = stream
         self._count = None if partitions is None else require_count(partitions)
         self._remember_s = remember_s
@@ -174,9 +176,10 @@ class Inbox:
         """Register a reader, such as a pipeline: from now on no event is pruned that it has not
         completed. One that is registered already is returned as it is.
 
-        What was pruned before is gone: `begins` says, asked afterwards, where it can begin.
+        What was pruned before is gone: `begins` says, asked afterwards, where it can begin. Raises
+        `ConfigurationError` if there is no such stream.
         """
-        self.create()
+        self._partitions()
         return self._retention.register(reader)
 
     def reader_completed(self, reader: str, positions: Mapping[int, int]) -> None:

@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
-from operator import attrgetter
 from typing import TYPE_CHECKING
 from uuid import uuid4
 from zlib import crc32
@@ -31,6 +30,8 @@ TEXT_CHARACTERS_MAX = 1024
 ATTRIBUTES_MAX = 64
 ATTRIBUTES_CHARACTERS_MAX = 16 * 1024
 """The most attributes of an event, and the most characters of their names and values."""
+
+USUAL_MAX = 100
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
@@ -79,7 +80,7 @@ class Stored:
 class Prepared:
     """An event that can be stored, with what does not depend on what is stored already."""
 
-    __slots__ = ("digest", "entity", "hash", "new", "time_us")
+    __slots__ = ("digest", "entity", "hash", "new", "partition", "time_us")
 
     def __init__(self, new: NewEvent, entity: str, digest: str, time_us: int | None) -> None:
         self.new = new
@@ -87,6 +88,8 @@ class Prepared:
         self.hash = entity_hash(entity)
         self.digest = digest
         self.time_us = time_us
+        self.partition = -1
+        """The partition that it goes to, as of the last look at the partitions."""
 
 
 def entity_hash(entity: str) -> int:
@@ -96,19 +99,15 @@ def entity_hash(entity: str) -> int:
 
 def prepare(events: Sequence[NewEvent]) -> list[Prepared]:
     """Check events of one request. Raises `EventRefused` for the first that cannot be stored."""
-    return [_prepared(event, number) for number, event in enumerate(events)]
+    usual: set[str | None] = set()
+    """Sources, types and content types of this request that were checked: mostly a few."""
+    return [_prepared(event, number, usual) for number, event in enumerate(events)]
 
 
-_TEXTS = ("entity", "source", "id", "type", "subject", "time", "content_type")
-_MAY_BE_MISSING = frozenset({"entity", "id", "subject", "time"})
-_NEVER_EMPTY = frozenset({"entity", "id"})
-_texts_of = attrgetter(*_TEXTS)
-
-
-def _prepared(new: NewEvent, number: int) -> Prepared:
+def _prepared(new: NewEvent, number: int, usual: set[str | None]) -> Prepared:
     if type(new) is not NewEvent:
         raise EventRefused(f"event {number} must be a semel.NewEvent, got {type(new).__name__}")
-    value = new.value
+    value, entity, id_, time = new.value, new.entity, new.id, new.time
     if type(value) is not bytes:
         raise EventRefused(f"event {number}: value must be bytes, got {type(value).__name__}")
     if len(value) > EVENT_BYTES_MAX:
@@ -116,30 +115,38 @@ def _prepared(new: NewEvent, number: int) -> Prepared:
             f"event {number} has {len(value)} bytes, an inbox takes at most {EVENT_BYTES_MAX}: "
             "store its content elsewhere and send a reference"
         )
-    texts = _texts_of(new)
-    for name, text in zip(_TEXTS, texts, strict=True):
-        if text is None and name in _MAY_BE_MISSING:
-            continue
-        _check_text(text, name, number)
+    if entity is not None:
+        _check_text(entity, "entity", number, least=1)
+    if id_ is not None:
+        _check_text(id_, "id", number, least=1)
+    for name, text in (
+        ("source", new.source),
+        ("type", new.type),
+        ("content_type", new.content_type),
+        ("subject", new.subject or ""),
+    ):
+        if text not in usual:
+            _check_text(text, name, number)
+            if len(usual) < USUAL_MAX:
+                usual.add(text)
+    time_us = None if time is None else _time_us(time, number)
     attributes = _checked_attributes(new, number) if new.attributes else ""
-    entity, source, id_, kind, subject, time, content_type = texts
     digest = blake2b(
-        f"{entity!a},{kind!a},{subject!a},{time!a},{content_type!a},{attributes}".encode(),
+        f"{entity!a},{new.type!a},{new.subject!a},{time!a},{new.content_type!a},{attributes}".encode(),
         digest_size=16,
     )
     digest.update(value)
     if entity is None:
-        entity = uuid4().hex if id_ is None else _assigned(source, id_)
-    time_us = None if time is None else _time_us(time, number)
+        entity = uuid4().hex if id_ is None else _assigned(new.source, id_)
     return Prepared(new, entity, digest.hexdigest(), time_us)
 
 
-def _check_text(text: object, name: str, number: int) -> None:
+def _check_text(text: object, name: str, number: int, least: int = 0) -> None:
     if type(text) is not str:
         raise EventRefused(f"event {number}: {name} must be a text, got {type(text).__name__}")
-    if not text and name in _NEVER_EMPTY:
-        raise EventRefused(f"event {number}: {name} must not be empty; leave it out instead")
-    if len(text) > TEXT_CHARACTERS_MAX:
+    if not least <= len(text) <= TEXT_CHARACTERS_MAX:
+        if not text:
+            raise EventRefused(f"event {number}: {name} must not be empty; leave it out instead")
         raise EventTooLarge(
             f"event {number}: {name} has {len(text)} characters, an inbox takes at most "
             f"{TEXT_CHARACTERS_MAX}: {plain_text(text, 60)!r}"
@@ -190,6 +197,7 @@ def _assigned(source: str, id_: str) -> str:
 
 def _time_us(text: str, number: int) -> int:
     """Return microseconds since 1970. Raises `EventRefused` for a text that is not RFC 3339."""
+    _check_text(text, "time", number, least=1)
     found = _RFC3339.fullmatch(text)
     if found is not None:
         day, time, fraction, zone = found.groups()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.events import Minibatch
 from semel.ledger import journal, keys
+from semel.ledger.inbox_rows import INBOX_ENDS_TABLE, INBOX_TABLE, same_hashes
 from semel.ledger.inspect.listing import LedgerRows, Problem, ascending
 from semel.ledger.keys import EVENTS_TABLE, HEADS_TABLE, OPEN_TABLE, PARKED_TABLE, STREAMS_TABLE
 from semel.ledger.verbs.pruning import OUTCOMES_TABLE
@@ -22,6 +23,7 @@ from semel.protocol import ParkedState, PartitionState, SpanState
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from semel.ledger.inbox_rows import InboxEndRow
     from semel.ledger.rows import PartitionRow
     from semel.ledger.store.commit import Store
 
@@ -312,4 +314,41 @@ def _journaled(rows: LedgerRows) -> Iterator[Problem]:
             )
 
 
-_CHECKS = (_known_names, _owners, _streams, _sequences, _spans, _parked, _heads, _journals)
+def _inboxes(rows: LedgerRows) -> Iterator[Problem]:
+    """The kept groups of a partition have every offset from its begin to its end once, and the
+    partitions of a stream have every hash once.
+    """
+    groups: dict[str, list[tuple[int, int, bool]]] = defaultdict(list)
+    for parts, group in rows.of(INBOX_TABLE):
+        groups["/".join(parts[:2])].append((keys.key_number(parts[2]), group.count, group.pruned))
+    streams: dict[str, list[InboxEndRow]] = defaultdict(list)
+    for parts, row in rows.of(INBOX_ENDS_TABLE):
+        streams[parts[0]].append(row)
+        reached = row.begin
+        for end, count, pruned in sorted(groups.pop("/".join(parts), [])):
+            if end <= row.begin:
+                continue
+            if end - count != reached or pruned:
+                break
+            reached = end
+        if reached != row.end:
+            what = f"events from offset {reached} to {row.end} are missing"
+            yield Problem(INBOX_ENDS_TABLE, "/".join(parts), what)
+    for stream, partitions in streams.items():
+        if not same_hashes(partitions):
+            yield Problem(INBOX_ENDS_TABLE, stream, "its partitions do not have every hash once")
+    for at in groups:
+        yield Problem(INBOX_TABLE, at, "its partition is not in inbox_ends")
+
+
+_CHECKS = (
+    _known_names,
+    _owners,
+    _streams,
+    _sequences,
+    _spans,
+    _parked,
+    _heads,
+    _journals,
+    _inboxes,
+)

@@ -9,13 +9,7 @@ from semel.errors import ConfigurationError
 from semel.events import unpacked
 from semel.ledger import keys, payloads
 from semel.ledger.client import LedgerClient
-from semel.ledger.inbox_rows import (
-    COUNTERS_TABLE,
-    INBOX_ENDS_TABLE,
-    INBOX_READERS_TABLE,
-    INBOX_TABLE,
-    PRODUCERS_TABLE,
-)
+from semel.ledger.inbox_rows import INBOX_TABLES
 from semel.ledger.inspect.listing import load_row
 from semel.ledger.inspect.summary import name_pipelines, summarize, unknown_pipeline
 from semel.ledger.inspect.trace import EntityTrace, Trace, trace_entity, trace_event
@@ -57,11 +51,7 @@ TABLES = (
     keys.HEADS_TABLE,
     OUTCOMES_TABLE,
     JOURNAL_TABLE,
-    INBOX_TABLE,
-    INBOX_ENDS_TABLE,
-    INBOX_READERS_TABLE,
-    COUNTERS_TABLE,
-    PRODUCERS_TABLE,
+    *INBOX_TABLES,
 )
 
 

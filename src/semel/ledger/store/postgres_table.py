@@ -40,6 +40,9 @@ create or replace function {schema}.semel_commit_1(
 ) returns void language plpgsql volatile as $$
 declare
   has text;
+  bad_tbl text;
+  bad_key text;
+  at_fault int;
 begin
   if current_setting('synchronous_commit') in ('off', 'local') then
     perform set_config('synchronous_commit', 'on', true);
@@ -61,7 +64,42 @@ begin
       ) touched order by tbl collate "C", key collate "C") ordered;
   end if;
 
-  -- 2. Lock what is there and check what is required.
+  -- 2. A large commit that only puts and inserts: the steps below with a statement each. It takes
+  --    its locks in the order of the keys too.
+  if cardinality(keys) >= 64 and cardinality(sweep_tbls) = 0
+      and not ('r' = any(acts) or 'd' = any(acts)) then
+    with wanted as (
+      select * from unnest(tbls, keys, acts, olds) as t(tbl, key, act, old) where t.act = 'p'
+    ), locked as materialized (
+      select l.tbl, l.key, l.payload from {schema}.semel_ledger l
+        join wanted w on w.tbl = l.tbl and w.key = l.key
+        order by l.tbl, l.key for no key update of l
+    )
+    select w.tbl, w.key into bad_tbl, bad_key
+      from wanted w left join locked l on l.tbl = w.tbl and l.key = w.key
+      where w.old is not null and l.payload is distinct from w.old limit 1;
+    if bad_tbl is not null then
+      raise exception using errcode = 'SM001', message = bad_tbl, detail = bad_key;
+    end if;
+    with wanted as (
+      select * from unnest(tbls, keys, acts, news) with ordinality as t(tbl, key, act, new, at)
+    ), added as (
+      insert into {schema}.semel_ledger select tbl, key, new from wanted order by at
+        on conflict do nothing returning tbl, key
+    )
+    select array_agg(tbl), array_agg(key), array_agg(act), array_agg(new)
+      into tbls, keys, acts, news from wanted w
+      where not exists (select from added a where a.tbl = w.tbl and a.key = w.key);
+    if 'i' = any(acts) then
+      at_fault := array_position(acts, 'i');
+      raise exception using errcode = 'SM001', message = tbls[at_fault], detail = keys[at_fault];
+    end if;
+    update {schema}.semel_ledger l set payload = t.new
+      from unnest(tbls, keys, news) as t(tbl, key, new) where l.tbl = t.tbl and l.key = t.key;
+    return;
+  end if;
+
+  -- 3. Lock what is there and check what is required.
   for i in 1 .. coalesce(cardinality(keys), 0) loop
     continue when acts[i] = 'i';
     if acts[i] = 'r' then
@@ -76,7 +114,7 @@ begin
     end if;
   end loop;
 
-  -- 3. Write. The primary key decides who was first where a row must be absent.
+  -- 4. Write. The primary key decides who was first where a row must be absent.
   for i in 1 .. coalesce(cardinality(keys), 0) loop
     if acts[i] = 'i' then
       insert into {schema}.semel_ledger values (tbls[i], keys[i], news[i]) on conflict do nothing;
@@ -91,7 +129,7 @@ begin
     end if;
   end loop;
 
-  -- 4. Sweep, but not what this commit puts.
+  -- 5. Sweep, but not what this commit puts.
   for i in 1 .. cardinality(sweep_tbls) loop
     delete from {schema}.semel_ledger l
       where l.tbl = sweep_tbls[i] and l.key >= sweep_froms[i]

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _SCAN = "SELECT key, payload FROM semel WHERE tbl = ? AND key > ? AND key >= ?"
 _PUT = "INSERT OR REPLACE INTO semel VALUES (?, ?, ?)"
+_ADD = "INSERT INTO semel VALUES (?, ?, ?)"
 _DELETE = "DELETE FROM semel WHERE tbl = ? AND key = ?"
 _SWEEP = "DELETE FROM semel WHERE tbl = ? AND key >= ?"
 _BELOW = " AND key < ?"
@@ -301,6 +302,11 @@ def _check(connection: sqlite3.Connection, arranged: Arranged) -> None:
         row = connection.execute(READ, equals.key).fetchone()
         if row is None or row[0] != equals.payload:
             raise Conflict(equals.key)
+    if arranged.sweeps:  # a sweep could remove a row that must be absent
+        _check_absent(connection, arranged)
+
+
+def _check_absent(connection: sqlite3.Connection, arranged: Arranged) -> None:
     for key in arranged.absent:
         if connection.execute(READ, key).fetchone() is not None:
             raise Conflict(key)
@@ -313,11 +319,24 @@ def _apply(connection: sqlite3.Connection, arranged: Arranged) -> None:
             connection.execute(_SWEEP, (sweep.table, sweep.prefix))
         else:
             connection.execute(_SWEEP + _BELOW, (sweep.table, sweep.prefix, last))
+    added, puts, deleted = [], [], []
     for key, payload in arranged.writes.items():
         if payload is None:
-            connection.execute(_DELETE, key)
+            deleted.append(key)
+        elif key in arranged.absent:
+            added.append((*key, payload))
         else:
-            connection.execute(_PUT, (*key, payload))
+            puts.append((*key, payload))
+    if added:
+        connection.execute("SAVEPOINT added")
+        try:
+            connection.executemany(_ADD, added)  # the primary key decides whether they were absent
+        except sqlite3.IntegrityError:
+            connection.execute("ROLLBACK TO added")
+            _check_absent(connection, arranged)
+            raise
+    connection.executemany(_PUT, puts)
+    connection.executemany(_DELETE, deleted)
 
 
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
