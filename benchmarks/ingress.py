@@ -10,6 +10,7 @@ import json
 import statistics
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +62,7 @@ def _ledger(say: Progress, ledger: str, repetitions: int) -> list[dict[str, Any]
                     repetitions,
                     "semel ingest",
                     "requests/s, events/s, ms, ms, s, s",
-                    lambda kind=kind: tuple(_load(ingress, kind, SECONDS).values()),
+                    partial(_figures, ingress, kind),
                 )
                 runs[kind].append(dict(zip(_FIGURES, measured, strict=True)))
         assert ingress.stop() == 0
@@ -69,6 +70,10 @@ def _ledger(say: Progress, ledger: str, repetitions: int) -> list[dict[str, Any]
 
 
 _FIGURES = ("requests/s", "events/s", "p50 ms", "p99 ms", "client CPU s", "server CPU s")
+
+
+def _figures(ingress: Ingress, kind: str) -> tuple[float, ...]:
+    return tuple(_load(ingress, kind, SECONDS).values())
 
 
 def _load(ingress: Ingress, kind: str, seconds: float) -> dict[str, float]:
