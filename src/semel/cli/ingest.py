@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from semel.cli.options import LedgerOption
-from semel.cli.output import plain
+from semel.cli.options import JsonOption, LedgerOption
+from semel.cli.output import plain, show_json
 from semel.errors import ConfigurationError, MissingExtra
 
 EPILOG = (
@@ -71,6 +71,7 @@ def ingest(
     partitions: PartitionsOption = None,
     timeout: TimeoutOption = 30.0,
     pipeline: PipelineOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Take events over HTTP, number them and store each once in the inbox of STREAM.
 
@@ -100,8 +101,12 @@ def ingest(
         timeout,
         tuple(pipeline or ()),
     )
-    serve(settings, lambda url: _started(stream, url))
+    serve(settings, lambda url: _started(stream, url, as_json=as_json))
 
 
-def _started(stream: str, url: str) -> None:
+def _started(stream: str, url: str, *, as_json: bool) -> None:
+    """Print where it listens: for a person on standard error, as JSON on standard output."""
+    if as_json:
+        show_json({"stream": stream, "url": f"{url}/v1/events"})
+        sys.stdout.flush()
     print(f"semel ingest: stream {plain(stream)} at {url}/v1/events", file=sys.stderr, flush=True)
