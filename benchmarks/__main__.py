@@ -133,6 +133,17 @@ def markers(as_json: JsonOption = False, keep: KeepOption = True) -> None:
         print(*map(measuring.line, found), sep="\n")
 
 
+@app.command("ingress", epilog="Example: python -m benchmarks ingress --json.")
+def ingress(
+    repetitions: RepetitionsOption = 5, as_json: JsonOption = False, keep: KeepOption = True
+) -> None:
+    """Measure durable events per second over HTTP into an inbox, single requests and batches.
+
+    Client and server run on this machine and share its cores.
+    """
+    _measure("ingress", "ingress", as_json, keep, {"repetitions": repetitions})
+
+
 def _measure(name: str, title: str, as_json: bool, keep: bool, arguments: dict[str, int]) -> None:
     """Run a benchmark with progress; print and keep what it measured, or what it measured before
     it failed.
@@ -156,20 +167,22 @@ def _measure(name: str, title: str, as_json: bool, keep: bool, arguments: dict[s
         if as_json:
             print(json.dumps(failure.to_json(), indent=2))
         raise typer.Exit(1)
-    shown = {"tables": found} if name == "engine" else {"rows": [row.to_json() for row in found]}
+    shown = (
+        {"tables": found} if isinstance(found, dict) else {"rows": [row.to_json() for row in found]}
+    )
     result = results.describe(name, arguments, shown)
     if keep:
         print(f"kept as {results.keep(result, results.RESULTS)}", file=sys.stderr)
     if as_json:
         print(json.dumps(result, indent=2))
     else:
-        _show(name, title, found)
+        _show(title, found)
 
 
-def _show(name: str, title: str, found: Any) -> None:
+def _show(title: str, found: Any) -> None:
     """Print tables."""
     console = Console(width=max(Console().width, 120))
-    if name == "engine":
+    if isinstance(found, dict):
         for each, rows in found.items():
             console.print(engine_benchmark.table(each, rows))
     else:

@@ -20,6 +20,7 @@ from semel import __version__
 from semel.cli import (
     demo,
     inbox,
+    ingest,
     ledger,
     parked,
     rescale,
@@ -52,6 +53,7 @@ DOCTOR_EPILOG = (
 HELP = {
     "demo": "Kill real Spark half-way, with semel and without.",
     "status": "Which run has each pipeline, how far it is, what is parked.",
+    "ingest": "Take events over HTTP into an inbox, each once.",
     "resolve": "Decide about an event in doubt or a dead letter.",
     "rescale": "Spread entities over another number of partitions.",
     "explain": "The guarantee of a pipeline or a sink, in plain words.",
@@ -117,6 +119,7 @@ def doctor(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
 
 app.command("demo", short_help=HELP["demo"], epilog=demo.EPILOG)(demo.demo)
 app.command("status", short_help=HELP["status"], epilog=status.EPILOG)(status.status)
+app.command("ingest", short_help=HELP["ingest"], epilog=ingest.EPILOG)(ingest.ingest)
 app.add_typer(parked.app, name="parked")
 app.command("resolve", short_help=HELP["resolve"], epilog=resolve.EPILOG)(resolve.resolve)
 app.command("rescale", short_help=HELP["rescale"], epilog=rescale.EPILOG)(rescale.rescale)

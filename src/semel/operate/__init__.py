@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         open_ledger,
         refuse_damaged,
     )
+    from semel.operate.outcomes import Outcome, Outcomes
     from semel.operate.parked import (
         ParkedEvent,
         ParkedEvents,
@@ -75,6 +76,7 @@ _HOMES = {
         "read_parked_event",
         "read_parked_events",
     ),
+    "outcomes": ("Outcome", "Outcomes"),
     "rescale": ("Rescaled", "rescale_pipeline"),
     "resolve": ("JudgedMinibatch", "ResolvedEvent", "record_decision"),
     "status": (
@@ -95,6 +97,8 @@ __all__ = [
     "InboxStatus",
     "JudgedMinibatch",
     "LedgerCheck",
+    "Outcome",
+    "Outcomes",
     "PacingStatus",
     "ParkedEvent",
     "ParkedEvents",

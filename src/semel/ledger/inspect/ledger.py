@@ -116,6 +116,12 @@ class Ledger:
             raise unknown_pipeline(self._store, pipeline)
         return read_description(text, at)
 
+    def identity(self, pipeline: str) -> dict[str, Any]:
+        """Return what makes two events of a pipeline the same, as it is recorded; empty if it is
+        not. Raises as `sinks` does.
+        """
+        return dict(self._described(pipeline).get("identity") or {})
+
     def id_forms(self, pipeline: str) -> list[str | None]:
         """Return the form of each column of the event id: integer, text, date, timestamp; None
         where it is not recorded.

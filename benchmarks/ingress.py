@@ -1,0 +1,115 @@
+"""Measures the ingress: durable events per second over HTTP, client and server on one machine.
+
+Always true: an event counts when it was acknowledged, and it is acknowledged when it is durable.
+Client and server are processes of their own and share the cores.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.ingress_load import KINDS
+from benchmarks.rounds import folder
+from support.ingress import Ingress, environment
+from support.servers.postgres import PostgresServer
+
+if TYPE_CHECKING:
+    from benchmarks.progress import Progress
+
+LENGTH = None
+SECONDS = 5.0
+WARM_S = 1.0
+CONNECTIONS = {"single": 64, "batch": 8, "ndjson": 8}
+NAMES = {
+    "single": "one CloudEvent in a request",
+    "batch": "100 CloudEvents in a request",
+    "ndjson": "100 lines of NDJSON in a request, no ids",
+}
+_WITHIN_S = 120
+
+
+def measure(say: Progress, repetitions: int = 5) -> dict[str, list[dict[str, Any]]]:
+    """Measure each kind of request on both ledgers; return the rows of each table by its title."""
+    found = {}
+    with folder() as place:
+        found["ledger in SQLite"] = _ledger(say, f"sqlite:///{place}/ledger.db", repetitions)
+    server = PostgresServer(durable=True)
+    try:
+        url = server.url(server.create())
+        found["ledger in PostgreSQL"] = _ledger(say, url, repetitions)
+    finally:
+        server.close()
+    return found
+
+
+def _ledger(say: Progress, ledger: str, repetitions: int) -> list[dict[str, Any]]:
+    with Ingress(ledger, "bench") as ingress:
+        for kind in KINDS:
+            _load(ingress, kind, WARM_S)
+        runs: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
+        for number in range(1, repetitions + 1):
+            for kind in KINDS:
+                what = f"{ledger.partition(':')[0]}: {NAMES[kind]}"
+                measured = say.run(
+                    what,
+                    number,
+                    repetitions,
+                    "semel ingest",
+                    "requests/s, events/s, ms, ms, s, s",
+                    partial(_figures, ingress, kind),
+                )
+                runs[kind].append(dict(zip(_FIGURES, measured, strict=True)))
+        assert ingress.stop() == 0
+    return [_row(kind, found) for kind, found in runs.items()]
+
+
+_FIGURES = ("requests/s", "events/s", "p50 ms", "p99 ms", "client CPU s", "server CPU s")
+
+
+def _figures(ingress: Ingress, kind: str) -> tuple[float, ...]:
+    return tuple(_load(ingress, kind, SECONDS).values())
+
+
+def _load(ingress: Ingress, kind: str, seconds: float) -> dict[str, float]:
+    """Load an ingress with the client in a process of its own."""
+    before = _cpu_s(ingress.process.pid)
+    done = subprocess.run(  # noqa: S603 - fixed arguments
+        [
+            *(sys.executable, "-m", "benchmarks.ingress_load"),
+            *(str(ingress.port), kind, str(CONNECTIONS[kind]), str(seconds)),
+        ],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=_WITHIN_S,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"the client ended with {done.returncode}: {done.stderr[-1000:]}")
+    figures: dict[str, float] = json.loads(done.stdout)
+    return {**figures, "server CPU s": _cpu_s(ingress.process.pid) - before}
+
+
+def _cpu_s(pid: int) -> float:
+    """The CPU time that a process has used, in hundredths of a second as Linux counts it."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+def _row(kind: str, runs: list[dict[str, float]]) -> dict[str, Any]:
+    """The medians of the runs of one kind, and the spread of its rate."""
+    medians = {name: statistics.median(each[name] for each in runs) for name in _FIGURES}
+    rates = [each["events/s"] for each in runs]
+    return {
+        "what": NAMES[kind],
+        "connections": CONNECTIONS[kind],
+        **medians,
+        "events/s, lowest": min(rates),
+        "events/s, highest": max(rates),
+    }

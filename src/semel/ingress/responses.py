@@ -1,0 +1,114 @@
+"""Answers what became of an event, now or after a wait, without blocking the event loop.
+
+Always true:
+- the ledger is read by one thread of its own, and what waits for it is bounded;
+- a wait ends with its time, also when the ledger does not answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from typing import TYPE_CHECKING, TypeVar
+
+from semel.errors import LedgerError
+from semel.ingress.problems import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from semel.operate import Outcome, Outcomes
+    from semel.streams import Stored
+
+WAIT_S_MAX = 60
+WAIT_EVENTS_MAX = 100
+WAITS_MAX = 1_024
+LOOKUPS_MAX = 256
+_FIRST_S, _LONGEST_S = 0.05, 0.5
+
+T = TypeVar("T")
+
+
+class Responses:
+    """Looks up outcomes; used by the thread of the event loop."""
+
+    def __init__(self, found: Outcomes) -> None:
+        self._found = found
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="responses")
+        self._waits = 0
+        self._lookups = 0
+
+    def close(self) -> None:
+        """Drop what was not looked up yet, and end the thread."""
+        self._reader.shutdown(cancel_futures=True)
+
+    async def read(self, call: Callable[[], T]) -> T:
+        """Run a call that reads the ledger in the thread for it. Raises `Problem` if too many wait,
+        and what the call raises.
+        """
+        if self._lookups >= LOOKUPS_MAX:
+            raise Problem(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "too many requests wait to read the ledger; send this one again",
+                retry_after_s=1,
+            )
+        self._lookups += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._reader, call)
+        finally:
+            self._lookups -= 1
+
+    async def outcomes(
+        self, entity: str, event: int, place: tuple[int, int] | None = None
+    ) -> list[Outcome]:
+        """Return what became of an event at each sink. Raises as `read` does."""
+        return await self.read(lambda: self._found.find(entity, event, place))
+
+    async def last_event(self, entity: str) -> int:
+        """Return the id of the newest event of an entity. Raises as `read` does."""
+        return await self.read(lambda: self._found.last_event(entity))
+
+    def may_wait(self, events: int) -> bool:
+        """Whether a request with so many events may wait for their outcome."""
+        return events <= WAIT_EVENTS_MAX and self._waits < WAITS_MAX
+
+    async def wait(self, events: Sequence[Stored], seconds: float) -> list[list[Outcome]]:
+        """Return what became of events, once each is settled at each sink, or what is known of them
+        after this time.
+        """
+        known: list[list[Outcome]] = [[] for _ in events]
+        self._waits += 1
+        try:
+            async with asyncio.timeout(seconds):
+                await self._settle(events, known)
+        except TimeoutError:
+            pass
+        finally:
+            self._waits -= 1
+        return known
+
+    async def _settle(self, events: Sequence[Stored], known: list[list[Outcome]]) -> None:
+        open_ = set(range(len(events)))
+        pause = _FIRST_S
+        while True:
+            for each in sorted(open_):
+                try:
+                    event = events[each]
+                    place = event.partition, event.offset
+                    known[each] = await self.outcomes(event.entity, event.event, place)
+                except (LedgerError, Problem):
+                    break  # what is known stays; the next look may be answered
+                if known[each] and all(outcome.settled for outcome in known[each]):
+                    open_.discard(each)
+            if not open_:
+                return
+            await _pause(pause)
+            pause = min(2 * pause, _LONGEST_S)
+
+
+async def _pause(seconds: float) -> None:
+    """Let other tasks run for this time."""
+    ended = asyncio.Event()
+    asyncio.get_running_loop().call_later(seconds, ended.set)
+    await ended.wait()

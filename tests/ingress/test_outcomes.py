@@ -1,0 +1,128 @@
+"""Whoever sent an event in can ask for its outcome, or wait for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from semel.errors import Rejected
+from semel.events import Event, Given, Identity
+from semel.runtime import SystemClock
+from support.inbox_pipeline import GIVEN, POSITION, InboxPipeline
+from support.ingress import NDJSON, Ingress
+
+CLOCK = SystemClock()
+OTHER = Given(entity="subject", event=("id",))
+
+
+def states(outcomes: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    return [(each["pipeline"], each["sink"], each["state"]) for each in outcomes]
+
+
+def asked(ingress: Ingress, entity: str, event: int) -> list[tuple[str, str, str]]:
+    answer = ingress.get(f"/v1/events/{entity}/{event}")
+    assert answer.status == 200, answer.body
+    assert (answer.json["entity"], answer.json["event"]) == (entity, event)
+    return states(answer.json["outcomes"])
+
+
+@pytest.mark.rows("S22")
+@pytest.mark.parametrize("identity", [GIVEN, POSITION], ids=["given", "position"])
+def test_the_outcome_of_an_event_is_answered_by_its_ids(
+    start: Callable[..., Ingress], identity: Identity
+) -> None:
+    ingress = start()
+    assert ingress.post("1\n2", NDJSON, Semel_Entity="42").events
+    assert asked(ingress, "42", 1) == [], "no pipeline reads the stream yet"
+    with closing(InboxPipeline(ingress.ledger, identity=identity)) as pipeline:
+        pipeline.deliver()
+        assert ingress.post("3", Semel_Entity="42").events == [("42", 3, False)]
+        for event in (1, 2):
+            [(name, sink, state)] = asked(ingress, "42", event)
+            assert (name, sink) == ("charges", "charge")
+            assert state in ("delivered", "handled")
+        assert asked(ingress, "42", 3) == [("charges", "charge", "not seen")]
+        pipeline.deliver()
+        assert asked(ingress, "42", 3)[0][2] in ("delivered", "handled")
+    ingress.get("/v1/events/42/4").problem(404)
+
+
+def refuses(event: Event) -> None:
+    if event.value["value"] == b"13":
+        raise Rejected("unlucky")
+
+
+@pytest.mark.rows("S22")
+def test_an_event_that_a_sink_rejected_is_parked_and_not_delivered(
+    start: Callable[..., Ingress],
+) -> None:
+    ingress = start()
+    assert ingress.post("13", Semel_Entity="a").events
+    assert ingress.post("14", Semel_Entity="b").events
+    with closing(InboxPipeline(ingress.ledger, identity=GIVEN, take=refuses)) as pipeline:
+        pipeline.deliver()
+    assert asked(ingress, "a", 1) == [("charges", "charge", "parked")]
+    assert asked(ingress, "b", 1)[0][2] in ("delivered", "handled")
+
+
+@pytest.mark.rows("S22")
+def test_a_post_waits_for_the_outcome_while_others_are_served(
+    start: Callable[..., Ingress],
+) -> None:
+    ingress = start()
+    with closing(InboxPipeline(ingress.ledger, identity=GIVEN)) as pipeline:
+        pipeline.deliver()
+        answers: list[Any] = []
+
+        def wait() -> None:
+            answers.append(ingress.post("1\n2", NDJSON, Semel_Entity="w", Prefer="wait=20"))
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        CLOCK.sleep(0.3)
+        assert ingress.post("1", Semel_Entity="others").events, "others are served"
+        assert not answers
+        pipeline.deliver()
+        thread.join()
+    [answer] = answers
+    assert answer.events == [("w", 1, False), ("w", 2, False)]
+    assert answer.headers["preference-applied"] == "wait=20"
+    for each in answer.json["events"]:
+        [(_, _, state)] = states(each["outcomes"])
+        assert state in ("delivered", "handled")
+
+
+@pytest.mark.rows("S22")
+def test_a_wait_ends_with_its_time_and_says_what_is_known(start: Callable[..., Ingress]) -> None:
+    ingress = start()
+    with closing(InboxPipeline(ingress.ledger, identity=GIVEN)) as pipeline:
+        pipeline.deliver()
+    began = CLOCK.monotonic()
+    answer = ingress.post("1", Semel_Entity="w", Prefer="respond-async, wait=1")
+    assert 0.9 < CLOCK.monotonic() - began < 10
+    assert answer.headers["preference-applied"] == "wait=1"
+    [event] = answer.json["events"]
+    assert states(event["outcomes"]) == [("charges", "charge", "not seen")]
+    many = ingress.post("1\n" * 101, NDJSON, Semel_Entity="w", Prefer="wait=60")
+    assert many.status == 201
+    assert "preference-applied" not in many.headers, "it is a preference, and bounded"
+
+
+@pytest.mark.rows("S22")
+def test_what_the_ledger_does_not_show_is_unknown(start: Callable[..., Ingress]) -> None:
+    ingress = start("--pipeline", "charges")
+    ledger = ingress.ledger
+    assert ingress.post("1", Semel_Entity="a").events
+    ingress.get("/v1/events/a/1").problem(500)
+    with closing(InboxPipeline(ledger, identity=OTHER)):
+        [(_, _, state)] = asked(ingress, "a", 1)
+        assert state == "unknown", "its events have another identity"
+    with closing(InboxPipeline(ledger, name="others", identity=GIVEN)):
+        pass
+    both = start(stream="returns", ledger=ledger)
+    assert both.post("1", Semel_Entity="a").events
+    assert asked(both, "a", 1) == [("others", "charge", "unknown")], "of two streams"
