@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from semel.errors import ConfigurationError, SemelError
-from semel.events.rows import Attempt, Minibatch
+from semel.events.event import Attempt, Minibatch
 from semel.ledger import Ledger
 from semel.ledger.keys import make_key
 from semel.ledger.store.opening import open_store

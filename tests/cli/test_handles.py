@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from semel.errors import ConfigurationError
 from semel.events import Minibatch
-from semel.events.rows import EventID
+from semel.events.event import EventID
 from semel.ledger import Ledger, LedgerClient, keys
 from semel.ledger.store.opening import open_store
 from semel.ledger.verbs.parked import plan_parking

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from semel.errors import Diverged, NotDelivered
-from semel.events.rows import EventID
+from semel.events.event import EventID
 from semel.ledger.rows import SpanRow
 from semel.ledger.store.commit import Requirement, Update
 from semel.ledger.verbs.complete import SequenceRow

@@ -18,7 +18,7 @@ import pytest
 
 from semel.errors import SemelError
 from semel.events import IdSet, Minibatch
-from semel.events.rows import EventID
+from semel.events.event import EventID
 from semel.ledger import Ledger, LedgerClient, MarkerHead, MarkerRow, make_key, open_store
 from semel.ledger.inbox_rows import INBOX_TABLES
 from semel.ledger.inspect.check import check_ledger

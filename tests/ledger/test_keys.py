@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from semel.events.rows import EventID
+from semel.events.event import EventID
 from semel.ledger import keys
 
 numbers = st.integers() | st.integers(-(10**60), 10**60)

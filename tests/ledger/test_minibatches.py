@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from semel.errors import ConfigurationError, Diverged, Fenced
-from semel.events.rows import Minibatch
+from semel.events.event import Minibatch
 from semel.ledger.verbs.open import Minibatches, OpenMinibatch
 from semel.ledger.verbs.parked import plan_parking
 from semel.protocol import Found

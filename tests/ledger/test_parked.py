@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from semel.errors import ConfigurationError, Fenced
-from semel.events.rows import Minibatch
+from semel.events.event import Minibatch
 from semel.ledger.rows import ParkedRow
 from semel.ledger.store.commit import Absent, Equals
 from semel.ledger.verbs.parked import (

@@ -12,7 +12,7 @@ import pytest
 
 from semel.errors import ConfigurationError, Fenced
 from semel.events import EntityIds, IdSet
-from semel.events.rows import Attempt
+from semel.events.event import Attempt
 from semel.ledger.rows import SpanRow
 from semel.ledger.store.commit import Absent, Put
 from semel.ledger.verbs.open import Minibatches, OpenMinibatch

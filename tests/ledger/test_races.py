@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from semel.errors import Fenced
-from semel.events.rows import Attempt
+from semel.events.event import Attempt
 from support.ledger.one_pipeline import (
     World,
     claim_of,

@@ -35,8 +35,8 @@ from semel.errors import (
     SemelError,
 )
 from semel.ledger import journal
-from semel.ledger.keys import EVENTS_TABLE, STREAMS_TABLE, make_key, make_prefix
-from semel.ledger.rows import PartitionRow, SpanRow
+from semel.ledger.keys import EVENTS_TABLE, PIPELINES_TABLE, STREAMS_TABLE, make_key, make_prefix
+from semel.ledger.rows import PartitionRow, SpanRow, read_description
 from semel.ledger.store.commit import Equals, Put, Sweep
 from semel.ledger.verbs import (
     complete,
@@ -44,11 +44,9 @@ from semel.ledger.verbs import (
     open_checks,
     parked,
     partitions,
-    runs,
 )
 from semel.ledger.verbs import open as open_verb
 from semel.ledger.verbs.complete import Report
-from semel.ledger.verbs.runs import PIPELINES_TABLE
 from semel.protocol import (
     DOUBT,
     RESUME,
@@ -456,7 +454,7 @@ def only_pending_is_open(
 ) -> None:
     """Looks for half-delivered partitions, and not for what is not concluded."""
     at = make_key(PIPELINES_TABLE, scribe_.pipeline)
-    known = {} if recorded is None else runs.read_description(recorded, at).get("sinks", {})
+    known = {} if recorded is None else read_description(recorded, at).get("sinks", {})
     for sink in set(known) - set(request.sinks):
         for row_key, text in scribe_.scan(STREAMS_TABLE, make_prefix(scribe_.pipeline, sink)):
             if PartitionRow.load(text, row_key).state is PartitionState.PENDING:

@@ -14,7 +14,7 @@ from typing import Any
 
 from semel.errors import DeliveryError, NotDelivered, OutcomeUnknown, Rejected
 from semel.events import Attempt, Chunk, EntityIds, Event, Minibatch
-from semel.events.rows import EventID
+from semel.events.event import EventID
 from semel.protocol import Capability
 from semel.sinks import DELIVERED, Function, Progress, Receipt, Sink, Tail, Target
 from semel.verify.models import (

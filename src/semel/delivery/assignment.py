@@ -158,17 +158,25 @@ class SinkPartition:
     def chunk(self, rows: Rows, start: int, stop: int, span: int = 0) -> Chunk:
         """Return the chunk of the range [start, stop), of which `rows` are to be sent."""
         target = self.assignment
-        minibatch = target.opening.row.minibatch
         return Chunk(
             rows,
             start,
             stop,
             key=chunk_key(
-                target.pipeline, self.sink.name, minibatch, target.partition, span, (start, stop)
+                target.pipeline,
+                self.sink.name,
+                self._minibatch,
+                target.partition,
+                span,
+                (start, stop),
             ),
             osn_base=self.claim.osn + 1,
             prefix=self._prefix,
         )
+
+    @cached_property
+    def _minibatch(self) -> str:
+        return str(self.assignment.opening.row.minibatch)
 
     @cached_property
     def _prefix(self) -> str:

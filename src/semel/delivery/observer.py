@@ -376,6 +376,7 @@ class RunRecorder:
         self._lock = threading.Lock()
         self._newest: deque[tuple[float, MinibatchCompleted]] = deque(maxlen=NEWEST)
         self._snapshots = SnapshotFigures()
+        self._unsummed: list[SnapshotFigures] = []
         self._query: QueryFigures | None = None
         self._state: tuple[StateFigures, ...] = ()
 
@@ -384,7 +385,7 @@ class RunRecorder:
         with self._lock:
             if isinstance(event, MinibatchCompleted):
                 self._newest.append((self._clock.monotonic(), event))
-                self._snapshots += event.snapshots
+                self._unsummed.append(event.snapshots)
             elif isinstance(event, QueryProgressed):
                 self._query = event.query
                 same = [each.operator for each in self._state]
@@ -398,6 +399,8 @@ class RunRecorder:
         """Return the figures of the run as of now."""
         with self._lock:
             known = self._query is not None
+            self._snapshots = sum(self._unsummed, self._snapshots)
+            self._unsummed.clear()
             return RunFigures(
                 run,
                 self._clock.wall(),

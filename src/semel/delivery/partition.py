@@ -71,7 +71,8 @@ class Buffer:
         self._runs: list[Rows] = []
         self._digest: Digest | None = None
         self._ends: list[list[Any]] = []
-        self._ahead: tuple[int, Digest] | None = None
+        self._ahead: tuple[int, Digest, str] | None = None
+        self._digested: str | None = None
 
     def push(self, rows: Rows) -> None:
         """Take the next rows, in the partition's order, and number them by it."""
@@ -98,9 +99,10 @@ class Buffer:
         """
         rows = self._runs[0]
         if self._ahead is not None and self._ahead[0] == self.position + done:
-            self._digest = self._ahead[1]
+            self._digest, self._digested = self._ahead[1:]
         else:
             self._running.update(rows.batch.slice(0, done))
+            self._digested = None
         self._ahead = None
         self.position += done
         self.waiting -= done
@@ -115,10 +117,13 @@ class Buffer:
         the rows that `next` returned.
         """
         if stop == self.position:
-            return self._running.hexdigest()
+            if self._digested is None:
+                self._digested = self._running.hexdigest()
+            return self._digested
         ahead = self._running.ahead(self._runs[0].batch.slice(0, stop - self.position))
-        self._ahead = (stop, ahead)
-        return ahead.hexdigest()
+        text = ahead.hexdigest()
+        self._ahead = (stop, ahead, text)
+        return text
 
     @property
     def ends(self) -> tuple[list[Any], list[Any]]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from semel.events.columns import is_bytes, is_text, put_together
     from semel.events.digests import Digest, changed_columns, column_types, digest
+    from semel.events.event import Attempt, Event, EventID, Minibatch
     from semel.events.identity import Counter, Given, Identity, Memory, Position
     from semel.events.ids.id_columns import Labels
     from semel.events.ids.id_set import IdSet, shape_of
@@ -13,18 +14,7 @@ if TYPE_CHECKING:
     from semel.events.ids.max_ids import Latest
     from semel.events.partitioning import bucket, bucket_name, sort
     from semel.events.routing import ByRange, Routing, by_directory, by_range, is_continued, places
-    from semel.events.rows import (
-        Attempt,
-        Chunk,
-        Event,
-        EventID,
-        Minibatch,
-        Rows,
-        chunk_key,
-        cuts,
-        key_part,
-        key_prefix,
-    )
+    from semel.events.rows import Chunk, Rows, chunk_key, cuts, key_part, key_prefix
 
 __all__ = [
     "Attempt",
@@ -84,18 +74,8 @@ _HOMES = {
         "is_continued",
         "places",
     ),
-    "semel.events.rows": (
-        "Attempt",
-        "Chunk",
-        "Event",
-        "EventID",
-        "Minibatch",
-        "Rows",
-        "chunk_key",
-        "cuts",
-        "key_part",
-        "key_prefix",
-    ),
+    "semel.events.event": ("Attempt", "Event", "EventID", "Minibatch"),
+    "semel.events.rows": ("Chunk", "Rows", "chunk_key", "cuts", "key_part", "key_prefix"),
 }
 """The names of each module, which is imported when one of them is first used: what reads no columns
 loads neither Arrow nor NumPy.

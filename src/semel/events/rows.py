@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from semel.events import columns
 from semel.events.encoding import python_values
+from semel.events.event import Event
 from semel.events.ids import membership
 from semel.events.ids.id_columns import Labels
 from semel.events.ids.id_set import INTEGER
@@ -36,47 +37,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from semel.events.event import EntityID, EventID
     from semel.events.ids.ids_by_entity import EntityIds
 
 _UNSAFE = re.compile("[%/,\x00-\x1f\x7f-\x9f]")
-
-EntityID = str
-"""The text form of an entity: '42' for the integer 42, 'true' for the boolean."""
-
-EventID = int | str | tuple[int | str, ...]
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Minibatch:
-    """The events of one Spark micro-batch: (generation, batch id)."""
-
-    generation: int
-    batch: int
-
-    def __str__(self) -> str:
-        return f"{self.generation}.{self.batch}"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Attempt:
-    """One try at a partition: the run, and Spark's task attempt id within it."""
-
-    run: int
-    task: int
-
-    def __str__(self) -> str:
-        return f"{self.run}.{self.task}"
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One event to deliver, as a row-based sink receives it."""
-
-    entity: EntityID
-    id: EventID
-    osn: int
-    key: str
-    value: dict[str, Any] = field(hash=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -394,14 +358,14 @@ class Chunk:
 def cuts(start: int, stop: int, size: int) -> list[tuple[int, int]]:
     """Split [start, stop) into contiguous ranges of `size`; the last may be shorter."""
     if size < 1:
-        raise ValueError(f"a chunk of {size} events is not one")
+        raise ValueError(f"a chunk must have at least 1 event, got {size}")
     return list(pairwise([*range(start, stop, size), stop])) if start < stop else []
 
 
 def chunk_key(
     pipeline: str,
     sink: str,
-    minibatch: Minibatch,
+    minibatch: str,
     partition: str,
     span: int,
     place: tuple[int, int],

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from semel.ingress.problems import Problem, shown
+from semel.ingress.problems import HttpProblem, shown
 from semel.ingress.settings import is_loopback
 
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ class Admission:
         self.stopping = False
 
     def client(self, scope: Any, headers: Headers) -> bytes:
-        """Return who sent a request: its token's digest, or its address. Raises `Problem`."""
+        """Return who sent a request: its token's digest, or its address. Raises `HttpProblem`."""
         if self._tokens is None:
             host = headers.get(b"host", b"localhost").decode("latin-1")
             name = host.rpartition(":")[0] if not host.endswith("]") else ""
             if not is_loopback((name or host).strip("[]")):
-                raise Problem(
+                raise HttpProblem(
                     HTTPStatus.MISDIRECTED_REQUEST,
                     "this ingress has no tokens and takes requests to localhost or 127.0.0.1 only",
                     field="host",
@@ -53,7 +53,7 @@ class Admission:
             return str((scope.get("client") or ("",))[0]).encode()
         client = self._tokens.name_of(headers.get(b"authorization"))
         if client is None:
-            raise Problem(
+            raise HttpProblem(
                 HTTPStatus.UNAUTHORIZED,
                 "the request has no token of this ingress; send `Authorization: Bearer TOKEN`",
                 field="authorization",
@@ -63,10 +63,10 @@ class Admission:
 
     @contextmanager
     def held(self, client: bytes) -> Iterator[None]:
-        """Hold a request until it is answered. Raises `Problem` if there are too many."""
+        """Hold a request until it is answered. Raises `HttpProblem` if there are too many."""
         self.require_open()
         if self._held[client] >= CLIENT_REQUESTS_MAX:
-            raise Problem(
+            raise HttpProblem(
                 HTTPStatus.TOO_MANY_REQUESTS,
                 f"this client has {CLIENT_REQUESTS_MAX} requests that are not answered yet; wait "
                 "for answers, or send several events in one request",
@@ -89,16 +89,16 @@ class Admission:
         self.stopping = True
 
     def require_open(self) -> None:
-        """Raise `Problem` if the ingress stops."""
+        """Raise `HttpProblem` if the ingress stops."""
         if self.stopping:
-            raise Problem(
+            raise HttpProblem(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 "the ingress is stopping, and nothing of this request was stored; send it again",
                 retry_after_s=1,
             )
 
     def take(self, size: int) -> None:
-        """Hold bytes of a body. Raises `Problem` if there is no room."""
+        """Hold bytes of a body. Raises `HttpProblem` if there is no room."""
         if self.bytes + size > BYTES_MAX:
             raise _full()
         self.bytes += size
@@ -108,8 +108,8 @@ class Admission:
         self.bytes -= size
 
 
-def _full() -> Problem:
-    return Problem(
+def _full() -> HttpProblem:
+    return HttpProblem(
         HTTPStatus.SERVICE_UNAVAILABLE,
         "too many requests wait for the ledger, and nothing of this one was stored; send it again",
         retry_after_s=1,

@@ -29,7 +29,7 @@ from semel.events.encoding import ascii_json
 from semel.ingress import metrics
 from semel.ingress.bodies import Body, ClientGone
 from semel.ingress.openapi import DESCRIPTION
-from semel.ingress.problems import PROBLEM_TYPE, Problem, shown
+from semel.ingress.problems import PROBLEM_TYPE, HttpProblem, shown
 from semel.ingress.requests import read_events, read_headers
 from semel.ingress.responses import WAIT_S_MAX
 
@@ -81,7 +81,7 @@ class IngressApp:
                 Route("/openapi.json", _describe, methods=["GET"]),
             ],
             exception_handlers={
-                Problem: _answer_problem,
+                HttpProblem: _answer_problem,
                 HTTPException: _answer_status,
                 LedgerError: _answer_error,
                 ConfigurationError: _answer_error,
@@ -180,7 +180,7 @@ class IngressApp:
         self._admit(request)
         entity, typed = request.path_params["entity"], request.path_params["event"]
         if not re.fullmatch("[1-9][0-9]{0,18}", typed):
-            raise Problem(
+            raise HttpProblem(
                 HTTPStatus.UNPROCESSABLE_ENTITY,
                 "the id of an event is an integer from 1 on",
                 field="event",
@@ -191,7 +191,7 @@ class IngressApp:
         last = await self._responses.last_event(entity)
         if number > last:
             had = f"its newest event is {last}" if last else "it has no event"
-            raise Problem(
+            raise HttpProblem(
                 HTTPStatus.NOT_FOUND,
                 f"stream {stream!r} has no event {number} of entity {shown(entity)!r}: {had}",
                 field="event" if last else "entity",
@@ -212,12 +212,12 @@ class IngressApp:
         return Response(text, media_type=metrics.CONTENT_TYPE)
 
 
-def problem_of(error: Exception) -> Problem | None:
+def problem_of(error: Exception) -> HttpProblem | None:
     """Return the problem that an error is to the client; None for a mistake of semel."""
-    if isinstance(error, Problem):
+    if isinstance(error, HttpProblem):
         return error
     if isinstance(error, LedgerUnavailable):
-        return Problem(
+        return HttpProblem(
             HTTPStatus.SERVICE_UNAVAILABLE,
             "the ledger does not answer, and it is not known whether the events were stored; send "
             "the request again with the same ids",
@@ -225,7 +225,7 @@ def problem_of(error: Exception) -> Problem | None:
         )
     for kind, status in _STATUS.items():
         if isinstance(error, kind):
-            return Problem(status, plain_text(error))
+            return HttpProblem(status, plain_text(error))
     return None
 
 
@@ -242,7 +242,7 @@ _STATUS: dict[type[Exception], HTTPStatus] = {
 def _require_small(events: Sequence[NewEvent], bytes_max: int) -> None:
     for number, event in enumerate(events):
         if len(event.value) > bytes_max:
-            raise Problem(
+            raise HttpProblem(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                 f"the data of an event may have at most {bytes_max} bytes, and this one has "
                 f"{len(event.value)}; store its content elsewhere and send a reference",
@@ -273,14 +273,14 @@ async def _never(request: Request) -> Response:
     raise AssertionError(f"{request.url.path} is answered before Starlette")
 
 
-def _response_of(problem: Problem) -> Response:
+def _response_of(problem: HttpProblem) -> Response:
     headers = {name.decode(): value.decode() for name, value in problem.headers()}
     return Response(problem.body(), problem.status.value, headers, media_type=PROBLEM_TYPE.decode())
 
 
 async def _answer_problem(request: Request, error: Exception) -> Response:
     del request
-    assert isinstance(error, Problem)
+    assert isinstance(error, HttpProblem)
     return _response_of(error)
 
 
@@ -302,5 +302,5 @@ async def _answer_status(request: Request, error: Exception) -> Response:
     headers = tuple(
         (name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()
     )
-    problem = Problem(status, detail, headers=headers, value=shown(request.url.path))
+    problem = HttpProblem(status, detail, headers=headers, value=shown(request.url.path))
     return _response_of(problem)

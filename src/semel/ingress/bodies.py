@@ -6,7 +6,7 @@ import asyncio
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from semel.ingress.problems import Problem, shown
+from semel.ingress.problems import HttpProblem, shown
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -19,7 +19,7 @@ _DRAIN_BYTES = 64 * 2**20
 
 
 class ClientGone(Exception):
-    """The connection was closed before the request was complete; there is nobody to answer."""
+    """The connection was closed before the request was complete; no client is left to answer."""
 
 
 class Body:
@@ -32,7 +32,7 @@ class Body:
         self.complete = False
 
     async def read(self, headers: Headers, bytes_max: int) -> bytes:
-        """Return the body. Raises `Problem` if it is too large, `ClientGone` if it is cut off."""
+        """Return the body. Raises `HttpProblem` if it is too large, `ClientGone` if cut off."""
         length = headers.get(b"content-length")
         if length is not None and length.isdigit() and int(length[:20]) > bytes_max:
             raise _too_large(shown(length), bytes_max)
@@ -83,9 +83,9 @@ class Body:
         self.size += size
 
 
-def _too_large(size: str, bytes_max: int) -> Problem:
+def _too_large(size: str, bytes_max: int) -> HttpProblem:
     had = f" and this one has {size}" if size else ""
-    return Problem(
+    return HttpProblem(
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
         f"a request may have at most {bytes_max} bytes{had}; send several requests",
     )

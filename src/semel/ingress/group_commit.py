@@ -29,7 +29,7 @@ _BYTES_MAX = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
+class _WaitingRequest:
     """A request that waits for its commit."""
 
     events: Sequence[NewEvent]
@@ -47,7 +47,7 @@ class GroupCommit:
         self._loop = loop
         self._metrics = metrics
         self._clock = clock
-        self._queue: deque[_Waiting] = deque()
+        self._queue: deque[_WaitingRequest] = deque()
         self._changed = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="group-commit", daemon=True)
@@ -60,7 +60,7 @@ class GroupCommit:
         """Put a request into the queue; called by the event loop. The future has where its events
         are stored, or raises the `SemelError` that refused them.
         """
-        waiting = _Waiting(events, size, self._loop.create_future())
+        waiting = _WaitingRequest(events, size, self._loop.create_future())
         with self._changed:
             self._queue.append(waiting)
             self._changed.notify()
@@ -80,9 +80,9 @@ class GroupCommit:
             seconds = self._clock.monotonic() - began
             self._loop.call_soon_threadsafe(self._answer, taken, answers, seconds)
 
-    def _take(self) -> list[_Waiting]:
+    def _take(self) -> list[_WaitingRequest]:
         """Wait for requests and return what goes into one commit; nothing at the end."""
-        taken: list[_Waiting] = []
+        taken: list[_WaitingRequest] = []
         events = size = 0
         with self._changed:
             while not self._queue and not self._closing:
@@ -96,15 +96,15 @@ class GroupCommit:
                 taken.append(self._queue.popleft())
         return taken
 
-    def _append(self, taken: list[_Waiting]) -> Sequence[list[Stored] | Exception]:
+    def _append(self, taken: list[_WaitingRequest]) -> Sequence[list[Stored] | Exception]:
         try:
             return self._inbox.append_groups([each.events for each in taken])
-        except Exception as error:  # noqa: BLE001 - the thread goes on; each request is told
+        except Exception as error:  # noqa: BLE001 - the thread goes on; each request gets the error
             return [error] * len(taken)
 
     def _answer(
         self,
-        taken: list[_Waiting],
+        taken: list[_WaitingRequest],
         answers: Sequence[list[Stored] | Exception],
         seconds: float,
     ) -> None:

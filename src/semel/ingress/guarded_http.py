@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from semel.ingress.problems import PROBLEM_TYPE, Problem
+from semel.ingress.problems import PROBLEM_TYPE, HttpProblem
 
 if TYPE_CHECKING:
     import asyncio
@@ -100,7 +100,7 @@ class GuardedHttp(HttpToolsProtocol):
 
     def _refuse_head(self, detail: str) -> None:
         detail += "; send fewer and shorter ones"
-        self._answer(Problem(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, detail))
+        self._answer(HttpProblem(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, detail))
 
     def _too_slow(self) -> None:
         """End a connection whose request did not arrive in time."""
@@ -116,12 +116,12 @@ class GuardedHttp(HttpToolsProtocol):
             self.transport.close()
             return
         detail = f"the request did not arrive within {self._timeout_s:g} seconds"
-        self._answer(Problem(HTTPStatus.REQUEST_TIMEOUT, detail))
+        self._answer(HttpProblem(HTTPStatus.REQUEST_TIMEOUT, detail))
         if running:
             cycle.disconnected = True
             cycle.message_event.set()
 
-    def _answer(self, problem: Problem) -> None:
+    def _answer(self, problem: HttpProblem) -> None:
         """Answer without the app, and close the connection."""
         if self.transport.is_closing():
             return

@@ -1,7 +1,7 @@
 """Reads JSON of requests without changing it: values are parsed, and their text stays as it came.
 
-Always true: text that is not JSON (RFC 8259) in UTF-8 is a `Problem` with its line and column; this
-includes NaN, infinities, and values nested too deeply to read.
+Always true: text that is not JSON (RFC 8259) in UTF-8 is an `HttpProblem` with its line and column;
+this includes NaN, infinities, and values nested too deeply to read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from semel.ingress.problems import Problem, shown
+from semel.ingress.problems import HttpProblem, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,11 +36,11 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def read_text(body: bytes) -> str:
-    """Return a body as text. Raises `Problem` if it is not UTF-8."""
+    """Return a body as text. Raises `HttpProblem` if it is not UTF-8."""
     try:
         return body.decode()
     except UnicodeDecodeError as error:
-        raise Problem(
+        raise HttpProblem(
             HTTPStatus.BAD_REQUEST,
             f"the body is not UTF-8: byte {error.start + 1} is 0x{body[error.start]:02x}",
             value=shown(body[error.start : error.start + 20]),
@@ -48,7 +48,7 @@ def read_text(body: bytes) -> str:
 
 
 def read_json(text: str) -> Any:
-    """Return the value of a text that is one JSON value. Raises `Problem`."""
+    """Return the value of a text that is one JSON value. Raises `HttpProblem`."""
     value, end = read_value(text, _skip(text, 0))
     end = _skip(text, end)
     if end != len(text):
@@ -57,7 +57,7 @@ def read_json(text: str) -> Any:
 
 
 def read_value(text: str, at: int) -> tuple[Any, int]:
-    """Return the JSON value that begins at a place, and where it ends. Raises `Problem`."""
+    """Return the JSON value that begins at a place, and where it ends. Raises `HttpProblem`."""
     try:
         return _DECODER.raw_decode(text, at)
     except json.JSONDecodeError as error:
@@ -71,7 +71,7 @@ def read_value(text: str, at: int) -> tuple[Any, int]:
 def read_object(text: str, at: int) -> tuple[dict[str, Member], int]:
     """Return the members of the object that begins at a place, and where the object ends.
 
-    Raises `Problem`, also for a member that is there twice: which one is meant is not known.
+    Raises `HttpProblem`, also for a member that is there twice: which one is meant is not known.
     """
     members: dict[str, Member] = {}
     match = _MEMBER.match
@@ -96,7 +96,7 @@ def read_object(text: str, at: int) -> tuple[dict[str, Member], int]:
                 value, after, at = found[2], found[3], found.end()
                 begin, end = found.start(2) - 1, found.end(2) + 1
         if name in members:
-            raise Problem(
+            raise HttpProblem(
                 HTTPStatus.BAD_REQUEST,
                 f"the member {shown(name)!r} is there twice; send it once",
                 field=shown(name),
@@ -107,7 +107,7 @@ def read_object(text: str, at: int) -> tuple[dict[str, Member], int]:
 
 
 def read_objects(text: str) -> Iterator[dict[str, Member]]:
-    """Return the members of each object of a JSON array. Raises `Problem`."""
+    """Return the members of each object of a JSON array. Raises `HttpProblem`."""
     at = _skip(text, 0)
     if text[at : at + 1] != "[":
         raise _not_json(text, at, "an array of events was expected")
@@ -123,7 +123,7 @@ def read_objects(text: str) -> Iterator[dict[str, Member]]:
 
 
 def require_end(text: str, at: int) -> None:
-    """Raise `Problem` if there is more text behind the value that ends here."""
+    """Raise `HttpProblem` if there is more text behind the value that ends here."""
     end = _skip(text, at)
     if end != len(text):
         raise _not_json(text, end, "more text after the JSON value")
@@ -160,11 +160,11 @@ def _delimiter(text: str, at: int, last: str) -> tuple[str, int]:
     return after, at + 1
 
 
-def _not_json(text: str, at: int, why: str) -> Problem:
+def _not_json(text: str, at: int, why: str) -> HttpProblem:
     line = text.count("\n", 0, at) + 1
     column = at - text.rfind("\n", 0, at)
     found = text[at : at + 40]
-    return Problem(
+    return HttpProblem(
         HTTPStatus.BAD_REQUEST,
         f"the body is not JSON: line {line}, column {column}: {why}",
         line=line,

@@ -31,7 +31,7 @@ _RETRY_AFTER = {
 
 
 def _problem(why: str, headers: dict[str, Any] | None = None) -> dict[str, Any]:
-    content = {_PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    content = {_PROBLEM: {"schema": {"$ref": "#/components/schemas/HttpProblem"}}}
     described: dict[str, Any] = {"description": why, "content": content}
     return described if headers is None else {**described, "headers": headers}
 
@@ -304,7 +304,7 @@ DESCRIPTION: dict[str, Any] = {
         },
         "schemas": {
             "CloudEvent": _CLOUD_EVENT,
-            "Problem": _PROBLEM_DOCUMENT,
+            "HttpProblem": _PROBLEM_DOCUMENT,
             "Outcome": _OUTCOME,
             "Stored": _STORED,
             "Events": {

@@ -1,4 +1,4 @@
-"""Problem details (RFC 9457): what is wrong with a request, where, and what to do.
+"""HttpProblem details (RFC 9457): what is wrong with a request, where, and what to do.
 
 Always true:
 - a problem names the place (a field, a line, a JSON pointer) and the value, shortened and escaped;
@@ -19,7 +19,7 @@ PROBLEM_TYPE = b"application/problem+json"
 _VALUE_MAX = 100
 
 
-class Problem(Exception):
+class HttpProblem(Exception):
     """A request that is refused; it becomes the response.
 
     Attributes:
@@ -46,20 +46,20 @@ class Problem(Exception):
     def __str__(self) -> str:
         return f"{self.status.value}: {self.members['detail']}"
 
-    def at(self, event: int) -> Problem:
+    def at(self, event: int) -> HttpProblem:
         """Return the same problem for the event with this index in a batch."""
         pointer = f"/{event}{self.members.get('pointer', '')}"
         return self._with(event=event, pointer=pointer)
 
-    def on_line(self, line: int) -> Problem:
+    def on_line(self, line: int) -> HttpProblem:
         """Return the same problem for the event on this line; the text was read as one line."""
         detail = str(self.members["detail"]).replace("line 1,", f"line {line},", 1)
         return self._with(detail=detail, line=line)
 
-    def _with(self, **members: Any) -> Problem:
+    def _with(self, **members: Any) -> HttpProblem:
         changed = {**self.members, **members}
         detail = changed.pop("detail")
-        return Problem(
+        return HttpProblem(
             self.status,
             detail,
             retry_after_s=self.retry_after_s,

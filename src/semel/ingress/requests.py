@@ -27,7 +27,7 @@ from semel.ingress.json_members import (
     read_text,
     require_end,
 )
-from semel.ingress.problems import Problem, shown
+from semel.ingress.problems import HttpProblem, shown
 from semel.streams import NewEvent
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class EntityPlace:
 
     def of(self, header: str | None, subject: str | None, value: Any, base: str = "") -> str | None:
         """Return the entity of an event; None where the inbox assigns one. `base` is the pointer of
-        its data in the request. Raises `Problem` where it is required and missing.
+        its data in the request. Raises `HttpProblem` where it is required and missing.
         """
         if self.pointer:
             return self._in_value(value, base)
@@ -124,15 +124,15 @@ Headers = dict[bytes, bytes]
 
 
 def read_headers(pairs: Sequence[tuple[bytes, bytes]]) -> Headers:
-    """Return the headers by their lower-case names. Raises `Problem` for one that must not be there
-    twice.
+    """Return the headers by their lower-case names. Raises `HttpProblem` for one that must not be
+    there twice.
     """
     headers = dict(pairs)
     if len(headers) != len(pairs):
         names = [name for name, _ in pairs]
         for name in headers:
             if (name in _ONCE or name.startswith(b"ce-")) and names.count(name) > 1:
-                raise Problem(
+                raise HttpProblem(
                     HTTPStatus.BAD_REQUEST,
                     f"the header {name.decode()} is there twice; send it once",
                     field=name.decode(),
@@ -141,7 +141,7 @@ def read_headers(pairs: Sequence[tuple[bytes, bytes]]) -> Headers:
 
 
 def read_events(headers: Headers, body: bytes, entity: EntityPlace) -> list[NewEvent]:
-    """Return the events of a request. Raises `Problem`."""
+    """Return the events of a request. Raises `HttpProblem`."""
     kind = _media_type(headers)
     given = _header_text(headers, ENTITY_HEADER)
     if kind == CLOUD_EVENT:
@@ -159,7 +159,7 @@ def read_events(headers: Headers, body: bytes, entity: EntityPlace) -> list[NewE
     if _JSON_TYPE.fullmatch(kind):
         value = read_json(read_text(body))
         return [_plain(body, entity.of(given, None, value), key)]
-    raise Problem(
+    raise HttpProblem(
         HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
         f"the Content-Type must be one of {', '.join(MEDIA_TYPES)}, or the request must have the "
         "`ce-` headers of a CloudEvent",
@@ -173,7 +173,7 @@ def _media_type(headers: Headers) -> str:
     """Return the media type; refuse an encoding or a character set that is not read."""
     encoding = headers.get(b"content-encoding", b"identity").decode("latin-1")
     if encoding.strip().lower() != "identity":
-        raise Problem(
+        raise HttpProblem(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
             "a compressed body is not read: send it without Content-Encoding",
             field="content-encoding",
@@ -186,7 +186,7 @@ def _media_type(headers: Headers) -> str:
     charset = re.search(r"charset\s*=\s*\"?([^\s\";]*)", parameters, re.IGNORECASE)
     reads_text = kind in MEDIA_TYPES or _JSON_TYPE.fullmatch(kind)
     if charset and reads_text and charset[1].lower() not in ("utf-8", "utf8", "us-ascii"):
-        raise Problem(
+        raise HttpProblem(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
             "JSON must be sent in UTF-8",
             field="content-type",
@@ -201,7 +201,7 @@ def _cloud_events(text: str, given: str | None, entity: EntityPlace) -> list[New
         _refuse_many(len(events))
         try:
             events.append(_cloud_event(text, members, given, entity))
-        except Problem as problem:
+        except HttpProblem as problem:
             raise problem.at(event=len(events)) from None
     return _some(events)
 
@@ -217,7 +217,7 @@ def _lines(body: bytes, given: str | None, key: str | None, entity: EntityPlace)
         try:
             parsed = read_json(read_text(value))
             who = entity.of(given, None, parsed)
-        except Problem as problem:
+        except HttpProblem as problem:
             raise problem.on_line(number) from None
         events.append(_plain(value, who, None if key is None else f"{key}/{len(events)}"))
     return _some(events)
@@ -225,7 +225,7 @@ def _lines(body: bytes, given: str | None, key: str | None, entity: EntityPlace)
 
 def _refuse_many(count: int) -> None:
     if count >= EVENTS_MAX:
-        raise Problem(
+        raise HttpProblem(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
             f"a request may have at most {EVENTS_MAX} events; send several requests",
         )
@@ -404,5 +404,5 @@ def _header_text(headers: Headers, name: bytes) -> str | None:
     return text
 
 
-def _unprocessable(detail: str, **where: Any) -> Problem:
-    return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, detail, **where)
+def _unprocessable(detail: str, **where: Any) -> HttpProblem:
+    return HttpProblem(HTTPStatus.UNPROCESSABLE_ENTITY, detail, **where)

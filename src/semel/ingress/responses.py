@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeVar
 
 from semel.errors import LedgerError
-from semel.ingress.problems import Problem
+from semel.ingress.problems import HttpProblem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,11 +44,11 @@ class Responses:
         self._reader.shutdown(cancel_futures=True)
 
     async def read(self, call: Callable[[], T]) -> T:
-        """Run a call that reads the ledger in the thread for it. Raises `Problem` if too many wait,
-        and what the call raises.
+        """Run a call that reads the ledger in the thread for it. Raises `HttpProblem` if too many
+        wait, and what the call raises.
         """
         if self._lookups >= LOOKUPS_MAX:
-            raise Problem(
+            raise HttpProblem(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 "too many requests wait to read the ledger; send this one again",
                 retry_after_s=1,
@@ -97,7 +97,7 @@ class Responses:
                     event = events[each]
                     place = event.partition, event.offset
                     known[each] = await self.outcomes(event.entity, event.event, place)
-                except (LedgerError, Problem):
+                except (LedgerError, HttpProblem):
                     break  # what is known stays; the next look may be answered
                 if known[each] and all(outcome.settled for outcome in known[each]):
                     open_.discard(each)

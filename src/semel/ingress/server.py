@@ -1,4 +1,4 @@
-"""Runs an ingress until it is told to stop.
+"""Runs an ingress until a signal stops it.
 
 Always true:
 - the socket and the ledger are checked before the first request is taken;
@@ -40,7 +40,7 @@ _BACKLOG = 2_048
 _CONNECTIONS_MAX = 8_192
 
 
-class _Server(uvicorn.Server):
+class _IngressServer(uvicorn.Server):
     """uvicorn's server, which exits with the status 0 after a signal, and says when it stops."""
 
     def __init__(self, config: uvicorn.Config, stopping: Callable[[], None]) -> None:
@@ -115,7 +115,7 @@ async def _run(
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     started(f"http://{host}:{listener.getsockname()[1]}")
     try:
-        await _Server(config, admission.stop).serve(sockets=[listener])
+        await _IngressServer(config, admission.stop).serve(sockets=[listener])
     finally:
         await asyncio.to_thread(writer.close)
         responses.close()

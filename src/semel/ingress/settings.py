@@ -21,7 +21,7 @@ REQUEST_TIMES = 8
 
 @dataclass(frozen=True, slots=True)
 class IngressSettings:
-    """What `semel ingest` is told.
+    """The settings of `semel ingest`.
 
     Attributes:
         entity: where the EntityID of an event is.

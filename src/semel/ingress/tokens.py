@@ -2,7 +2,7 @@
 
 Always true:
 - a token is compared in constant time, and only digests are kept in memory;
-- a file that cannot be read, or has no token, lets nobody in;
+- a file that cannot be read, or has no token, admits no client;
 - no token is in an error, a log or a metric.
 """
 

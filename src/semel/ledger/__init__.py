@@ -68,7 +68,7 @@ if TYPE_CHECKING:
         split_key,
     )
     from semel.ledger.payloads import DamagedRow, decode_row, read_row, sift_rows
-    from semel.ledger.rows import OpenRow, ParkedRow, PartitionRow, SpanRow
+    from semel.ledger.rows import Finished, OpenRow, ParkedRow, PartitionRow, SpanRow
     from semel.ledger.store.opening import SCHEMA_KEY, open_store
     from semel.ledger.stream_rows import MARKERS_TABLE, MarkerHead, MarkerRow
     from semel.ledger.verbs.batch_jobs import compare_batch, finish_batch, finished_batch
@@ -116,7 +116,6 @@ if TYPE_CHECKING:
         OWNERS_TABLE,
         ROUTING,
         STAGE_OF,
-        Finished,
         OwnerRow,
         Owners,
         forget_start,
@@ -321,7 +320,7 @@ _HOMES = {
         "split_key",
     ),
     "semel.ledger.payloads": ("DamagedRow", "decode_row", "read_row", "sift_rows"),
-    "semel.ledger.rows": ("OpenRow", "ParkedRow", "PartitionRow", "SpanRow"),
+    "semel.ledger.rows": ("Finished", "OpenRow", "ParkedRow", "PartitionRow", "SpanRow"),
     "semel.ledger.store.opening": ("SCHEMA_KEY", "open_store"),
     "semel.ledger.stream_rows": ("MARKERS_TABLE", "MarkerHead", "MarkerRow"),
     "semel.ledger.verbs.batch_jobs": ("compare_batch", "finish_batch", "finished_batch"),
@@ -369,7 +368,6 @@ _HOMES = {
         "OWNERS_TABLE",
         "ROUTING",
         "STAGE_OF",
-        "Finished",
         "OwnerRow",
         "Owners",
         "forget_start",

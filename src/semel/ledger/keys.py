@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 TEXT_BYTES_MAX = 480
 
+PIPELINES_TABLE = "pipelines"
 OPEN_TABLE = "open"
 STREAMS_TABLE = "streams"
 EVENTS_TABLE = "events"

@@ -9,18 +9,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 from semel.events import Attempt, EntityIds, EventID, Minibatch
 from semel.events.encoding import decode_value, encode_value
 from semel.ledger import keys
-from semel.ledger.keys import EVENTS_TABLE, HEADS_TABLE, OPEN_TABLE, PARKED_TABLE, STREAMS_TABLE
+from semel.ledger.keys import (
+    EVENTS_TABLE,
+    HEADS_TABLE,
+    OPEN_TABLE,
+    PARKED_TABLE,
+    PIPELINES_TABLE,
+    STREAMS_TABLE,
+)
 from semel.ledger.payloads import (
+    ADDED,
     INLINE,
     LATER,
     Form,
     Row,
     Unfit,
+    codec_of,
+    decode_row,
+    each_of,
     pair_of,
     read_integer,
     read_list,
     read_object,
     read_row,
+    read_text,
 )
 from semel.protocol import Fault, Judgement, ParkedState, PartitionState, SpanState
 from semel.runtime import Process
@@ -299,6 +311,81 @@ class HeadRow(Row):
     version: int
     waiting: int
     origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What a finished batch job delivered to one sink.
+
+    Attributes:
+        digest: over partition, count and digest of every partition; None if a person judged the
+            batch, because then no replay equals what was delivered.
+    """
+
+    count: int
+    digest: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    kind: Annotated[str, LATER] = ""
+    entity: Annotated[str | None, ADDED] = None
+    increasing: Annotated[bool, LATER] = False
+    event: Annotated[tuple[str, ...], LATER] = ()
+    ordinals: Annotated[tuple[str, ...], LATER] = ()
+    order_by: Annotated[tuple[str, ...], LATER] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    bounds: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Directory:
+    table: Annotated[dict[str, Any] | None, ADDED] = None
+    function: Annotated[str, LATER] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sink:
+    capability: Annotated[str, LATER] = ""
+
+
+def _read_routing(value: Any, name: str) -> dict[str, Any]:
+    routing = read_object(value, name)
+    kinds: dict[str, type[Any]] = {"range": _Range, "directory": _Directory}
+    kind = read_text(routing.get("kind", ""), "kind")
+    if kind in kinds:
+        codec_of(kinds[kind]).read(routing)
+    return routing
+
+
+_SINKS = each_of(_Sink, "the description of a sink")
+_FINISHED = each_of(Finished, "what is recorded of a finished batch")
+
+
+@dataclass(frozen=True, slots=True)
+class _Description:
+    """What the fields of a description must be, where it has them; it is used as a JSON object."""
+
+    identity: Annotated[_Identity | None, ADDED] = None
+    partitions: Annotated[int | None, ADDED] = None
+    rescaled: Annotated[int, LATER] = 0
+    forms: Annotated[dict[str, Any] | None, ADDED] = None
+    routing: Annotated[dict[str, Any] | None, Form(_read_routing), ADDED] = None
+    sinks: Annotated[dict[str, _Sink], _SINKS] = field(default_factory=dict)
+    finished: Annotated[dict[str, Finished] | None, _FINISHED, ADDED] = None
+
+
+_DESCRIPTION = codec_of(_Description)
+
+
+def read_description(text: str | None, at: Key | None = None) -> dict[str, Any]:
+    """Read the description of a pipeline, empty if there is none. Raises `DamagedRow`."""
+    if text is None:
+        return {}
+    return decode_row(PIPELINES_TABLE, at, text, _DESCRIPTION.checked)
 
 
 @dataclass(frozen=True, slots=True)

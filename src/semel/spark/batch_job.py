@@ -17,7 +17,7 @@ from semel.ledger import LedgerClient, open_store, starting_pipeline
 from semel.spark import checkpoints, checks
 from semel.spark.foreach_batch import deliver, make_driver, refuse_living, run_tasks, withdraw
 from semel.spark.heartbeat import Heartbeat
-from semel.spark.task import Outcome, Task
+from semel.spark.task import Task, TaskOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,7 +94,7 @@ def _delivered(frame: DataFrame, driver: Driver, spec: PipelineSpec, url: str) -
     opening = driver.begin(QUERY, 0)
     if opening.settled:
         driver.end(opening, [])
-        outcome = Outcome()
+        outcome = TaskOutcome()
     else:
         outcome = deliver(frame, driver, opening, spec, url)
     driver.finish(opening)
@@ -106,7 +106,7 @@ def _compared(frame: DataFrame, driver: Driver, spec: PipelineSpec, url: str) ->
     outcome = run_tasks(frame, Task(spec, url, driver.nonce, driver.recount()))
     driver.compare(outcome.reports)
     resent = driver.drain(waits=True)
-    result = _result(driver, Outcome())
+    result = _result(driver, TaskOutcome())
     missing = {sink: sum(states.values()) for sink, states in driver.undelivered().items()}
     before = {sink: count - missing.get(sink, 0) for sink, count in result.events.items()}
     waiting = sum(result.parked.values())
@@ -144,7 +144,7 @@ def _parked(driver: Driver, result: Delivered) -> EventsParked:
     return error
 
 
-def _result(driver: Driver, outcome: Outcome) -> Delivered:
+def _result(driver: Driver, outcome: TaskOutcome) -> Delivered:
     events = {sink: each.count for sink, each in (driver.finished() or {}).items()}
     delivered: Counter[str] = Counter(dict.fromkeys(events, 0))
     suppressed, dropped = Counter(delivered), Counter(delivered)

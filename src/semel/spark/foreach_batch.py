@@ -37,7 +37,7 @@ from semel.spark.heartbeat import Heartbeat
 from semel.spark.plan import is_classic
 from semel.spark.progress import BESIDE_CONNECT, ProgressReader, writes_changelogs
 from semel.spark.repartition import arranged, plainly_named
-from semel.spark.task import SCHEMA, Outcome, Task
+from semel.spark.task import SCHEMA, Task, TaskOutcome
 from semel.spark.versions import installed, refuse_old
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class MicroBatches:
             self._pace(live, frame)
             return
 
-        def learn(outcome: Outcome) -> Mapping[str, str]:
+        def learn(outcome: TaskOutcome) -> Mapping[str, str]:
             """Ask Kafka for the ids of topics seen for the first time."""
             if self.source is not None:
                 came = {_topic(report.partition) for report in outcome.reports}
@@ -240,7 +240,7 @@ def _query_beside(spark: SparkSession, query: str) -> Any:
         return None
 
 
-def no_ids(_: Outcome) -> Mapping[str, str]:
+def no_ids(_: TaskOutcome) -> Mapping[str, str]:
     """Return no ids, for a source without topics."""
     return {}
 
@@ -251,8 +251,8 @@ def deliver(
     opening: OpenMinibatch,
     spec: PipelineSpec,
     ledger: str,
-    learn: Callable[[Outcome], Mapping[str, str]] = no_ids,
-) -> Outcome:
+    learn: Callable[[TaskOutcome], Mapping[str, str]] = no_ids,
+) -> TaskOutcome:
     """Run the tasks of an open minibatch and complete it, with the ids of its topics.
 
     A superfluous attempt may take a partition over from the attempt whose report Spark kept, and a
@@ -273,7 +273,7 @@ def deliver(
     raise AssertionError("the last try returns or raises")
 
 
-def run_tasks(frame: DataFrame, task: Task) -> Outcome:
+def run_tasks(frame: DataFrame, task: Task) -> TaskOutcome:
     """Run one action over one pass of the DataFrame; its token marks the errors of its tasks."""
     token = uuid4().hex
     partitions = task.opening.row.partitions
@@ -285,7 +285,7 @@ def run_tasks(frame: DataFrame, task: Task) -> Outcome:
         if made is error:
             raise
         raise made from None
-    return Outcome.of(Outcome.load(bytes(row[0])) for row in rows)
+    return TaskOutcome.of(TaskOutcome.load(bytes(row[0])) for row in rows)
 
 
 def _arranged(

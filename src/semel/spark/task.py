@@ -50,7 +50,7 @@ SCHEMA = "outcome binary"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TaskOutcome:
     """The result of a task.
 
     Attributes:
@@ -63,7 +63,7 @@ class Outcome:
     error: SemelError | None = None
 
     @classmethod
-    def of(cls, parts: Iterable[Outcome]) -> Outcome:
+    def of(cls, parts: Iterable[TaskOutcome]) -> TaskOutcome:
         """Combine the outcomes of several tasks. Raises the first error among them."""
         reports: list[Report] = []
         skipped = 0
@@ -79,9 +79,9 @@ class Outcome:
         return pickle.dumps(self)
 
     @classmethod
-    def load(cls, text: bytes) -> Outcome:
+    def load(cls, text: bytes) -> TaskOutcome:
         """Read what `dump` returned."""
-        outcome: Outcome = pickle.loads(text)  # noqa: S301 - our own task made it
+        outcome: TaskOutcome = pickle.loads(text)  # noqa: S301 - our own task made it
         return outcome
 
 
@@ -118,15 +118,15 @@ class Task:
         try:
             refuse_optimized()
             with reading_ahead(batches) as ahead:
-                outcome = Outcome.of(self.deliver(ahead))
+                outcome = TaskOutcome.of(self.deliver(ahead))
         except (ConfigurationError, DamagedRow, Diverged, HeldInDoubt, SinkBroken) as error:
-            outcome = Outcome(error=self._placed(error))
+            outcome = TaskOutcome(error=self._placed(error))
         except SemelError as error:
             made = marked(error, self.token)
             if made is error:
                 raise
             raise made from None
-        if outcome != Outcome():
+        if outcome != TaskOutcome():
             yield pa.RecordBatch.from_pydict({"outcome": [outcome.dump()]})
 
     def _placed(self, error: SemelError) -> SemelError:
@@ -137,7 +137,7 @@ class Task:
             text = f"{place}: {text}"
         return kind_of(error)(text)
 
-    def deliver(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Outcome]:
+    def deliver(self, batches: Iterator[pa.RecordBatch]) -> Iterator[TaskOutcome]:
         """Deliver the partitions of this task one after the other."""
         done: set[str] = set()
         for partition, pairs in groupby(self._partitions(batches), key=itemgetter(0)):
@@ -150,7 +150,7 @@ class Task:
             done.add(partition)
             delivery = self._delivery(partition)
             reports = delivery.run(batch for _, batch in pairs)
-            yield Outcome(tuple(reports), delivery.skipped)
+            yield TaskOutcome(tuple(reports), delivery.skipped)
 
     def _partitions(
         self, batches: Iterator[pa.RecordBatch]

@@ -11,7 +11,7 @@ from typing import Any
 
 from semel.errors import LedgerUnavailable
 from semel.events import EntityIds, IdSet
-from semel.events.rows import Attempt, EventID, Minibatch
+from semel.events.event import Attempt, EventID, Minibatch
 from semel.ledger.client import LedgerClient
 from semel.ledger.journal import JournalEntry
 from semel.ledger.rows import ParkedRow, PartitionRow, SpanRow

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from semel.events.rows import EventID
+from semel.events.event import EventID
 from semel.verify.demo.charge_server import Charge, ChargeServer
 from semel.verify.demo.standalone import python_workers, spark_environment
 from semel.verify.process_group import ProcessGroup, command_of, descendants

@@ -284,7 +284,7 @@ class Closing:
     def _chunk_key(self, leftover: Leftover, span: int, place: tuple[int, int]) -> str:
         partition = leftover.row.partition
         return chunk_key(
-            self.client.pipeline, leftover.sink, leftover.minibatch, partition, span, place
+            self.client.pipeline, leftover.sink, str(leftover.minibatch), partition, span, place
         )
 
     def _open(self, leftover: Leftover, sink: Sink) -> AnySession:

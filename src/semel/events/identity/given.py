@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from semel.events.event import EventID
     from semel.events.ids.ids_by_entity import EntityIds
-    from semel.events.rows import EventID
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from semel.events.rows import EventID
+    from semel.events.event import EventID
 
 Interval = tuple[int, int]
 Intervals = tuple[Interval, ...]

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from semel.events.event import EventID
     from semel.events.ids.id_columns import IdColumns
-    from semel.events.rows import EventID
 
 GATHERED_MAX = 32
 """So many parts of a growing union are kept side by side before they become one."""

@@ -17,7 +17,8 @@ from semel.events.ids.id_columns import json_inner
 from semel.events.ids.membership import last_rows
 
 if TYPE_CHECKING:
-    from semel.events.rows import EventID, Rows
+    from semel.events.event import EventID
+    from semel.events.rows import Rows
 
     Run = tuple[pa.Array, tuple[pa.Array, ...]]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from semel.events.rows import EventID
+    from semel.events.event import EventID
 
 LEAST = -(2**63)
 GREATEST = 2**63 - 1

@@ -14,11 +14,18 @@ from semel.events import Minibatch
 from semel.ledger import journal, keys
 from semel.ledger.inbox_rows import INBOX_ENDS_TABLE, INBOX_TABLE, same_hashes
 from semel.ledger.inspect.listing import LedgerRows, Problem, ascending
-from semel.ledger.keys import EVENTS_TABLE, HEADS_TABLE, OPEN_TABLE, PARKED_TABLE, STREAMS_TABLE
+from semel.ledger.keys import (
+    EVENTS_TABLE,
+    HEADS_TABLE,
+    OPEN_TABLE,
+    PARKED_TABLE,
+    PIPELINES_TABLE,
+    STREAMS_TABLE,
+)
 from semel.ledger.stream_rows import MARKERS_TABLE
 from semel.ledger.verbs.complete import SEQUENCES_TABLE
 from semel.ledger.verbs.pruning import OUTCOMES_TABLE
-from semel.ledger.verbs.runs import OWNERS_TABLE, PIPELINES_TABLE, RESCALED
+from semel.ledger.verbs.runs import OWNERS_TABLE, RESCALED
 from semel.protocol import ParkedState, PartitionState, SpanState
 
 if TYPE_CHECKING:

@@ -14,23 +14,16 @@ from semel.ledger.inspect.listing import load_row
 from semel.ledger.inspect.summary import name_pipelines, summarize, unknown_pipeline
 from semel.ledger.inspect.trace import EntityTrace, Trace, trace_entity, trace_event
 from semel.ledger.journal import JOURNAL_TABLE
-from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, PARKED_TABLE, STREAMS_TABLE
+from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, PARKED_TABLE, PIPELINES_TABLE, STREAMS_TABLE
 from semel.ledger.payloads import DamagedRow, read_row, sift_rows
-from semel.ledger.rows import ParkedRow
+from semel.ledger.rows import ParkedRow, read_description
 from semel.ledger.store.opening import open_store
 from semel.ledger.store.sqlite_file import is_there
 from semel.ledger.stream_rows import MARKERS_TABLE
 from semel.ledger.verbs.complete import SEQUENCES_TABLE
 from semel.ledger.verbs.parked import read_parked
 from semel.ledger.verbs.pruning import OUTCOMES_TABLE
-from semel.ledger.verbs.runs import (
-    LOOKS,
-    OWNERS_TABLE,
-    PIPELINES_TABLE,
-    STAGE_OF,
-    OwnerRow,
-    read_description,
-)
+from semel.ledger.verbs.runs import LOOKS, OWNERS_TABLE, STAGE_OF, OwnerRow
 from semel.runtime import SystemClock
 
 if TYPE_CHECKING:

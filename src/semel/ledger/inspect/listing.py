@@ -23,9 +23,24 @@ from semel.ledger.inbox_rows import (
     InboxRegisteredRow,
     ProducerRow,
 )
-from semel.ledger.keys import EVENTS_TABLE, HEADS_TABLE, OPEN_TABLE, PARKED_TABLE, STREAMS_TABLE
+from semel.ledger.keys import (
+    EVENTS_TABLE,
+    HEADS_TABLE,
+    OPEN_TABLE,
+    PARKED_TABLE,
+    PIPELINES_TABLE,
+    STREAMS_TABLE,
+)
 from semel.ledger.payloads import DamagedRow, Unfit, codec_of, each_of, read_row
-from semel.ledger.rows import HeadRow, OpenRow, ParkedRow, PartitionRow, SpanRow, minibatch_of
+from semel.ledger.rows import (
+    HeadRow,
+    OpenRow,
+    ParkedRow,
+    PartitionRow,
+    SpanRow,
+    minibatch_of,
+    read_description,
+)
 from semel.ledger.stream_rows import MARKERS_TABLE, MarkerHead, MarkerRow
 from semel.ledger.verbs.complete import SEQUENCES_TABLE as SEQUENCES
 from semel.ledger.verbs.complete import SequenceRow
@@ -33,7 +48,7 @@ from semel.ledger.verbs.parked import event_in_key
 from semel.ledger.verbs.pruning import OUTCOMES_TABLE as OUTCOMES
 from semel.ledger.verbs.pruning import OutcomeRow
 from semel.ledger.verbs.resends import SlotRow
-from semel.ledger.verbs.runs import OWNERS_TABLE, PIPELINES_TABLE, OwnerRow, read_description
+from semel.ledger.verbs.runs import OWNERS_TABLE, OwnerRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from semel.errors import ConfigurationError
 from semel.ledger import keys
-from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, PARKED_TABLE, STREAMS_TABLE, make_prefix
+from semel.ledger.keys import (
+    EVENTS_TABLE,
+    OPEN_TABLE,
+    PARKED_TABLE,
+    PIPELINES_TABLE,
+    STREAMS_TABLE,
+    make_prefix,
+)
 from semel.ledger.payloads import DamagedRow, Row, sift_rows
-from semel.ledger.rows import HeadRow, OpenRow, ParkedRow, PartitionRow
+from semel.ledger.rows import HeadRow, OpenRow, ParkedRow, PartitionRow, read_description
 from semel.ledger.verbs.batch_jobs import recorded_batch
 from semel.ledger.verbs.complete import SEQUENCES_TABLE, SequenceRow
 from semel.ledger.verbs.divergence import comes_anew
 from semel.ledger.verbs.pruning import OUTCOMES_TABLE, OutcomeRow
-from semel.ledger.verbs.runs import (
-    OWNERS_TABLE,
-    PIPELINES_TABLE,
-    RESCALED,
-    STAGE_OF,
-    OwnerRow,
-    read_description,
-)
+from semel.ledger.verbs.runs import OWNERS_TABLE, RESCALED, STAGE_OF, OwnerRow
 from semel.protocol import ParkedState, SpanState
 
 if TYPE_CHECKING:

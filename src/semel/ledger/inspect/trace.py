@@ -25,9 +25,17 @@ from semel.ledger.journal import (
     states_of,
     watermark_of,
 )
-from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, STREAMS_TABLE, make_prefix
+from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, PIPELINES_TABLE, STREAMS_TABLE, make_prefix
 from semel.ledger.payloads import read_row
-from semel.ledger.rows import HeadRow, OpenRow, ParkedRow, PartitionRow, SpanRow, minibatch_of
+from semel.ledger.rows import (
+    HeadRow,
+    OpenRow,
+    ParkedRow,
+    PartitionRow,
+    SpanRow,
+    minibatch_of,
+    read_description,
+)
 from semel.ledger.store.commit import Key
 from semel.ledger.verbs.batch_jobs import finished_batch
 from semel.ledger.verbs.complete import SEQUENCES_TABLE as SEQUENCES
@@ -35,7 +43,6 @@ from semel.ledger.verbs.complete import SequenceRow, sequence_key
 from semel.ledger.verbs.divergence import comes_anew
 from semel.ledger.verbs.parked import read_heads, read_parked
 from semel.ledger.verbs.pruning import OutcomeRow, outcome_key
-from semel.ledger.verbs.runs import PIPELINES_TABLE, read_description
 from semel.protocol import ParkedState, PartitionState, SpanState
 
 if TYPE_CHECKING:

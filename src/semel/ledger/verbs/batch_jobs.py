@@ -15,12 +15,12 @@ from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.ledger import payloads
 from semel.ledger.journal import COUNTERS, watermark_of
 from semel.ledger.journal import JOURNAL_TABLE as JOURNAL
-from semel.ledger.keys import EVENTS_TABLE, STREAMS_TABLE, make_key, make_prefix
-from semel.ledger.rows import PartitionRow
+from semel.ledger.keys import EVENTS_TABLE, PIPELINES_TABLE, STREAMS_TABLE, make_key, make_prefix
+from semel.ledger.rows import Finished, PartitionRow, read_description
 from semel.ledger.store.commit import Conflict, Delete, Equals, Put, Sweep
 from semel.ledger.verbs import runs
 from semel.ledger.verbs.complete import SEQUENCES_TABLE as SEQUENCES
-from semel.ledger.verbs.runs import FINISHED, PIPELINES_TABLE, Finished
+from semel.ledger.verbs.runs import FINISHED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ def finished_batch(client: LedgerClient) -> Mapping[str, Finished] | None:
     """Return what a batch job delivered, by sink; None while it is not finished."""
     at = make_key(PIPELINES_TABLE, client.pipeline)
     text = client.read_one(at)
-    return None if text is None else recorded_batch(runs.read_description(text, at))
+    return None if text is None else recorded_batch(read_description(text, at))
 
 
 def finish_batch(client: LedgerClient, opening: OpenMinibatch) -> Mapping[str, Finished]:
@@ -49,7 +49,7 @@ def finish_batch(client: LedgerClient, opening: OpenMinibatch) -> Mapping[str, F
         client.open_key,
     )
     rows = client.read(pipeline_key, open_key)
-    described = runs.read_description(rows[pipeline_key], pipeline_key)
+    described = read_description(rows[pipeline_key], pipeline_key)
     known = recorded_batch(described)
     if known is not None and open_key not in rows:
         return known

@@ -14,7 +14,7 @@ from dataclasses import astuple, dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from semel.errors import Diverged, Fenced
-from semel.events import EventID, IdSet, changed_columns
+from semel.events import EventID, IdSet
 from semel.ledger import journal
 from semel.ledger.journal import SnapshotFigures
 from semel.ledger.keys import STREAMS_TABLE, make_key, make_prefix
@@ -306,6 +306,8 @@ def _matching(
         )
     if row.state is PartitionState.COMPLETE:
         if (report.count, report.digest) != (row.count, row.digest):
+            from semel.events import changed_columns  # loads Arrow
+
             place = _place(client, opening, sink, row)
             raise Diverged(
                 f"{place}: complete with {row.count} events and digest {row.digest}, but a "

@@ -15,13 +15,11 @@ from semel.errors import ConfigurationError
 from semel.events import EntityIds
 from semel.ledger.journal import COUNTERS, number_in, watermark_of
 from semel.ledger.journal import JOURNAL_TABLE as JOURNAL
-from semel.ledger.keys import EVENTS_TABLE, STREAMS_TABLE, make_key, make_prefix
-from semel.ledger.rows import Judged, OpenRow, PartitionRow, SpanRow
+from semel.ledger.keys import EVENTS_TABLE, PIPELINES_TABLE, STREAMS_TABLE, make_key, make_prefix
+from semel.ledger.rows import Judged, OpenRow, PartitionRow, SpanRow, read_description
 from semel.ledger.store.commit import Conflict, Delete, Equals, Key, Put, Sweep
-from semel.ledger.verbs import runs
 from semel.ledger.verbs.complete import PositionMark, Standing, advance_sequence, read_sequences
 from semel.ledger.verbs.parked import AS_REPLAYED_MARK, read_parked
-from semel.ledger.verbs.runs import PIPELINES_TABLE
 from semel.protocol import Judgement, ParkedState, PartitionState
 
 if TYPE_CHECKING:
@@ -59,7 +57,7 @@ def judge_minibatch(
                 "`semel status` lists the pipelines"
             )
         row = OpenRow.load(text, open_key)
-        described = runs.read_description(rows[pipeline_key], pipeline_key)
+        described = read_description(rows[pipeline_key], pipeline_key)
         _refuse(client, row, minibatch, decision, described)
         before = row.judged
         judged = Judged(decision, by, reason, client.clock.wall())

@@ -17,17 +17,17 @@ from semel.events import Minibatch
 from semel.ledger.keys import (
     EVENTS_TABLE,
     HEADS_TABLE,
+    PIPELINES_TABLE,
     STREAMS_TABLE,
     make_key,
     make_prefix,
 )
-from semel.ledger.rows import OpenRow, PartitionRow
+from semel.ledger.rows import OpenRow, PartitionRow, read_description
 from semel.ledger.store.commit import Absent, Conflict, Equals, Put, Sweep
-from semel.ledger.verbs import divergence, open_checks, runs
+from semel.ledger.verbs import divergence, open_checks
 from semel.ledger.verbs.complete import SequenceRow, Standing, complete, read_sequences
 from semel.ledger.verbs.divergence import JudgementEffects
 from semel.ledger.verbs.open_checks import UNKNOWN_SOURCES, Sources
-from semel.ledger.verbs.runs import PIPELINES_TABLE
 from semel.protocol import PartitionState
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class Minibatches:
             #    written yet: a driver that crashes here is repeated.
             rows = self._client.read(self._open, self._pipeline)
             text, recorded = rows.get(self._open), rows.get(self._pipeline)
-            described = runs.read_description(recorded, self._pipeline)
+            described = read_description(recorded, self._pipeline)
             open_checks.rescaled(self._client, described, request)
             before = None if text is None else OpenRow.load(text, self._open)
             self._refuse_left_out(described, before, request)

@@ -26,13 +26,13 @@ from semel.ledger.journal import (
     JournalEntry,
     watermark_of,
 )
-from semel.ledger.keys import make_key, make_prefix
-from semel.ledger.rows import OpenRow
+from semel.ledger.keys import PIPELINES_TABLE, make_key, make_prefix
+from semel.ledger.rows import OpenRow, read_description
 from semel.ledger.store.commit import Conflict, Equals, Put, Sweep
 from semel.ledger.verbs import open_checks, runs
 from semel.ledger.verbs.complete import SEQUENCES_TABLE as SEQUENCES
 from semel.ledger.verbs.parked import read_parked
-from semel.ledger.verbs.runs import PIPELINES_TABLE, RESCALED
+from semel.ledger.verbs.runs import RESCALED
 from semel.protocol import Capability
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def rescale_pipeline(client: LedgerClient, partitions: int, routing: Routing | N
         client.open_key,
     )
     rows = client.read(pipeline_key, open_key)
-    described = runs.read_description(rows.get(pipeline_key), pipeline_key)
+    described = read_description(rows.get(pipeline_key), pipeline_key)
     open_checks.finished(client, described)
     if pipeline_key not in rows or open_key not in rows:
         raise ConfigurationError(

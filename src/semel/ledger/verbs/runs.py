@@ -10,25 +10,18 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from semel.errors import ConfigurationError, Fenced
 from semel.ledger import payloads
 from semel.ledger.figures import RunFigures
-from semel.ledger.keys import make_key
+from semel.ledger.keys import PIPELINES_TABLE, make_key
 from semel.ledger.payloads import (
-    ADDED,
     LATER,
-    Form,
     Row,
-    codec_of,
-    decode_row,
-    each_of,
-    read_object,
-    read_text,
 )
-from semel.ledger.rows import OpenRow
+from semel.ledger.rows import OpenRow, read_description
 from semel.ledger.store.commit import Absent, Conflict, Delete, Equals, Put
 from semel.runtime import Process
 
@@ -36,9 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from semel.ledger.client import LedgerClient
-    from semel.ledger.store.commit import Key, Requirement, Update
+    from semel.ledger.store.commit import Requirement, Update
 
-PIPELINES_TABLE = "pipelines"
 OWNERS_TABLE = "owners"
 
 LOOKS = 20
@@ -95,81 +87,6 @@ class OwnerRow(Row):
     at: float
     ended: bool = False
     figures: Annotated[RunFigures | None, LATER] = None
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """What a finished batch job delivered to one sink.
-
-    Attributes:
-        digest: over partition, count and digest of every partition; None if a person judged the
-            batch, because then no replay equals what was delivered.
-    """
-
-    count: int
-    digest: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Identity:
-    kind: Annotated[str, LATER] = ""
-    entity: Annotated[str | None, ADDED] = None
-    increasing: Annotated[bool, LATER] = False
-    event: Annotated[tuple[str, ...], LATER] = ()
-    ordinals: Annotated[tuple[str, ...], LATER] = ()
-    order_by: Annotated[tuple[str, ...], LATER] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Range:
-    bounds: list[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class _Directory:
-    table: Annotated[dict[str, Any] | None, ADDED] = None
-    function: Annotated[str, LATER] = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Sink:
-    capability: Annotated[str, LATER] = ""
-
-
-def _read_routing(value: Any, name: str) -> dict[str, Any]:
-    routing = read_object(value, name)
-    kinds: dict[str, type[Any]] = {"range": _Range, "directory": _Directory}
-    kind = read_text(routing.get("kind", ""), "kind")
-    if kind in kinds:
-        codec_of(kinds[kind]).read(routing)
-    return routing
-
-
-_SINKS = each_of(_Sink, "the description of a sink")
-_FINISHED = each_of(Finished, "what is recorded of a finished batch")
-
-
-@dataclass(frozen=True, slots=True)
-class _Description:
-    """What the fields of a description must be, where it has them; it is used as a JSON object."""
-
-    identity: Annotated[_Identity | None, ADDED] = None
-    partitions: Annotated[int | None, ADDED] = None
-    rescaled: Annotated[int, LATER] = 0
-    forms: Annotated[dict[str, Any] | None, ADDED] = None
-    routing: Annotated[dict[str, Any] | None, Form(_read_routing), ADDED] = None
-    sinks: Annotated[dict[str, _Sink], _SINKS] = field(default_factory=dict)
-    finished: Annotated[dict[str, Finished] | None, _FINISHED, ADDED] = None
-
-
-_DESCRIPTION = codec_of(_Description)
-
-
-def read_description(text: str | None, at: Key | None = None) -> dict[str, Any]:
-    """Read the description of a pipeline, empty if there is none. Raises `DamagedRow`."""
-    if text is None:
-        return {}
-    return decode_row(PIPELINES_TABLE, at, text, _DESCRIPTION.checked)
 
 
 def _differences(what: str, was: Any, now: Any) -> Iterator[str]:
