@@ -12,7 +12,9 @@ if TYPE_CHECKING:
         ConfigurationError,
         DeliveryError,
         Diverged,
+        EventRefused,
         EventsParked,
+        EventTooLarge,
         Fenced,
         HeldInDoubt,
         LedgerError,
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
         MissingExtra,
         NotDelivered,
         OutcomeUnknown,
+        RangeUnavailable,
         Rejected,
+        RepeatDiffers,
         SemelError,
         SinkBroken,
     )
@@ -29,24 +33,32 @@ if TYPE_CHECKING:
     from semel.ledger import Ledger
     from semel.sinks import sink
     from semel.spark.deliver import deliver, deliver_batch
+    from semel.streams import INBOX_SCHEMA, Inbox, NewEvent
 
 __version__ = "0.2.0"
 
 __all__ = [
+    "INBOX_SCHEMA",
     "ConfigurationError",
     "DeliveryError",
     "Diverged",
     "Event",
+    "EventRefused",
+    "EventTooLarge",
     "EventsParked",
     "Fenced",
     "HeldInDoubt",
+    "Inbox",
     "Ledger",
     "LedgerError",
     "LedgerUnavailable",
     "MissingExtra",
+    "NewEvent",
     "NotDelivered",
     "OutcomeUnknown",
+    "RangeUnavailable",
     "Rejected",
+    "RepeatDiffers",
     "SemelError",
     "SinkBroken",
     "by_directory",
@@ -60,10 +72,13 @@ __all__ = [
 ]
 
 _HOMES = {
+    "INBOX_SCHEMA": "semel.streams",
     "Event": "semel.events",
     "by_directory": "semel.events",
     "by_range": "semel.events",
+    "Inbox": "semel.streams",
     "Ledger": "semel.ledger",
+    "NewEvent": "semel.streams",
     "deliver": "semel.spark",
     "deliver_batch": "semel.spark",
     "explain": "semel.guarantees",

@@ -11,7 +11,11 @@ SemelError
 ├── LedgerError
 │   ├── LedgerUnavailable     the store cannot be reached, or its reply was lost
 │   ├── Fenced                a later attempt or run has taken over
-│   └── Diverged              a replay produced different content under a recorded identity
+│   ├── Diverged              a replay produced different content under a recorded identity
+│   └── RangeUnavailable      events of an inbox that were pruned, or are not there yet
+├── EventRefused              an inbox does not take an event; nothing of its request is stored
+│   ├── EventTooLarge         it is larger than an inbox takes
+│   └── RepeatDiffers         its source and id belong to an event with other content
 ├── HeldInDoubt               a person must first decide what happened (policy `stop`)
 ├── SinkBroken                a sink's code fails (NameError, ...) and has delivered nothing before
 └── EventsParked              a batch job finished, but some of its events are parked
@@ -79,6 +83,22 @@ class Fenced(LedgerError):
 
 class Diverged(LedgerError):
     """A replay produced different content under a recorded identity."""
+
+
+class RangeUnavailable(LedgerError):
+    """Events of an inbox that were pruned, or are not there yet."""
+
+
+class EventRefused(SemelError):
+    """An inbox does not take an event of a request; nothing of that request is stored."""
+
+
+class EventTooLarge(EventRefused):
+    """An event is larger than an inbox takes."""
+
+
+class RepeatDiffers(EventRefused):
+    """Its source and id belong to an event with other content, which was stored before."""
 
 
 class HeldInDoubt(SemelError):

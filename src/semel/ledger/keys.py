@@ -58,6 +58,11 @@ def make_prefix(*parts: str | int) -> str:
     return "".join(part(each) + "/" for each in parts)
 
 
+def key_below(table: str, prefix: str, value: str | int) -> Key:
+    """Return the key of one more part below a prefix that `make_prefix` returned."""
+    return Key(table, prefix + part(value))
+
+
 def part(value: str | int) -> str:
     """Write one part: a text escaped, a number so that it sorts."""
     return _escape(value) if isinstance(value, str) else _number(value)
