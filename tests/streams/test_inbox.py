@@ -62,7 +62,7 @@ def test_a_range_has_exactly_its_events_in_order_whenever_it_is_read(inbox: Inbo
                 assert inbox.read(partition, start, stop).equals(whole.slice(start, stop - start))
         for row in whole.to_pylist():
             found[row["entity"]].append((row["event"], int(row["value"])))
-    assert {entity: events for entity, events in sorted(found.items())} == {
+    assert dict(sorted(found.items())) == {
         f"e{k}": [(i + 1, n) for i, n in enumerate(range(k, 60, 7))] for k in range(7)
     }
 

@@ -148,6 +148,15 @@ class InboxReaderRow(Row):
     time_us: int
 
 
+@dataclass(frozen=True, slots=True)
+class InboxRegisteredRow(Row):
+    """How many readers were ever registered: it changes whenever one is."""
+
+    TABLE = INBOX_READERS_TABLE
+
+    registered: int
+
+
 def counter_text(last: int) -> str:
     """Return what `CounterRow(last).dump()` returns, quickly."""
     return f'{{"last":{last}}}'

@@ -6,6 +6,7 @@ from semel.streams.marker_clock import APPLICATIONS, Application, Choice, Marker
 from semel.streams.markers import Markers, MarkerTaken, Newest, stream_of_pipeline
 from semel.streams.new_event import EVENT_BYTES_MAX, NewEvent, Stored
 from semel.streams.partitions import InboxPartition
+from semel.streams.retention import InboxReader, Pruned
 
 __all__ = [
     "APPLICATIONS",
@@ -15,11 +16,13 @@ __all__ = [
     "Choice",
     "Inbox",
     "InboxPartition",
+    "InboxReader",
     "MarkerClock",
     "MarkerTaken",
     "Markers",
     "NewEvent",
     "Newest",
+    "Pruned",
     "Stored",
     "stream_of_pipeline",
 ]

@@ -9,6 +9,7 @@ Always true:
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
@@ -120,6 +121,19 @@ def unpack(row: InboxGroupRow) -> Any:
     if batch.num_rows != row.count:
         raise ValueError("the number of events does not agree with the field 'count'")
     return batch
+
+
+def ids_of(row: InboxGroupRow) -> list[tuple[str, str]]:
+    """Return source and id of the events of a group that have one."""
+    batch = unpack(row)
+    pairs = zip(batch["source"].to_pylist(), batch["id"].to_pylist(), strict=True)
+    return [(source, id_) for source, id_ in pairs if id_ is not None]
+
+
+def without_events(row: InboxGroupRow) -> InboxGroupRow:
+    """Return a group with nothing left but the ids of its events."""
+    content, size, crc = _packed(unpack(row).select(_IDS_SCHEMA.names))
+    return replace(row, content=content, bytes=size, crc=crc, pruned=True)
 
 
 def table(stream: str, partition: int, first: int, groups: list[tuple[Any, int]]) -> Any:

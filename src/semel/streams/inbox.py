@@ -17,13 +17,20 @@ from semel.ledger.store import Conflict
 from semel.runtime import SystemClock
 from semel.streams.append import Appender
 from semel.streams.new_event import prepare
-from semel.streams.partitions import PARTITIONS, Partitions, first_partitions, require_count
+from semel.streams.partitions import (
+    PARTITIONS,
+    Partitions,
+    first_partitions,
+    other_partitions,
+    require_count,
+)
 from semel.streams.queue import CommitQueue
 from semel.streams.reading import read_range
+from semel.streams.retention import KEEP_S, Retention
 from semel.urls import redact
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
@@ -31,6 +38,7 @@ if TYPE_CHECKING:
     from semel.runtime import Clock
     from semel.streams.new_event import NewEvent, Prepared, Stored
     from semel.streams.partitions import InboxPartition
+    from semel.streams.retention import InboxReader, Pruned
 
 REMEMBER_S = 7 * 24 * 3600.0
 """How long the id of an event is remembered, if nothing else is said."""
@@ -83,6 +91,7 @@ class Inbox:
         self._remember_s = remember_s
         self._created = False
         self._appender = Appender(self._client, stream)
+        self._retention = Retention(self._client, stream)
         self._queue = CommitQueue()
 
     @property
@@ -160,6 +169,61 @@ class Inbox:
         Raises `RangeUnavailable` if one of them was pruned or is not there yet.
         """
         return read_range(self._client, self._stream, self._partitions(), partition, start, stop)
+
+    def register_reader(self, reader: str) -> InboxReader:
+        """Register a reader, such as a pipeline: from now on no event is pruned that it has not
+        completed. One that is registered already is returned as it is.
+
+        What was pruned before is gone: `begins` says, asked afterwards, where it can begin.
+        """
+        self.create()
+        return self._retention.register(reader)
+
+    def reader_completed(self, reader: str, positions: Mapping[int, int]) -> None:
+        """Note for each partition the offset before which a reader needs no event any more. A
+        position never goes back, so a late call changes nothing.
+
+        Raises `ConfigurationError` for a reader that is not registered.
+        """
+        self._retention.completed(reader, positions)
+
+    def readers(self) -> list[InboxReader]:
+        """Return the registered readers, by name."""
+        return self._retention.readers()
+
+    def forget_reader(self, reader: str) -> bool:
+        """Remove a reader, and return whether there was one: it keeps no event any more."""
+        return self._retention.forget(reader)
+
+    def prune(self, *, keep_s: float = KEEP_S) -> Pruned:
+        """Remove the events that are older than `keep_s` and that every registered reader has
+        completed, and the ids that are older than `remember_s`. Events are removed by whole
+        groups, as they were stored together.
+
+        The counters of entities stay, so that an EventID is never given again.
+        """
+        if keep_s < 0:
+            raise ConfigurationError(f"keep_s must be 0 or greater, got {keep_s!r}")
+        return self._retention.prune(self._partitions().rows, keep_s, self._remember_s)
+
+    def repartition(self, partitions: int) -> list[InboxPartition]:
+        """Give all entities to new partitions, under new numbers, and return the layout.
+
+        The partitions until then are final: they get no event any more, and are the parents of the
+        new ones. A reader reads parents to their end before their children, so the events of an
+        entity stay in order. EventIDs continue. Appends meanwhile are repeated, and lose nothing.
+        """
+        require_count(partitions)
+        while True:
+            now = self._partitions()
+            if len(now.numbers) != partitions:
+                try:
+                    self._client.commit(*other_partitions(self._stream, now, partitions))
+                except Conflict:
+                    continue
+                now = self._partitions()
+            self._count = None if self._count is None else partitions
+            return now.layout()
 
     def close(self) -> None:
         """Close the connections; a later call opens them again."""

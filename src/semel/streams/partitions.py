@@ -16,8 +16,11 @@ from semel.errors import ConfigurationError
 from semel.ledger import (
     HASHES,
     INBOX_ENDS_TABLE,
+    INBOX_READERS_TABLE,
     DamagedRow,
     InboxEndRow,
+    InboxRegisteredRow,
+    make_key,
     make_prefix,
     partition_key,
     same_hashes,
@@ -107,7 +110,11 @@ def require_count(partitions: object) -> int:
 
 def first_partitions(stream: str, count: int) -> tuple[list[Requirement], list[Update]]:
     """Return the commit that creates a stream."""
-    return _added(stream, count, [])
+    requirements, updates = _added(stream, count, [])
+    at = make_key(INBOX_READERS_TABLE, stream)
+    requirements.append(Absent(at))
+    updates.append(Put(at, InboxRegisteredRow(0).dump()))
+    return requirements, updates
 
 
 def other_partitions(

@@ -57,7 +57,7 @@ def read_range(
         raise RangeUnavailable(pruned.format(row.begin))
     found, reached = [], start
     if start < stop:
-        for at, group in _groups(client, stream, partition, start):
+        for at, group in groups_from(client, stream, partition, start):
             end = group_end(at)
             first = end - group.count
             if first > reached or group.pruned:
@@ -73,7 +73,7 @@ def read_range(
     return table(stream, partition, start, found)
 
 
-def _groups(
+def groups_from(
     client: LedgerClient, stream: str, partition: int, start: int
 ) -> Iterator[tuple[Key, InboxGroupRow]]:
     """Yield groups in order, from the one with the event at `start` on."""
