@@ -7,6 +7,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from semel.errors import MissingExtra
+from semel.spark.sources import register
+from semel.spark.versions import has_sources
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +27,7 @@ SETTINGS = {
 def make_session(
     name: str, *, master: str = "local[2,4]", settings: dict[str, str] | None = None
 ) -> SparkSession:
-    """Start a session. Workers run this Python; a task that fails is tried four times.
+    """Start a session that has semel's sources. Workers run this Python; a task that fails is tried four times.
 
     Raises `MissingExtra` without pyspark.
     """
@@ -39,4 +41,6 @@ def make_session(
         builder = builder.config(key, value)
     spark: SparkSession = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    if has_sources(spark.version):
+        register(spark)
     return spark

@@ -126,6 +126,11 @@ def refuse_connect(version: str, what: str, pipeline: str) -> None:
         )
 
 
+def has_sources(version: str) -> bool:
+    """Whether PySpark and Spark have sources that are written in Python."""
+    return min(numbers(installed()), numbers(version)) >= PYTHON_SOURCES
+
+
 def refuse_sources(version: str) -> None:
     """Refuse semel's sources if Spark has no sources that are written in Python."""
     for each, what in ((installed(), "PySpark"), (version, "Spark")):

@@ -19,7 +19,6 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     InputPartition,
 )
-from pyspark.sql.types import StructType
 
 from semel.runtime import SystemClock
 from semel.spark.sources.inbox_stream import InboxStream, read_events
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+    from pyspark.sql.types import StructType
 
     from semel.spark.sources.marking import Stream
 else:

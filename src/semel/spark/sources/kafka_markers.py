@@ -49,7 +49,11 @@ class MarkerLog:
         self._clock: dict[str, Any] = {}
         self._consumer: Any = None
         self._producer: Any = None
-        self._restart()
+        self._markers: deque[Marker] = deque()
+        self._tokens: dict[int, str] = {}
+        self._floor = self._newest = 0
+        self._at: int | None = None
+        self._last: Marker | None = None
         self._create()
 
     @property
@@ -95,12 +99,10 @@ class MarkerLog:
 
     def _restart(self) -> None:
         """Begin at the first record again."""
-        self._markers: deque[Marker] = deque()
-        self._tokens: dict[int, str] = {}
-        self._floor = 0
-        self._newest = 0
-        self._at: int | None = None
-        self._last: Marker | None = None
+        self._markers.clear()
+        self._tokens.clear()
+        self._floor = self._newest = 0
+        self._at = self._last = None
 
     def _forget(self) -> None:
         while self._markers and self._markers[0].number <= self._floor:

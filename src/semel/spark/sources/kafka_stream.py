@@ -279,8 +279,9 @@ class KafkaStream:
         if self._admin_client is None:
             from confluent_kafka.admin import AdminClient
 
+            own: dict[str, Any] = {**self._config, "logger": ClientLog()}
             try:
-                self._admin_client = AdminClient({**self._config, "logger": ClientLog()})
+                self._admin_client = AdminClient(own)
             except (self._library.KafkaException, TypeError, ValueError) as error:
                 raise no_such_config(WHERE, error) from None
         return self._admin_client
