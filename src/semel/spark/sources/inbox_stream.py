@@ -17,7 +17,7 @@ from semel.errors import ConfigurationError, SemelError
 from semel.ledger import LedgerClient, MarkerHead, MarkerRow, open_store
 from semel.runtime import SystemClock
 from semel.spark.sources.kafka_reader import marker_column
-from semel.spark.sources.marking import Marker
+from semel.spark.sources.marking import Cut, Marker
 from semel.spark.sources.options import LATEST
 from semel.spark.sources.positions import Border, Offset
 from semel.streams import Inbox, Markers, MarkerTaken
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from semel.spark.sources.marking import Handoff
     from semel.spark.sources.options import Place as Start
     from semel.spark.sources.options import SourceOptions
     from semel.spark.sources.positions import Piece, Place, Positions
@@ -65,17 +64,16 @@ class InboxStream:
         found = {self._place(each): each.begin for each in self._layout()}
         return {place: at for place, at in found.items() if place in wanted}
 
-    def cut(self, last: Marker, now: float) -> tuple[Positions, Handoff | None]:
+    def cut(self, last: Marker, now: float) -> Cut:
         """Return the ends, of children only if their parents were read to their end."""
         del now
-        base, ends = last.positions, {}
+        base, ends, held = last.positions, {}, False
         for each in self._layout():
             place = self._place(each)
-            if place not in base:
-                ends[place] = each.begin
-            else:
-                ends[place] = each.end if self._ended(place, base) else base[place]
-        return ends, None
+            begin = base.get(place, each.begin)
+            ends[place] = each.end if place in base and self._ended(place, base) else begin
+            held = held or ends[place] < each.end
+        return Cut(ends, held=held)
 
     def follows(self, start: Positions, last: Marker | None, marker: Marker) -> bool:
         """Whether the parents of what moves up to a marker have ended before the micro-batch."""

@@ -70,10 +70,24 @@ def client_config(kafka: Mapping[str, str]) -> dict[str, Any]:
 
 @dataclass
 class Reader:
-    """A consumer of one partition, and the position of the record that it brings next."""
+    """A consumer of one partition.
+
+    Attributes:
+        at: the position that it goes on from.
+        end: an end of the log that it has reported; it reports one once, and has brought all
+            records before it.
+    """
 
     consumer: Any
-    at: int
+    at: int = -1
+    end: int = -1
+
+    def seek(self, piece: Piece, at: int) -> None:
+        """Go on from a position of a partition."""
+        if self.at != at:
+            partition = client_library().TopicPartition(piece.topic, piece.partition, at)
+            self.consumer.assign([partition])
+            self.at, self.end = at, -1
 
 
 class Readers:
@@ -95,7 +109,7 @@ class Readers:
                 self._idle, self._process = OrderedDict(), os.getpid()
             reader = self._idle.pop(key, None)
         if reader is None:
-            reader = Reader(_consumer(dict(kafka)), -1)
+            reader = Reader(_consumer(dict(kafka)))
         try:
             yield reader
         except BaseException:
@@ -144,10 +158,10 @@ def _messages(reader: Reader, piece: Piece, *, fail_on_data_loss: bool) -> Itera
     where = f"semel.kafka: {piece.topic}/{piece.partition}"
     at, silent_since = piece.start, CLOCK.monotonic()
     while at < piece.stop:
-        if reader.at != at:
-            library = client_library()
-            reader.consumer.assign([library.TopicPartition(piece.topic, piece.partition, at)])
-            reader.at = at
+        reader.seek(piece, at)
+        if reader.end >= piece.stop:
+            reader.at = piece.stop  # what is left are offsets without a record
+            return
         with without_gc():
             got = reader.consumer.consume(min(MESSAGES_MAX, piece.stop - at), POLL_S)
             found = _Found.of(got)
@@ -162,11 +176,10 @@ def _messages(reader: Reader, piece: Piece, *, fail_on_data_loss: bool) -> Itera
             at = reader.at = got[-1].offset() + 1
             if at > piece.stop:
                 got = [each for each in got if each.offset() < piece.stop]
-        if found.end >= piece.stop > at:
-            at = reader.at = piece.stop  # what is left are offsets without a record
+        reader.end = max(reader.end, found.end)
         if got:
             yield got
-        elif CLOCK.monotonic() - silent_since > PATIENCE_S:
+        elif found.end < 0 and CLOCK.monotonic() - silent_since > PATIENCE_S:
             raise SemelError(
                 f"{where}: Kafka brought nothing for {PATIENCE_S:g} s from offset {at:,}, and "
                 f"{piece.stop:,} is not reached. Check the brokers; Spark tries the task again"

@@ -17,7 +17,7 @@ from semel.runtime import SystemClock
 from semel.sinks import ClientLog, ErrorText, client_library, no_such_config
 from semel.spark.sources.kafka_markers import MarkerLog
 from semel.spark.sources.kafka_reader import data_loss, sample_bytes
-from semel.spark.sources.marking import Handoff
+from semel.spark.sources.marking import Cut, Handoff
 from semel.spark.sources.options import LATEST
 from semel.spark.sources.positions import Border, Offset, count
 
@@ -66,7 +66,7 @@ class KafkaStream:
         """Return the first offset that is kept of each of these partitions."""
         return self._offsets(places, self._spec().earliest())
 
-    def cut(self, last: Marker, now: float) -> tuple[Positions, Handoff | None]:
+    def cut(self, last: Marker, now: float) -> Cut:
         """Return the ends, with partitions that were added as far as their parents were read."""
         base, handoff = last.positions, last.handoff
         places = self.places()
@@ -79,22 +79,22 @@ class KafkaStream:
         old = self._offsets([p for p in places if p not in young], self._spec().latest())
         ends = {**old, **self.begins(added)}
         if not young:
-            return ends, None
-        known = [place for place in young if place in base]
+            return Cut(ends, held=bool(added))
         read = handoff is not None and all(
             base.get(place, at) >= at for place, at in handoff.after.items()
         )
-        still = count(base, old) == 0
-        for place in known:
-            ends[place] = base[place]
-            if still:
-                ends[place] = max(base[place], seen[place])
-            elif read and handoff is not None and place in handoff.seen:
-                ends[place] = max(base[place], handoff.seen[place])
+        if count(base, old) == 0:  # all before `seen` was read
+            follow = seen
+        else:
+            follow = handoff.seen if handoff is not None and read else {}
+        for place in young - set(added):
+            ends[place] = max(base[place], follow.get(place, 0))
         since = now if handoff is None or added else handoff.since
-        if handoff is not None and not read:
-            return ends, Handoff(since, {**seen, **handoff.seen}, {**old, **handoff.after})
-        return ends, Handoff(since, seen, old)
+        if handoff is not None and not read:  # what was seen then still waits
+            waiting = Handoff(since, {**seen, **handoff.seen}, {**old, **handoff.after})
+        else:
+            waiting = Handoff(since, seen, old)
+        return Cut(ends, waiting, held=bool(added))
 
     def follows(self, start: Positions, last: Marker | None, marker: Marker) -> bool:
         """While partitions are handed over, each marker has a micro-batch of its own."""

@@ -76,6 +76,20 @@ class Limits:
     bytes: int | None = None
 
 
+@dataclass(frozen=True)
+class Cut:
+    """Where a marker may be set.
+
+    Attributes:
+        ends: the ends of the partitions, without what has to wait.
+        held: whether what waits may follow in a micro-batch right after this one.
+    """
+
+    ends: Positions
+    handoff: Handoff | None = None
+    held: bool = False
+
+
 class Stream(Protocol):
     """A stream with markers, as a reader sees it."""
 
@@ -85,8 +99,8 @@ class Stream(Protocol):
     def begins(self, places: Sequence[Place]) -> Positions:
         """Return the first position that is kept of each of these partitions."""
 
-    def cut(self, last: Marker, now: float) -> tuple[Positions, Handoff | None]:
-        """Return where a marker after `last` may be set: the ends, without what has to wait."""
+    def cut(self, last: Marker, now: float) -> Cut:
+        """Return where a marker after `last` may be set."""
 
     def follows(self, start: Positions, last: Marker | None, marker: Marker) -> bool:
         """Whether a micro-batch from `start` that has the events of `last` may have those of
@@ -189,14 +203,16 @@ class Marking:
     def _unread(self, start: Offset) -> tuple[Marker, list[Marker]]:
         """Return the last marker that was passed, and the first ones that were not."""
         last = Marker(start.marker, start.positions)
+        number = max(0, start.marker - 1)  # with the last one itself, for its handoff
         while True:
-            found = self.stream.after(last.number, POSITIONS_MAX)
+            found = self.stream.after(number, POSITIONS_MAX)
             passed = 0
             while passed < len(found) and not _moves(start.positions, found[passed]):
                 passed += 1
             last = found[passed - 1] if passed else last
             if passed < len(found) or not found:
                 return last, found[passed:]
+            number = last.number
 
     def _room(self, start: Positions, limits: Limits, unread: list[Marker]) -> float:
         """Return how many events the micro-batch may have."""
@@ -214,16 +230,16 @@ class Marking:
         for _ in range(TRIES):
             newest = unread[-1] if unread else last
             base = later(start.positions, newest.positions)
-            ends, handoff = self.stream.cut(replace(newest, positions=base), self.time.wall())
-            ends = later(base, self._bounded(ends))
+            cut = self.stream.cut(replace(newest, positions=base), self.time.wall())
+            ends = later(base, self._bounded(cut.ends))
             at = ends
             if not math.isinf(room):
                 at = clip(base, ends, int(room) - count(start.positions, base))
             if count(base, at) == 0 and at.keys() == base.keys():
                 self._hurry = False
                 return unread
-            self._hurry = at != ends or at.keys() != base.keys()
-            if self._set(newest.number + 1, base, at, handoff, now):
+            self._hurry = at != ends or cut.held
+            if self._set(newest.number + 1, base, at, cut.handoff, now):
                 self.clock.arrived(total(ends), now)
                 self.clock.marked(now)
                 self._marked_at = now
