@@ -215,11 +215,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, start: dict[str, Any] | None = None, limit: Any = None
     ) -> dict[str, Any]:
         """Return where the next micro-batch ends: at a marker that is due, or at `start`. Before
-        Spark 4.2 there is no `start`: what was returned last is taken for it.
+        Spark 4.2 there is neither `start` nor a limit: what was returned last is taken for it.
         """
         live = self._live()
         given = self._given(live, start)
-        limited = limit is None or not unlimited(limit)
+        limited = limit is not None and not unlimited(limit)
         ends = CLOCK.monotonic() + WAIT_S
         while True:
             end = live.marking.next(given, limited=limited)
