@@ -52,10 +52,10 @@ class SourcesBenchmark:
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
         found = [each for each in query.recentProgress if each["numInputRows"]]
-        read = sum(each["numInputRows"] for each in found)
+        read: int = sum(each["numInputRows"] for each in found)
         if read != rows:
             raise AssertionError(f"{read:,} of {rows:,} rows were read")
-        return (rows - found[0]["numInputRows"]) / (_end(found[-1]) - _end(found[0]))
+        return (rows - int(found[0]["numInputRows"])) / (_end(found[-1]) - _end(found[0]))
 
     def kafka(self, source: str, topic: str) -> Any:
         """The reader of a topic."""

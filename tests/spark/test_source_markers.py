@@ -413,7 +413,7 @@ def test_of_two_readers_that_set_the_same_marker_the_first_one_counts(kafka: Kaf
         produce(kafka, topic, ["2"], 0)
         return late(*arguments)
 
-    other.put = overtaken  # type: ignore[method-assign]
+    other.put = overtaken  # type: ignore[method-assign, assignment]
     end = marking(other, paced=False).next(begin)
     assert end.marker == 2, "it saw the first one's, and set the next"
     assert [(each.number, each.positions[topic, 0]) for each in end.borders] == [(1, 1)]

@@ -27,7 +27,8 @@ SETTINGS = {
 def make_session(
     name: str, *, master: str = "local[2,4]", settings: dict[str, str] | None = None
 ) -> SparkSession:
-    """Start a session that has semel's sources. Workers run this Python; a task that fails is tried four times.
+    """Start a session that has semel's sources. Workers run this Python; a task that fails is tried
+    four times.
 
     Raises `MissingExtra` without pyspark.
     """
@@ -41,6 +42,6 @@ def make_session(
         builder = builder.config(key, value)
     spark: SparkSession = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    if has_sources(spark.version):
+    if has_sources(spark):
         register(spark)
     return spark

@@ -20,7 +20,7 @@ from semel.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
 
 OLDEST = (3, 5)
@@ -126,14 +126,14 @@ def refuse_connect(version: str, what: str, pipeline: str) -> None:
         )
 
 
-def has_sources(version: str) -> bool:
+def has_sources(spark: SparkSession) -> bool:
     """Whether PySpark and Spark have sources that are written in Python."""
-    return min(numbers(installed()), numbers(version)) >= PYTHON_SOURCES
+    return min(numbers(installed()), numbers(spark.version)) >= PYTHON_SOURCES
 
 
-def refuse_sources(version: str) -> None:
+def refuse_sources(spark: SparkSession) -> None:
     """Refuse semel's sources if Spark has no sources that are written in Python."""
-    for each, what in ((installed(), "PySpark"), (version, "Spark")):
+    for each, what in ((installed(), "PySpark"), (spark.version, "Spark")):
         if numbers(each) < PYTHON_SOURCES:
             raise ConfigurationError(
                 f"semel.inbox and semel.kafka need Spark {_text(PYTHON_SOURCES)} or later, and "

@@ -20,7 +20,7 @@ def produce(kafka: KafkaBroker, topic: str, values: Sequence[str], partition: in
 
 def add_partitions(kafka: KafkaBroker, topic: str, partitions: int) -> None:
     """Give a topic more partitions, and wait until they are there."""
-    from confluent_kafka.admin import NewPartitions
+    from confluent_kafka.cimpl import NewPartitions
 
     admin = kafka.admin()
     admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)

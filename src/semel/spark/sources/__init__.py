@@ -16,7 +16,7 @@ def register(spark: SparkSession) -> None:
     """Make `format("semel.inbox")` and `format("semel.kafka")` known to a session, also of Spark
     Connect. Raises `ConfigurationError` before Spark 4.0.
     """
-    refuse_sources(spark.version)
+    refuse_sources(spark)
     from semel.spark.sources.data_sources import SOURCES
 
     for source in SOURCES:
