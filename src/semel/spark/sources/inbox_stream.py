@@ -1,4 +1,4 @@
-"""The inbox of a stream as a stream with markers. Runs in the process that Spark has for a reader.
+"""The inbox of a stream as a stream with markers, in the process that Spark has for a reader.
 
 Always true:
 - the children of a partition have no events in a micro-batch that has some of its parents', and

@@ -1,4 +1,4 @@
-"""Reads an exact range of one Kafka partition as Arrow batches. Runs in Spark's Python workers.
+"""Reads an exact range of one Kafka partition as Arrow batches, in Spark's Python workers.
 
 Always true:
 - a range ends by its position and not by a count: offsets of transactions, and of records that were

@@ -1,4 +1,4 @@
-"""Topics of Kafka as a stream with markers. Runs in the process that Spark has for the reader.
+"""Topics of Kafka as a stream with markers, in the process that Spark has for a reader.
 
 Always true:
 - only what a `read_committed` reader may see counts as arrived, unless an option says otherwise;
