@@ -20,7 +20,7 @@ from semel import Ledger
 from semel.spark import checkpoints, deliver
 from semel.spark.sources.positions import Offset
 from semel.streams import Inbox, NewEvent
-from semel.verify.demo.standalone import ConnectServer, spark_environment
+from semel.verify.demo.standalone import SMALL_JVM, ConnectServer, spark_environment
 from semel.verify.process_group import ProcessGroup
 from support.servers.kafka import KafkaBroker
 from support.sinks.kafka_inputs import add_partitions, produce
@@ -348,3 +348,17 @@ def test_a_source_that_is_not_there_says_so_in_one_sentence(
             spark.read.format(source).options(**options).load().count()
         found = re.findall(r"^semel\.errors\.\w+: (.*)$", str(raised.value), re.MULTILINE)
         assert any(re.search(message, each) for each in found), str(raised.value)
+
+
+def test_the_example_counts_each_click_once(kafka: KafkaBroker, tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "examples" / "kafka_markers.py"
+    command = [sys.executable, str(example), kafka.servers, str(tmp_path)]
+    with ProcessGroup("examples") as group:
+        environment = spark_environment(group.folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}
+        log = tmp_path / "log.txt"
+        code = group.start(command, environment, log).wait(300)
+    said = log.read_text(errors="replace")
+    assert code == 0, said
+    assert "30 clicks, markers: {1: 10, 2: 10, 3: 10}" in said
+    assert "two partitions added: 60 clicks" in said
+    assert "checkpoint lost, read again: {'page-0': 20, 'page-1': 20, 'page-2': 20}" in said

@@ -232,7 +232,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return what has arrived, for Spark's own progress."""
         live = self._live()
-        return Offset(0 if live.at is None else live.at.marker, live.stream.ends()).to_json()
+        known = live.marking.known or live.stream.ends()
+        return Offset(0 if live.at is None else live.at.marker, known).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return a range for each partition that moved. Raises `SemelError` if some are gone."""

@@ -36,6 +36,9 @@ CLOCK = SystemClock()
 _LOG = logging.getLogger("semel")
 WHERE = "semel.inbox"
 SAMPLE_EVENTS = 100
+MARKERS_KEPT = 10_000
+PRUNE_EVERY = 100
+"""How many markers a stream keeps, and after how many older ones are removed."""
 SAMPLE_EVERY_S = 10.0
 
 
@@ -103,6 +106,8 @@ class InboxStream:
             self.marks.append(newest, _row(marker), head)
         except MarkerTaken:
             return False
+        if marker.number % PRUNE_EVERY == 0:
+            self.marks.prune(marker.number - MARKERS_KEPT)
         return True
 
     def bytes_per_event(self, start: Positions, end: Positions) -> float:

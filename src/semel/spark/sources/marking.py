@@ -148,6 +148,7 @@ class Marking:
         paced: whether the clock says when a marker is due; otherwise it is whenever Spark asks.
         delay_s: the longest time between two markers while events wait; None is the clock's choice.
         target: with the trigger availableNow, where the query ends.
+        known: the ends of the partitions when they were last asked for.
     """
 
     stream: Stream
@@ -157,6 +158,7 @@ class Marking:
     paced: bool = True
     delay_s: float | None = None
     target: Positions | None = None
+    known: Positions = field(default_factory=dict, init=False)
     _handed: tuple[Offset, int, float] | None = field(default=None, init=False)
     _looked_at: float = field(default=-math.inf, init=False)
     _marked_at: float = field(default=-math.inf, init=False)
@@ -194,7 +196,8 @@ class Marking:
         look_s = min(max(self.clock.planned_s / LOOKS, LOOK_MIN_S), LOOK_MAX_S)
         if now - self._looked_at >= look_s:
             self._looked_at = now
-            self.clock.arrived(total(self.stream.ends()), now)
+            self.known = self.stream.ends()
+            self.clock.arrived(total(self.known), now)
         if not self.paced:
             return self.clock.waiting > 0
         late = self.delay_s is not None and now - self._marked_at >= self.delay_s
@@ -241,6 +244,7 @@ class Marking:
             self._hurry = at != ends or cut.held
             if self._set(newest.number + 1, base, at, cut.handoff, now):
                 self.clock.arrived(total(ends), now)
+                self.known = ends
                 self.clock.marked(now)
                 self._marked_at = now
             last, unread = self._unread(start)

@@ -38,11 +38,12 @@ OF_KAFKA = (
     "subscribePattern",
     "assign",
     "startingTimestamp",
+    "endingTimestamp",
     "includeHeaders",
     "markersTopic",
 )
 CHOOSING = ("subscribe", "subscribePattern", "assign")
-ONLY_BATCH = ("endingOffsets", "endingMarker")
+ONLY_BATCH = ("endingOffsets", "endingMarker", "endingTimestamp")
 PREFIX = "kafka."
 SERVERS = "bootstrap.servers"
 
@@ -146,7 +147,7 @@ def require_streaming(options: SourceOptions) -> None:
     """Refuse options that only a batch has."""
     if options.stop != Place():
         raise ConfigurationError(
-            f"{options.source}: a stream has no end: remove {' and '.join(ONLY_BATCH)}, or read "
+            f"{options.source}: a stream has no end: remove {', '.join(ONLY_BATCH)}, or read "
             f'it with spark.read.format("{options.source}")'
         )
 
