@@ -80,7 +80,7 @@ smoke-spark: java .venv-spark-$(VERSION)/.installed # the few of them that `make
 simulate: $(INSTALLED) ## the real protocol on a simulated store, sink and clock
 	$(BIN)/semel simulate
 
-BENCHES := postgres http redis kafka files
+BENCHES := postgres http redis kafka sources files
 
 bench: java maven $(INSTALLED) ## measure every destination against its peers, and draw it (20 minutes)
 	mkdir -p build/bench

@@ -99,6 +99,14 @@ def kafka(
     _measure("kafka", "Kafka to Kafka", as_json, keep, {"repetitions": repetitions})
 
 
+@app.command("sources", epilog=EPILOG.format(name="sources"))
+def sources(
+    repetitions: RepetitionsOption = 5, as_json: JsonOption = False, keep: KeepOption = True
+) -> None:
+    """Compare semel.kafka and semel.inbox to Spark's own Kafka source, in rows per second."""
+    _measure("sources", "Sources", as_json, keep, {"repetitions": repetitions})
+
+
 @app.command("files", epilog=EPILOG.format(name="files"))
 def files(
     repetitions: RepetitionsOption = 3, as_json: JsonOption = False, keep: KeepOption = True

@@ -53,6 +53,7 @@ BESIDE_THEIR_SERVERS = {
     "files": "test_files",
     "http_service": "test_http",
     "kafka": "test_kafka",
+    "kafka_markers": "test_sources_semel",
     "postgres": "test_postgres",
     "redis_counters": "test_redis",
 }

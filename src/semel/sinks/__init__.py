@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from semel.sinks.files import Files, Loader, Manifest
     from semel.sinks.http import Basic, Bearer, Certificate, Http
     from semel.sinks.kafka import Kafka
+    from semel.sinks.kafka.producer import ClientLog as ClientLog
+    from semel.sinks.kafka.producer import ErrorText as ErrorText
+    from semel.sinks.kafka.producer import client_library as client_library
+    from semel.sinks.kafka.producer import no_such_config as no_such_config
     from semel.sinks.kafka.topics import Topics as Topics
     from semel.sinks.postgres import Postgres, PostgresLoad
     from semel.sinks.redis import Redis
@@ -80,6 +84,8 @@ _HOMES = {
     "Basic": "semel.sinks.http",
     "Bearer": "semel.sinks.http",
     "Certificate": "semel.sinks.http",
+    "ClientLog": "semel.sinks.kafka.producer",
+    "ErrorText": "semel.sinks.kafka.producer",
     "Files": "semel.sinks.files",
     "Http": "semel.sinks.http",
     "Kafka": "semel.sinks.kafka",
@@ -89,6 +95,8 @@ _HOMES = {
     "PostgresLoad": "semel.sinks.postgres",
     "Redis": "semel.sinks.redis",
     "Topics": "semel.sinks.kafka.topics",
+    "client_library": "semel.sinks.kafka.producer",
+    "no_such_config": "semel.sinks.kafka.producer",
 }
 
 

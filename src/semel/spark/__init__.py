@@ -5,6 +5,7 @@ from semel.spark.batch_job import Delivered
 from semel.spark.deliver import deliver, deliver_batch
 from semel.spark.repartition import arranged
 from semel.spark.session import make_session
+from semel.spark.sources import register
 from semel.spark.versions import kafka_connector, scala
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "deliver_batch",
     "kafka_connector",
     "make_session",
+    "register",
     "scala",
     "session",
     "versions",

@@ -46,17 +46,26 @@ def query_id(spark: SparkSession, location: str) -> str:
 
 
 def starts(spark: SparkSession, location: str, batch: int) -> Mapping[str, int] | None:
-    """Return the offsets where `batch` begins, for a source with Kafka's offset format; None if the
-    checkpoint does not have them.
+    """Return the offsets where `batch` begins, for Spark's Kafka source and for semel's sources;
+    None if the checkpoint does not have them.
     """
-    name = "sources/0/0" if batch == 0 else f"offsets/{batch - 1}"
-    text = _read(spark, location, name)
-    if not text:
-        return None
-    try:
-        offsets = json.loads(text.splitlines()[-1])
-    except ValueError:
-        return None
+    names = ["sources/0/0", "offsets/0"] if batch == 0 else [f"offsets/{batch - 1}"]
+    for name in names:
+        text = _read(spark, location, name)
+        try:
+            offsets = json.loads(text.splitlines()[-1]) if text else None
+        except ValueError:
+            continue
+        if isinstance(offsets, dict) and "positions" in offsets:  # of semel's sources
+            offsets = offsets.get("begin") if batch == 0 else offsets["positions"]
+        found = _positions(offsets)
+        if found:
+            return found
+    return None
+
+
+def _positions(offsets: object) -> dict[str, int] | None:
+    """Return positions in Kafka's format by their partitions; None for anything else."""
     found: dict[str, int] = {}
     for topic, partitions in offsets.items() if isinstance(offsets, dict) else ():
         if not isinstance(partitions, dict):
@@ -65,7 +74,7 @@ def starts(spark: SparkSession, location: str, batch: int) -> Mapping[str, int] 
             if type(offset) is not int:
                 return None
             found[f"{topic}/{number}"] = offset
-    return found or None
+    return found
 
 
 def inputs(location: str, batch: int) -> tuple[str, ...]:

@@ -1,8 +1,9 @@
 """Asks Kafka for the ids of the topics that a query reads.
 
-In a classic session Spark's own Kafka client is asked, with the options of the source. Beside a
-Spark Connect server that is not possible; confluent-kafka is used there, which does not understand
-the JVM options of a secured broker. Always true: an id that cannot be asked for is unknown, with
+For Spark's own source in a classic session Spark's Kafka client is asked, with the options of the
+source. Beside a Spark Connect server that is not possible; confluent-kafka is used there, which
+does not understand the JVM options of a secured broker. It is used for `semel.kafka` too, whose
+options are its own. Always true: an id that cannot be asked for is unknown, with
 the reason.
 """
 
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 FORMAT = "kafka"
+OWN_FORMAT = "semel.kafka"
 PREFIX = "kafka."
 SERVERS = "bootstrap.servers"
 SECURED = ("security.", "sasl.", "ssl.")
 PATIENCE_MS = "10000"
 
-OTHER = "the query does not read Kafka alone, through Spark's own connector"
+OTHER = "the query does not read Kafka alone, through Spark's own connector or semel.kafka"
 JVM_ONLY = (
     "the broker is secured, and beside a Spark Connect server semel cannot use the security "
     "options of Spark's source"
@@ -36,17 +38,22 @@ JVM_ONLY = (
 
 @dataclass(frozen=True)
 class KafkaSource:
-    """How Spark's Kafka source reaches its brokers. It is sent to where the driver's part runs and
-    no further, because it may contain secrets.
+    """How a Kafka source reaches its brokers. It is sent to where the driver's part runs and no
+    further, because it may contain secrets.
+
+    Attributes:
+        own: whether it is `semel.kafka`, with the options of confluent-kafka.
     """
 
     config: Mapping[str, str] = field(repr=False)
+    own: bool = False
 
 
 def find(frame: DataFrame) -> KafkaSource | None:
     """Return the Kafka source of a streaming DataFrame; None if it reads anything else as well."""
     found = streams(frame)
-    if [kind.lower() for kind, _ in found] != [FORMAT]:
+    kinds = [kind.lower() for kind, _ in found]
+    if kinds not in ([FORMAT], [OWN_FORMAT]):
         return None
     options = {name.lower(): value for name, value in found[0][1].items()}
     return KafkaSource(
@@ -54,7 +61,8 @@ def find(frame: DataFrame) -> KafkaSource | None:
             name.removeprefix(PREFIX): value
             for name, value in options.items()
             if name.startswith(PREFIX)
-        }
+        },
+        kinds == [OWN_FORMAT],
     )
 
 
@@ -62,7 +70,7 @@ def unknown(frame: DataFrame, source: KafkaSource | None) -> str:
     """Return why topic ids cannot be asked for; "" if they can."""
     if source is None:
         return OTHER
-    secured = any(name.startswith(SECURED) for name in source.config)
+    secured = not source.own and any(name.startswith(SECURED) for name in source.config)
     return JVM_ONLY if secured and not is_classic(frame) else ""
 
 
@@ -71,8 +79,13 @@ def ask(frame: DataFrame, source: KafkaSource | None, topics: Iterable[str]) -> 
     why = unknown(frame, source)
     if why or source is None:
         return Sources(why=why)
-    asking = _ask_spark if is_classic(frame) else _ask_here
-    ids, refused = asking(frame, source.config, sorted(set(topics)))
+    wanted = sorted(set(topics))
+    if source.own:
+        ids, refused = _ask_here(source.config, wanted)
+    elif is_classic(frame):
+        ids, refused = _ask_spark(frame, source.config, wanted)
+    else:
+        ids, refused = _ask_here({SERVERS: source.config.get(SERVERS, "")}, wanted)
     plain = {topic: each.translate(_ALPHABET) for topic, each in ids.items()}
     return Sources(plain, "; ".join(refused))
 
@@ -111,14 +124,12 @@ def _ask_spark(
     return ids, refused
 
 
-def _ask_here(
-    _: DataFrame, config: Mapping[str, str], topics: list[str]
-) -> tuple[dict[str, str], list[str]]:
+def _ask_here(config: Mapping[str, str], topics: list[str]) -> tuple[dict[str, str], list[str]]:
     ids: dict[str, str] = {}
     refused: list[str] = []
     for topic in topics:
         try:
-            found = Topics({SERVERS: config.get(SERVERS, "")}, "Spark's source").find(topic)
+            found = Topics(config, "the source").find(topic)
         except SemelError as error:
             refused.append(f"Kafka did not return the id of topic {topic!r} ({error})")
             continue

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError, MissingExtra
 from semel.spark.progress import CHANGELOG, PROVIDER, ROCKSDB
+from semel.spark.sources import register
+from semel.spark.versions import has_sources
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,7 +46,8 @@ def make_session(
     settings: dict[str, str] | None = None,
     state: str = "changelog",
 ) -> SparkSession:
-    """Start a session. Workers run this Python; a task that fails is tried four times.
+    """Start a session that has semel's sources. Workers run this Python; a task that fails is tried
+    four times.
 
     The state of queries is kept in RocksDB. With `state="changelog"` a micro-batch writes what
     changed, and Spark adds full snapshots in the background; with `state="snapshots"` each
@@ -62,6 +65,8 @@ def make_session(
         builder = builder.config(key, value)
     spark: SparkSession = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    if has_sources(spark):
+        register(spark)
     return spark
 
 

@@ -20,12 +20,15 @@ from semel.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
 
 OLDEST = (3, 5)
 NEWEST = (4, 3)
 """The newest that semel is tested on."""
+
+PYTHON_SOURCES = (4, 0)
+"""The first that has sources written in Python."""
 
 BINARY = "UTF8_BINARY"
 """The collation that compares text by its bytes."""
@@ -49,6 +52,12 @@ FEATURES = (
     Feature("strings with a collation", (4, 0), "Spark has none: compared by their bytes"),
     Feature("columns of type VARIANT", (4, 0), "Spark has none"),
     Feature("sources written in Python", (4, 0), "Spark has none"),
+    Feature("the sources semel.inbox and semel.kafka", (4, 0), "refused: use Spark's own sources"),
+    Feature(
+        "limits for each micro-batch of semel.inbox and semel.kafka",
+        (4, 2),
+        "left out: a micro-batch takes all that has arrived at its marker",
+    ),
     Feature("columns of type TIME", (4, 1), "Spark has none: use a timestamp, string or number"),
     Feature(
         "repartitionById", (4, 1), "replaced by a salt: no action needed (docs/spark-versions.md)"
@@ -115,6 +124,21 @@ def refuse_connect(version: str, what: str, pipeline: str) -> None:
             f"from version {_text(CONNECT.since)}, but {what} has version {version}. Use a "
             "classic session (SparkSession.builder.master), or a later version"
         )
+
+
+def has_sources(spark: SparkSession) -> bool:
+    """Whether PySpark and Spark have sources that are written in Python."""
+    return min(numbers(installed()), numbers(spark.version)) >= PYTHON_SOURCES
+
+
+def refuse_sources(spark: SparkSession) -> None:
+    """Refuse semel's sources if Spark has no sources that are written in Python."""
+    for each, what in ((installed(), "PySpark"), (spark.version, "Spark")):
+        if numbers(each) < PYTHON_SOURCES:
+            raise ConfigurationError(
+                f"semel.inbox and semel.kafka need Spark {_text(PYTHON_SOURCES)} or later, and "
+                f"{what} has version {each}. Use a later one, or Spark's own Kafka source"
+            )
 
 
 def _text(version: tuple[int, int]) -> str:
@@ -213,3 +237,26 @@ def by_bytes(column: Column, kind: DataType) -> Column:
     from pyspark.sql import functions as sql
 
     return sql.collate(column, BINARY)
+
+
+def available_now() -> type[Any]:
+    """Return the class of sources that know the trigger availableNow; an empty one before 4.2."""
+    try:
+        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+    except ImportError:
+        return type("SupportsTriggerAvailableNow", (), {})
+    return SupportsTriggerAvailableNow
+
+
+def read_limit(rows: int | None, size: int | None) -> Any:
+    """Return Spark's description of a limit; Spark asks for it from 4.2 on."""
+    from pyspark.sql.streaming import datasource
+
+    if rows is not None:
+        return datasource.ReadMaxRows(rows)
+    return datasource.ReadAllAvailable() if size is None else datasource.ReadMaxBytes(size)
+
+
+def unlimited(limit: Any) -> bool:
+    """Whether Spark asks for all that there is, whatever the source's own limits are."""
+    return type(limit).__name__ == "ReadAllAvailable"

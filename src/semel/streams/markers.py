@@ -119,6 +119,10 @@ class Markers:
             )
         raise self._removed(after + 1)
 
+    def after(self, number: int, limit: int) -> list[tuple[int, MarkerRow]]:
+        """Return the first markers after a number that are there, with their numbers."""
+        return self._scan(number, limit)
+
     def prune(self, below: int) -> int:
         """Remove the markers with smaller numbers than `below`; return how many. The newest one
         stays. May be repeated.

@@ -89,6 +89,11 @@ def source(settings: Settings, spark: SparkSession) -> DataFrame:
         spark.dataSource.register(Positions)
         reader = spark.readStream.format("positions").option("table", settings.input)
         return reader.option("limit", settings.max_files).load()
+    if settings.source.startswith("semel."):
+        from semel.spark import register
+
+        register(spark)
+        return spark.readStream.format(settings.source).options(**settings.options).load()
     reader = spark.readStream.schema(PAYMENTS).option("maxFilesPerTrigger", settings.max_files)
     frame = reader.json(settings.input).where(settings.where)
     if settings.counted:

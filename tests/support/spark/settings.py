@@ -17,7 +17,8 @@ class Settings:
         how: `semel` delivers with `semel.deliver`, `plain` with `foreachBatch` alone, as people do.
         sink: the capability, or several; `sink_settings` go to each (see `destinations`).
         identity: the words of `semel.deliver`: {"entity": ..., "event": ...}.
-        source: `files` (JSON lines of customer, payment_id, amount) or `positions` (a table).
+        source: `files` (JSON lines of customer, payment_id, amount), `positions` (a table), or a
+            format with `options`.
         input: the folder of files, or the table of positions.
         max_files: files, or offsets of each partition, in one micro-batch.
         trigger: seconds between micro-batches; None takes what is there and ends.
@@ -41,6 +42,7 @@ class Settings:
     )
     words: dict[str, Any] = field(default_factory=dict)
     source: str = "files"
+    options: dict[str, str] = field(default_factory=dict)
     max_files: int = 1
     trigger: float | None = None
     delay_s: float = 0.0

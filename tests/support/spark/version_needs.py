@@ -19,6 +19,10 @@ NEEDS: dict[str, tuple[tuple[int, int], str]] = {
         (4, 0),
         "an applyInPandasWithState that PyArrow 26 does not break (docs/spark-versions.md)",
     ),
+    "markers": (
+        (4, 2),
+        "limits for a source in Python, with which these tests make several micro-batches",
+    ),
     "transformWithState": ((4, 1), "transformWithState over rows, and state that can be read"),
     "positions": (
         (4, 2),
