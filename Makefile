@@ -27,7 +27,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "step 1 of 2: a Python environment in .venv"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "step 2 of 2: semel, PySpark (large) and what the tests need; once, some minutes. What pip says:"
-	@$(BIN)/python -m pip install -c constraints.txt -e '.[connect,postgres,http,redis,kafka,dev,docs]'
+	@$(BIN)/python -m pip install -c constraints.txt -e '.[connect,postgres,http,redis,kafka,pipeline,dev,docs]'
 	@touch $@
 
 install: $(INSTALLED) ## install all of it into .venv, once; the other targets do it by themselves

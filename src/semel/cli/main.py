@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,6 +22,7 @@ from semel.cli import (
     demo,
     ledger,
     parked,
+    pipeline_file,
     rescale,
     resolve,
     simulate,
@@ -39,9 +41,9 @@ EPILOG = (
     "sqlite:///charges.db"
 )
 EXPLAIN_EPILOG = (
-    "Example: semel explain payments:charge. MODULE is found as `python -m` finds it, the current "
-    "directory first; OBJECT may be a sink, the result of semel.deliver, or a function without "
-    "arguments that returns one of them."
+    "Examples: semel explain charges.toml; semel explain payments:charge. MODULE is found as "
+    "`python -m` finds it, the current directory first; OBJECT may be a sink, the result of "
+    "semel.deliver, or a function without arguments that returns one of them."
 )
 DOCTOR_EPILOG = (
     "Example: semel doctor --ledger sqlite:///charges.db. "
@@ -49,6 +51,10 @@ DOCTOR_EPILOG = (
 )
 
 HELP = {
+    "init": "Write a pipeline file that works as it is.",
+    "check": "Find what is wrong with a pipeline file.",
+    "run": "Run the pipeline of a file.",
+    "schema": "The JSON Schema of a pipeline file.",
     "demo": "Kill real Spark half-way, with semel and without.",
     "status": "Which run has each pipeline, how far it is, what is parked.",
     "resolve": "Decide about an event in doubt or a dead letter.",
@@ -78,18 +84,21 @@ app = _make_app()
 
 
 def explain(
-    subject: Annotated[str, typer.Argument(metavar="MODULE:OBJECT", show_default=False)],
+    subject: Annotated[str, typer.Argument(metavar="FILE|MODULE:OBJECT", show_default=False)],
     as_json: JsonOption = False,
 ) -> None:
-    """Print the guarantee: which row of the promise table applies and why, what may be in doubt,
-    what makes two events the same, and what is not promised.
+    """Print the guarantee of a pipeline file, a pipeline or a sink: which row of the promise table
+    applies and why, what may be in doubt, what makes two events the same, and what is not promised.
     """
     from semel.cli.import_object import call, find
     from semel.guarantees import explain as explain_it
 
-    with contextlib.redirect_stdout(sys.stderr):  # the module may print; the answer is ours alone
-        found = find(subject)
-        explained = call(subject, lambda: explain_it(found))
+    if pipeline_file.is_file(subject):
+        explained = explain_it(pipeline_file.specification_of(Path(subject)))
+    else:
+        with contextlib.redirect_stdout(sys.stderr):  # the module may print; the answer is ours
+            found = find(subject)
+            explained = call(subject, lambda: explain_it(found))
     if as_json:
         show_json(explained.to_json())
     else:
@@ -114,6 +123,14 @@ def doctor(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
         raise typer.Exit(1)
 
 
+app.command("init", short_help=HELP["init"], epilog=pipeline_file.INIT_EPILOG)(pipeline_file.init)
+app.command("check", short_help=HELP["check"], epilog=pipeline_file.CHECK_EPILOG)(
+    pipeline_file.check
+)
+app.command("run", short_help=HELP["run"], epilog=pipeline_file.RUN_EPILOG)(pipeline_file.run)
+app.command("schema", short_help=HELP["schema"], epilog=pipeline_file.SCHEMA_EPILOG)(
+    pipeline_file.schema
+)
 app.command("demo", short_help=HELP["demo"], epilog=demo.EPILOG)(demo.demo)
 app.command("status", short_help=HELP["status"], epilog=status.EPILOG)(status.status)
 app.add_typer(parked.app, name="parked")
@@ -173,8 +190,9 @@ def _app_for(arguments: list[str]) -> typer.Typer:
 
 
 def _print_error(error: Exception) -> None:
-    """Print an error as one line."""
-    print(f"semel: {plain(' '.join(str(error).split()))}", file=sys.stderr)
+    """Print an error as one line; each problem of a pipeline file on a line of its own."""
+    for line in getattr(error, "lines", None) or (str(error),):
+        print(f"semel: {plain(' '.join(line.split()))}", file=sys.stderr)
 
 
 def main() -> None:
@@ -198,5 +216,5 @@ def main() -> None:
         sys.exit(_UNREACHABLE)
     except (SemelError, OSError) as error:
         _print_error(error)
-        sys.exit(2)
+        sys.exit(getattr(error, "exit_status", 2))
     sys.exit(status if isinstance(status, int) else 0)

@@ -2,7 +2,7 @@
 
 from semel.delivery.assignment import Assignment
 from semel.delivery.driver import Driver
-from semel.delivery.observer import LogObserver, Observer, Observers
+from semel.delivery.observer import LogObserver, MinibatchCompleted, Observer, Observers
 from semel.delivery.partition import PartitionDelivery
 from semel.delivery.spec import PipelineSpec, only_look, refuse_while_looking
 from semel.runtime import Runtime
@@ -11,6 +11,7 @@ __all__ = [
     "Assignment",
     "Driver",
     "LogObserver",
+    "MinibatchCompleted",
     "Observer",
     "Observers",
     "PartitionDelivery",

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from semel.delivery import Driver
+from semel.delivery import Driver, LogObserver, Observers
 from semel.errors import ConfigurationError, Diverged, Fenced, SemelError
 from semel.ledger import (
     UNKNOWN_SOURCES,
@@ -41,9 +41,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from semel.delivery import PipelineSpec
+    from semel.delivery import Observer, PipelineSpec
     from semel.ledger import OpenMinibatch, OwnerRow
     from semel.spark.kafka_topics import KafkaSource
+    from semel.spark.queries import Border
 
 OWNER_LEASE_S = 10.0
 TRIES = 10
@@ -73,6 +74,8 @@ class MicroBatches:
         nonce: unique for this start.
         source: the Kafka source, if the DataFrame reads one.
         query: Spark's query, if it is in this process; the heartbeat ends with it.
+        border: what a micro-batch passes first, if the query can be drained.
+        observer: is notified of what the driver does, besides the log.
     """
 
     spec: PipelineSpec
@@ -81,14 +84,21 @@ class MicroBatches:
     nonce: str
     source: KafkaSource | None = None
     query: Any = None
+    border: Border | None = None
+    observer: Observer | None = None
     _live: Live | None = field(default=None, init=False, repr=False)
     _watched: OwnerRow | None = field(default=None, init=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "query": None, "_live": None}
+        unshared = dict.fromkeys(("query", "border", "observer", "_live"))
+        return {**self.__dict__, **unshared}
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         """Deliver one micro-batch. Raises the error that stops the query, shortened."""
+        with self.border or nullcontext():
+            self._call(frame, batch)
+
+    def _call(self, frame: DataFrame, batch: int) -> None:
         try:
             self._deliver(frame, batch)
         except Exception as error:
@@ -132,7 +142,7 @@ class MicroBatches:
         checkpoints.refuse_unreachable(self.ledger, spark)
         with closing(open_store(self.ledger)) as store:
             client = LedgerClient(store, self.spec.name)
-            driver = make_driver(client, self.spec, self.nonce, spark)
+            driver = make_driver(client, self.spec, self.nonce, spark, self.observer)
             driver.refuse_changed()
             self._watched = refuse_living(client)
             driver.drain()  # resolved events are sent even if no new input comes
@@ -158,7 +168,7 @@ class MicroBatches:
         ledger = checkpoints.resolve(self.ledger, self.checkpoint)
         checkpoints.refuse_unreachable(ledger, spark)
         client = LedgerClient(open_store(ledger), self.spec.name)
-        driver = make_driver(client, self.spec, self.nonce, spark)
+        driver = make_driver(client, self.spec, self.nonce, spark, self.observer)
         between = threading.Lock()
         heartbeat = Heartbeat(driver, self._active, between)
         with starting_pipeline(ledger, self.spec.name):
@@ -241,7 +251,11 @@ def _arranged(
 
 
 def make_driver(
-    client: LedgerClient, spec: PipelineSpec, nonce: str, spark: SparkSession
+    client: LedgerClient,
+    spec: PipelineSpec,
+    nonce: str,
+    spark: SparkSession,
+    observer: Observer | None = None,
 ) -> Driver:
     """Create the driver's part of a pipeline. Raises `ConfigurationError`."""
     positions = spec.identity.uses_source_partitions
@@ -267,6 +281,7 @@ def make_driver(
         remember_s=spec.remember_s,
         forms=spec.forms,
         routing=None if spec.partition_by is None else spec.partition_by.describe(),
+        observer=LogObserver() if observer is None else Observers((LogObserver(), observer)),
     )
 
 

@@ -22,8 +22,13 @@ SETTINGS = {
 }
 
 
+MASTER = "local[2,4]"
+SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""spark-submit sets it for the Python that it starts."""
+
+
 def make_session(
-    name: str, *, master: str = "local[2,4]", settings: dict[str, str] | None = None
+    name: str, *, master: str = MASTER, settings: dict[str, str] | None = None
 ) -> SparkSession:
     """Start a session. Workers run this Python; a task that fails is tried four times.
 
@@ -39,4 +44,29 @@ def make_session(
         builder = builder.config(key, value)
     spark: SparkSession = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def pipeline_session(
+    name: str, *, master: str | None, settings: dict[str, str], log_level: str
+) -> SparkSession:
+    """Return the session of a pipeline file: that of spark-submit, otherwise one of its own.
+
+    What the command line of spark-submit says goes before `settings`, and `master` is its own.
+    """
+    if os.environ.get(SUBMITTED) is None:
+        spark = make_session(name, master=master or MASTER, settings=settings)
+    else:
+        from pyspark import SparkConf
+        from pyspark.sql import SparkSession
+
+        known = SparkConf()
+        builder = SparkSession.builder
+        if not known.contains("spark.app.name"):
+            builder = builder.appName(name)
+        for key, value in settings.items():
+            if not known.contains(key):
+                builder = builder.config(key, value)
+        spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel(log_level)
     return spark
