@@ -27,7 +27,8 @@ CHECK_EPILOG = (
 RUN_EPILOG = (
     "Example: semel run charges.toml. Exit status: 0 the input is delivered (--once) or the run "
     "was drained by SIGTERM or Ctrl-C; 1 the query failed; 2 the file is wrong, or the "
-    "pipeline cannot start; 3 the ledger cannot be reached; 130 or 143 stopped at once by a second signal."
+    "pipeline cannot start; 3 the ledger cannot be reached; 130 or 143 stopped at once "
+    "by a second signal."
 )
 SCHEMA_EPILOG = "Example: semel schema > pipeline.schema.json"
 
