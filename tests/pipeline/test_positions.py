@@ -32,7 +32,7 @@ EXAMPLES = {
     "long texts": "a = \"\"\"one\n[no]\nb = 1\n\"\"\\\"\"\"\" \nb = '''\n[[no]] # '' ''''\nc = 1\n",
     "quotes at the end": 'a = """x"""""\nb = 2\n',
     "escaped": 'a = "x\\"]} # y"\nb = "\\\\"\nc = \'\\\'\nd = 4\n',
-    "arrays of tables": "[[a]]\nx = 1\n[[a]]\nx = 2\n[[a.b]]\ny = 1\n[[a.b]]\ny = 2\n[a.c]\nz = 1\n",
+    "arrays of tables": "[[a]]\nx = 1\n[[a]]\nx = 2\n[[a.b]]\ny = 1\n[[a.b]]\n[a.c]\nz = 1\n",
     "inline": 'a = { b = 1, c = { d = "}" }, e = [1, { f = 2 }] }\ng = {}\n',
     "lists": 'a = [\n  1, # one ]\n  "],",\n  [2, 3],\n]\nb = []\nc = [[], [ ]]\n',
     "scalars": "a = 1979-05-27 07:32:00Z\nb = -inf\nc = 0x_\n".replace("0x_", "0xff")

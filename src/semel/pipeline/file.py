@@ -11,6 +11,7 @@ import os
 import re
 import tomllib
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -20,7 +21,7 @@ from semel.pipeline.filling import fill_in
 from semel.pipeline.kinds import is_reference, kind_of
 from semel.pipeline.positions import Position, Positions, read_positions
 from semel.pipeline.problems import Problems, nearest
-from semel.pipeline.settings import FileSections
+from semel.pipeline.settings import NO_SOURCE, FileSections
 from semel.pipeline.sink_settings import BUILT_IN, LOADER, Stage, given, model_of
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ def read_file(
         sections = FileSections.model_validate(data)
     except ValidationError as error:
         report(problems, error, (), FileSections)
+        if not {"source", "sources"} & data.keys():
+            problems.at_key((), NO_SOURCE)
     tables = _sink_tables(data.get("sinks"), problems)
     problems.raise_any()
     assert sections is not None, "a file without a problem has its sections"
@@ -174,6 +177,9 @@ def _type_of(table: Any, path: Path, known: list[str], problems: Problems) -> st
     kind = table.get("type")
     if kind is None:
         problems.at_key(path, f"{name_of(path)} needs type: {', '.join(known)} or module:object")
+        for name in get_close_matches("type", list(table), 1):
+            text = f"unknown key {name!r} in {name_of(path)}; did you mean 'type'?"
+            problems.at_key((*path, name), text)
     elif not isinstance(kind, str):
         problems.at_value(at_type, f"type: expected a text, found {kind_of(kind)}")
     elif kind in known or is_reference(kind):

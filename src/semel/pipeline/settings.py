@@ -13,6 +13,8 @@ from pydantic_core import PydanticCustomError
 
 from semel.pipeline import kinds
 
+NO_SOURCE = "the file needs either [source] or [sources.NAME]"
+
 
 def _missing(text: str) -> PydanticCustomError:
     return PydanticCustomError("missing_one", "{text}", {"text": text})
@@ -191,7 +193,7 @@ class FileSections(Section):
     @model_validator(mode="after")
     def _one(self) -> Self:
         if (self.source is None) == (not self.sources):
-            raise _missing("the file needs either [source] or [sources.NAME]")
+            raise _missing(NO_SOURCE)
         if self.sources and self.transform is None:
             raise _missing("several sources need [transform], which makes one DataFrame of them")
         return self
