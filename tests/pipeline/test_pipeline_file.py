@@ -147,16 +147,16 @@ url = "x"
         ),
         "p.toml:10:1: transform needs either sql or python",
         (
-            "p.toml:14:8: unknown type of a sink 'htp'; did you mean 'http'? (a sink of your own is "
-            "module:object)"
+            "p.toml:14:8: unknown type of a sink 'htp'; did you mean 'http'? (a sink of your "
+            "own is module:object)"
         ),
         "p.toml:17:7: url: expected a text, found the number 5",
         "p.toml:18:1: unknown key 'windw' in [[sinks]]; did you mean 'window'?",
         "p.toml:19:17: A: expected a text, found the number 1",
         "p.toml:20:17: unknown key 'for' in retry; did you mean 'for_s'?",
         (
-            "p.toml:21:12: on_doubt: expected 'hold', 'resend', 'skip', 'stop' or \"module:function\", "
-            "found the text 'wait'"
+            "p.toml:21:12: on_doubt: expected 'hold', 'resend', 'skip', 'stop' or "
+            "\"module:function\", found the text 'wait'"
         ),
         "p.toml:22:34: unknown key 'tokn' in auth of type 'bearer'; did you mean 'token'?",
         "p.toml:23:1: [[sinks]] needs type: http, postgres, redis, kafka, files or module:object",
