@@ -19,7 +19,7 @@ import pytest
 from semel.errors import SemelError
 from semel.events import IdSet, Minibatch
 from semel.events.event import EventID
-from semel.ledger import Ledger, LedgerClient, open_store
+from semel.ledger import Ledger, LedgerClient, MarkerHead, MarkerRow, make_key, open_store
 from semel.ledger.inspect.check import check_ledger
 from semel.ledger.inspect.ledger import TABLES
 from semel.ledger.inspect.listing import load_row
@@ -72,6 +72,10 @@ def crash_of(name: str) -> Crashed:
     made = Crashed(name, rows, {(name, each["sink"]): each for each in lines if "sink" in each})
     outcome = OutcomeRow(made.scope, IdSet.of([1]), IdSet.of([2]))
     rows[outcome_key(name, "post", made.scope)] = outcome.dump()
+    stream = f"pipeline:{name}"
+    marker = MarkerRow({"0": '{"logOffset":1}'}, 1.5, 20.0, "a marker every 1.5 s", 1.7e9, 30)
+    rows[make_key("markers", stream)] = MarkerHead(1, {"rate": 20.0}).dump()
+    rows[make_key("markers", stream, 1)] = marker.dump()
     return made
 
 

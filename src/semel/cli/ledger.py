@@ -36,7 +36,7 @@ def list_rows(
         str | None,
         typer.Argument(
             help="One of pipelines, owners, open, streams, events, sequences, parked, heads, "
-            "outcomes, journal.",
+            "outcomes, journal, markers.",
             show_default=False,
         ),
     ] = None,

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from semel.ledger.payloads import DamagedRow, decode_row, read_row, sift_rows
     from semel.ledger.rows import HeadRow, Judged, OpenRow, ParkedRow, PartitionRow, SpanRow
     from semel.ledger.store.opening import SCHEMA_KEY, open_store
+    from semel.ledger.stream_rows import MARKERS_TABLE, MarkerHead, MarkerRow
     from semel.ledger.verbs.batch_jobs import compare_batch, finish_batch, finished_batch
     from semel.ledger.verbs.complete import Report
     from semel.ledger.verbs.divergence import is_replayed_next, judge_minibatch
@@ -108,6 +109,7 @@ __all__ = [
     "FORGOT",
     "HEADS_TABLE",
     "JOURNAL_TABLE",
+    "MARKERS_TABLE",
     "MET",
     "NO_PARKS",
     "NO_TOPIC_IDS",
@@ -144,6 +146,8 @@ __all__ = [
     "LedgerClient",
     "Leftover",
     "Mark",
+    "MarkerHead",
+    "MarkerRow",
     "Minibatches",
     "OpenMinibatch",
     "OpenRequest",
@@ -258,6 +262,7 @@ _HOMES = {
     "semel.ledger.payloads": ("DamagedRow", "decode_row", "read_row", "sift_rows"),
     "semel.ledger.rows": ("HeadRow", "Judged", "OpenRow", "ParkedRow", "PartitionRow", "SpanRow"),
     "semel.ledger.store.opening": ("SCHEMA_KEY", "open_store"),
+    "semel.ledger.stream_rows": ("MARKERS_TABLE", "MarkerHead", "MarkerRow"),
     "semel.ledger.verbs.batch_jobs": ("compare_batch", "finish_batch", "finished_batch"),
     "semel.ledger.verbs.complete": ("Report",),
     "semel.ledger.verbs.divergence": ("is_replayed_next", "judge_minibatch"),

@@ -14,6 +14,7 @@ from semel.events import Minibatch
 from semel.ledger import journal, keys
 from semel.ledger.inspect.listing import LedgerRows, Problem, ascending
 from semel.ledger.keys import EVENTS_TABLE, HEADS_TABLE, OPEN_TABLE, PARKED_TABLE, STREAMS_TABLE
+from semel.ledger.stream_rows import MARKERS_TABLE
 from semel.ledger.verbs.pruning import OUTCOMES_TABLE
 from semel.ledger.verbs.runs import OWNERS_TABLE, PIPELINES_TABLE, RESCALED
 from semel.ledger.verbs.sequences import SEQUENCES_TABLE
@@ -312,4 +313,30 @@ def _journaled(rows: LedgerRows) -> Iterator[Problem]:
             )
 
 
-_CHECKS = (_known_names, _owners, _streams, _sequences, _spans, _parked, _heads, _journals)
+def _markers(rows: LedgerRows) -> Iterator[Problem]:
+    """The markers of a stream have consecutive numbers, and its own row names the newest."""
+    numbers: dict[str, list[int]] = defaultdict(list)
+    for parts, _ in rows.of(MARKERS_TABLE):
+        if len(parts) == 2:
+            numbers[parts[0]].append(keys.key_number(parts[1]))
+    heads = {parts[0]: row for parts, row in rows.of(MARKERS_TABLE) if len(parts) == 1}
+    for stream in sorted(numbers.keys() | heads.keys()):
+        newest = heads[stream].number if stream in heads else None
+        if newest is None or newest != max(numbers[stream], default=0):
+            yield Problem(MARKERS_TABLE, stream, "its newest marker is not the one that it names")
+        kept = sorted(numbers[stream])
+        if kept and kept[-1] - kept[0] + 1 != len(kept):
+            yield Problem(MARKERS_TABLE, stream, "a marker between two others is missing")
+
+
+_CHECKS = (
+    _known_names,
+    _owners,
+    _streams,
+    _sequences,
+    _spans,
+    _parked,
+    _heads,
+    _journals,
+    _markers,
+)

@@ -18,6 +18,7 @@ from semel.ledger.payloads import DamagedRow, read_row, sift_rows
 from semel.ledger.rows import ParkedRow
 from semel.ledger.store.opening import open_store
 from semel.ledger.store.sqlite_file import is_there
+from semel.ledger.stream_rows import MARKERS_TABLE
 from semel.ledger.verbs.parked import read_parked
 from semel.ledger.verbs.pruning import OUTCOMES_TABLE
 from semel.ledger.verbs.runs import (
@@ -50,6 +51,7 @@ TABLES = (
     keys.HEADS_TABLE,
     OUTCOMES_TABLE,
     JOURNAL_TABLE,
+    MARKERS_TABLE,
 )
 
 

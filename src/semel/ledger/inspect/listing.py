@@ -14,6 +14,7 @@ from semel.ledger import journal, keys
 from semel.ledger.keys import EVENTS_TABLE, HEADS_TABLE, OPEN_TABLE, PARKED_TABLE, STREAMS_TABLE
 from semel.ledger.payloads import DamagedRow, Unfit, codec_of, each_of, read_row
 from semel.ledger.rows import HeadRow, OpenRow, ParkedRow, PartitionRow, SpanRow, minibatch_of
+from semel.ledger.stream_rows import MARKERS_TABLE, MarkerHead, MarkerRow
 from semel.ledger.verbs.parked import event_in_key
 from semel.ledger.verbs.pruning import OUTCOMES_TABLE as OUTCOMES
 from semel.ledger.verbs.pruning import OutcomeRow
@@ -40,6 +41,8 @@ def load_row(at: Key, text: str) -> Any:
     """Read a row of any table. Raises `DamagedRow`."""
     if at.table == OWNERS_TABLE and "/" in at.key:
         return SlotRow.load(text, at)
+    if at.table == MARKERS_TABLE and "/" in at.key:
+        return MarkerRow.load(text, at)
     return _LOAD[at.table](text, at)
 
 
@@ -114,6 +117,7 @@ _LOAD: dict[str, Any] = {
     HEADS_TABLE: HeadRow.load,
     OUTCOMES: OutcomeRow.load,
     journal.JOURNAL_TABLE: _load_journal,
+    MARKERS_TABLE: MarkerHead.load,
 }
 
 _LENGTHS = {
@@ -127,6 +131,7 @@ _LENGTHS = {
     HEADS_TABLE: (3, 4),
     OUTCOMES: (3,),
     journal.JOURNAL_TABLE: (4,),
+    MARKERS_TABLE: (1, 2),
 }
 """How many parts a key of each table has."""
 

@@ -75,7 +75,7 @@ Update = Put | Delete | Sweep
 
 
 class Conflict(LedgerError):
-    """A requirement does not hold; nothing was written. Never leaves the room `ledger`."""
+    """A requirement does not hold; nothing was written. Never leaves `ledger` and `streams`."""
 
     def __init__(self, key: Key) -> None:
         super().__init__(key)
