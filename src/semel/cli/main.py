@@ -3,8 +3,8 @@
 Always true:
 - answers go to standard output, progress goes to standard error;
 - an error is one line on standard error, without a traceback;
-- the exit status is 0 on success, 1 when a check found a problem, 2 for a wrong command, ledger,
-  pipeline or event, 3 when the ledger cannot be reached.
+- the exit status is 0 on success, 1 when a check found a problem, 2 for a wrong command, file,
+  ledger, pipeline or event, 3 when the ledger cannot be reached.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from semel.errors import LedgerUnavailable, SemelError
 
 EPILOG = (
     "Exit status: 0 success; 1 a check found a problem, or `ledger find` found nothing; 2 a wrong "
-    "command, ledger, pipeline or event; 3 the ledger cannot be reached. Commands that read a "
-    "ledger take --ledger URL or $SEMEL_LEDGER, and --json. Example: semel status --ledger "
+    "command, file, ledger, pipeline or event; 3 the ledger cannot be reached. Commands that read "
+    "a ledger take --ledger URL or $SEMEL_LEDGER, and --json. Example: semel status --ledger "
     "sqlite:///charges.db"
 )
 EXPLAIN_EPILOG = (

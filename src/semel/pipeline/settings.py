@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from semel.pipeline import kinds
+from semel.streams import APPLICATIONS
 
 NO_SOURCE = "the file needs either [source] or [sources.NAME]"
 
@@ -56,11 +57,13 @@ class PipelineSection(Section):
         description="`sqlite:///charges.db` or `postgresql://...`; by default `$SEMEL_LEDGER`, "
         "otherwise a file beside the checkpoint.",
     )
-    application: kinds.Text | None = Field(
-        None, description="The type of application that the latency is required for."
+    application: kinds.one_of(tuple(APPLICATIONS)) | None = Field(  # type: ignore[valid-type]
+        None, description="The type of application: how soon events must be delivered."
     )
     latency: kinds.Duration | None = Field(
-        None, description='The latency that is required, for example `"5s"`.'
+        None,
+        description='The latency that is required, for example `"5s"`, if it is not the default '
+        "of the application.",
     )
     partitions: kinds.Count | None = Field(
         None, description="Over how many partitions entities are spread; fixed at the first start."

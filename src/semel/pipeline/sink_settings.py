@@ -228,7 +228,7 @@ def _model(described: type[Any], kind: str) -> type[BaseModel]:
             of_field = _PROBE_OF_HTTP
         required = each.default is MISSING and each.default_factory is MISSING
         shown = _default(each)
-        told = texts.get(each.name, "")
+        told = IN_A_FILE.get((kind, each.name)) or texts.get(each.name, "")
         members[f"{each.name}_"] = (
             of_field,
             Field(... if required else None, alias=each.name, description=told, examples=shown),
@@ -270,6 +270,17 @@ def given(model: BaseModel) -> dict[str, Any]:
     set_fields = type(model).model_fields
     return {set_fields[name].alias or name: getattr(model, name) for name in model.model_fields_set}
 
+
+IN_A_FILE = {
+    ("http", "headers"): "Templates by name.",
+    ("http", "body"): "A JSON template (tables, lists, texts); by default all columns as JSON.",
+    ("http", "auth"): "Credentials: a table with its `type`, or a list of tables.",
+    ("http", "probe"): (
+        "A URL template to GET (200: arrived, 404: not), or `module:function` that takes the event."
+    ),
+    ("files", "then"): "The second stage: the table of a loader or of another sink.",
+}
+"""What is said of settings that a file writes in another way than Python."""
 
 _ENTRY = re.compile(r"^(\w+(?:, \w+)*): (.*?)(?=^\w+(?:, \w+)*: |\Z)", re.MULTILINE | re.DOTALL)
 
