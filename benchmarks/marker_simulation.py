@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -59,7 +59,7 @@ class Load:
             if one[1] != other[1]
         ]
 
-    def arrivals(self, seed: int) -> npt.NDArray[np.int64]:
+    def arrivals(self, seed: int) -> npt.NDArray[Any]:
         """Return how many events have arrived by the end of each tick."""
         rng = np.random.default_rng(seed)
         counts = np.concatenate(
@@ -86,9 +86,7 @@ class Run:
 
     load: Load
     minibatches: list[Minibatch] = field(default_factory=list)
-    latencies: list[tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]] = field(
-        default_factory=list
-    )
+    latencies: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]] = field(default_factory=list)
 
     def unsettled(self) -> set[int]:
         """Return the minibatches that end first after each step."""
@@ -157,7 +155,8 @@ def simulate(load: Load, cost: Cost, pace: Pace, seed: int = 1, limit: int | Non
         counts = np.diff(upto, prepend=world.taken)
         done = marker + cost(total - world.taken, marker)
         # An event may have come at the beginning of its tick.
-        run.latencies.append((done - np.arange(first, last) * TICK_S, counts))
+        arrived = np.arange(first, last, dtype=np.float64) * TICK_S
+        run.latencies.append((done - arrived, counts))
         ended = Minibatch(marker, total - world.taken, done, pace.choice)
         run.minibatches.append(ended)
         world.taken, world.behind, ready = total, total < came, done

@@ -72,6 +72,7 @@ def _show(found: Sequence[PipelineStatus]) -> None:
     for each in found:
         for row in each.damaged:
             print(f"\ndamaged: {plain(row.table)} {plain(row.key)}: {row.what}")
+        _show_pacing(each)
         for sink in each.sinks:
             _show_open(each, sink)
             _show_resends(each, sink)
@@ -142,6 +143,21 @@ def _show_sinks(found: Sequence[PipelineStatus]) -> None:
             for sink in each.sinks
         ],
         right=numbers,
+    )
+
+
+def _show_pacing(pipeline: PipelineStatus) -> None:
+    """Print the newest marker of a paced pipeline, why it is there, and the latency."""
+    pacing = pipeline.pacing
+    if pacing is None:
+        return
+    reached = "no event yet"
+    if pacing.p50_s is not None and pacing.p99_s is not None:
+        reached = f"p50 about {pacing.p50_s:.2g} s, p99 about {pacing.p99_s:.2g} s"
+    wanted = "" if pacing.latency_s is None else f" of {pacing.latency_s:g} s"
+    print(
+        f"\n{plain(pipeline.pipeline)}: marker {pacing.marker}, {plain(pacing.reason)}\n"
+        f"{plain(pipeline.pipeline)}: latency{wanted}: {reached} (estimate)"
     )
 
 

@@ -3,6 +3,7 @@
 from semel.delivery.assignment import Assignment
 from semel.delivery.driver import Driver
 from semel.delivery.observer import LogObserver, MinibatchCompleted, Observer, Observers
+from semel.delivery.pacing import Pacing
 from semel.delivery.partition import PartitionDelivery
 from semel.delivery.spec import PipelineSpec, only_look, refuse_while_looking
 from semel.runtime import Runtime
@@ -14,6 +15,7 @@ __all__ = [
     "MinibatchCompleted",
     "Observer",
     "Observers",
+    "Pacing",
     "PartitionDelivery",
     "PipelineSpec",
     "Runtime",

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from semel.delivery.observer import Observer
+    from semel.delivery.pacing import Pacing
     from semel.events import Identity
     from semel.ledger import Finished, LedgerClient, Report
     from semel.runtime import Process
@@ -86,6 +87,7 @@ class Driver:
         routing: the description of how entities are spread over partitions; None is by their hash.
         forms: the type of each id column: integer, text, date, ...
         observer: is notified of what the driver does, and gets the figures of the tasks.
+        pacing: decides when the next minibatch begins; None leaves it to Spark.
     """
 
     client: LedgerClient
@@ -103,6 +105,7 @@ class Driver:
     forms: Mapping[str, str] = field(default_factory=dict)
     routing: dict[str, Any] | None = None
     observer: Observer = field(default_factory=LogObserver)
+    pacing: Pacing | None = None
     _closed: int = 0
     _opened_at: float | None = None
     _owners: Owners = field(init=False)
@@ -292,11 +295,15 @@ class Driver:
         """
         # 1. Complete in one commit. A crash before it leaves the minibatch open, and a restart
         #    replays it.
-        self._minibatches.complete(opening, reports, [sink.name for sink in self.sinks], ids)
+        marker = [] if self.pacing is None else self.pacing.plan(opening, reports)
+        names = [sink.name for sink in self.sinks]
+        self._minibatches.complete(opening, reports, names, ids, marker)
         # 2. Conclude only then, and before Spark commits: after a crash in between, Spark runs the
         #    micro-batch again, its events are only counted, and it is concluded from the same rows.
         self._conclude(opening.row.minibatch)
         self._completed(opening, reports, skipped)
+        if self.pacing is not None:
+            self.pacing.ended()
 
     def _completed(self, opening: OpenMinibatch, reports: Sequence[Report], skipped: int) -> None:
         """Notify the observer, with the figures that the tasks reported."""

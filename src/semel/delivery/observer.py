@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from semel.events import EventID, Minibatch
     from semel.ledger import Report
+    from semel.streams import Choice
 
 log = logging.getLogger("semel")
 
@@ -208,6 +209,27 @@ class StageStopped:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class MarkerChosen:
+    """The marker clock of a paced pipeline chose the next interval.
+
+    Attributes:
+        number: of the marker that the interval begins with.
+        p50_s: estimate of the latency that half of the recent events had at most.
+        p99_s: the same for 99 of 100.
+        latency_s: the latency that is required.
+        news: whether it differs from the choice before by more than a little.
+    """
+
+    pipeline: str
+    number: int
+    choice: Choice
+    p50_s: float | None
+    p99_s: float | None
+    latency_s: float
+    news: bool
+
+
 DeliveryEvent = (
     PartitionEvent
     | FirstFailure
@@ -215,6 +237,7 @@ DeliveryEvent = (
     | MinibatchCompleted
     | EventResent
     | StageStopped
+    | MarkerChosen
 )
 
 
@@ -260,8 +283,16 @@ class LogObserver:
                 log.warning(
                     "%s: %s (%s); `semel parked ls` shows it", event.place, event.state, event.why
                 )
+            case MarkerChosen() if event.news:
+                self._chosen(event)
             case _:
                 return
+
+    def _chosen(self, event: MarkerChosen) -> None:
+        """Log a choice that differs: as a warning if the latency cannot be reached."""
+        level = logging.INFO if event.choice.reachable else logging.WARNING
+        reached = "" if event.p99_s is None else f"; the p99 so far is about {event.p99_s:.2g} s"
+        log.log(level, "pipeline %r: %s%s", event.pipeline, event.choice.reason, reached)
 
     def _opened(self, event: MinibatchOpened) -> None:
         place = f"pipeline {event.pipeline!r}, minibatch {event.minibatch}"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from semel.events import Identity
     from semel.sinks import Sink
+    from semel.streams import Application
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class PipelineSpec:
         partition_by: which partition an entity belongs to, if not by its hash.
         unknown_source: with position identity, why semel cannot detect a recreated topic; empty if
             Kafka is asked.
+        application: how soon events must be delivered; None leaves it to Spark's trigger.
+        limits: the options with which the source limits a micro-batch, by their lower-case names.
     """
 
     name: str
@@ -48,6 +51,8 @@ class PipelineSpec:
     forms: Mapping[str, str] = field(default_factory=dict)
     unknown_source: str = "its id is not known"
     partition_by: Routing | None = None
+    application: Application | None = None
+    limits: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.name:

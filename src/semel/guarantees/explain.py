@@ -83,6 +83,7 @@ class Explanation:
     sinks: tuple[SinkPromise, ...]
     identity: IdentityPromise | None
     not_promised: tuple[str, ...]
+    pacing: str | None = None
 
     def __str__(self) -> str:
         parts: list[str] = []
@@ -108,6 +109,8 @@ class Explanation:
                 _wrapped(f"After a lost checkpoint: {self.identity.lost_checkpoint}"),
                 _wrapped(f"Order: {self.identity.order}"),
             ]
+        if self.pacing is not None:
+            parts.append(_wrapped(f"Pacing: {self.pacing}"))
         parts.append(
             "Not promised:\n"
             + "\n".join(_wrapped(each, first="- ", rest="  ") for each in self.not_promised)
@@ -121,6 +124,7 @@ class Explanation:
             "sinks": [asdict(each) for each in self.sinks],
             "identity": None if self.identity is None else asdict(self.identity),
             "not_promised": list(self.not_promised),
+            "pacing": self.pacing,
         }
 
 
@@ -156,6 +160,7 @@ def _explain(subject: object, *, called: bool) -> Explanation:
             tuple(_sink(each, spec) for each in spec.sinks),
             _identity(spec),
             _not_promised(spec.identity),
+            _pacing(spec),
         )
     if inspect.isroutine(subject) and not called:
         return _plain(subject) if _takes_an_event(subject) else _explain(subject(), called=True)
@@ -170,6 +175,27 @@ def _takes_an_event(function: Any) -> bool:
     """Whether a function takes a positional argument: it may be a sink, and is never called."""
     named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
     return any(each.kind not in named for each in inspect.signature(function).parameters.values())
+
+
+def _pacing(spec: PipelineSpec) -> str | None:
+    """Say when micro-batches begin; None if Spark's trigger decides alone."""
+    application = spec.application
+    if application is None:
+        return None
+    planned = application.safety * application.latency_s
+    text = (
+        f"application {application.name!r}: an event is to be delivered within "
+        f"{application.latency_s:g} s of its arrival, {application.safety:.0%} of which is "
+        "planned. After each minibatch semel waits as long as the measured rate of events and cost "
+        f"of minibatches allow (interval + cost is at most {planned:g} s), and Spark's next "
+        "micro-batch takes what has arrived by then. It does not wait if Spark's own trigger is "
+        "longer, is availableNow or once, or if Spark left input behind. The latency in `semel "
+        "status` is an estimate from these times; a timestamp column of the source is not read."
+    )
+    if spec.limits:
+        named = ", ".join(f"{name}={value}" for name, value in sorted(spec.limits.items()))
+        text += f" The source limits a micro-batch ({named}): a full one is followed at once."
+    return text
 
 
 # -- sinks

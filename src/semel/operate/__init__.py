@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from semel.operate.rescale import Rescaled, rescale_pipeline
     from semel.operate.resolve import JudgedMinibatch, ResolvedEvent, record_decision
     from semel.operate.status import (
+        PacingStatus,
         PipelineStatus,
         RunState,
         SinkStatus,
@@ -56,7 +57,14 @@ _HOMES = {
     ),
     "rescale": ("Rescaled", "rescale_pipeline"),
     "resolve": ("JudgedMinibatch", "ResolvedEvent", "record_decision"),
-    "status": ("PipelineStatus", "RunState", "SinkStatus", "read_status", "read_statuses"),
+    "status": (
+        "PacingStatus",
+        "PipelineStatus",
+        "RunState",
+        "SinkStatus",
+        "read_status",
+        "read_statuses",
+    ),
     "times": ("age_s", "utc_text"),
 }
 
@@ -65,6 +73,7 @@ __all__ = [
     "Health",
     "JudgedMinibatch",
     "LedgerCheck",
+    "PacingStatus",
     "ParkedEvent",
     "ParkedEvents",
     "PipelineStatus",

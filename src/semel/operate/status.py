@@ -5,20 +5,29 @@ Always true: the clocks of two machines are not compared to decide whether a run
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from semel.ledger import OWNERS_TABLE
+from semel.ledger import (
+    MARKERS_TABLE,
+    OWNERS_TABLE,
+    DamagedRow,
+    MarkerHead,
+    MarkerRow,
+    make_key,
+    sift_rows,
+)
 from semel.operate.times import age_s, utc_text
 from semel.protocol import ParkedState, PartitionState
 from semel.runtime import Process, SystemClock
+from semel.streams import stream_of_pipeline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from semel.events import Minibatch
-    from semel.ledger import DamagedRow, LastResend, Ledger, PipelineSummary, SinkSummary
+    from semel.ledger import LastResend, Ledger, PipelineSummary, SinkSummary
     from semel.runtime import Clock
 
 WATCH_S = 10.0
@@ -101,6 +110,35 @@ class SinkStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class PacingStatus:
+    """The newest marker of a paced pipeline: why it is there, and the latency that is reached.
+
+    Attributes:
+        interval_s: what the marker clock had chosen for the time before this marker.
+        rate: events per second, as it planned.
+        p50_s: estimate of the latency that half of the recent events had at most; None if there
+            were none.
+        p99_s: the same for 99 of 100.
+    """
+
+    application: str | None
+    latency_s: float | None
+    safety: float | None
+    marker: int
+    minibatch: str | None
+    at: float
+    interval_s: float
+    rate: float
+    reason: str
+    p50_s: float | None
+    p99_s: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        return {**asdict(self), "at": utc_text(self.at)}
+
+
+@dataclass(frozen=True, slots=True)
 class PipelineStatus:
     """One pipeline: its run, its newest minibatch and its sinks.
 
@@ -109,6 +147,7 @@ class PipelineStatus:
         beat_age_s: how long ago that was by the clock of this machine, which may differ.
         process: the process id of the run, on `host`.
         damaged: rows that could not be read, and were left out.
+        pacing: the newest marker; None if the pipeline was never paced.
     """
 
     pipeline: str
@@ -126,6 +165,7 @@ class PipelineStatus:
     partitions: int | None
     sinks: tuple[SinkStatus, ...]
     damaged: tuple[DamagedRow, ...]
+    pacing: PacingStatus | None = None
 
     @property
     def waits_for_a_person(self) -> int:
@@ -150,6 +190,7 @@ class PipelineStatus:
             "partitions": self.partitions,
             "waits_for_a_person": self.waits_for_a_person,
             "sinks": [sink.to_json() for sink in self.sinks],
+            "pacing": None if self.pacing is None else self.pacing.to_json(),
             "damaged": [
                 {"table": row.table, "key": row.key, "what": row.what} for row in self.damaged
             ],
@@ -178,8 +219,39 @@ def read_statuses(
     for name in pipelines:
         summary = ledger.summary(name)
         moves = (name in moving) if watch else None
-        found.append(_status_of(summary, _state_of(summary, moves, clock), clock))
+        status = _status_of(summary, _state_of(summary, moves, clock), clock)
+        pacing, damaged = _read_pacing(ledger, name)
+        found.append(replace(status, pacing=pacing, damaged=(*status.damaged, *damaged)))
     return found
+
+
+def _read_pacing(ledger: Ledger, pipeline: str) -> tuple[PacingStatus | None, list[DamagedRow]]:
+    """Read the newest marker of a pipeline, and the rows of it that are damaged."""
+    stream = stream_of_pipeline(pipeline)
+    at = make_key(MARKERS_TABLE, stream)
+    heads, damaged = sift_rows(ledger.store.read([at]).items(), MarkerHead.load)
+    if not heads:
+        return None, damaged
+    head = heads[0][1]
+    at = make_key(MARKERS_TABLE, stream, head.number)
+    rows, unread = sift_rows(ledger.store.read([at]).items(), MarkerRow.load)
+    if not rows:
+        return None, [*damaged, *unread]
+    row = rows[0][1]
+    status = PacingStatus(
+        head.application,
+        head.latency_s,
+        head.safety,
+        head.number,
+        row.minibatch,
+        row.at,
+        row.interval_s,
+        row.rate,
+        row.reason,
+        head.p50_s,
+        head.p99_s,
+    )
+    return status, damaged
 
 
 def _state_of(summary: PipelineSummary, moves: bool | None, clock: Clock) -> RunState:

@@ -12,6 +12,7 @@ from semel.ledger import REMEMBER_S
 from semel.sinks import Sink, checked_words
 from semel.sinks import sink as make_sink
 from semel.spark import kafka_topics
+from semel.spark.backlog import limits_of
 from semel.spark.batch_job import Delivered, run_batch
 from semel.spark.checks import (
     refuse_columns,
@@ -21,8 +22,10 @@ from semel.spark.checks import (
     require_types,
 )
 from semel.spark.choose_identity import Named, choose, forms, refuse_routing, require_order
+from semel.spark.plan import streams
 from semel.spark.versions import refuse_server, refuse_version
 from semel.spark.writer import make_writer
+from semel.streams import APPLICATIONS, Application
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,6 +55,8 @@ def deliver(  # noqa: PLR0913 - the public parameters; all but two have a defaul
     remember_s: float = REMEMBER_S,
     accept_gap: bool = False,
     partition_by: Routing | None = None,
+    application: str | Application | None = None,
+    latency_s: float | None = None,
 ) -> DataStreamWriter:
     """Deliver each row of a streaming DataFrame exactly once; return Spark's own writer.
 
@@ -78,6 +83,9 @@ def deliver(  # noqa: PLR0913 - the public parameters; all but two have a defaul
         accept_gap: continue even if the input does not start where the ledger ends.
         partition_by: how entities are spread over partitions: `semel.by_range([1000, 2000])` or
             `semel.by_directory(table_or_function)`; by default by hash.
+        application: "alerts", "payments", "dashboard", "etl" or "archive": how soon events must be
+            delivered. Micro-batches then begin as rarely as that allows.
+        latency_s: the same in seconds, if it is not the default of the application.
     """
     _require_frame(df, name)
     refuse_version(name)
@@ -116,7 +124,27 @@ def deliver(  # noqa: PLR0913 - the public parameters; all but two have a defaul
     if spec.identity.uses_source_partitions:
         source = kafka_topics.find(df)
         spec = replace(spec, unknown_source=kafka_topics.unknown(df, source))
+    if application is not None or latency_s is not None:
+        limits = {k: v for _, each in streams(df) for k, v in limits_of(each).items()}
+        spec = replace(spec, application=_application(name, application, latency_s), limits=limits)
     return make_writer(df, spec, ledger, source)
+
+
+def _application(
+    pipeline: str, application: str | Application | None, latency_s: float | None
+) -> Application:
+    """Return the application with its latency. Raises `ConfigurationError`."""
+    try:
+        if application is None:
+            raise ConfigurationError(
+                f"latency_s={latency_s!r} needs a type of application: pass application=, one of "
+                f"{', '.join(APPLICATIONS)}"
+            )
+        if isinstance(application, Application):
+            return application if latency_s is None else replace(application, latency_s=latency_s)
+        return Application.of(application, latency_s)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"pipeline {pipeline!r}: {error}") from None
 
 
 @checked_words

@@ -10,6 +10,7 @@ Always true:
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from contextlib import closing, nullcontext, suppress
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from semel.delivery import Driver, LogObserver, Observers
+from semel.delivery import Driver, LogObserver, Observers, Pacing
 from semel.errors import ConfigurationError, Diverged, Fenced, SemelError
 from semel.ledger import (
     UNKNOWN_SOURCES,
@@ -29,6 +30,7 @@ from semel.ledger import (
 )
 from semel.runtime import Process
 from semel.spark import checkpoints, kafka_topics
+from semel.spark.backlog import is_behind
 from semel.spark.checks import refuse_optimized
 from semel.spark.failures import Stopped, for_spark, raised
 from semel.spark.heartbeat import Heartbeat
@@ -76,6 +78,7 @@ class MicroBatches:
         query: Spark's query, if it is in this process; the heartbeat ends with it.
         border: what a micro-batch passes first, if the query can be drained.
         observer: is notified of what the driver does, besides the log.
+        trigger_s: the interval of Spark's own trigger, for a paced pipeline.
     """
 
     spec: PipelineSpec
@@ -86,6 +89,7 @@ class MicroBatches:
     query: Any = None
     border: Border | None = None
     observer: Observer | None = None
+    trigger_s: float = 0.0
     _live: Live | None = field(default=None, init=False, repr=False)
     _watched: OwnerRow | None = field(default=None, init=False, repr=False)
 
@@ -113,6 +117,8 @@ class MicroBatches:
             refuse_old(installed(), "PySpark beside the Spark Connect server", self.spec.name)
             self._live = self._begin_run(frame, batch)
         live = self._live
+        if live.driver.pacing is not None:
+            live.driver.pacing.began()
         inputs = checkpoints.inputs(self.checkpoint, batch)
         try:
             with live.between:
@@ -122,6 +128,7 @@ class MicroBatches:
             raise
         if opening.settled:
             live.driver.end(opening, [])
+            self._pace(live, frame)
             return
 
         def learn(outcome: Outcome) -> Mapping[str, str]:
@@ -132,6 +139,22 @@ class MicroBatches:
             return live.sources.ids
 
         deliver(frame, live.driver, opening, self.spec, live.ledger, learn)
+        self._pace(live, frame)
+
+    def _pace(self, live: Live, frame: DataFrame) -> None:
+        """Hold the end of the micro-batch until the next marker is due, if the pipeline is paced.
+
+        The minibatch is complete: a crash from here on costs one recount.
+        """
+        pacing = live.driver.pacing
+        if pacing is None:
+            return
+        query = self.query or _query_beside(frame.sparkSession, live.query)
+        behind = is_behind(frame, self.spec.limits, _progress_of(query))
+        border = self.border
+        pacing.hold(
+            lambda: _is_active(query) and not (border is not None and border.closed), behind=behind
+        )
 
     def look_first(self, spark: SparkSession) -> None:
         """Check the ledger before Spark starts: the pipeline must fit it and must not be running.
@@ -169,6 +192,8 @@ class MicroBatches:
         checkpoints.refuse_unreachable(ledger, spark)
         client = LedgerClient(open_store(ledger), self.spec.name)
         driver = make_driver(client, self.spec, self.nonce, spark, self.observer)
+        if self.spec.application is not None:
+            driver.pacing = Pacing(client, self.spec.application, driver.observer, self.trigger_s)
         between = threading.Lock()
         heartbeat = Heartbeat(driver, self._active, between)
         with starting_pipeline(ledger, self.spec.name):
@@ -188,12 +213,34 @@ class MicroBatches:
 
     def _active(self) -> bool:
         """Whether the query still runs, as far as this process can see."""
-        if self.query is None:
-            return True
-        try:
-            return bool(self.query.isActive)
-        except Exception:  # noqa: BLE001 - the session is gone, and the query with it
-            return False
+        return _is_active(self.query)
+
+
+def _is_active(query: Any) -> bool:
+    """Whether a query still runs; True if it is not known here."""
+    if query is None:
+        return True
+    try:
+        return bool(query.isActive)
+    except Exception:  # noqa: BLE001 - the session is gone, and the query with it
+        return False
+
+
+def _progress_of(query: Any) -> Mapping[str, Any]:
+    """Return the progress of the last micro-batch that ended; empty if it is not known."""
+    try:
+        found = None if query is None else query.lastProgress
+        return {} if found is None else found if isinstance(found, dict) else json.loads(found.json)
+    except Exception:  # noqa: BLE001 - as above
+        return {}
+
+
+def _query_beside(spark: SparkSession, query: str) -> Any:
+    """Return the query of this micro-batch, in a process beside a Spark Connect server."""
+    try:
+        return spark.streams.get(query)
+    except Exception:  # noqa: BLE001 - as above
+        return None
 
 
 def no_ids(_: Outcome) -> Mapping[str, str]:

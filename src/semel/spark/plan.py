@@ -61,10 +61,17 @@ def streams(frame: DataFrame) -> list[tuple[str, dict[str, str]]]:
         return [
             (str(leaf.sourceName()), dict(leaf.extraOptions().asCaseSensitiveMap()))
             if leaf.nodeName() == "StreamingRelationV2"
-            else ("", {})
+            else ("", _in_text(leaf))
             for leaf in leaves
         ]
     return list(_unresolved(frame._plan))  # noqa: SLF001 - as above
+
+
+def _in_text(leaf: Any) -> dict[str, str]:
+    """Return the options of an older kind of source, such as files, which is a Scala map."""
+    if leaf.nodeName() != "StreamingRelation":
+        return {}
+    return dict(re.findall(r"(\w+) -> ([^,()]*)", str(leaf.dataSource().options().toString())))
 
 
 @dataclass(frozen=True)

@@ -29,13 +29,13 @@ class Border:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._closed = self._released = False
-        self.inside = self.reached = False
+        self._released = False
+        self.closed = self.inside = self.reached = False
 
     def __enter__(self) -> None:
         """Let a micro-batch begin. At a closed border it waits for the stop, then raises."""
         with self._changed:
-            if not self._closed:
+            if not self.closed:
                 self.inside = True
                 return
             self.reached = True
@@ -51,7 +51,7 @@ class Border:
     def close(self) -> None:
         """Let no further micro-batch begin."""
         with self._changed:
-            self._closed = True
+            self.closed = True
 
     def release(self) -> None:
         """Let a micro-batch that waits at the border end: the query is being stopped."""

@@ -13,6 +13,7 @@ from uuid import uuid4
 from semel.delivery import refuse_while_looking
 from semel.errors import ConfigurationError
 from semel.spark import checks
+from semel.spark.backlog import trigger_seconds
 from semel.spark.failures import last_sentence
 from semel.spark.foreach_batch import MicroBatches
 from semel.spark.plan import is_classic
@@ -150,6 +151,7 @@ class Delivering:
         batches = MicroBatches(
             self.spec, state.ledger, self._checkpoint(), uuid4().hex, state.source
         )
+        batches.trigger_s = trigger_seconds(state.trigger)
         if state.classic:
             batches.border, batches.observer = Border(), state.observer
             batches.look_first(state.spark)

@@ -95,10 +95,11 @@ def complete(
     reports: Sequence[Report],
     sinks: Iterable[str],
     stages: Mapping[str, str],
+    also: Sequence[Update] = (),
 ) -> None:
     """Turn every pending partition complete, advance L, write watermarks and drop locations, in
     one commit; `done` is the row `open` once complete, `stages` the second stage of each sink that
-    has one.
+    has one, `also` updates that belong to the minibatch.
 
     Raises `Fenced` if a later run or attempt has it, `Diverged` if the reports do not cover what is
     recorded. May be repeated after a lost reply.
@@ -121,7 +122,8 @@ def complete(
     #    may run again and that is only counted. No task can write from then on.
     try:
         client.commit(
-            [Equals(open_key, opening.text), *requirements], [Put(open_key, done), *updates]
+            [Equals(open_key, opening.text), *requirements],
+            [Put(open_key, done), *updates, *also],
         )
     except Conflict:
         # 4. If the row is as this commit leaves it, an earlier try of it passed and its reply was

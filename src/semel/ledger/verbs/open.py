@@ -262,10 +262,13 @@ class Minibatches:
         reports: Sequence[Report],
         sinks: Iterable[str],
         ids: Mapping[str, str] = NO_TOPIC_IDS,
+        also: Sequence[Update] = (),
     ) -> None:
-        """Complete a minibatch; see `complete.complete`."""
+        """Complete a minibatch, and do the updates `also` in the same commit; see
+        `complete.complete`.
+        """
         done = opening.completed_with(ids)
-        complete(self._client, opening, done, reports, sinks, self._stages)
+        complete(self._client, opening, done, reports, sinks, self._stages, also)
 
     def stands(self, opening: OpenMinibatch) -> bool:
         """Whether it is open as it was: no other run has it, and it is not complete."""
