@@ -77,7 +77,7 @@ def test_a_file_with_every_section_becomes_the_arguments_of_deliver(
 
 def test_a_sink_of_ones_own_is_a_function_a_decorated_one_or_an_object(built: Build) -> None:
     pipeline = built(SEVERAL)
-    redis, postgres, charge, other, made = pipeline.sinks
+    redis, postgres, charge, other, made, own = pipeline.sinks
     assert isinstance(redis, Redis)
     assert (redis.arguments, redis.on_reject) == (("amount", "1"), OnReject.BLOCK)
     assert isinstance(postgres, Postgres)
@@ -86,6 +86,7 @@ def test_a_sink_of_ones_own_is_a_function_a_decorated_one_or_an_object(built: Bu
     assert isinstance(other, Function)
     assert (other.name, other.window) == ("other", 2)
     assert (made.name, made.capability) == ("made", Capability.OPAQUE)
+    assert (own.name, own.place, own.lease_s) == ("Own", "here", 5.0)  # type: ignore[attr-defined]
     assert pipeline.partition_by is not None
     assert pipeline.partition_by.partitions == 3
     assert pipeline.function is not None
@@ -189,6 +190,8 @@ url = "x"
             'checkpoint = "c"\npartition_by = { range = [2, 1] }',
             "p.toml:4:1: .*bounds must increase|p.toml:4:18: .*bounds must increase",
         ),
+        ('checkpoint = "c"', 'checkpoint = "c"\nlatency = "5s"', "1:1: latency needs application"),
+        ('"http"', '"fuzz_module:Own"', r"9:1: .* needs place"),
         ('format = "json"', 'format = "fuzz_module:number"', "not a class of a Python data source"),
     ],
 )

@@ -1,131 +1,33 @@
-"""Pipeline files on real Spark: the quick start by the letter, killed, drained, and submitted."""
+"""Pipeline files on real Spark: SQL and Python, drained, submitted, wrong.
+
+`tests/test_wheel.py` has the quick start by the letter, killed half-way.
+"""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import semel
 from semel.pipeline import __main__ as application
-from semel.sinks.files import read
-from semel.verify.demo.standalone import spark_environment, spark_home
+from semel.verify.demo.standalone import spark_home
 from semel.verify.process_group import ProcessGroup
-from support.spark.driver_scripts import Run, wait_for
+from support.spark.driver_scripts import wait_for
+from support.spark.pipeline_place import TIMEOUT_S, Place
 
-COMMAND = "from semel.cli.main import main; main()"
-TIMEOUT_S = 120.0
 SECRET = "hunter2-hunter2"
-
-
-@dataclass
-class Place:
-    """A folder with a pipeline file, and the processes that run it."""
-
-    folder: Path
-    group: ProcessGroup
-    variables: Mapping[str, str] = field(default_factory=dict)
-    runs: list[Run] = field(default_factory=list)
-
-    def start(self, *arguments: str, command: tuple[str, ...] = ()) -> Run:
-        """Start the command `semel`, or another one."""
-        log = self.folder / f"run-{len(self.runs)}.log"
-        environment = {**spark_environment(self.group.folder), **self.variables}
-        line = [*(command or (sys.executable, "-c", COMMAND)), *arguments]
-        environment["SEMEL_TEST_FOLDER"] = str(self.folder)
-        run = Run(self.group.start(line, environment, log), log)
-        self.runs.append(run)
-        return run
-
-    def semel(self, *arguments: str) -> str:
-        """Run a command to its end; return what it prints."""
-        done = subprocess.run(
-            [sys.executable, "-c", COMMAND, *arguments],
-            cwd=self.folder,
-            env={**os.environ, **spark_environment(self.group.folder), **self.variables},
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def payments(self, files: int, rows: int, within: str = "payments") -> list[int]:
-        """Write files of payments; return their ids."""
-        (self.folder / within).mkdir()
-        for number in range(files):
-            lines = [
-                json.dumps({"customer": f"c{each % 5}", "payment_id": each, "amount": each % 9 + 1})
-                for each in range(number * rows, (number + 1) * rows)
-            ]
-            (self.folder / within / f"{number:04}.json").write_text("\n".join(lines) + "\n")
-        return list(range(files * rows))
-
-    def delivered(self, url: str, pipeline: str = "charges", sink: str = "files") -> list[int]:
-        """The ids that a sink of files holds, each as often as it is there."""
-        place = self.folder / url / pipeline / sink
-        if not (place / "_manifests").is_dir():
-            return []
-        return [each for table in read(str(place)) for each in table["payment_id"].to_pylist()]
-
-    def charged(self) -> list[int]:
-        """The ids that the function wrote down."""
-        book = self.folder / "charged.txt"
-        return [int(each) for each in book.read_text().split()] if book.exists() else []
-
-    def status(self, pipeline: str) -> dict[str, Any]:
-        """What `semel status` says of the sinks, by name."""
-        url = f"sqlite:///{self.folder}/charges.db"
-        found = json.loads(self.semel("status", pipeline, "--ledger", url, "--json"))
-        return {each["sink"]: each for each in found["sinks"]}
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
     with ProcessGroup("pipeline-file") as group:
         yield Place(tmp_path, group)
-
-
-def test_the_quick_start_by_the_letter_killed_half_way_delivers_everything_once(
-    place: Place,
-) -> None:
-    file = place.folder / "pipeline.toml"
-    place.semel("init", str(file))
-    assert (place.folder / "payments" / "0003.json").exists(), "the sample is read without edits"
-    expected = place.payments(6, 20, within="ours")
-    text = file.read_text()
-    for old, new in (('path = "payments"', 'path = "ours"'), ('url = "delivered"', 'url = "out"')):
-        assert text.count(old) == 1
-        text = text.replace(old, new)
-    file.write_text(text)
-    killed = place.start("run", str(file))
-    wait_for(lambda: place.delivered("out"), killed, TIMEOUT_S)
-    killed.kill(signal.SIGKILL)
-    assert killed.wait() == -signal.SIGKILL
-    half = place.delivered("out")
-    assert 0 < len(half) < len(expected)
-    again = place.start("run", str(file))
-    wait_for(lambda: len(place.delivered("out")) >= len(expected), again, TIMEOUT_S)
-    again.kill(signal.SIGTERM)
-    again.finished(TIMEOUT_S)
-    assert sorted(place.delivered("out")) == expected
-    said = again.said()
-    assert "charges: drained, " in said
-    assert "0 in doubt, 0 parked" in said
-    assert "Traceback" not in said
-    assert "Exception" not in said
-    status = place.status("charges")["files"]
-    assert (status["delivered"], status["in_doubt"]) == (len(expected), 0)
 
 
 MODULE = """

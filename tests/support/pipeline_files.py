@@ -14,9 +14,25 @@ Wrong = Callable[..., list[str]]
 """Writes a file and returns what is wrong with it."""
 
 MODULE = '''
+from dataclasses import dataclass
+
 import semel
 from semel.protocol import Capability
-from semel.sinks import DELIVERED, Http, Sink
+from semel.sinks import Http, Sink
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own(Sink):
+    place: str
+    speed: "complex | None" = None
+
+    @property
+    def capability(self):
+        return Capability.OPAQUE
+
+    def open(self, target):
+        raise NotImplementedError
+
 
 made = Http(name="made", url="https://service.example/made")
 number = 7
@@ -162,6 +178,11 @@ name = "other"
 
 [[sinks]]
 type = "fuzz_module:made"
+
+[[sinks]]
+type = "fuzz_module:Own"
+place = "here"
+lease_s = 5
 """
 
 VALID = {"full": FULL, "several": SEVERAL}

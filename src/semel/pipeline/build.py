@@ -207,12 +207,6 @@ class _Making:
             pipeline.specification()
         except ConfigurationError as error:
             self._blame(("pipeline",), error)
-        taken = inspect.signature(_deliver()).parameters
-        for word, key in (("application", "application"), ("latency_s", "latency")):
-            if word in pipeline.words() and word not in taken:
-                self._problems.at_key(
-                    ("pipeline", key), f"{key}: this version of semel.deliver has no {word}"
-                )
 
     def _has(self, name: str) -> bool:
         return (name,) in self._problems.positions.keys
@@ -396,9 +390,3 @@ def _article(found: object) -> str:
 
 def _kind(error: BaseException) -> str:
     return type(error).__name__
-
-
-def _deliver() -> Callable[..., Any]:
-    from semel.spark.deliver import deliver
-
-    return deliver

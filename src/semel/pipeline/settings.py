@@ -84,6 +84,12 @@ class PipelineSection(Section):
         "append", description="Spark's output mode."
     )
 
+    @model_validator(mode="after")
+    def _both(self) -> Self:
+        if self.latency is not None and self.application is None:
+            raise _missing(f"latency needs application: {', '.join(APPLICATIONS)}")
+        return self
+
 
 class SourceSection(Section):
     """`[source]` or `[sources.NAME]`: what is read; in SQL it has the name `source` or NAME."""
