@@ -115,6 +115,24 @@ def engine(
     _measure("engine", "engine", as_json, keep, {"repetitions": repetitions})
 
 
+@app.command("markers", epilog="Example: python -m benchmarks markers --json.")
+def markers(as_json: JsonOption = False, keep: KeepOption = True) -> None:
+    """Compare the marker clock to the best fixed interval, in simulated time, and draw the rate,
+    the interval and the latency into docs/img/markers.svg.
+    """
+    from benchmarks import markers as measuring
+
+    found = measuring.measure()
+    result = results.describe("markers", {"seed": measuring.SEED}, {"rows": found})
+    if keep:
+        print(f"kept as {results.keep(result, results.RESULTS)}", file=sys.stderr)
+        (results.ROOT / "docs" / "img" / "markers.svg").write_text(measuring.picture())
+    if as_json:
+        print(json.dumps(result, indent=2))
+    else:
+        print(*map(measuring.line, found), sep="\n")
+
+
 def _measure(name: str, title: str, as_json: bool, keep: bool, arguments: dict[str, int]) -> None:
     """Run a benchmark with progress; print and keep what it measured, or what it measured before
     it failed.

@@ -1,5 +1,4 @@
-"""Whether Spark left input for the next micro-batch, and what its own trigger does: then a paced
-query does not wait.
+"""When a paced query does not wait: Spark left input behind, or its own trigger is longer.
 
 Always true: where it cannot be known whether input is left behind, it is taken to be.
 """
