@@ -22,7 +22,7 @@ from semel.events import Given
 from semel.runtime import SystemClock
 from semel.sinks import sink
 from semel.spark.deliver import deliver
-from semel.spark.repartition import arranged
+from semel.spark.frames.repartition import arranged
 from support.servers.postgres import PostgresServer
 
 if TYPE_CHECKING:

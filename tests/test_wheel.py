@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -17,6 +18,9 @@ from zipfile import ZipFile
 import pytest
 
 import semel
+from semel.verify.process_group import ProcessGroup
+from support.spark.driver_scripts import wait_for
+from support.spark.pipeline_place import TIMEOUT_S, Place
 
 ROOT = Path(__file__).parent.parent
 
@@ -132,3 +136,39 @@ def test_the_installed_wheel_runs_simulate(commands: Path, tmp_path: Path) -> No
     done = run(commands / "semel", "simulate", *arguments, where=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["worlds"] == 3
+
+
+def test_the_quick_start_by_the_letter_killed_half_way_delivers_everything_once(
+    commands: Path, tmp_path: Path
+) -> None:
+    """Installed from a wheel: `semel init`, two lines edited, `semel run`, SIGKILL, `semel run`."""
+    python = str(commands / "python")
+    variables = {"PYTHONPATH": "", "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
+    file = tmp_path / "pipeline.toml"
+    with ProcessGroup("quick-start") as group:
+        place = Place(tmp_path, group, variables, command=(str(commands / "semel"),))
+        place.semel("init", str(file))
+        assert (tmp_path / "payments" / "0003.json").exists(), "a sample to begin with"
+        expected = place.payments(6, 20, within="ours")
+        text = file.read_text()
+        for old, new in (('"payments"', '"ours"'), ('"delivered"', '"out"')):
+            assert text.count(old) == 1
+            text = text.replace(old, new)
+        file.write_text(text)
+        killed = place.start("run", str(file))
+        wait_for(lambda: place.delivered("out"), killed, TIMEOUT_S)
+        killed.kill(signal.SIGKILL)
+        assert killed.wait() == -signal.SIGKILL
+        assert 0 < len(place.delivered("out")) < len(expected)
+        again = place.start("run", str(file))
+        wait_for(lambda: len(place.delivered("out")) >= len(expected), again, TIMEOUT_S)
+        again.kill(signal.SIGTERM)
+        again.finished(TIMEOUT_S)
+        said = again.said()
+        status = place.status("charges")["files"]
+    assert sorted(place.delivered("out")) == expected
+    assert "charges: drained, " in said
+    assert "0 in doubt, 0 parked" in said
+    assert "Traceback" not in said
+    assert "Exception" not in said
+    assert (status["delivered"], status["in_doubt"]) == (len(expected), 0)

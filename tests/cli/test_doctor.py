@@ -119,7 +119,14 @@ def test_packages_are_missing_too_old_or_too_new(monkeypatch: pytest.MonkeyPatch
     assert states() == ["ok", "ok", "missing"]
     extras = {each.what: each for each in doctor.check_extras("sqlite:///x.db")}
     assert {each.health for each in extras.values()} == {Health.WARNING}
-    assert list(extras) == ["psycopg", "uvloop", "httptools", "redis", "confluent-kafka"]
+    assert list(extras) == [
+        "psycopg",
+        "uvloop",
+        "httptools",
+        "redis",
+        "confluent-kafka",
+        "pydantic",
+    ]
     assert "unless a sink is Http: pip install 'semel[http]'" in extras["uvloop"].do
     assert next(iter(doctor.check_extras("postgresql://x/y"))).health is Health.MISSING
     assert doctor.check_connect().health is Health.WARNING

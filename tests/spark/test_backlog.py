@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from semel.spark.backlog import is_behind, limits_of, trigger_seconds
+from semel.spark.frames.backlog import is_behind, limits_of, trigger_seconds
 
 
 @pytest.mark.parametrize(

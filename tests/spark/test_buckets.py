@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from semel.events import Counter, Given
-from semel.spark.repartition import BUCKET, arranged
+from semel.spark.frames.repartition import BUCKET, arranged
 from semel.spark.versions import in_buckets, installed, numbers, spark_hash
 from support.spark.clusters import ADAPTIVE
 

@@ -15,9 +15,9 @@ from semel.errors import ConfigurationError, SemelError
 from semel.spark.sources.inbox_stream import InboxStream
 from semel.spark.sources.kafka_reader import READERS, read_piece
 from semel.spark.sources.kafka_stream import KafkaStream
-from semel.spark.sources.marking import Limits, Marking
+from semel.spark.sources.marking import Marking, TriggerLimits
 from semel.spark.sources.options import INBOX, KAFKA, SourceOptions, read_options
-from semel.spark.sources.options import Place as Start
+from semel.spark.sources.options import ReadingPlace as Start
 from semel.spark.sources.positions import Offset, Piece, clip, count, pieces
 from semel.streams import Inbox, MarkerClock, NewEvent
 from support.servers.kafka import KafkaBroker
@@ -62,7 +62,7 @@ def put(inbox: Inbox, begin: int, end: int, entities: int = 8) -> None:
 
 
 def marking(source: Any, time: Any = None, **words: Any) -> Marking:
-    limits = words.pop("limits", Limits())
+    limits = words.pop("limits", TriggerLimits())
     return Marking(source, MarkerClock("payments"), limits, time or Ticking(), **words)
 
 
@@ -105,7 +105,7 @@ def test_limits_bound_a_micro_batch_and_a_replay_reads_what_the_offset_says(tmp_
     source = stream(tmp_path)
     at = source.start(EARLIEST, default="earliest")
     taken = []
-    marks = marking(source, limits=Limits(events=30))
+    marks = marking(source, limits=TriggerLimits(events=30))
     while (end := marks.next(at)) is not at:
         taken.append((at, end))
         at = end
@@ -113,12 +113,14 @@ def test_limits_bound_a_micro_batch_and_a_replay_reads_what_the_offset_says(tmp_
     assert [end.marker for _, end in taken] == [1, 2, 3, 4]
     # A reader that begins again takes old markers as its own limits allow: several, or a part.
     start = taken[0][0]
-    assert marking(source, limits=Limits(events=65)).next(start).marker == 2
+    assert marking(source, limits=TriggerLimits(events=65)).next(start).marker == 2
     whole = marking(source).next(start)
     assert (whole.marker, [each.number for each in whole.borders]) == (4, [1, 2, 3])
-    part = marking(source, limits=Limits(events=10)).next(start)
+    part = marking(source, limits=TriggerLimits(events=10)).next(start)
     assert (part.marker, part.into, count(start.positions, part.positions)) == (0, 1, 10)
-    by_size = marking(source, limits=Limits(bytes=int(source.bytes_per_event(*_ends(taken)) * 7)))
+    by_size = marking(
+        source, limits=TriggerLimits(bytes=int(source.bytes_per_event(*_ends(taken)) * 7))
+    )
     assert count(start.positions, by_size.next(start).positions) in range(5, 10)
     # What is read follows from the offsets alone, the markers inside included.
     assert pieces(through_json(start), through_json(whole)) == pieces(start, whole)
@@ -162,7 +164,7 @@ def test_children_of_an_inbox_partition_start_in_a_micro_batch_after_their_paren
     source = stream(tmp_path)
     at = source.start(EARLIEST, default="earliest")
     batches = []
-    marks = marking(source, limits=Limits(events=30))
+    marks = marking(source, limits=TriggerLimits(events=30))
     while (end := marks.next(at)) is not at:
         batches.append({piece.partition for piece in pieces(at, end)})
         at = end

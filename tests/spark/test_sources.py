@@ -16,7 +16,7 @@ from pyspark.sql.connect.plan import DataSource, Filter, LogicalPlan, SetOperati
 from pyspark.sql.connect.plan import Range as Numbers
 
 from semel.sinks.kafka.topics import Topics
-from semel.spark import kafka_topics, plan
+from semel.spark.frames import kafka_topics, plan
 from support.servers.kafka import KafkaBroker
 
 

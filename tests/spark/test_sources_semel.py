@@ -17,7 +17,8 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from semel import Ledger
-from semel.spark import checkpoints, deliver, kafka_topics, plan
+from semel.spark import checkpoints, deliver
+from semel.spark.frames import kafka_topics, plan
 from semel.spark.sources.positions import Offset
 from semel.streams import Inbox, NewEvent
 from semel.verify.demo.standalone import SMALL_JVM, ConnectServer, spark_environment

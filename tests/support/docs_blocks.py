@@ -42,7 +42,7 @@ WITHOUT_SPARK = {
 ELSEWHERE = {
     ("README.md", 0): "a part of examples/charges.py, which tests/spark/test_examples.py runs",
     ("docs/own-sink.md", 0): "tests/cli/test_own_sink.py runs it under verify-sink",
-    ("docs/streams.md", 0): "tests/spark/test_sources_semel.py reads both sources",
+    ("docs/streams.md", 2): "tests/spark/test_sources_semel.py reads both sources",
     ("docs/own-store.md", 0): "tests/contract/test_store_contract.py runs it under pytest",
 }
 """Those that another test runs, and why."""

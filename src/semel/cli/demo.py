@@ -14,8 +14,7 @@ import typer
 
 from semel.cli.options import opened
 from semel.cli.output import show_table
-from semel.cli.parked import list_parked
-from semel.cli.resolve import resolve
+from semel.cli.parked import list_parked, resolve
 from semel.errors import ConfigurationError
 from semel.runtime import SystemClock
 

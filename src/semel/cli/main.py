@@ -3,8 +3,8 @@
 Always true:
 - answers go to standard output, progress goes to standard error;
 - an error is one line on standard error, without a traceback;
-- the exit status is 0 on success, 1 when a check found a problem, 2 for a wrong command, ledger,
-  pipeline or event, 3 when the ledger cannot be reached.
+- the exit status is 0 on success, 1 when a check found a problem, 2 for a wrong command, file,
+  ledger, pipeline or event, 3 when the ledger cannot be reached.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,8 +24,8 @@ from semel.cli import (
     ingest,
     ledger,
     parked,
+    pipeline_file,
     rescale,
-    resolve,
     simulate,
     status,
     verify_sink,
@@ -36,14 +37,14 @@ from semel.errors import LedgerUnavailable, SemelError
 
 EPILOG = (
     "Exit status: 0 success; 1 a check found a problem, or `ledger find` found nothing; 2 a wrong "
-    "command, ledger, pipeline or event; 3 the ledger cannot be reached. Commands that read a "
-    "ledger take --ledger URL or $SEMEL_LEDGER, and --json. Example: semel status --ledger "
+    "command, file, ledger, pipeline or event; 3 the ledger cannot be reached. Commands that read "
+    "a ledger take --ledger URL or $SEMEL_LEDGER, and --json. Example: semel status --ledger "
     "sqlite:///charges.db"
 )
 EXPLAIN_EPILOG = (
-    "Example: semel explain payments:charge. MODULE is found as `python -m` finds it, the current "
-    "directory first; OBJECT may be a sink, the result of semel.deliver, or a function without "
-    "arguments that returns one of them."
+    "Example: semel explain charges.toml, or semel explain payments:charge. MODULE is found as "
+    "`python -m` finds it, the current directory first; OBJECT may be a sink, the result of "
+    "semel.deliver, or a function without arguments that returns one of them."
 )
 DOCTOR_EPILOG = (
     "Example: semel doctor --ledger sqlite:///charges.db. "
@@ -51,6 +52,10 @@ DOCTOR_EPILOG = (
 )
 
 HELP = {
+    "init": "Write a pipeline file that works as it is.",
+    "check": "Find what is wrong with a pipeline file.",
+    "run": "Run the pipeline of a file.",
+    "schema": "The JSON Schema of a pipeline file.",
     "demo": "Kill real Spark half-way, with semel and without.",
     "status": "Which run has each pipeline, how far it is, what is parked.",
     "ingest": "Take events over HTTP into an inbox, each once.",
@@ -81,18 +86,21 @@ app = _make_app()
 
 
 def explain(
-    subject: Annotated[str, typer.Argument(metavar="MODULE:OBJECT", show_default=False)],
+    subject: Annotated[str, typer.Argument(metavar="FILE|MODULE:OBJECT", show_default=False)],
     as_json: JsonOption = False,
 ) -> None:
-    """Print the guarantee: which row of the promise table applies and why, what may be in doubt,
-    what makes two events the same, and what is not promised.
+    """Print the guarantee of a pipeline file, a pipeline or a sink: which row of the promise table
+    applies and why, what may be in doubt, what makes two events the same, and what is not promised.
     """
     from semel.cli.import_object import call, find
     from semel.guarantees import explain as explain_it
 
-    with contextlib.redirect_stdout(sys.stderr):  # the module may print; the answer is ours alone
-        found = find(subject)
-        explained = call(subject, lambda: explain_it(found))
+    if pipeline_file.is_file(subject):
+        explained = explain_it(pipeline_file.specification_of(Path(subject)))
+    else:
+        with contextlib.redirect_stdout(sys.stderr):  # the module may print; the answer is ours
+            found = find(subject)
+            explained = call(subject, lambda: explain_it(found))
     if as_json:
         show_json(explained.to_json())
     else:
@@ -117,11 +125,19 @@ def doctor(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
         raise typer.Exit(1)
 
 
+app.command("init", short_help=HELP["init"], epilog=pipeline_file.INIT_EPILOG)(pipeline_file.init)
+app.command("check", short_help=HELP["check"], epilog=pipeline_file.CHECK_EPILOG)(
+    pipeline_file.check
+)
+app.command("run", short_help=HELP["run"], epilog=pipeline_file.RUN_EPILOG)(pipeline_file.run)
+app.command("schema", short_help=HELP["schema"], epilog=pipeline_file.SCHEMA_EPILOG)(
+    pipeline_file.schema
+)
 app.command("demo", short_help=HELP["demo"], epilog=demo.EPILOG)(demo.demo)
 app.command("status", short_help=HELP["status"], epilog=status.EPILOG)(status.status)
 app.command("ingest", short_help=HELP["ingest"], epilog=ingest.EPILOG)(ingest.ingest)
 app.add_typer(parked.app, name="parked")
-app.command("resolve", short_help=HELP["resolve"], epilog=resolve.EPILOG)(resolve.resolve)
+app.command("resolve", short_help=HELP["resolve"], epilog=parked.RESOLVE_EPILOG)(parked.resolve)
 app.command("rescale", short_help=HELP["rescale"], epilog=rescale.EPILOG)(rescale.rescale)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(inbox.app, name="inbox")
@@ -178,8 +194,9 @@ def _app_for(arguments: list[str]) -> typer.Typer:
 
 
 def _print_error(error: Exception) -> None:
-    """Print an error as one line."""
-    print(f"semel: {plain(' '.join(str(error).split()))}", file=sys.stderr)
+    """Print an error as one line; each problem of a pipeline file on a line of its own."""
+    for line in getattr(error, "lines", None) or (str(error),):
+        print(f"semel: {plain(' '.join(line.split()))}", file=sys.stderr)
 
 
 def main() -> None:
@@ -203,5 +220,5 @@ def main() -> None:
         sys.exit(_UNREACHABLE)
     except (SemelError, OSError) as error:
         _print_error(error)
-        sys.exit(2)
+        sys.exit(getattr(error, "exit_status", 2))
     sys.exit(status if isinstance(status, int) else 0)

@@ -2,7 +2,13 @@
 
 from semel.delivery.assignment import Assignment
 from semel.delivery.driver import Driver
-from semel.delivery.observer import LogObserver, Observer, Observers, QueryProgressed
+from semel.delivery.observer import (
+    LogObserver,
+    MinibatchCompleted,
+    Observer,
+    Observers,
+    QueryProgressed,
+)
 from semel.delivery.pacing import Pacing
 from semel.delivery.partition import PartitionDelivery
 from semel.delivery.spec import PipelineSpec, only_look, refuse_while_looking
@@ -12,6 +18,7 @@ __all__ = [
     "Assignment",
     "Driver",
     "LogObserver",
+    "MinibatchCompleted",
     "Observer",
     "Observers",
     "Pacing",

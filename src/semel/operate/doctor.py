@@ -28,6 +28,7 @@ EXTRAS = (
     ("httptools", "http", (0, 6, 2), "a sink is Http"),
     ("redis", "redis", (6,), "a sink is Redis"),
     ("confluent-kafka", "kafka", (2, 6), "a sink is Kafka"),
+    ("pydantic", "pipeline", (2, 6), "a pipeline is a file"),
 )
 CONNECT = ("grpcio", "grpcio-status", "googleapis-common-protos", "zstandard")
 

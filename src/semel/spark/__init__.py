@@ -2,21 +2,33 @@
 
 from semel.spark import session, versions
 from semel.spark.batch_job import Delivered
+from semel.spark.checkpoints import resolve as ledger_url
 from semel.spark.deliver import deliver, deliver_batch
-from semel.spark.repartition import arranged
-from semel.spark.session import make_session
+from semel.spark.frames.choose_identity import Named, implied
+from semel.spark.frames.repartition import arranged
+from semel.spark.queries import drain, headline, read_source, run_sql, why_failed
+from semel.spark.session import make_session, pipeline_session
 from semel.spark.sources import register
 from semel.spark.versions import kafka_connector, scala
 
 __all__ = [
     "Delivered",
+    "Named",
     "arranged",
     "deliver",
     "deliver_batch",
+    "drain",
+    "headline",
+    "implied",
     "kafka_connector",
+    "ledger_url",
     "make_session",
+    "pipeline_session",
+    "read_source",
     "register",
+    "run_sql",
     "scala",
     "session",
     "versions",
+    "why_failed",
 ]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError, plain_text
 from semel.protocol import Capability
-from semel.spark.plan import route
+from semel.spark.frames.plan import route
 from semel.spark.versions import arrow_schema
 
 if TYPE_CHECKING:

@@ -11,8 +11,6 @@ from semel.errors import ConfigurationError
 from semel.ledger import REMEMBER_S
 from semel.sinks import Sink, checked_words
 from semel.sinks import sink as make_sink
-from semel.spark import kafka_topics
-from semel.spark.backlog import limits_of
 from semel.spark.batch_job import Delivered, run_batch
 from semel.spark.checks import (
     refuse_columns,
@@ -21,8 +19,10 @@ from semel.spark.checks import (
     refuse_stopped,
     require_types,
 )
-from semel.spark.choose_identity import Named, choose, forms, refuse_routing, require_order
-from semel.spark.plan import streams
+from semel.spark.frames import kafka_topics
+from semel.spark.frames.backlog import limits_of
+from semel.spark.frames.choose_identity import Named, choose, forms, refuse_routing, require_order
+from semel.spark.frames.plan import streams
 from semel.spark.versions import refuse_server, refuse_version
 from semel.spark.writer import make_writer
 from semel.streams import APPLICATIONS, Application

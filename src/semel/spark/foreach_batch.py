@@ -13,12 +13,12 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from semel.delivery import Driver, Pacing
+from semel.delivery import Driver, LogObserver, Observers, Pacing
 from semel.errors import ConfigurationError, Diverged, Fenced, SemelError
 from semel.ledger import (
     UNKNOWN_SOURCES,
@@ -29,14 +29,15 @@ from semel.ledger import (
     starting_pipeline,
 )
 from semel.runtime import Process
-from semel.spark import checkpoints, kafka_topics
-from semel.spark.backlog import is_behind
+from semel.spark import checkpoints
 from semel.spark.checks import refuse_optimized
 from semel.spark.failures import Stopped, for_spark, raised
+from semel.spark.frames import kafka_topics
+from semel.spark.frames.backlog import is_behind
+from semel.spark.frames.plan import is_classic
+from semel.spark.frames.repartition import arranged, plainly_named
 from semel.spark.heartbeat import Heartbeat
-from semel.spark.plan import is_classic
 from semel.spark.progress import BESIDE_CONNECT, ProgressReader, writes_changelogs
-from semel.spark.repartition import arranged, plainly_named
 from semel.spark.task import SCHEMA, Task, TaskOutcome
 from semel.spark.versions import installed, refuse_old
 
@@ -45,9 +46,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from semel.delivery import PipelineSpec
+    from semel.delivery import Observer, PipelineSpec
     from semel.ledger import OpenMinibatch, OwnerRow
-    from semel.spark.kafka_topics import KafkaSource
+    from semel.spark.frames.kafka_topics import KafkaSource
+    from semel.spark.queries import MicroBatchBorder
 
 OWNER_LEASE_S = 10.0
 TRIES = 10
@@ -77,6 +79,8 @@ class MicroBatches:
         nonce: unique for this start.
         source: the Kafka source, if the DataFrame reads one.
         query: Spark's query, if it is in this process; the heartbeat ends with it.
+        border: what a micro-batch passes first, if the query can be drained.
+        observer: is notified of what the driver does, besides the log.
         trigger_s: the interval of Spark's own trigger, for a paced pipeline.
     """
 
@@ -86,15 +90,22 @@ class MicroBatches:
     nonce: str
     source: KafkaSource | None = None
     query: Any = None
+    border: MicroBatchBorder | None = None
+    observer: Observer | None = None
     trigger_s: float = 0.0
     _live: Live | None = field(default=None, init=False, repr=False)
     _watched: OwnerRow | None = field(default=None, init=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "query": None, "_live": None}
+        unshared = dict.fromkeys(("query", "border", "observer", "_live"))
+        return {**self.__dict__, **unshared}
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         """Deliver one micro-batch. Raises the error that stops the query, shortened."""
+        with self.border or nullcontext():
+            self._call(frame, batch)
+
+    def _call(self, frame: DataFrame, batch: int) -> None:
         try:
             self._deliver(frame, batch)
         except Exception as error:
@@ -143,7 +154,10 @@ class MicroBatches:
             return
         query = self.query or _query_beside(frame.sparkSession, live.query)
         behind = is_behind(frame, self.spec.limits, _progress_of(query))
-        pacing.hold(lambda: _is_active(query), behind=behind)
+        border = self.border
+        pacing.hold(
+            lambda: _is_active(query) and not (border is not None and border.closed), behind=behind
+        )
 
     def look_first(self, spark: SparkSession) -> None:
         """Check the ledger before Spark starts: the pipeline must fit it and must not be running.
@@ -154,7 +168,7 @@ class MicroBatches:
         checkpoints.refuse_unreachable(self.ledger, spark)
         with closing(open_store(self.ledger)) as store:
             client = LedgerClient(store, self.spec.name)
-            driver = make_driver(client, self.spec, self.nonce, spark)
+            driver = make_driver(client, self.spec, self.nonce, spark, self.observer)
             driver.refuse_changed()
             self._watched = refuse_living(client)
             driver.drain()  # resolved events are sent even if no new input comes
@@ -180,7 +194,7 @@ class MicroBatches:
         ledger = checkpoints.resolve(self.ledger, self.checkpoint)
         checkpoints.refuse_unreachable(ledger, spark)
         client = LedgerClient(open_store(ledger), self.spec.name)
-        driver = make_driver(client, self.spec, self.nonce, spark)
+        driver = make_driver(client, self.spec, self.nonce, spark, self.observer)
         if self.spec.application is not None:
             driver.pacing = Pacing(client, self.spec.application, driver.observer, self.trigger_s)
         between = threading.Lock()
@@ -295,7 +309,11 @@ def _arranged(
 
 
 def make_driver(
-    client: LedgerClient, spec: PipelineSpec, nonce: str, spark: SparkSession
+    client: LedgerClient,
+    spec: PipelineSpec,
+    nonce: str,
+    spark: SparkSession,
+    observer: Observer | None = None,
 ) -> Driver:
     """Create the driver's part of a pipeline. Raises `ConfigurationError`."""
     positions = spec.identity.uses_source_partitions
@@ -321,6 +339,7 @@ def make_driver(
         remember_s=spec.remember_s,
         forms=spec.forms,
         routing=None if spec.partition_by is None else spec.partition_by.describe(),
+        observer=LogObserver() if observer is None else Observers((LogObserver(), observer)),
     )
 
 

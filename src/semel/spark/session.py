@@ -39,10 +39,15 @@ STATES = {
 """The Spark settings for each way to keep the state of a query."""
 
 
+MASTER = "local[2,4]"
+SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""spark-submit sets it for the Python that it starts."""
+
+
 def make_session(
     name: str,
     *,
-    master: str = "local[2,4]",
+    master: str = MASTER,
     settings: dict[str, str] | None = None,
     state: str = "changelog",
 ) -> SparkSession:
@@ -110,3 +115,28 @@ def _pair(line: str) -> tuple[str, str]:
     """Split a line of spark-defaults.conf, as Java's properties: at the first =, : or blank."""
     at = min((line.index(each) for each in "=: \t" if each in line), default=len(line))
     return line[:at], line[at:].strip(" \t=:")
+
+
+def pipeline_session(
+    name: str, *, master: str | None, settings: dict[str, str], log_level: str
+) -> SparkSession:
+    """Return the session of a pipeline file: that of spark-submit, otherwise one of its own.
+
+    What the command line of spark-submit says goes before `settings`, and `master` is its own.
+    """
+    if os.environ.get(SUBMITTED) is None:
+        spark = make_session(name, master=master or MASTER, settings=settings)
+    else:
+        from pyspark import SparkConf
+        from pyspark.sql import SparkSession
+
+        known = SparkConf()
+        builder = SparkSession.builder
+        if not known.contains("spark.app.name"):
+            builder = builder.appName(name)
+        for key, value in settings.items():
+            if not known.contains(key):
+                builder = builder.config(key, value)
+        spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel(log_level)
+    return spark

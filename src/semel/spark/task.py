@@ -38,7 +38,7 @@ from semel.ledger import DamagedRow, Journal, LedgerClient, open_store
 from semel.runtime import Process
 from semel.spark.checks import refuse_optimized
 from semel.spark.failures import TEXT_MAX, kind_of, marked
-from semel.spark.repartition import BUCKET
+from semel.spark.frames.repartition import BUCKET
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -13,10 +13,11 @@ from uuid import uuid4
 from semel.delivery import refuse_while_looking
 from semel.errors import ConfigurationError
 from semel.spark import checks
-from semel.spark.backlog import trigger_seconds
 from semel.spark.failures import last_sentence
 from semel.spark.foreach_batch import MicroBatches
-from semel.spark.plan import is_classic
+from semel.spark.frames.backlog import trigger_seconds
+from semel.spark.frames.plan import is_classic
+from semel.spark.queries import BORDER, MicroBatchBorder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from semel.delivery import PipelineSpec
-    from semel.spark.kafka_topics import KafkaSource
+    from semel.delivery import Observer, PipelineSpec
+    from semel.spark.frames.kafka_topics import KafkaSource
 
 CHECKPOINT = "checkpointlocation"
 
@@ -56,6 +57,7 @@ class _WriterState:
         self.mode = "append"
         self.name: str | None = None
         self.trigger: dict[str, Any] = {}
+        self.observer: Observer | None = None
 
 
 class Delivering:
@@ -91,6 +93,11 @@ class Delivering:
         if any(trigger.get(word) is not None for word in checks.NO_MICRO_BATCHES):
             return self  # `start` refuses it, with the same message in every Spark version
         return super().trigger(**trigger)  # type: ignore[misc]
+
+    def observed_by(self, observer: Observer) -> Any:
+        """Notify an observer of what the driver does; through Spark Connect it has no effect."""
+        self._semel.observer = observer
+        return self
 
     def format(self, source: str) -> NoReturn:
         """Refused: the sinks are named in `semel.deliver`."""
@@ -146,6 +153,7 @@ class Delivering:
         )
         batches.trigger_s = trigger_seconds(state.trigger)
         if state.classic:
+            batches.border, batches.observer = MicroBatchBorder(), state.observer
             batches.look_first(state.spark)
         super().foreachBatch(batches)  # type: ignore[misc]
         query: StreamingQuery = super().start()  # type: ignore[misc]
@@ -153,6 +161,7 @@ class Delivering:
         _extend_await_any(type(state.spark.streams))
         if state.classic:
             batches.query = query
+            setattr(query, BORDER, batches.border)
         return query
 
     # -- checks

@@ -104,7 +104,7 @@ class InboxSource(MarkedSource):
         return f"{INBOX_COLUMNS}, {MARKER}"
 
 
-class KafkaSource(MarkedSource):
+class MarkedKafka(MarkedSource):
     """`format("semel.kafka")`: the records of topics."""
 
     SOURCE = KAFKA
@@ -115,7 +115,7 @@ class KafkaSource(MarkedSource):
         return f"{KAFKA_SCHEMA}{headers}, {MARKER}"
 
 
-SOURCES = (InboxSource, KafkaSource)
+SOURCES = (InboxSource, MarkedKafka)
 
 
 class Range(InputPartition):
@@ -176,7 +176,7 @@ class BatchReader(DataSourceReader):
 
 
 @dataclass
-class Live:
+class LiveReader:
     """What lives in the reader's process."""
 
     stream: Stream
@@ -190,7 +190,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._ranges = Ranges(options, schema)
-        self._opened: Live | None = None
+        self._opened: LiveReader | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
@@ -248,7 +248,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Learn that a micro-batch is complete."""
         self._live().stream.completed(Offset.from_json(end).positions)
 
-    def _given(self, live: Live, start: dict[str, Any] | None) -> Offset:
+    def _given(self, live: LiveReader, start: dict[str, Any] | None) -> Offset:
         if start is not None:
             return Offset.from_json(start)
         if live.at is None:
@@ -258,7 +258,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             live.at = Offset(newest.number, newest.positions)
         return live.at
 
-    def _live(self) -> Live:
+    def _live(self) -> LiveReader:
         if self._opened is None:
             options = self._options
             stream = open_stream(options)
@@ -271,5 +271,5 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             marking = Marking(
                 stream, clock, options.limits, CLOCK, paced=paced, delay_s=options.delay_s
             )
-            self._opened = Live(stream, marking)
+            self._opened = LiveReader(stream, marking)
         return self._opened

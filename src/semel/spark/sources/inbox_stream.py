@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from semel.spark.sources.options import Place as Start
+    from semel.spark.sources.options import ReadingPlace as Start
     from semel.spark.sources.options import SourceOptions
     from semel.spark.sources.positions import Piece, Place, Positions
     from semel.streams import InboxPartition, MarkerClock

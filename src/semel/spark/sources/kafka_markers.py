@@ -1,9 +1,9 @@
 """The companion topic that has the markers of Kafka topics: one record for each marker.
 
 Always true:
-- the record with a number that is not greater than one before it counts for nobody: of two readers
+- the record with a number that is not greater than one before it does not count: of two readers
   that set the same marker, or of one that was paused, the first in the log is it;
-- a marker has the end of every partition, so the records before it can be told without the log.
+- a marker has the end of every partition, so the records before it are known without the log.
 """
 
 from __future__ import annotations
@@ -175,11 +175,11 @@ class MarkerLog:
                 raise no_such_config(WHERE, error) from None
         failed: list[Any] = []
 
-        def told(error: Any, _: Any) -> None:
+        def delivered(error: Any, _: Any) -> None:
             if error is not None:
                 failed.append(error)
 
-        self._producer.produce(self.topic, value.encode(), partition=0, on_delivery=told)
+        self._producer.produce(self.topic, value.encode(), partition=0, on_delivery=delivered)
         left = self._producer.flush(PATIENCE_S)
         if failed or left:
             why = self._failed(failed[0]) if failed else SemelError("no answer")

@@ -91,7 +91,7 @@ class Reader:
 
 
 class Readers:
-    """The consumers of this process that nobody uses now, by settings and partition."""
+    """The consumers of this process that are not in use, by settings and partition."""
 
     def __init__(self) -> None:
         self._idle: OrderedDict[tuple[Any, ...], Reader] = OrderedDict()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from semel.spark.sources.marking import Marker
-    from semel.spark.sources.options import Place as Start
+    from semel.spark.sources.options import ReadingPlace as Start
     from semel.spark.sources.options import SourceOptions
     from semel.spark.sources.positions import Piece, Place, Positions
     from semel.streams import MarkerClock
@@ -230,8 +230,8 @@ class KafkaStream:
         asked = self._library.TopicCollection([topic])
 
         def ask() -> Any:
-            told = self._admin().describe_topics(asked, request_timeout=REQUEST_S)
-            return told[topic].result()
+            answers = self._admin().describe_topics(asked, request_timeout=REQUEST_S)
+            return answers[topic].result()
 
         found = self._ask(ask, topic)
         return [(topic, each.id) for each in found.partitions]
@@ -246,10 +246,10 @@ class KafkaStream:
             return {}
 
         def ask() -> Positions:
-            told = self._admin().list_offsets(
+            answers = self._admin().list_offsets(
                 asked, isolation_level=level, request_timeout=REQUEST_S
             )
-            return {(at.topic, at.partition): each.result().offset for at, each in told.items()}
+            return {(at.topic, at.partition): each.result().offset for at, each in answers.items()}
 
         found: Positions = self._ask(ask)
         return found

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from semel.runtime import Clock
-    from semel.spark.sources.options import Place as Start
+    from semel.spark.sources.options import ReadingPlace as Start
     from semel.spark.sources.positions import Piece, Place
     from semel.streams import MarkerClock
 
@@ -69,8 +69,8 @@ class Marker:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """How much one micro-batch takes at most; None is no limit."""
+class TriggerLimits:
+    """How much one micro-batch takes at most; None means without a limit."""
 
     events: int | None = None
     bytes: int | None = None
@@ -153,7 +153,7 @@ class Marking:
 
     stream: Stream
     clock: MarkerClock
-    limits: Limits
+    limits: TriggerLimits
     time: Clock
     paced: bool = True
     delay_s: float | None = None
@@ -172,7 +172,7 @@ class Marking:
         if not (self._hurry or self.target is not None or self._due(now)):
             return start
         last, unread = self._unread(start)
-        room = self._room(start.positions, self.limits if limited else Limits(), unread)
+        room = self._room(start.positions, self.limits if limited else TriggerLimits(), unread)
         known = len(unread) < POSITIONS_MAX  # otherwise there are more
         if not unread or (known and count(start.positions, unread[-1].positions) < room):
             unread = self._mark(start, last, unread, room, now)
@@ -217,7 +217,7 @@ class Marking:
                 return last, found[passed:]
             number = last.number
 
-    def _room(self, start: Positions, limits: Limits, unread: list[Marker]) -> float:
+    def _room(self, start: Positions, limits: TriggerLimits, unread: list[Marker]) -> float:
         """Return how many events the micro-batch may have."""
         room = math.inf if limits.events is None else float(limits.events)
         if limits.bytes is not None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError, plain_text
-from semel.spark.sources.marking import Limits
+from semel.spark.sources.marking import TriggerLimits
 from semel.spark.sources.positions import Positions, flat
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ _SIZE = re.compile(r"\s*([0-9]+)\s*([a-z]*)\s*")
 
 
 @dataclass(frozen=True)
-class Place:
+class ReadingPlace:
     """Where reading begins or ends: one of these is given, or none.
 
     Attributes:
@@ -86,9 +86,9 @@ class SourceOptions:
     """What a user asked for; secrets are not shown."""
 
     source: str
-    start: Place
-    stop: Place
-    limits: Limits = field(default_factory=Limits)
+    start: ReadingPlace
+    stop: ReadingPlace
+    limits: TriggerLimits = field(default_factory=TriggerLimits)
     application: str | None = None
     latency_s: float | None = None
     delay_s: float | None = None
@@ -114,7 +114,7 @@ def read_options(source: str, given: Mapping[str, str]) -> SourceOptions:
     common = {
         "start": values.place("starting"),
         "stop": values.place("ending"),
-        "limits": Limits(values.events(), values.size("maxBytesPerTrigger")),
+        "limits": TriggerLimits(values.events(), values.size("maxBytesPerTrigger")),
         "application": values.text("application"),
         "latency_s": values.seconds("latency"),
         "delay_s": values.seconds("maxTriggerDelay"),
@@ -145,7 +145,7 @@ def read_options(source: str, given: Mapping[str, str]) -> SourceOptions:
 
 def require_streaming(options: SourceOptions) -> None:
     """Refuse options that only a batch has."""
-    if options.stop != Place():
+    if options.stop != ReadingPlace():
         raise ConfigurationError(
             f"{options.source}: a stream has no end: remove {', '.join(ONLY_BATCH)}, or read "
             f'it with spark.read.format("{options.source}")'
@@ -247,26 +247,26 @@ class _Values:
             raise self._wrong(name, 'a number of bytes, such as "67108864" or "64m"', value)
         return int(found[1]) * unit
 
-    def place(self, which: str) -> Place:
+    def place(self, which: str) -> ReadingPlace:
         """Return where reading starts (`starting`) or ends (`ending`)."""
         names = [f"{which}Offsets", f"{which}Marker", f"{which}Timestamp"]
         given = [name for name in names if self.text(name) is not None]
         if len(given) > 1:
             raise ConfigurationError(f"{self._source}: pass {given[0]} or {given[1]}, not both")
         if not given:
-            return Place()
+            return ReadingPlace()
         if given[0] == names[1]:
-            return Place(marker=self._number(names[1], 0))
+            return ReadingPlace(marker=self._number(names[1], 0))
         if given[0] == names[2]:
-            return Place(timestamp_ms=self._number(names[2], 0))
+            return ReadingPlace(timestamp_ms=self._number(names[2], 0))
         return self._offsets(names[0])
 
-    def _offsets(self, name: str) -> Place:
+    def _offsets(self, name: str) -> ReadingPlace:
         value = self.text(name) or ""
         if value.lower() in (EARLIEST, LATEST):
-            return Place(word=value.lower())
+            return ReadingPlace(word=value.lower())
         try:
-            return Place(positions=flat(json.loads(value)))
+            return ReadingPlace(positions=flat(json.loads(value)))
         except (ValueError, AttributeError, TypeError):
             form = '"earliest", "latest" or JSON such as {"topic": {"0": 17}}'
             raise self._wrong(name, form, value) from None

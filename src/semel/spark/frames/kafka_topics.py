@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from semel.errors import SemelError
 from semel.ledger import Sources
 from semel.sinks import Topics
-from semel.spark.plan import is_classic, streams
+from semel.spark.frames.plan import is_classic, streams
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

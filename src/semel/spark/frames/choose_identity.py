@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from semel.errors import ConfigurationError
 from semel.events import Counter, Given, Identity, Position, Routing, columns
-from semel.spark.plan import keeps_positions
-from semel.spark.repartition import BUCKET, refuse_kind
+from semel.spark.frames.plan import keeps_positions
+from semel.spark.frames.repartition import BUCKET, refuse_kind
 from semel.spark.versions import arrow_schema
 
 if TYPE_CHECKING:
@@ -82,9 +82,14 @@ def _form(kind: pa.DataType) -> str:
     return "text" if columns.is_text(kind) else "integer"
 
 
-def _chosen(frame: DataFrame, named: Named) -> Identity:
+def implied(named: Named) -> Identity | None:
+    """Return the identity that the parameters imply; None if the columns decide.
+
+    Raises `ConfigurationError` for parameters that contradict each other.
+    """
     if named.identity is None:
-        return _guessed(frame, named)
+        events = named.events()
+        return _given(named) if events and events[0] != OFFSET else None
     if not isinstance(named.identity, str):
         if isinstance(named.identity, Identity):
             _refuse_besides(named)
@@ -97,6 +102,10 @@ def _chosen(frame: DataFrame, named: Named) -> Identity:
     if named.identity == Counter.kind:
         return _counter(named)
     raise _unknown(named.identity)
+
+
+def _chosen(frame: DataFrame, named: Named) -> Identity:
+    return implied(named) or _guessed(frame, named)
 
 
 def _unknown(identity: object) -> ConfigurationError:

@@ -1,0 +1,392 @@
+"""Makes of a pipeline file what `semel.deliver` takes: sinks, functions, an identity.
+
+Always true: the user's modules are imported here and nowhere before, and an error of theirs is a
+problem at the line that names them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any
+
+from semel.delivery import PipelineSpec
+from semel.errors import ConfigurationError, SemelError
+from semel.events import by_directory, by_range
+from semel.ledger import REMEMBER_S
+from semel.pipeline.file import PipelineFile, SinkTable, checked, sink_table
+from semel.pipeline.kinds import is_reference
+from semel.pipeline.sink_settings import (
+    BUILT_IN,
+    LOADER,
+    Loadable,
+    StageTable,
+    function_model,
+    own_class_model,
+    sink_class,
+)
+from semel.sinks import Function, Sink
+from semel.sinks import sink as sink_of
+from semel.spark import Named, implied
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pydantic import BaseModel
+
+    from semel.events import Identity, Routing
+    from semel.pipeline.positions import Path
+    from semel.pipeline.problems import Problems
+
+SQLITE = "sqlite:///"
+KAFKA = frozenset({"kafka", "semel.kafka"})
+"""Formats whose rows have a topic, a partition and an offset."""
+
+_MISSING = object()
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A pipeline file with its sinks and functions.
+
+    Attributes:
+        function: the transformation in Python, if there is one.
+        formats: the format of each source: its name, or the class of a Python data source.
+    """
+
+    file: PipelineFile
+    sinks: tuple[Sink, ...]
+    named: Named
+    function: Callable[..., Any] | None = None
+    formats: Mapping[str, Any] = field(default_factory=dict)
+    partition_by: Routing | None = None
+
+    @property
+    def name(self) -> str:
+        """The name in the ledger."""
+        return str(self.file.sections.pipeline.name)
+
+    def words(self) -> dict[str, Any]:
+        """Return the parameters of `semel.deliver` that the file gives, without the DataFrame."""
+        section = self.file.sections.pipeline
+        words: dict[str, Any] = {
+            "to": list(self.sinks),
+            "name": self.name,
+            "entity": self.named.entity,
+            "event": self.named.event,
+            "identity": self.named.identity,
+            "order_by": self.named.order_by,
+            "increasing": self.named.increasing,
+            "ledger": located_ledger(section.ledger, self.file.folder),
+            "partitions": section.partitions,
+            "order": section.order,
+            "accept_gap": section.accept_gap,
+            "partition_by": self.partition_by,
+        }
+        later = {
+            "remember_s": section.remember,
+            "application": section.application,
+            "latency_s": section.latency,
+        }
+        return words | {name: value for name, value in later.items() if value is not None}
+
+    @property
+    def checkpoint(self) -> str:
+        """The folder of the checkpoint."""
+        return located(self.file.sections.pipeline.checkpoint, self.file.folder)
+
+    def specification(self) -> PipelineSpec:
+        """Return the pipeline as `semel.explain` takes it, without Spark.
+
+        Raises `WrongPipelineFile` if only the columns of the query decide the identity.
+        """
+        identity = _identity(self.file, self.named)
+        if identity is None:
+            self.file.problems.at_key(
+                ("identity",),
+                "which rows are the same event depends on the columns of the query: set identity, "
+                "or entity and event, in [identity]",
+            )
+        self.file.problems.raise_any()
+        assert identity is not None, "a problem was raised"
+        section = self.file.sections.pipeline
+        return PipelineSpec(
+            self.name,
+            self.sinks,
+            identity,
+            partitions=section.partitions,
+            order=section.order,
+            accept_gap=section.accept_gap,
+            remember_s=REMEMBER_S if section.remember is None else section.remember,
+            partition_by=self.partition_by,
+        )
+
+
+def build(file: PipelineFile) -> Pipeline:
+    """Import what the file names and make its sinks. Raises `WrongPipelineFile`."""
+    making = _Making(file)
+    made = making.pipeline()
+    file.problems.raise_any()
+    making.check(made)
+    file.problems.raise_any()
+    return made
+
+
+def located(place: str, folder: FilePath) -> str:
+    """Return a path that starts at the folder of the file; a URL or an absolute path unchanged."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", place):
+        return place
+    return str(folder / FilePath(place).expanduser())
+
+
+def located_ledger(url: str | None, folder: FilePath) -> str | None:
+    """Return the URL of the ledger; a relative SQLite file starts at the folder of the file."""
+    if url is None or not url.startswith(SQLITE):
+        return url
+    return SQLITE + str(folder / url.removeprefix(SQLITE))
+
+
+def _identity(file: PipelineFile, named: Named) -> Identity | None:
+    """Return the identity that the file implies; None if the columns decide."""
+    try:
+        found = implied(named)
+        sources = file.sections.named_sources.values()
+        if found is None and all(each.format in KAFKA for each in sources):
+            found = implied(replace(named, identity="position"))
+    except ConfigurationError as error:
+        file.problems.at_key(("identity",), error)
+        return None
+    return found
+
+
+class _Making:
+    """Makes the parts of one file."""
+
+    def __init__(self, file: PipelineFile) -> None:
+        self._file = file
+        self._problems: Problems = file.problems
+
+    def pipeline(self) -> Pipeline:
+        """Return the pipeline; what is wrong is left in the problems of the file."""
+        section = self._file.sections.identity
+        named = Named(
+            section.identity, section.entity, section.event, section.order_by, section.increasing
+        )
+        transform = self._file.sections.transform
+        function = None
+        if transform is not None and transform.python is not None:
+            function = self._function(transform.python, ("transform", "python"))
+        made = [self._sink(each) for each in self._file.sinks]
+        return Pipeline(
+            self._file,
+            tuple(each for each in made if each is not None),
+            named,
+            function,
+            self._formats(),
+            self._routing(),
+        )
+
+    def check(self, pipeline: Pipeline) -> None:
+        """Check what the parts have to do with each other."""
+        identity = _identity(self._file, pipeline.named)
+        sources = self._file.sections.named_sources.values()
+        named = pipeline.named
+        plain = all(each.format in _WITHOUT_POSITIONS for each in sources)
+        if identity is None and plain and named.identity is None and not named.events():
+            self._problems.at_key(
+                ("identity",) if self._has("identity") else (),
+                "nothing says which rows are the same event: set entity and event in [identity]",
+            )
+        if self._problems.found or identity is None:
+            return
+        try:
+            pipeline.specification()
+        except ConfigurationError as error:
+            self._blame(("pipeline",), error)
+
+    def _has(self, name: str) -> bool:
+        return (name,) in self._problems.positions.keys
+
+    # -- imported modules
+
+    def _load(self, reference: str, path: Path) -> Any:
+        """Import `module:object`; `_MISSING` if that is a problem."""
+        module, _, name = reference.partition(":")
+        for each in (str(FilePath.cwd()), str(self._file.folder)):
+            if each not in sys.path:
+                sys.path.insert(0, each)
+        try:
+            found: Any = importlib.import_module(module)
+            for part in name.split("."):
+                if not hasattr(found, part):
+                    self._problems.at_value(path, f"the module {module!r} has no {name!r}")
+                    return _MISSING
+                found = getattr(found, part)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever the user's module raises
+            text = str(error) if isinstance(error, SemelError) else f"{_kind(error)}: {error}"
+            self._problems.at_value(path, f"cannot import {module!r}: {text}")
+            return _MISSING
+        return found
+
+    def _function(self, reference: str, path: Path) -> Any:
+        found = self._load(reference, path)
+        if found is _MISSING:
+            return None
+        if not callable(found):
+            self._problems.at_value(
+                path, f"{reference} is a {type(found).__name__}, and not a function"
+            )
+            return None
+        return found
+
+    def _formats(self) -> dict[str, Any]:
+        formats: dict[str, Any] = {}
+        for name, each in self._file.sections.named_sources.items():
+            one = self._file.sections.source is not None
+            path = ("source", "format") if one else ("sources", name, "format")
+            formats[name] = each.format
+            if is_reference(each.format):
+                found = self._load(each.format, path)
+                if found is not _MISSING and not (
+                    isinstance(found, type) and hasattr(found, "name")
+                ):
+                    self._problems.at_value(
+                        path, f"{each.format} is not a class of a Python data source"
+                    )
+                formats[name] = found
+        return formats
+
+    def _routing(self) -> Routing | None:
+        section = self._file.sections.pipeline.partition_by
+        if section is None:
+            return None
+        path = ("pipeline", "partition_by")
+        try:
+            if section.range is not None:
+                return by_range(section.range)
+            directory: Any = section.directory
+            if is_reference(directory):
+                directory = self._function(directory, (*path, "directory"))
+                if directory is None:
+                    return None
+            return by_directory(directory, default=section.default)
+        except ConfigurationError as error:
+            self._blame(path, error)
+            return None
+
+    # -- sinks
+
+    def _sink(self, table: SinkTable) -> Sink | None:
+        made = self._made(table)
+        if made is None or isinstance(made, Sink):
+            return made
+        self._problems.at_value((*table.path, "type"), f"{table.type} is not a sink")
+        return None
+
+    def _made(self, table: SinkTable) -> Any:
+        """Return what a table describes; None if that is a problem."""
+        if table.type not in BUILT_IN and table.type != LOADER:
+            return self._own(table)
+        settings = self._settings(table)
+        if settings is None:
+            return None
+        if table.type != LOADER:
+            settings.setdefault("name", table.type)
+        if table.type == "files":
+            settings["url"] = located(settings["url"], self._file.folder)
+        return self._called(sink_class(table.type), settings, table)
+
+    def _settings(self, table: SinkTable) -> dict[str, Any] | None:
+        """Return the settings with what they name: functions and a second stage."""
+        settings = dict(table.settings)
+        for name, value in table.settings.items():
+            path = (*table.path, name)
+            if isinstance(value, Loadable):
+                settings[name] = self._function(value.reference, path)
+            elif isinstance(value, StageTable):
+                below = sink_table(value.table, path, self._problems, loader=True)
+                settings[name] = None if below is None else self._made(below)
+            if settings[name] is None:
+                return None
+        return settings
+
+    def _own(self, table: SinkTable) -> Any:
+        """Make a sink of `module:object`: a class, a sink, or a function."""
+        path = (*table.path, "type")
+        found = self._load(table.type, path)
+        if found is _MISSING:
+            return None
+        if not (callable(found) or isinstance(found, Sink)) or _is_other_class(found):
+            self._problems.at_value(
+                path,
+                f"expected a sink, a class of sinks or a function, and {table.type} is "
+                f"{_article(found)}",
+            )
+            return None
+        model, make = _own_sink(found)
+        given: Mapping[str, Any] | None = table.settings
+        if model is not None:
+            given = checked(model, table.settings, table.path, self._problems)
+        settings = None if given is None else self._settings(replace(table, settings=given))
+        return None if settings is None else self._called(make, settings, table)
+
+    def _called(self, make: Callable[..., Any], settings: Mapping[str, Any], at: SinkTable) -> Any:
+        try:
+            return make(**settings)
+        except ConfigurationError as error:
+            self._blame(at.path, error)
+        except Exception as error:  # noqa: BLE001 - the constructor of any sink
+            self._blame(at.path, f"{at.type}: {_kind(error)}: {error}")
+        return None
+
+    def _blame(self, path: Path, error: object) -> None:
+        """Add an error at the setting that its text names, otherwise at its table."""
+        known = self._problems.positions.keys
+        names = [at[-1] for at in known if at[:-1] == path and isinstance(at[-1], str)]
+        text = str(error)
+        named = [
+            (found.start(), name)
+            for name in names
+            if (found := re.search(rf"(?<![\w']){re.escape(str(name))}(?![\w'])", text))
+        ]
+        where = (*path, min(named)[1]) if named else path
+        self._problems.at_key(where, text)
+
+
+_WITHOUT_POSITIONS = frozenset({"json", "csv", "parquet", "orc", "text", "rate", "socket", "delta"})
+"""Formats whose rows have no topic, partition and offset unless the query makes them."""
+
+
+def _own_sink(found: Any) -> tuple[type[BaseModel] | None, Callable[..., Any]]:
+    """Return the settings that a sink of the user's takes, and what makes it with them."""
+    if isinstance(found, type):
+        model = own_class_model(found)
+        name = inspect.signature(found).parameters.get("name")
+        defaults = {"name": found.__name__} if name and name.default is name.empty else {}
+        return model, lambda **settings: found(**(defaults | settings))
+    if isinstance(found, Sink):
+        kind = type(found)
+        model = function_model() if kind is Function else own_class_model(kind, required=False)
+        return model, lambda **settings: replace(found, **settings) if settings else found
+    return function_model(), lambda **settings: sink_of(**settings)(found)
+
+
+def _is_other_class(found: object) -> bool:
+    return isinstance(found, type) and not issubclass(found, Sink)
+
+
+def _article(found: object) -> str:
+    """Return what an object is, in words."""
+    if isinstance(found, type):
+        return "another class"
+    return f"of the type {type(found).__name__}"
+
+
+def _kind(error: BaseException) -> str:
+    return type(error).__name__

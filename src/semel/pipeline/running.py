@@ -1,0 +1,400 @@
+"""Runs a pipeline file: a session, the query, its progress, and its end by a signal.
+
+Always true:
+- everything that is wrong before the query starts is a problem of the file, at its line;
+- after the first SIGTERM or SIGINT no micro-batch begins, and the one that runs is finished; after
+  the second the query is stopped at once;
+- no message holds a secret of the file.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections import deque
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from semel.delivery import MinibatchCompleted
+from semel.errors import ConfigurationError, LedgerUnavailable, SemelError
+from semel.ledger import Ledger
+from semel.pipeline.build import located
+from semel.protocol import ParkedState
+from semel.runtime import SystemClock
+from semel.spark import (
+    deliver,
+    drain,
+    headline,
+    ledger_url,
+    pipeline_session,
+    read_source,
+    run_sql,
+    why_failed,
+)
+from semel.urls import conceal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+    from semel.pipeline.build import Pipeline
+    from semel.pipeline.positions import Path
+    from semel.runtime import Clock
+
+POLL_S = 0.25
+PARKED_S = 2.0
+RATE_S = 10.0
+
+FAILED = 1
+WRONG = 2
+UNREACHABLE = 3
+BY_SIGNAL = 128
+
+PYTHON_PATH = "spark.executorEnv.PYTHONPATH"
+"""Workers find modules beside the file, where the file's folder is on their machine too."""
+
+
+class QueryFailed(SemelError):
+    """The query ended with an error; the message is its sentence."""
+
+    exit_status = FAILED
+
+
+class RunEnd(Enum):
+    """How a run ended in order."""
+
+    FINISHED = "finished"
+    DRAINED = "drained"
+    STOPPED = "stopped at once"
+
+
+@dataclass(frozen=True, slots=True)
+class RunStanding:
+    """How far a run is.
+
+    Attributes:
+        delivered: the events that this run delivered, at all sinks together.
+        per_s: how many that were per second, in the last seconds.
+        in_doubt: how many events the ledger has in doubt; None if it could not be read.
+        parked: how many events wait in the ledger, those in doubt included; None as above.
+        minibatch: the last complete minibatch of this run.
+        draining: whether the run ends with the micro-batch that it is in.
+    """
+
+    pipeline: str
+    delivered: int = 0
+    per_s: float = 0.0
+    in_doubt: int | None = None
+    parked: int | None = None
+    minibatch: str | None = None
+    draining: bool = False
+
+    def __str__(self) -> str:
+        doubt, parked = ("?" if n is None else f"{n:,}" for n in (self.in_doubt, self.parked))
+        return (
+            f"{self.pipeline}: {self.delivered:,} delivered, {self.per_s:,.0f}/s, "
+            f"{doubt} in doubt, {parked} parked"
+            f"{'' if self.minibatch is None else f', minibatch {self.minibatch}'}"
+            f"{', ending after this micro-batch' if self.draining else ''}"
+        )
+
+
+class RunProgress(Protocol):
+    """Shows how far a run is."""
+
+    def show(self, standing: RunStanding) -> None:
+        """Show it; called several times per second."""
+
+
+# -- figures
+
+
+class RunCounts:
+    """Counts what a run delivers: an observer of its driver, read by the thread that shows it."""
+
+    def __init__(self, pipeline: str, ledger: str, clock: Clock) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._standing = RunStanding(pipeline)
+        self._seen: deque[tuple[float, int]] = deque([(clock.monotonic(), 0)])
+        self._stale = True
+        self._read_at = -PARKED_S
+
+    def observe(self, event: object) -> None:
+        """Take the figures of a minibatch."""
+        if not isinstance(event, MinibatchCompleted):
+            return
+        count = sum(each.delivered for each in event.figures.values())
+        with self._lock:
+            delivered = self._standing.delivered + count
+            self._standing = replace(
+                self._standing, delivered=delivered, minibatch=str(event.minibatch)
+            )
+            self._stale = True
+
+    def standing(self, *, draining: bool = False, last: bool = False) -> RunStanding:
+        """Return how far the run is; parked events are read again if they can have changed."""
+        now = self._clock.monotonic()
+        with self._lock:
+            self._seen.append((now, self._standing.delivered))
+            while len(self._seen) > 2 and self._seen[1][0] <= now - RATE_S:
+                self._seen.popleft()
+            began, before = self._seen[0]
+            passed = max(now - began, POLL_S)
+            per_s = (self._standing.delivered - before) / passed
+            self._standing = replace(self._standing, per_s=per_s, draining=draining)
+            read = last or (self._stale and now >= self._read_at + PARKED_S)
+            self._stale = self._stale and not read
+        if read:
+            self._read_at = now
+            in_doubt, parked = self._parked()
+            with self._lock:
+                self._standing = replace(self._standing, in_doubt=in_doubt, parked=parked)
+        return self._standing
+
+    def _parked(self) -> tuple[int | None, int | None]:
+        try:
+            with Ledger(self._ledger) as ledger:
+                sinks = ledger.summary(self._standing.pipeline).sinks.values()
+        except SemelError:
+            return None, None
+        left = [(state, n) for each in sinks for state, n in each.parked.items() if not state.final]
+        return sum(n for state, n in left if state is ParkedState.HELD), sum(n for _, n in left)
+
+
+# -- signals
+
+
+@dataclass
+class Signals:
+    """SIGTERM and SIGINT as two requests: end after the micro-batch, and end at once."""
+
+    drain: threading.Event = field(default_factory=threading.Event)
+    at_once: threading.Event = field(default_factory=threading.Event)
+    number: int = 0
+    running: bool = False
+    _before: dict[int, Any] = field(default_factory=dict)
+
+    def __enter__(self) -> Self:
+        self.take()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def take(self) -> None:
+        """Take the signals, also from a session that has just taken them for itself."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before = signal.signal(number, self._receive)
+            self._before.setdefault(number, before)
+
+    def _receive(self, number: int, _: FrameType | None) -> None:
+        if not self.drain.is_set():
+            self.drain.set()
+            return
+        self.number = number
+        self.at_once.set()
+        if not self.running:
+            raise KeyboardInterrupt
+
+
+# -- the run
+
+
+def run(pipeline: Pipeline, progress: RunProgress, *, once: bool = False) -> tuple[RunEnd, int]:
+    """Run a pipeline until its query ends; return how it ended, and the exit status.
+
+    Runs on the main thread of the driver. Raises `WrongPipelineFile`, `QueryFailed`, and
+    `LedgerUnavailable` if the ledger cannot be reached at the start.
+    """
+    with Signals() as signals, _concealing(pipeline.file.problems.secrets):
+        return _Running(pipeline, progress, signals).run(once=once)
+
+
+class _Running:
+    """One run of one pipeline."""
+
+    def __init__(self, pipeline: Pipeline, progress: RunProgress, signals: Signals) -> None:
+        self._pipeline = pipeline
+        self._file = pipeline.file
+        self._progress = progress
+        self._signals = signals
+        self._clock = SystemClock()
+
+    def run(self, *, once: bool) -> tuple[RunEnd, int]:
+        """Start the session and the query, and wait for the end."""
+        with self._blaming(("spark",)):
+            spark = self._session()
+        self._signals.take()
+        try:
+            frame = self._frame(spark)
+            writer, figures = self._writer(frame, once=once)
+            if self._signals.drain.is_set():
+                return RunEnd.DRAINED, 0
+            self._signals.running = True
+            with self._blaming(("pipeline",)):
+                query = writer.start()
+            return self._wait(query, figures)
+        finally:
+            with suppress(Exception):  # its JVM may be gone
+                spark.stop()
+
+    def _session(self) -> Any:
+        section = self._file.sections.spark
+        settings = dict(section.settings)
+        known = settings.get(PYTHON_PATH)
+        settings[PYTHON_PATH] = os.pathsep.join(filter(None, (str(self._file.folder), known)))
+        return pipeline_session(
+            self._pipeline.name,
+            master=section.master,
+            settings=settings,
+            log_level=section.log_level,
+        )
+
+    def _frame(self, spark: Any) -> Any:
+        """Return the DataFrame that is delivered."""
+        sections = self._file.sections
+        one = sections.source is not None
+        frames = {}
+        for name, each in sections.named_sources.items():
+            with self._blaming(("source",) if one else ("sources", name)):
+                frames[name] = read_source(
+                    spark,
+                    self._pipeline.formats[name],
+                    each.schema_,
+                    self._located(each.options),
+                    static=each.static,
+                )
+        transform = sections.transform
+        if transform is None:
+            return frames["source"]
+        if transform.sql is not None:
+            with self._blaming(("transform", "sql")):
+                return run_sql(spark, frames, transform.views, transform.sql)
+        function: Any = self._pipeline.function
+        with self._blaming(("transform", "python")):
+            made = function(frames["source"]) if one else function(**frames)
+            if not hasattr(made, "isStreaming"):
+                kind = type(made).__name__
+                raise ConfigurationError(
+                    f"{transform.python} must return a Spark DataFrame, got {kind}"
+                )
+        return made
+
+    def _located(self, options: dict[str, str]) -> dict[str, str]:
+        """Return the options with a relative `path` that starts at the folder of the file."""
+        return {
+            name: located(value, self._file.folder) if name.lower() == "path" else value
+            for name, value in options.items()
+        }
+
+    def _writer(self, frame: Any, *, once: bool) -> tuple[Any, RunCounts]:
+        sections = self._file.sections
+        checkpoint = self._pipeline.checkpoint
+        words = self._pipeline.words()
+        with self._blaming(("pipeline",)):
+            writer: Any = deliver(frame, **words)
+            figures = RunCounts(
+                self._pipeline.name, ledger_url(words["ledger"], checkpoint), self._clock
+            )
+            writer = writer.observed_by(figures).outputMode(sections.pipeline.mode)
+            writer = writer.option("checkpointLocation", checkpoint)
+            every = sections.trigger.every
+            if once:
+                writer = writer.trigger(availableNow=True)
+            elif every is not None:
+                writer = writer.trigger(processingTime=f"{round(every * 1000)} milliseconds")
+        return writer, figures
+
+    def _wait(self, query: Any, figures: RunCounts) -> tuple[RunEnd, int]:
+        """Show progress until the query ends, by itself or by a signal."""
+        signals = self._signals
+        stopping = None
+        while query.isActive:
+            if signals.drain.is_set() and stopping is None:
+                stopping = threading.Thread(
+                    target=drain, args=(query, signals.at_once), daemon=True
+                )
+                stopping.start()
+            self._progress.show(figures.standing(draining=stopping is not None))
+            signals.drain.wait(POLL_S) if stopping is None else stopping.join(POLL_S)
+        if stopping is not None:
+            stopping.join()
+        why = why_failed(query)
+        self._progress.show(figures.standing(last=True))
+        if why is not None:
+            raise QueryFailed(conceal(why, self._file.problems.secrets))
+        if signals.at_once.is_set():
+            return RunEnd.STOPPED, BY_SIGNAL + signals.number
+        return (RunEnd.FINISHED if stopping is None else RunEnd.DRAINED), 0
+
+    @contextmanager
+    def _blaming(self, path: Path) -> Iterator[None]:
+        """Raise what goes wrong here as a problem of the file, at the nearest key of `path`."""
+        try:
+            yield
+        except LedgerUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - Spark, a source, or the user's function
+            text = str(error) if isinstance(error, SemelError) else headline(error)
+            self._file.problems.at_key(path, text)
+            self._file.problems.raise_any()
+
+
+@contextmanager
+def _concealing(secrets: set[str]) -> Iterator[None]:
+    """Let the log lines of semel hold no secret, and print them if nothing else takes them."""
+    logger = logging.getLogger("semel")
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Concealing(secrets))
+    logger.addHandler(handler)
+    propagate, logger.propagate = logger.propagate, False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagate
+
+
+class _Concealing(logging.Formatter):
+    """Writes a log line without secrets."""
+
+    def __init__(self, secrets: set[str]) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+        self._secrets = secrets
+
+    def format(self, record: logging.LogRecord) -> str:
+        return conceal(super().format(record), self._secrets)
+
+
+def exit_status(error: BaseException) -> int:
+    """Return the exit status for an error of `run`."""
+    if isinstance(error, QueryFailed):
+        return FAILED
+    return UNREACHABLE if isinstance(error, LedgerUnavailable) else WRONG
+
+
+class Lines:
+    """RunProgress as plain lines, one every few seconds and only when something changed."""
+
+    def __init__(self, write: Callable[[str], object], every_s: float = 5.0) -> None:
+        self._write = write
+        self._every_s = every_s
+        self._clock = SystemClock()
+        self._shown: tuple[object, ...] = ()
+        self._at = -every_s
+
+    def show(self, standing: RunStanding) -> None:
+        """Write a line if it is time, and it would be another one."""
+        now = self._clock.monotonic()
+        known = (standing.delivered, standing.in_doubt, standing.parked, standing.draining)
+        if known == self._shown or (now < self._at + self._every_s and not standing.draining):
+            return
+        self._shown, self._at = known, now
+        self._write(str(standing))

@@ -1,0 +1,194 @@
+"""Broken pipeline files, made of valid ones: a clear error with file and line, and no traceback."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from semel.pipeline import WrongPipelineFile, build, read_file
+from semel.pipeline.positions import read_positions
+from support.command_line import semel
+from support.pipeline_files import VALID
+
+BROKEN = 400
+SEED = 20_261_118
+LINE = re.compile(r"(?P<file>.+):(?P<line>\d+):(?P<column>\d+): (?P<message>\S.{8,})")
+
+Mutation = Callable[[str, random.Random], str]
+
+
+# -- of the text
+
+
+def cut(text: str, chance: random.Random) -> str:
+    return text[: chance.randrange(1, len(text))]
+
+
+def without_a_character(text: str, chance: random.Random) -> str:
+    at = chance.randrange(len(text))
+    return text[:at] + text[at + 1 :]
+
+
+def with_a_character(text: str, chance: random.Random) -> str:
+    at = chance.randrange(len(text))
+    return text[:at] + chance.choice("\"'[]{}=,.#\\\n$\0\u202eé7a") + text[at:]
+
+
+def without_a_line(text: str, chance: random.Random) -> str:
+    lines = text.splitlines(keepends=True)
+    del lines[chance.randrange(len(lines))]
+    return "".join(lines)
+
+
+def with_a_line_twice(text: str, chance: random.Random) -> str:
+    lines = text.splitlines(keepends=True)
+    at = chance.randrange(len(lines))
+    return "".join([*lines[:at], lines[at], *lines[at:]])
+
+
+def with_lines_exchanged(text: str, chance: random.Random) -> str:
+    lines = text.splitlines(keepends=True)
+    one, other = chance.randrange(len(lines)), chance.randrange(len(lines))
+    lines[one], lines[other] = lines[other], lines[one]
+    return "".join(lines)
+
+
+# -- of a key or a value
+
+OTHERS = ["-1", "1.5", "true", '""', '"x y"', "[]", "[1, 'a']", "{}", "{ a = [] }", "1979-05-27"]
+OTHERS += ['"${NOT_SET}"', '"${file:none}"', '"${"', "inf", '"\\u0007"', "[[1]]", "07:32:00"]
+
+
+def with_another_value(text: str, chance: random.Random) -> str:
+    lines = text.splitlines(keepends=True)
+    pairs = [at for at, line in enumerate(lines) if re.match(r"[\w.]+ = .*[^\n'\"]?\n", line)]
+    at = chance.choice(pairs)
+    lines[at] = lines[at].partition("=")[0] + "= " + chance.choice(OTHERS) + "\n"
+    return "".join(lines)
+
+
+def with_another_key(text: str, chance: random.Random) -> str:
+    lines = text.splitlines(keepends=True)
+    at = chance.choice([at for at, line in enumerate(lines) if re.match(r"\w+ = ", line)])
+    key, _, rest = lines[at].partition(" ")
+    place = chance.randrange(len(key))
+    lines[at] = f"{key[:place]}{chance.choice('xq_')}{key[place:]} {rest}"
+    return "".join(lines)
+
+
+MUTATIONS: list[Mutation] = [
+    cut,
+    without_a_character,
+    with_a_character,
+    without_a_line,
+    with_a_line_twice,
+    with_lines_exchanged,
+    with_another_value,
+    with_another_key,
+]
+
+
+def judge(path: Path) -> list[str]:
+    """Read a file as `semel check` does; return the lines of its error, none if it is valid."""
+    try:
+        build(read_file(path, {}))
+    except WrongPipelineFile as error:
+        return str(error).splitlines()
+    return []
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda each: each.__name__)
+def test_a_broken_file_gives_clear_errors_with_file_and_line(
+    mutation: Mutation, folder: Path
+) -> None:
+    print(f"seed {SEED}, {mutation.__name__}")  # noqa: T201 - to repeat a failure
+    chance = random.Random(f"{SEED} {mutation.__name__}")
+    path = folder / "broken.toml"
+    broken = 0
+    for _ in range(10 * BROKEN // len(MUTATIONS)):
+        text = mutation(chance.choice(list(VALID.values())), chance)
+        path.write_text(text)
+        found = judge(path)
+        for line in found:
+            shown = LINE.fullmatch(line)
+            assert shown is not None, (line, text)
+            assert shown["file"] == str(path)
+            assert 1 <= int(shown["line"]) <= text.count("\n") + 1, (line, text)
+            assert "Traceback" not in line
+            assert "Error:" not in line.replace("ModuleNotFoundError:", ""), (line, text)
+        broken += bool(found)
+        if broken >= BROKEN // len(MUTATIONS):
+            return
+    raise AssertionError(f"only {broken} broken files of {mutation.__name__}")
+
+
+@pytest.mark.parametrize("name", VALID)
+def test_a_misspelt_key_is_reported_at_its_own_line(name: str, folder: Path) -> None:
+    """Each key of the file, one after the other, gets a letter too many."""
+    text = VALID[name]
+    free = {"options", "settings", "headers", "config", "views", "body", "sources"}
+    lines = text.splitlines(keepends=True)
+    checked = 0
+    for path, place in read_positions(text).keys.items():
+        key, line = str(path[-1]), lines[place.line - 1]
+        if free & set(map(str, path)) or "'''" in line or not line.startswith(f"{key} ="):
+            continue
+        changed = [*lines]
+        changed[place.line - 1] = f"{key}q{line.removeprefix(key)}"
+        (folder / "broken.toml").write_text("".join(changed))
+        found = judge(folder / "broken.toml")
+        expected = f"{folder / 'broken.toml'}:{place.line}:1: unknown key '{key}q'"
+        own = any(each.startswith(expected) and repr(key) in each for each in found)
+        assert own, (expected, found)
+        checked += own
+    assert checked > 8
+
+
+def test_every_missing_table_or_required_key_is_named(folder: Path) -> None:
+    text = VALID["full"]
+    required = ["name", "checkpoint", "format", "type", "url"]
+    for key in required:
+        at = text.index(f"\n{key} = ") + 1
+        (folder / "broken.toml").write_text(text[:at] + text[text.index("\n", at) + 1 :])
+        found = judge(folder / "broken.toml")
+        assert any(re.search(rf"needs .*\b{key}\b", each) for each in found), (key, found)
+
+
+def test_the_command_prints_the_errors_of_broken_files_and_no_traceback(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chance = random.Random(SEED)
+    path = folder / "broken.toml"
+    broken = 0
+    for number in range(40):
+        path.write_text(MUTATIONS[number % len(MUTATIONS)](VALID["full"], chance))
+        for command in ("check", "run", "explain"):
+            if command == "run" and not judge(path):
+                continue
+            status, out, err = semel(capsys, command, str(path))
+            if status == 0:
+                continue
+            broken += 1
+            assert (status, out) == (2, "")
+            for line in err.splitlines():
+                assert line.startswith(f"semel: {path}:"), err
+    assert broken > 50
+
+
+def test_valid_files_are_valid(folder: Path) -> None:
+    for text in VALID.values():
+        (folder / "p.toml").write_text(text)
+        assert judge(folder / "p.toml") == []
+
+
+def test_no_message_shows_a_password_that_is_written_in_the_file(folder: Path) -> None:
+    secret = "hunter2-hunter2"
+    text = VALID["full"].replace("some-password", secret).replace("u:pw@", f"u:{secret}@")
+    chance = random.Random(SEED)
+    for _ in range(150):
+        (folder / "broken.toml").write_text(chance.choice(MUTATIONS)(text, chance))
+        assert not [each for each in judge(folder / "broken.toml") if secret in each]

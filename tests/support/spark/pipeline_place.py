@@ -1,0 +1,88 @@
+"""A folder with a pipeline file, and the processes that run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from semel.sinks.files import read
+from semel.verify.demo.standalone import spark_environment
+from semel.verify.process_group import ProcessGroup
+from support.spark.driver_scripts import Run
+
+COMMAND = (sys.executable, "-c", "from semel.cli.main import main; main()")
+TIMEOUT_S = 120.0
+
+
+@dataclass
+class Place:
+    """A folder with a pipeline file, and the processes that run it."""
+
+    folder: Path
+    group: ProcessGroup
+    variables: Mapping[str, str] = field(default_factory=dict)
+    command: tuple[str, ...] = COMMAND
+    runs: list[Run] = field(default_factory=list)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of the processes; sinks write into the folder that one of them names."""
+        own = {"SEMEL_TEST_FOLDER": str(self.folder)}
+        return {**spark_environment(self.group.folder), **own, **self.variables}
+
+    def start(self, *arguments: str, command: tuple[str, ...] = ()) -> Run:
+        """Start the command `semel`, or another one."""
+        log = self.folder / f"run-{len(self.runs)}.log"
+        line = [*(command or self.command), *arguments]
+        run = Run(self.group.start(line, self.environment, log), log)
+        self.runs.append(run)
+        return run
+
+    def semel(self, *arguments: str) -> str:
+        """Run a command to its end; return what it prints."""
+        done = subprocess.run(
+            [*self.command, *arguments],
+            cwd=self.folder,
+            env={**os.environ, **self.environment},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def payments(self, files: int, rows: int, within: str = "payments") -> list[int]:
+        """Write files of payments; return their ids."""
+        (self.folder / within).mkdir()
+        for number in range(files):
+            lines = [
+                json.dumps({"customer": f"c{each % 5}", "payment_id": each, "amount": each % 9 + 1})
+                for each in range(number * rows, (number + 1) * rows)
+            ]
+            (self.folder / within / f"{number:04}.json").write_text("\n".join(lines) + "\n")
+        return list(range(files * rows))
+
+    def delivered(self, url: str, pipeline: str = "charges", sink: str = "files") -> list[int]:
+        """The ids that a sink of files holds, each as often as it is there."""
+        place = self.folder / url / pipeline / sink
+        if not (place / "_manifests").is_dir():
+            return []
+        return [each for table in read(str(place)) for each in table["payment_id"].to_pylist()]
+
+    def charged(self) -> list[int]:
+        """The ids that the function wrote down."""
+        book = self.folder / "charged.txt"
+        return [int(each) for each in book.read_text().split()] if book.exists() else []
+
+    def status(self, pipeline: str) -> dict[str, Any]:
+        """What `semel status` says of the sinks, by name."""
+        url = f"sqlite:///{self.folder}/charges.db"
+        found = json.loads(self.semel("status", pipeline, "--ledger", url, "--json"))
+        return {each["sink"]: each for each in found["sinks"]}
