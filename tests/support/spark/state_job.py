@@ -1,12 +1,14 @@
 """A driver script for queries with state, in a session that semel makes; arguments: SETTINGS.
 
 The queries run side by side; each is a pipeline and a sink of its name, with a checkpoint of its
-own. At the end it says of which micro-batches Spark can restore the state of the windows.
+own. They end by themselves, but for the windows, which run until old state was removed. At the end
+it says of which micro-batches Spark can restore the state of the windows.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ BEFORE = 8
 """Each payment comes again this many payments later."""
 FAILURES = 3
 RETAINED = 2
+PATIENCE_S = 60.0
 
 STATE = {
     "spark.sql.streaming.minBatchesToRetain": str(RETAINED),
@@ -109,13 +112,30 @@ def main() -> None:
     conf = {**STATE, "spark.driver.extraJavaOptions": java, **settings.conf}
     spark = make_session("state", master=settings.master, settings=conf)
     queries = [start(spark, settings, name) for name in QUERIES]
-    for query in queries:
+    windows, *others = queries
+    for query in others:
         query.awaitTermination()
-    newest = queries[0].lastProgress["batchId"]
+    windows.processAllAvailable()
+    await_compaction(Path(f"{settings.checkpoint}-windowed"))
+    newest = max(
+        each["batchId"] for each in windows.recentProgress if "addBatch" in each["durationMs"]
+    )
+    windows.stop()
     for batch in (newest, newest - 1):
         states = spark.read.format("statestore").option("batchId", batch)
         say(f"restored {states.load(f'{settings.checkpoint}-windowed').count()}")
     say("finished")
+
+
+def await_compaction(checkpoint: Path) -> None:
+    """Wait until the first changelog is gone: Spark removes it in the background, and only while
+    the query is active.
+    """
+    deadline = time.monotonic() + PATIENCE_S
+    while list(checkpoint.glob("state/*/*/1.changelog")):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"nothing was removed after {PATIENCE_S} s")
+        time.sleep(0.2)
 
 
 def start(spark: SparkSession, settings: Settings, name: str) -> Any:
@@ -133,6 +153,8 @@ def start(spark: SparkSession, settings: Settings, name: str) -> Any:
         **words,
     )
     made = made.option("checkpointLocation", f"{settings.checkpoint}-{name}")
+    if name == "windowed":
+        return made.trigger(processingTime="0 seconds").start()
     return made.trigger(availableNow=True).start()
 
 
