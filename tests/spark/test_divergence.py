@@ -22,7 +22,7 @@ pytestmark = pytest.mark.rows("O24", "N5")
 
 TOLD = re.compile(
     r"partition 0of1: events \[(\d+), (\d+)\) of the order were recorded with (digest )?(\w+), and "
-    r"the replay gives (digest )?(\w+) \(from event (.+?) on\)"
+    r"the replay has (digest )?(\w+) \(starting with event (.+?)\)"
 )
 SINKS = ["opaque", "repeatable", "probing", "transactional", "sequenced"]
 

@@ -91,9 +91,12 @@ WORDS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no name": (
         {"entity": "customer", "event": "payment_id", "name": ""},
-        r'needs a name: name="charges"',
+        r'needs a name: pass name="charges"',
     ),
-    "no sink": ({"entity": "customer", "event": "payment_id", "to": []}, r"to= names no sink"),
+    "no sink": (
+        {"entity": "customer", "event": "payment_id", "to": []},
+        r"to= is empty; pass a sink, or several",
+    ),
     "a sink that is none": (
         {"entity": "customer", "event": "payment_id", "to": "kafka"},
         r"to must be a sink or a list of sinks, got 'kafka'. Pass the sink itself, without quotes",
@@ -160,7 +163,9 @@ def test_one_thing_that_is_no_sink_is_refused(
 
 def test_two_sinks_of_one_name_are_refused(desk: Desk, payments: DataFrame) -> None:
     sinks = [make_sink("opaque", desk.house.url), make_sink("repeatable", desk.house.url)]
-    with pytest.raises(ConfigurationError, match=r"two sinks are called 'charge'.*name=\"\.\.\.\""):
+    with pytest.raises(
+        ConfigurationError, match=r"two sinks have the name 'charge'.*name=\"\.\.\.\""
+    ):
         writer(desk, payments, to=sinks)
     assert nothing_moved(desk)
 

@@ -10,7 +10,7 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from semel.errors import ConfigurationError
@@ -49,19 +49,28 @@ def starts(spark: SparkSession, location: str, batch: int) -> Mapping[str, int] 
     """Return the offsets where `batch` begins, for Spark's Kafka source and for semel's sources;
     None if the checkpoint does not have them.
     """
-    names = ["sources/0/0", "offsets/0"] if batch == 0 else [f"offsets/{batch - 1}"]
-    for name in names:
-        text = _read(spark, location, name)
-        try:
-            offsets = json.loads(text.splitlines()[-1]) if text else None
-        except ValueError:
-            continue
-        if isinstance(offsets, dict) and "positions" in offsets:  # of semel's sources
-            offsets = offsets.get("begin") if batch == 0 else offsets["positions"]
-        found = _positions(offsets)
-        if found:
-            return found
-    return None
+    if batch == 0:
+        first = _positions(_offsets(spark, location, "sources/0/0"))  # Spark's Kafka source
+        ended = _offsets(spark, location, "offsets/0")
+        # The first batch of any other source ends there: only semel's sources say where it began.
+        return first or (_positions(ended.get("begin")) if _is_of_semel(ended) else None)
+    before = _offsets(spark, location, f"offsets/{batch - 1}")
+    return _positions(before["positions"] if _is_of_semel(before) else before)
+
+
+def _is_of_semel(offsets: Mapping[str, Any]) -> bool:
+    """Whether a source of semel wrote an offset; in Kafka's form every name is that of a topic."""
+    return isinstance(offsets.get("marker"), int)
+
+
+def _offsets(spark: SparkSession, location: str, name: str) -> dict[str, Any]:
+    """Return the object in the last line of a checkpoint file; an empty one if there is none."""
+    text = _read(spark, location, name)
+    try:
+        found = json.loads(text.splitlines()[-1]) if text else None
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _positions(offsets: object) -> dict[str, int] | None:
@@ -74,7 +83,7 @@ def _positions(offsets: object) -> dict[str, int] | None:
             if type(offset) is not int:
                 return None
             found[f"{topic}/{number}"] = offset
-    return found
+    return found or None
 
 
 def inputs(location: str, batch: int) -> tuple[str, ...]:
