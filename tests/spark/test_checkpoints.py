@@ -132,7 +132,7 @@ def test_a_topic_made_anew_is_refused_when_it_reaches_what_was_delivered(desk: D
     assert told.startswith(f"Diverged: pipeline {desk.name!r}")
     assert "event 9 was delivered with digest" in told
     assert "and arrived again with" in told
-    assert "start under a new name" in told
+    assert "start with a new pipeline name" in told
     assert desk.charges() == before
 
 
