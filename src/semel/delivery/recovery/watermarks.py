@@ -51,7 +51,7 @@ class Watermark(Protocol):
     """What one sink has handled of one partition before this minibatch."""
 
     def handled(self, rows: Rows) -> NDArray[np.bool_]:
-        """PositionMark the rows that are not to be delivered again."""
+        """Mark the rows that are not to be delivered again."""
 
     def observe(self, rows: Rows) -> None:
         """Remember rows that belong to this minibatch."""
