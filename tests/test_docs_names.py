@@ -176,7 +176,7 @@ def test_the_pipeline_of_the_readme_is_a_part_of_an_example_that_is_run() -> Non
 def unnamed_extras(text: str) -> set[str]:
     """The extras that a user can install and that the paragraph of extras does not name."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for_users = project["optional-dependencies"].keys() - {"dev", "docs"}
+    for_users = set(project["optional-dependencies"]) - {"dev", "docs"}
     [paragraph] = [each for each in text.split("\n\n") if each.startswith("The extras are ")]
     return for_users - set(re.findall(r"`([a-z]+)`", paragraph))
 

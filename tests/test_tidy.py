@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -246,12 +246,40 @@ def check_doors(source: Source) -> Iterator[Finding]:
     """A room's `__init__` is its door: other rooms import from it, not from modules behind it."""
     room = PurePosixPath(source.path).parts[1]
     for node in ast.walk(source.tree):
-        if not isinstance(node, ast.ImportFrom) or node.level or not node.module:
+        if not isinstance(node, ast.Import | ast.ImportFrom):
             continue
-        parts = node.module.split(".")
-        around = len(parts) > 2 and parts[0] == "semel" and parts[1] not in (room, "urls")
-        if around and node.module not in DOORS:
-            yield node.lineno, f"{node.module} is behind a door: import from semel.{parts[1]}"
+        for module in imports_of(node):
+            parts = module.split(".")
+            around = len(parts) > 2 and parts[0] == "semel" and parts[1] not in (room, "urls")
+            if around and module not in DOORS:
+                yield node.lineno, f"{module} is behind a door: import from semel.{parts[1]}"
+
+
+def imports_of(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
+    """The modules that a statement imports, also those that it takes from a package by name."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif not node.level and node.module:
+        yield node.module
+        names = {alias.name for alias in node.names} - listed(node.module)
+        yield from (f"{node.module}.{name}" for name in sorted(names) if is_module(node, name))
+
+
+def is_module(node: ast.ImportFrom, name: str) -> bool:
+    path = SRC.joinpath(*str(node.module).split("."), name)
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
+@cache
+def listed(package: str) -> frozenset[str]:
+    """The names in `__all__` of a package: its door hands them out, modules and functions alike."""
+    door = SRC.joinpath(*package.split("."), "__init__.py")
+    if not door.exists():
+        return frozenset()
+    for node in ast.parse(door.read_text("utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return frozenset(ast.literal_eval(node.value))
+    return frozenset()
 
 
 def check_identity(source: Source) -> Iterator[Finding]:
@@ -507,6 +535,9 @@ PLANTED = [
     ("pyspark", "semel/delivery/a.py", "import pyspark.sql\n"),
     ("pyspark", "semel/cli/a.py", "def f():\n    from pyspark.sql import Row\n"),
     ("door", "semel/delivery/a.py", "from semel.ledger.keys import make_key\n"),
+    ("door", "semel/delivery/a.py", "import semel.ledger.keys\n"),
+    ("door", "semel/delivery/a.py", "def f():\n    from semel.ledger import keys\n"),
+    ("door", "semel/cli/a.py", "from semel.operate import inboxes as answers\n"),
     ("own state", "semel/delivery/a.py", "lane.short = True\n"),
     ("own state", "semel/delivery/a.py", "self._lane.figures.delivered += 1\n"),
     ("own state", "semel/delivery/strategies/a.py", "verdicts.to_park[1:] = []\n"),
@@ -577,6 +608,7 @@ CLEAN = [
     ("pyspark", "semel/spark/a.py", "import pyspark\n"),
     ("pyspark", "semel/delivery/a.py", '"""The host is pyspark."""\nimport pysparkling\n'),
     ("door", "semel/delivery/a.py", "from semel.ledger import make_key\n"),
+    ("door", "semel/delivery/a.py", "from semel import ledger, urls\nimport semel.ledger\n"),
     ("door", "semel/ledger/verbs/a.py", "from semel.ledger.keys import make_key\n"),
     ("door", "semel/delivery/a.py", "from semel.ledger.store import Put\n"),
     (

@@ -190,7 +190,7 @@ def marked(world: World, partition: str, state: dict[str, object]) -> None:
     """Put the mark of a partition there, as an older version has written it."""
     row = {"number": 0, "full": False, "state": state, "at": 0.0}
     at = make_key(JOURNAL, "pay", "watermark:out", partition, 0)
-    world.store.memory.commit([], [Put(at, payloads.dump(row))])
+    world.store.memory.commit([], [Put(at, payloads.dump_payload(row))])
 
 
 @pytest.mark.parametrize(

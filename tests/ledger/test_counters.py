@@ -13,7 +13,7 @@ import pytest
 from semel.errors import ConfigurationError
 from semel.events import Counter
 from semel.ledger.journal import COUNTERS, Journal
-from semel.ledger.payloads import load
+from semel.ledger.payloads import load_payload
 from semel.sinks import Function, sink
 from support.ledger.one_pipeline import World
 from support.ledger.small_driver import Driver
@@ -63,7 +63,7 @@ def test_a_replay_of_a_minibatch_gives_the_same_ids(world: World) -> None:
     assert seen == [[2, 3, 2], [2, 3, 2]]
     first = driver.deliver(opening, "0", [rows("a", "a", "b")])
     again = driver.deliver(opening, "0", [rows("a", "a", "b")])
-    assert [load(each.entries[0].text)["state"] for each in (*first, *again)] == [
+    assert [load_payload(each.entries[0].text)["state"] for each in (*first, *again)] == [
         {"a": 3, "b": 2}
     ] * 2
     assert again[0].suppressed == 3

@@ -95,7 +95,7 @@ def test_a_further_sink_is_accepted_and_remembered(world: World) -> None:
     world.owners.register(DESCRIPTION, ELSEWHERE, "n1")
     mail = {"mail": {"capability": "opaque"}}
     assert world.owners.register(changed(sinks=mail), ELSEWHERE, "n2") == 2
-    recorded = payloads.load(world.store.contents()[make_key("pipelines", "pay")])
+    recorded = payloads.load_payload(world.store.contents()[make_key("pipelines", "pay")])
     assert recorded["sinks"] == {**DESCRIPTION["sinks"], **mail}
     with pytest.raises(ConfigurationError, match="sink 'mail'"):
         world.owners.register(changed(sinks={"mail": {"capability": "x"}}), ELSEWHERE, "n3")
@@ -107,7 +107,7 @@ def test_two_that_add_a_sink_at_once_lose_neither(world: World) -> None:
     mail, text = {"mail": {"capability": "opaque"}}, {"text": {"capability": "opaque"}}
     world.store.let_in(lambda: other.owners.register(changed(sinks=mail), ELSEWHERE, "n2"))
     world.owners.register(changed(sinks=text), ELSEWHERE, "n3")
-    recorded = payloads.load(world.store.contents()[make_key("pipelines", "pay")])
+    recorded = payloads.load_payload(world.store.contents()[make_key("pipelines", "pay")])
     assert recorded["sinks"].keys() == {SINK, "mail", "text"}
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from semel.verify import Verdict, run_world, run_worlds
+from semel.verify.simulator import Verdict, run_world, run_worlds
 from semel.verify.simulator.checker import Category
 from semel.verify.simulator.worlds import Summary, World, world_seed
 
@@ -79,7 +79,7 @@ def test_one_seed_gives_one_story_byte_for_byte() -> None:
 
 def test_a_story_does_not_depend_on_the_process_it_is_told_in() -> None:
     script = (
-        "from semel.verify import run_world\n"
+        "from semel.verify.simulator import run_world\n"
         f"for seed in range({world_seed(SEED, 0)}, {world_seed(SEED, 12)}):\n"
         "    print(*run_world(seed, with_story=True).story, sep='\\n')"
     )

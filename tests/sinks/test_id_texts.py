@@ -91,7 +91,7 @@ TEXTS: dict[str, Callable[[Chunk], list[Any]]] = {
     "postgres apply": applied,
     "postgres each": one_by_one,
     "redis row": refused,
-    "ledger key": of_ids(lambda id_: keys.part(keys.event(id_))),
+    "ledger key": of_ids(lambda id_: keys.written_part(keys.written_event(id_))),
     "handle": of_ids(event_names.write_id),
 }
 

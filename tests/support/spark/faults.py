@@ -97,7 +97,7 @@ def kind_of(requirements: Sequence[Requirement], updates: Sequence[Update]) -> s
 def _beats(updates: Sequence[Update]) -> list[int]:
     """Give the beats that a commit writes; a row of `owners` without one is the slot of resends."""
     owners = [each for each in updates if isinstance(each, Put) and each.key.table == "owners"]
-    rows = [payloads.load(each.payload) for each in owners]
+    rows = [payloads.load_payload(each.payload) for each in owners]
     return [row["beat"] for row in rows if "beat" in row]
 
 
