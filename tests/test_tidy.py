@@ -14,6 +14,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
+from os.path import normpath
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -479,27 +480,40 @@ SAME_NAME: dict[str, str] = {}
 
 
 def classes_of_one_name(sources: list[Source]) -> Iterator[str]:
-    """One class name, one meaning: report each name that a second class of the package has."""
+    """One class name, one meaning: report each name that a second class has."""
     places: dict[str, str] = {}
     for source in sources:
         for node in ast.walk(source.tree):
             if isinstance(node, ast.ClassDef) and node.name not in SAME_NAME:
-                place = f"src/{source.path}:{node.lineno}"
+                place = f"{normpath(f'src/{source.path}')}:{node.lineno}"
                 if first := places.get(node.name):
                     yield f"{place}: {node.name} is a class of {first} too: name what differs"
                 places.setdefault(node.name, place)
 
 
+SHARED = ("benchmarks/**/*.py", "examples/*.py", "tests/support/**/*.py")
+"""Other code that more than one file uses; a test's own classes are named where they are used."""
+
+
 def test_a_class_name_has_one_meaning(sources: list[Source]) -> None:
-    found = list(classes_of_one_name(sources))
+    found = list(classes_of_one_name([*sources, *shared_sources()]))
     assert not found, "\n" + "\n".join(found)
+
+
+def shared_sources() -> list[Source]:
+    root = SRC.parent
+    paths = sorted(path for pattern in SHARED for path in root.glob(pattern))
+    assert len(paths) > 80
+    return [Source(f"../{path.relative_to(root).as_posix()}", path.read_text()) for path in paths]
 
 
 def test_a_planted_class_of_the_same_name_is_found() -> None:
     first = Source("semel/sinks/a.py", "class Case: ...\nclass Other: ...\n")
     second = Source("semel/verify/b.py", "def f():\n    class Case: ...\n")
-    assert list(classes_of_one_name([first, second])) == [
-        "src/semel/verify/b.py:2: Case is a class of src/semel/sinks/a.py:1 too: name what differs"
+    third = Source("../benchmarks/c.py", "class Other: ...\n")
+    assert list(classes_of_one_name([first, second, third])) == [
+        "src/semel/verify/b.py:2: Case is a class of src/semel/sinks/a.py:1 too: name what differs",
+        "benchmarks/c.py:1: Other is a class of src/semel/sinks/a.py:2 too: name what differs",
     ]
 
 

@@ -35,7 +35,7 @@ from support.destinations import (
     CouriersSink,
     Crash,
     Database,
-    Folder,
+    FolderModel,
     Logs,
     Post,
     ProbingSink,
@@ -626,7 +626,7 @@ def test_a_span_that_was_recorded_anew_is_as_old_as_what_was_sent_from_it() -> N
 
 
 def test_a_late_finish_of_an_input_that_ended_early_does_not_replace_the_whole_part() -> None:
-    world = world_of(Folder())
+    world = world_of(FolderModel())
     opening = world.open(0)
 
     def another_run() -> None:

@@ -29,7 +29,7 @@ def redis(redis_of_the_run: RedisServer) -> RedisServer:
     return redis_of_the_run
 
 
-class Cut:
+class ConnectionCut:
     """Stands between a client and Redis, and cuts the line at the next script it is told to.
 
     `before` cuts before the script reaches Redis, `after` when Redis has answered and nobody has
@@ -102,8 +102,8 @@ def _pump(server: socket.socket, client: socket.socket) -> None:
 
 
 @pytest.fixture
-def cut(redis: RedisServer) -> Iterator[Cut]:
+def cut(redis: RedisServer) -> Iterator[ConnectionCut]:
     """A line to Redis that can be cut."""
-    made = Cut(redis.port)
+    made = ConnectionCut(redis.port)
     yield made
     made.close()
