@@ -33,7 +33,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 install: $(INSTALLED) ## install all of it into .venv, once; the other targets do it by themselves
 	@echo "semel is installed: .venv/bin/semel"
 
-java: # Spark needs it; installed where that needs nobody's password
+java: # Spark needs it; installed where that needs no password
 	@.ci/java
 
 maven: # it fetches the Kafka broker of the tests

@@ -98,7 +98,7 @@ class KafkaBenchmark:
 
     def _still_since(self, topic: str, copy: RunningCopy) -> float:
         """Wait until nothing more becomes visible, and say since when. Only offsets are asked for:
-        somebody who reads along takes from both sides' two cores.
+        a consumer that reads along takes from both sides' two cores.
         """
         from confluent_kafka import IsolationLevel, TopicPartition, admin
 

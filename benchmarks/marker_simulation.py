@@ -51,7 +51,7 @@ class ArrivalRates:
 
     @property
     def steps(self) -> list[float]:
-        """When the rate changes; a burst is no step."""
+        """When the rate changes; a burst is not a step."""
         ends = np.cumsum([seconds for seconds, _ in self.phases])
         return [
             float(end)

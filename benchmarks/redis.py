@@ -118,7 +118,7 @@ class RedisBenchmark:
         return self.rows / took
 
     def _settle(self) -> None:
-        """See that every event counted, once; then begin anew."""
+        """See that every event counted, once; then start again."""
         from redis import Redis as Client
 
         client = Client.from_url(self.server.url())

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import ast
 import re
+import tokenize
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
+from io import StringIO
 from os.path import normpath
 from pathlib import Path, PurePosixPath
 
@@ -475,6 +477,56 @@ def test_the_pages_are_in_plain_english(rule: Text) -> None:
     assert not found, "\n" + "\n".join(found)
 
 
+PROSE = ("tests/**/*.py", "benchmarks/**/*.py", "examples/*.py", ".ci/*.py")
+OTHER_PROSE = (
+    "Makefile",
+    "pyproject.toml",
+    "mkdocs.yml",
+    ".pre-commit-config.yaml",
+    ".github/**/*",
+)
+
+
+def prose(source: Source) -> Iterator[Finding]:
+    """The comments and docstrings of a file, line by line."""
+    for token in tokenize.generate_tokens(StringIO(source.text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+    for node in ast.walk(source.tree):
+        body = getattr(node, "body", [])
+        for each in body if isinstance(body, list) else []:
+            if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
+                lines = str(each.value.value).splitlines()
+                yield from ((each.lineno + at, line) for at, line in enumerate(lines))
+
+
+def words_in(lines: Iterator[Finding]) -> Iterator[Finding]:
+    for number, line in lines:
+        for rule in WORDS:
+            if found := re.search(rule.pattern, line):
+                yield number, f"{found[0]}: {rule.instead}"
+
+
+def test_what_is_written_about_tests_and_benchmarks_is_in_plain_english() -> None:
+    root = SRC.parent
+    found = []
+    for path in sorted(path for pattern in PROSE for path in root.glob(pattern)):
+        source = Source(path.relative_to(root).as_posix(), path.read_text("utf-8"))
+        if path != Path(__file__):  # it has the words
+            found += [f"{source.path}:{at}: {what}" for at, what in words_in(prose(source))]
+    for path in sorted(path for pattern in OTHER_PROSE for path in root.glob(pattern)):
+        if path.is_file():
+            lines = iter(list(enumerate(path.read_text("utf-8").splitlines(), 1)))
+            found += [f"{path.relative_to(root)}:{at}: {what}" for at, what in words_in(lines)]
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_a_planted_word_is_found_in_a_comment_and_in_a_docstring_only() -> None:
+    text = 'x = "told"  # nobody can say\n\n\ndef f():\n    """Made anew."""\n    told = x\n'
+    found = list(words_in(prose(Source("tests/a.py", text))))
+    assert [at for at, _ in found] == [1, 5]
+
+
 SAME_NAME: dict[str, str] = {}
 """Names of classes that have two meanings, with the reason."""
 
@@ -491,8 +543,8 @@ def classes_of_one_name(sources: list[Source]) -> Iterator[str]:
                 places.setdefault(node.name, place)
 
 
-SHARED = ("benchmarks/**/*.py", "examples/*.py", "tests/support/**/*.py")
-"""Other code that more than one file uses; a test's own classes are named where they are used."""
+SHARED = ("benchmarks/**/*.py", "tests/support/**/*.py")
+"""Other code that several files use. A test or an example names its own classes for itself."""
 
 
 def test_a_class_name_has_one_meaning(sources: list[Source]) -> None:

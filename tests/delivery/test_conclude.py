@@ -21,7 +21,7 @@ NAMES = INPUT.split()
 
 @dataclass
 class Shelf(FolderModel):
-    """Part files, and what was told at the end of each minibatch: the first word stands."""
+    """Part files, and what was announced at the end of each minibatch: the first one stands."""
 
     told: dict[Minibatch, list[str]] = field(default_factory=dict)
     ended: list[Ended] = field(default_factory=list)

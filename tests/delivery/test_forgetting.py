@@ -159,7 +159,7 @@ def test_a_judgement_does_not_end_the_caution_after_a_lost_checkpoint() -> None:
     lost(world, accept_gap=True)
     world.minibatch(0, "a5", "q2", accept_gap=True)
     world.start()
-    world.minibatch(0, "a5", "q3", accept_gap=True)  # lost again: the task accepts, nobody else
+    world.minibatch(0, "a5", "q3", accept_gap=True)  # lost again: only the task accepts it
     judge_minibatch(world.client, world.opened().minibatch, Judgement.AS_RECORDED, "ann", "looked")
     world.start()
     with pytest.raises(HeldInDoubt, match=DOUBT):

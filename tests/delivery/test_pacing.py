@@ -42,7 +42,7 @@ class Seen:
 
 
 class Paced:
-    """A paced pipeline on a clock that moves only when somebody sleeps."""
+    """A paced pipeline on a clock that moves only when `sleep` is called."""
 
     def __init__(
         self,

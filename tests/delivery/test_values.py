@@ -1,4 +1,4 @@
-"""Values that Arrow has and Python has not, and ids whose type was changed: told in words."""
+"""Values that Arrow has and Python has not, and ids whose type was changed: each is named."""
 
 from __future__ import annotations
 

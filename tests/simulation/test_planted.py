@@ -1,7 +1,7 @@
 """A checker that finds nothing proves nothing: bugs are planted, and each has to be found.
 
 A bug is planted from this side, by replacing a part of the product while its worlds are played.
-Each is a mistake that somebody could make; the hunt that finds it is named beside it.
+Each is a mistake that a change could make; the hunt that finds it is named beside it.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def row(found: Found, capability: Capability, action: Action) -> Plant:
 
 
 def without_fence(self: partitions.PartitionClaim, found: PartitionRow, text: str) -> bool:
-    """Looks like a take-over, and tells nobody."""
+    """Looks like a take-over, and is not recorded."""
     self.predecessor, self.row, self._text = found, found, text
     return True
 
@@ -338,7 +338,7 @@ def last_come_first_sent(rows: Any, entity: Any) -> Any:
 
 
 def progress_apart(self: stateful_destinations.DatabaseSession, chunk: Any, progress: Any) -> Any:
-    """Commits the effects, and the row that tells of them in a second transaction."""
+    """Commits the effects, and the row that records them in a second transaction."""
     self.begin()
     began, target = self.began, self.target
 

@@ -311,7 +311,7 @@ class Disk:
         return counted
 
     def crashes(self) -> Iterator[tuple[int, str]]:
-        """Give every moment to die at, until nobody died."""
+        """Give every moment to die at, until no attempt died."""
         for moment in ("before", "after"):
             number = 0
             while self.dies is None or self.count >= number:

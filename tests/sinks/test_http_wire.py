@@ -118,7 +118,7 @@ def test_a_connection_closed_as_we_write_is_never_taken_for_not_delivered(script
     with ScriptedServer(script, serve) as wire, session(wire.url) as opened:
         receipt = opened.deliver(chunk_of("a"))
         # Either the loop saw the end before the first byte, and another connection was made; or the
-        # request began, and then nobody knows.
+        # request began, and then the outcome is unknown.
         assert (outcome(receipt) is None and len(wire.requests) == 1) or (
             isinstance(outcome(receipt), OutcomeUnknown) and wire.requests == []
         )

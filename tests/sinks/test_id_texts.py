@@ -65,7 +65,7 @@ def one_by_one(made: Chunk) -> list[Any]:
 
 
 def refused(made: Chunk) -> list[Any]:
-    """As Redis' row tells of refused events, sent and unsent."""
+    """As Redis' row reports refused events, sent and unsent."""
     rows = made.rows
     sent = b"[%s]" % b",".join(b'[%d,"no"]' % at for at in range(len(rows)))
     unfit = redis_row.unfit_text(rows, dict.fromkeys(range(len(rows)), "no")).encode()

@@ -114,7 +114,7 @@ def test_brokers_that_go_away_in_the_middle_of_a_chunk_mean_not_delivered(
     proxy.cut_once("add", "before", stay_down=True)
     with pytest.raises(NotDelivered):
         session.deliver_with(chunk(0, 3), progress(0, 3))
-    with pytest.raises(NotDelivered):  # it fences and asks anew, and nobody is there
+    with pytest.raises(NotDelivered):  # it fences and asks again, and no broker answers
         session.deliver_with(chunk(0, 3), progress(0, 3))
     proxy.down = False
     deadline = time.monotonic() + 30

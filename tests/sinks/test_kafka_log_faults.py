@@ -87,9 +87,9 @@ def test_a_writer_that_was_replaced_while_nobody_answered_is_refused(
         later = sink_to(kafka, topic, sequenced=True).open(target(2, pipeline=topic))
         told = later.take_over()
         assert isinstance(told, Tail)
-        assert told.osn == 0  # so it is told that nothing was delivered
+        assert told.osn == 0  # so it reports that nothing was delivered
         proxy.down = False
-        with pytest.raises(Fenced):  # it was told to try again, and does
+        with pytest.raises(Fenced):  # the error says that it may try again, and it does
             zombie.deliver_with(chunk(0, 3), progress(0, 3))
     assert ids_in(consumed(kafka, topic)) == []
 
@@ -136,7 +136,7 @@ def test_a_lost_checkpoint_repeats_nothing_when_the_topic_has_let_its_oldest_rec
         pipeline.task(pipeline.open(0), dying(rows))
     seen = ids_in(consumed(kafka, topic))
     assert seen == [*range(9)]
-    let_go(kafka, topic, 5)  # the last record, which tells how far it is, stays
+    let_go(kafka, topic, 5)  # the last record, which says how far it is, stays
     pipeline.start()
     with pytest.raises(Diverged, match="9 were delivered, 5 are there"):
         pipeline.minibatch(0, rows, query="another checkpoint")
@@ -260,7 +260,7 @@ def test_a_resend_that_was_replaced_while_nobody_answered_is_not_made_again(
         assert later.take_over().resent == 0
         later.deliver_again(chunk(0, 1), 2)
         proxy.down = False
-        with pytest.raises(Fenced):  # it was told to try again, and does
+        with pytest.raises(Fenced):  # the error says that it may try again, and it does
             zombie.deliver_again(chunk(0, 1), 1)
     assert ids_in(consumed(kafka, topic)) == [0]
 
@@ -369,7 +369,7 @@ def test_a_tail_that_cannot_be_read_is_an_error_that_names_its_topic(
 
 
 def write(kafka: KafkaBroker, topic: str, partition: int, value: bytes, **others: Any) -> None:
-    """Somebody else writes a record."""
+    """Another producer writes a record."""
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": kafka.servers})

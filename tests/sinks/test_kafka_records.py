@@ -1,4 +1,4 @@
-"""Rows as Kafka records: keys, values, headers, topics and partitions; and what is no record."""
+"""Rows as Kafka records: keys, values, headers, topics, partitions; and rows that cannot be one."""
 
 from __future__ import annotations
 

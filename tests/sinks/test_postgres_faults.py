@@ -462,7 +462,7 @@ def test_a_commit_that_waits_for_a_standby_is_unknown_and_then_asked_for(
         with pytest.raises(OutcomeUnknown, match="COMMIT was not answered within 4 s"):
             session.deliver_with(chunk, progress_of(chunk))
         assert time.monotonic() - began < 8.0
-        for _ in range(3):  # whoever asks is told nothing that the standby does not have
+        for _ in range(3):  # a reader sees nothing that the standby does not have
             with pytest.raises((NotDelivered, OutcomeUnknown)):
                 desk.open(sink, task=2).take_over()
     told = desk.open(sink, task=3).take_over()

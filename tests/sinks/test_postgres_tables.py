@@ -1,5 +1,5 @@
 """semel's own tables in PostgreSQL: statements read the chunk and nothing else of its name, and ids
-that are left over are in nobody's way.
+that are left over are in no attempt's way.
 """
 
 from __future__ import annotations

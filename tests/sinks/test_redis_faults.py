@@ -173,7 +173,7 @@ def own() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def forgetful() -> Iterator[RedisServer]:
-    """A Redis that writes nothing down unless it is told to."""
+    """A Redis that persists nothing unless it is configured to."""
     server = RedisServer(settings={"appendonly": "no"})
     yield server
     server.close()

@@ -42,13 +42,13 @@ def fine(act: Callable[[], Any]) -> Any:
 
 
 def lost(act: Callable[[], Any]) -> Any:
-    """It arrived, and nobody hears of it."""
+    """It arrived, and the reply is lost."""
     act()
     raise TimeoutError("no reply")
 
 
 def lost_on_the_way(act: Callable[[], Any]) -> Any:
-    """It did not arrive, and nobody hears of that either."""
+    """It did not arrive, and the reply is lost too."""
     raise TimeoutError("no reply")
 
 
@@ -252,7 +252,7 @@ class Post(Destination):
 
 @dataclass(eq=False)
 class Couriers(Destination):
-    """Sends the events of a chunk side by side and tells of each (OPAQUE)."""
+    """Sends the events of a chunk side by side and reports each (OPAQUE)."""
 
     def sink(self, name: str = "out", **settings: Any) -> CouriersSink:
         settings.setdefault("span_chunks", 1)

@@ -1,4 +1,4 @@
-"""A real `semel ingest` in its own process, and a client that sends exactly what it is told."""
+"""A real `semel ingest` in its own process, and a client that sends exactly what it is given."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def events(text: str) -> pa.RecordBatch:
 
 
 class StillClock:
-    """Time passes when somebody sleeps or a test moves it; what was put off happens on the way."""
+    """Time passes when `sleep` is called or a test moves it; what was put off happens then."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -179,7 +179,7 @@ class ScriptedStore:
 
 
 def reply_lost(act: Callable[[], Any]) -> Any:
-    """The commit happened, and nobody hears of it."""
+    """The commit happened, and its reply is lost."""
     act()
     raise LedgerUnavailable("the reply was lost")
 
@@ -262,7 +262,7 @@ class World:
         clock: StillClock | None = None,
         **others: Any,
     ) -> list[Report]:
-        """Run one attempt at the partition, in a process of its own unless told."""
+        """Run one attempt at the partition, in a process of its own by default."""
         self._tasks += 1
         task = self._tasks if number is None else number
         assignment = Assignment(

@@ -30,9 +30,9 @@ def redis(redis_of_the_run: RedisServer) -> RedisServer:
 
 
 class ConnectionCut:
-    """Stands between a client and Redis, and cuts the line at the next script it is told to.
+    """Stands between a client and Redis, and cuts the line at the next script that matches.
 
-    `before` cuts before the script reaches Redis, `after` when Redis has answered and nobody has
+    `before` cuts before the script reaches Redis, `after` when Redis has answered and no client has
     heard it.
     """
 

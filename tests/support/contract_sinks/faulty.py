@@ -77,7 +77,7 @@ class KeepsLastIds(HonestTransactional):
 
 
 class TellsNothing(HonestTransactional):
-    """What stood in the row is not told."""
+    """It does not report what stood in the row."""
 
     def take_over(self) -> Progress | None:
         super().take_over()
@@ -85,7 +85,7 @@ class TellsNothing(HonestTransactional):
 
 
 class ForgetsSortKey(HonestTransactional):
-    """Whether a resend arrived cannot be told without it."""
+    """Whether a resend arrived cannot be known without it."""
 
     def write(self, progress: Progress) -> None:
         super().write(replace(progress, sort_key=None))
@@ -175,7 +175,7 @@ class ChunkKeys(HonestRepeatable):
 
 
 class LosesRefused(HonestRepeatable):
-    """What is refused is left out, and nobody hears of it."""
+    """What is refused is left out, and not reported."""
 
     def deliver(self, chunk: Chunk) -> Receipt:
         with self.transaction():
@@ -324,7 +324,7 @@ class NoPairs(Opaque):
         return answer  # type: ignore[no-any-return]
 
 
-# -- functions with somebody to ask
+# -- functions with a destination to ask
 
 
 @dataclass(frozen=True)

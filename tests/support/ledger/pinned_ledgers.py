@@ -404,7 +404,7 @@ def complaints(world: World, state: str, had: dict[str, list[str]]) -> list[str]
 def _reordered(world: World, sink: str, names: list[str]) -> list[str]:
     """Name the entities whose events did not arrive as they came.
 
-    By position alone events have no entity, and what is parked holds nobody up; with an entity that
+    By position alone events have no entity, and a parked one holds no event up; with an entity that
     is so for what was in doubt when a generation ended.
     """
     seen = list(dict.fromkeys(world.destinations[sink].seen.split()))

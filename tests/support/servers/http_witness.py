@@ -118,7 +118,7 @@ class HttpWitness:
         self._ask("/~plan", fault)
 
     def forget(self) -> None:
-        """Begin anew, as if nothing had been asked."""
+        """Start again, as if nothing had been asked."""
         self._ask("/~forget")
 
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> Any:

@@ -1,4 +1,4 @@
-"""Chunks to call with, and a raw TCP server that hangs up or falls silent where it is told."""
+"""Chunks to call with, and a raw TCP server that hangs up or falls silent by a script."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class MemoryTransactional:
 
 @dataclass
 class Log:
-    """SEQUENCED: the log tells its last number and refuses a writer that was replaced."""
+    """SEQUENCED: the log reports its last number and refuses a writer that was replaced."""
 
     into: Arrivals
     target: Target

@@ -246,7 +246,7 @@ class KafkaProxy:
 
     def cut_once(self, api: str, when: str, *, stay_down: bool = False) -> None:
         """Cut at the next request of this kind: `before` it is passed on, or `after` it, in place
-        of its answer. With `stay_down` nobody gets through afterwards.
+        of its answer. With `stay_down` no request gets through afterwards.
         """
 
         def cut(seen: int) -> str | None:

@@ -175,7 +175,7 @@ class RepeatableSession(HouseSession):
 
 @dataclass(frozen=True, kw_only=True)
 class ProbingCharge(HouseSink):
-    """Tells whether a chunk arrived."""
+    """Reports whether a chunk arrived."""
 
     @property
     def capability(self) -> Capability:
