@@ -29,11 +29,6 @@ FUNCTION_LINES_MAX = 60
 FOLDER_FILES_MAX = 16
 SMALL_FILE_LINES = 60
 
-SMALL_AND_ALONE = {
-    "semel.spark.session": "the session that commands and users start: a concept of its own",
-}
-"""Small modules with one importer that stand alone, with the reason."""
-
 BANNED_MODULES = {"utils", "common", "core", "base", "helpers", "types"}
 DOORS = {
     "semel.events.encoding",
@@ -420,7 +415,7 @@ def check_small_files(sources: Sequence[Source]) -> Iterator[str]:
         users = importers[source.module] - {source.module}
         lines = len(source.text.splitlines())
         small = lines < SMALL_FILE_LINES and not source.is_door
-        if small and len(users) == 1 and source.module not in SMALL_AND_ALONE:
+        if small and len(users) == 1:
             yield f"src/{source.path}: {lines} lines, only for {users.pop()}: put it there"
 
 
@@ -567,6 +562,18 @@ def test_a_planted_class_of_the_same_name_is_found() -> None:
         "src/semel/verify/b.py:2: Case is a class of src/semel/sinks/a.py:1 too: name what differs",
         "benchmarks/c.py:1: Other is a class of src/semel/sinks/a.py:2 too: name what differs",
     ]
+
+
+def test_every_door_inside_a_room_is_used_by_another_room(sources: list[Source]) -> None:
+    used = {
+        module
+        for source in sources
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for module in imports_of(node)
+        if module.split(".")[1:2] != source.module.split(".")[1:2]
+    }
+    assert sorted(DOORS - used) == []
 
 
 @pytest.mark.parametrize("rule", HOUSE)
