@@ -33,7 +33,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 install: $(INSTALLED) ## install all of it into .venv, once; the other targets do it by themselves
 	@echo "semel is installed: .venv/bin/semel"
 
-java: # Spark needs it; installed where that needs nobody's password
+java: # Spark needs it; installed where that needs no password
 	@.ci/java
 
 maven: # it fetches the Kafka broker of the tests
@@ -90,7 +90,7 @@ bench: java maven $(INSTALLED) ## measure every destination against its peers, a
 bench-engine: $(INSTALLED) ## measure columns, the engine and the ledger on this machine, without Spark
 	$(BIN)/python -m benchmarks engine
 
-format: $(INSTALLED) ## write the format and what ruff can mend by itself
+format: $(INSTALLED) ## format the code, and apply the fixes that ruff knows
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 

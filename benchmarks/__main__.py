@@ -19,7 +19,7 @@ from rich.console import Console
 
 from benchmarks import engine as engine_benchmark
 from benchmarks import results
-from benchmarks.progress import Progress
+from benchmarks.progress import BenchmarkProgress
 from benchmarks.rows import table
 from semel.errors import SemelError
 
@@ -162,7 +162,7 @@ def _measure(name: str, title: str, as_json: bool, keep: bool, arguments: dict[s
     failure = None
     with console.status("starting") as status:
         show = status.update if console.is_terminal else partial(console.print, soft_wrap=True)
-        progress = Progress(show, measuring.LENGTH, arguments["repetitions"])
+        progress = BenchmarkProgress(show, measuring.LENGTH, arguments["repetitions"])
         console.print(f"benchmark {name}: {progress.estimate()}", soft_wrap=True)
         try:
             found = measuring.measure(progress, **arguments)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from benchmarks.progress import Progress
+    from benchmarks.progress import BenchmarkProgress
     from semel.events import Identity
 
 ROWS = 1_000_000
@@ -36,7 +36,9 @@ REPETITIONS = 5
 LENGTH = None
 
 
-def measure(say: Progress, repetitions: int = REPETITIONS) -> dict[str, list[dict[str, Any]]]:
+def measure(
+    say: BenchmarkProgress, repetitions: int = REPETITIONS
+) -> dict[str, list[dict[str, Any]]]:
     """Run everything; return the rows of each table by its title."""
     found = {}
     with folder() as place:

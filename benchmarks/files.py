@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.overhead import PARTITIONS, SETTINGS, SparkBenchmark
 from benchmarks.progress import Length
 from benchmarks.rounds import folder, rounds, session
-from benchmarks.rows import Row, compared
+from benchmarks.rows import Comparison, compared
 from semel.sinks.files import Files, committed
 from semel.spark.deliver import deliver
 
 if TYPE_CHECKING:
-    from benchmarks.progress import Progress
+    from benchmarks.progress import BenchmarkProgress
 
 ROWS = 500_000
 REPETITIONS = 3
@@ -56,10 +56,10 @@ class FilesBenchmark(SparkBenchmark):
 
 
 def measure(
-    say: Progress,
+    say: BenchmarkProgress,
     repetitions: int = REPETITIONS,
     rows: int = ROWS,
-) -> list[Row]:
+) -> list[Comparison]:
     """Run everything; give the rows of the table."""
     say("starting Spark")
     with folder() as place, session("files", SETTINGS) as spark:
@@ -67,7 +67,7 @@ def measure(
         return [*throughput(bench), *latency(bench)]
 
 
-def throughput(bench: FilesBenchmark) -> list[Row]:
+def throughput(bench: FilesBenchmark) -> list[Comparison]:
     """Rows per second, with position identity, and in the order of entities."""
     rows = bench.rows
     found = rounds(
@@ -95,7 +95,7 @@ def throughput(bench: FilesBenchmark) -> list[Row]:
     ]
 
 
-def latency(bench: FilesBenchmark) -> list[Row]:
+def latency(bench: FilesBenchmark) -> list[Comparison]:
     """What a small micro-batch takes, in milliseconds."""
     found = rounds(
         bench.say,

@@ -1,4 +1,4 @@
-"""Flink, copying topics exactly once as it is told to; run by the Python of Flink's own venv.
+"""Flink copies topics exactly once, as its arguments say; run by the Python of Flink's own venv.
 
 `python flink_job.py`, and on standard input a line of JSON for each copy (`{"servers": ...,
 "given": ..., "taken": ..., ...}`), then `end` to end it; `ended` on standard output
@@ -75,7 +75,7 @@ class FlinkCopy:
         """End everything where the copy fails by itself."""
         try:
             self._result.wait()
-        except Exception:  # noqa: BLE001 - it is told, and the end of everything
+        except Exception:  # noqa: BLE001 - it is reported, and ends the run
             if not self._ending:
                 traceback.print_exc()
                 sys.stderr.flush()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from benchmarks.rows import Row
+    from benchmarks.rows import Comparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +18,13 @@ class Goal:
     ratio: float | None = None
     figure: float | None = None
 
-    def factor(self, row: Row) -> float:
+    def factor(self, row: Comparison) -> float:
         """How many times as fast as the peer semel would have to be in this row."""
         if self.figure is None:
             return self.ratio or 1.0
         return times(row.unit, self.figure / row.peer)
 
-    def told(self, row: Row) -> str:
+    def told(self, row: Comparison) -> str:
         """The goal as a table has it."""
         if self.figure is None:
             return f"{self.ratio:g}"
@@ -49,7 +49,7 @@ GOALS = (
 """The first that fits a row is the row's goal."""
 
 
-def goal_of(bench: str, row: Row) -> Goal | None:
+def goal_of(bench: str, row: Comparison) -> Goal | None:
     """The goal of a row; None where there is none."""
     fits = (goal for goal in GOALS if goal.bench == bench and row.what.startswith(goal.begins))
     return next(fits, None)

@@ -24,7 +24,7 @@ import pyarrow as pa
 from benchmarks.environments import python_with
 from benchmarks.progress import Length
 from benchmarks.rounds import folder, rounds
-from benchmarks.rows import Row, compared
+from benchmarks.rows import Comparison, compared
 from semel.delivery import Assignment, Driver, PartitionDelivery
 from semel.events import Attempt, Given, sort
 from semel.ledger import Journal, LedgerClient, open_store
@@ -34,7 +34,7 @@ from support.servers.http_witness import HttpWitness
 from support.servers.postgres import PostgresServer
 
 if TYPE_CHECKING:
-    from benchmarks.progress import Progress
+    from benchmarks.progress import BenchmarkProgress
 
 CALLS = 40_000
 ENTITIES = 10_000
@@ -164,11 +164,11 @@ def _payments(count: int) -> list[pa.RecordBatch]:
 
 
 def measure(
-    say: Progress,
+    say: BenchmarkProgress,
     repetitions: int = REPETITIONS,
     calls: int = CALLS,
     in_flight: int = IN_FLIGHT,
-) -> list[Row]:
+) -> list[Comparison]:
     """Run everything; give the rows of the table."""
     repeatable, opaque = "Idempotency-Key (REPEATABLE)", f"windows of {in_flight:,} (OPAQUE)"
     plain, durable = "aiohttp, no order, no promise", "DBOS, durable execution"

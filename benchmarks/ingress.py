@@ -20,7 +20,7 @@ from support.ingress import Ingress, environment
 from support.servers.postgres import PostgresServer
 
 if TYPE_CHECKING:
-    from benchmarks.progress import Progress
+    from benchmarks.progress import BenchmarkProgress
 
 LENGTH = None
 SECONDS = 5.0
@@ -34,7 +34,7 @@ NAMES = {
 _WITHIN_S = 120
 
 
-def measure(say: Progress, repetitions: int = 5) -> dict[str, list[dict[str, Any]]]:
+def measure(say: BenchmarkProgress, repetitions: int = 5) -> dict[str, list[dict[str, Any]]]:
     """Measure each kind of request on both ledgers; return the rows of each table by its title."""
     found = {}
     with folder() as place:
@@ -48,7 +48,7 @@ def measure(say: Progress, repetitions: int = 5) -> dict[str, list[dict[str, Any
     return found
 
 
-def _ledger(say: Progress, ledger: str, repetitions: int) -> list[dict[str, Any]]:
+def _ledger(say: BenchmarkProgress, ledger: str, repetitions: int) -> list[dict[str, Any]]:
     with Ingress(ledger, "bench") as ingress:
         for kind in KINDS:
             _load(ingress, kind, WARM_S)

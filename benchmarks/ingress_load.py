@@ -46,7 +46,7 @@ def request(kind: str, number: int) -> bytes:
 
 
 @dataclass
-class Load:
+class LoadRun:
     """All connections of one run."""
 
     kind: str
@@ -64,10 +64,10 @@ class Load:
         return request(self.kind, self.number)
 
 
-class Connection(asyncio.Protocol):
+class LoadConnection(asyncio.Protocol):
     """One keep-alive connection."""
 
-    def __init__(self, load: Load, ended: Callable[[], None]) -> None:
+    def __init__(self, load: LoadRun, ended: Callable[[], None]) -> None:
         self._load = load
         self._ended = ended
         self._received = b""
@@ -111,7 +111,7 @@ class Connection(asyncio.Protocol):
 async def run(port: int, kind: str, connections: int, seconds: float) -> dict[str, float]:
     """Load an ingress for some seconds; return rates and times."""
     loop = asyncio.get_running_loop()
-    load, done = Load(kind, seconds), asyncio.Event()
+    load, done = LoadRun(kind, seconds), asyncio.Event()
     left = [connections]
 
     def ended() -> None:
@@ -120,7 +120,7 @@ async def run(port: int, kind: str, connections: int, seconds: float) -> dict[st
             done.set()
 
     for _ in range(connections):
-        await loop.create_connection(lambda: Connection(load, ended), "127.0.0.1", port)
+        await loop.create_connection(lambda: LoadConnection(load, ended), "127.0.0.1", port)
     await done.wait()
     took = perf_counter() - load.began
     waited = sorted(load.waited_s)

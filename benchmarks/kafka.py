@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.kafka_copies import INTERVAL_MS, WithFlink, WithSemel
 from benchmarks.progress import Length
 from benchmarks.rounds import folder, rounds, session
-from benchmarks.rows import Row, compared
+from benchmarks.rows import Comparison, compared
 from semel.runtime import SystemClock
 from semel.sinks.kafka.records import STAMPS
 from support.servers.kafka import KafkaBroker, fetched
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from benchmarks.kafka_copies import RunningCopy
-    from benchmarks.progress import Progress
+    from benchmarks.progress import BenchmarkProgress
 
 CLOCK = SystemClock()
 
@@ -50,7 +50,7 @@ class KafkaBenchmark:
     broker: KafkaBroker
     semel: WithSemel
     flink: WithFlink
-    say: Progress
+    say: BenchmarkProgress
     repetitions: int = REPETITIONS
     records: int = RECORDS
     latency_s: float = LATENCY_S
@@ -98,7 +98,7 @@ class KafkaBenchmark:
 
     def _still_since(self, topic: str, copy: RunningCopy) -> float:
         """Wait until nothing more becomes visible, and say since when. Only offsets are asked for:
-        somebody who reads along takes from both sides' two cores.
+        a consumer that reads along takes from both sides' two cores.
         """
         from confluent_kafka import IsolationLevel, TopicPartition, admin
 
@@ -188,11 +188,11 @@ class KafkaBenchmark:
 
 
 def measure(
-    say: Progress,
+    say: BenchmarkProgress,
     repetitions: int = REPETITIONS,
     records: int = RECORDS,
     latency_s: float = LATENCY_S,
-) -> list[Row]:
+) -> list[Comparison]:
     """Run everything; give the rows of the table."""
     say("fetching Kafka's and Flink's jars, and starting")
     jars = ",".join(map(str, sorted(fetched("spark").glob("*.jar"))))
@@ -209,7 +209,7 @@ def measure(
         return [*throughput(bench), *visibility(bench)]
 
 
-def throughput(bench: KafkaBenchmark) -> list[Row]:
+def throughput(bench: KafkaBenchmark) -> list[Comparison]:
     """Records per second, with semel's headers and without any, as Flink has none."""
     given = bench.fill()
 
@@ -248,7 +248,7 @@ def throughput(bench: KafkaBenchmark) -> list[Row]:
     ]
 
 
-def visibility(bench: KafkaBenchmark) -> list[Row]:
+def visibility(bench: KafkaBenchmark) -> list[Comparison]:
     """How long it takes until a record is visible, at a steady rate."""
     found = rounds(
         bench.say,

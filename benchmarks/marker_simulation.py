@@ -34,7 +34,7 @@ def linear(fixed_s: float, per_event_s: float, growth_s: float = 0.0) -> Cost:
 
 
 @dataclass(frozen=True)
-class Load:
+class ArrivalRates:
     """How many events arrive: phases of (seconds, events per second), and bursts.
 
     Attributes:
@@ -51,7 +51,7 @@ class Load:
 
     @property
     def steps(self) -> list[float]:
-        """When the rate changes; a burst is no step."""
+        """When the rate changes; a burst is not a step."""
         ends = np.cumsum([seconds for seconds, _ in self.phases])
         return [
             float(end)
@@ -71,7 +71,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Minibatch:
+class TimedMinibatch:
     """One minibatch that ran: `events` up to `marker`, delivered at `done`."""
 
     marker: float
@@ -81,11 +81,11 @@ class Minibatch:
 
 
 @dataclass
-class Run:
+class TimedRun:
     """What happened: the minibatches, and the latency of each event with its minibatch."""
 
-    load: Load
-    minibatches: list[Minibatch] = field(default_factory=list)
+    load: ArrivalRates
+    minibatches: list[TimedMinibatch] = field(default_factory=list)
     latencies: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]] = field(default_factory=list)
 
     def unsettled(self) -> set[int]:
@@ -114,17 +114,17 @@ class Pace(Protocol):
 
     choice: Choice | None
 
-    def next(self, world: World, ready: float) -> float | None:
+    def next(self, world: KnownArrivals, ready: float) -> float | None:
         """Return the time of the next marker, not before `ready`; None if none comes any more."""
 
-    def ran(self, minibatch: Minibatch, total: int) -> None:
+    def ran(self, minibatch: TimedMinibatch, total: int) -> None:
         """Learn what the last minibatch took."""
 
 
-class World:
+class KnownArrivals:
     """The arrivals of one run, as what decides can see them."""
 
-    def __init__(self, load: Load, seed: int) -> None:
+    def __init__(self, load: ArrivalRates, seed: int) -> None:
         self.load = load
         self.arrived = load.arrivals(seed)
         self.taken = 0
@@ -143,9 +143,11 @@ class World:
         return max(now, (tick + 1) * TICK_S)
 
 
-def simulate(load: Load, cost: Cost, pace: Pace, seed: int = 1, limit: int | None = None) -> Run:
+def simulate(
+    load: ArrivalRates, cost: Cost, pace: Pace, seed: int = 1, limit: int | None = None
+) -> TimedRun:
     """Run until every event that arrived is delivered; a minibatch takes at most `limit`."""
-    world, run, ready = World(load, seed), Run(load), 0.0
+    world, run, ready = KnownArrivals(load, seed), TimedRun(load), 0.0
     while (marker := pace.next(world, ready)) is not None:
         came = world.total(marker)
         total = came if limit is None else min(came, world.taken + limit)
@@ -157,7 +159,7 @@ def simulate(load: Load, cost: Cost, pace: Pace, seed: int = 1, limit: int | Non
         # An event may have come at the beginning of its tick.
         arrived = np.arange(first, last, dtype=np.float64) * TICK_S
         run.latencies.append((done - arrived, counts))
-        ended = Minibatch(marker, total - world.taken, done, pace.choice)
+        ended = TimedMinibatch(marker, total - world.taken, done, pace.choice)
         run.minibatches.append(ended)
         world.taken, world.behind, ready = total, total < came, done
         pace.ran(ended, total)
@@ -172,7 +174,7 @@ class Fixed:
         self.choice: Choice | None = None
         self._last: float | None = None
 
-    def next(self, world: World, ready: float) -> float | None:
+    def next(self, world: KnownArrivals, ready: float) -> float | None:
         """As the trigger: at multiples of the interval, or as soon as the last one is done."""
         due = 0.0 if self._last is None else self._last + self.interval_s
         came = world.first_after(max(due, ready))
@@ -183,11 +185,11 @@ class Fixed:
         self._last = beats if late else max(due, ready)
         return self._last
 
-    def ran(self, minibatch: Minibatch, total: int) -> None:
+    def ran(self, minibatch: TimedMinibatch, total: int) -> None:
         """A trigger learns nothing."""
 
 
-class Paced:
+class PacedSource:
     """The marker clock over any source: what has arrived is seen only in a minibatch."""
 
     def __init__(self, clock: MarkerClock) -> None:
@@ -197,14 +199,14 @@ class Paced:
         clock.arrived(0, 0.0)
         clock.marked(0.0)
 
-    def next(self, world: World, ready: float) -> float | None:
+    def next(self, world: KnownArrivals, ready: float) -> float | None:
         """After the interval; if nothing has come by then, with the first event."""
         self.choice = self.clock.choose(ready)
         if world.behind:
             return ready
         return world.first_after(max(self._last + self.choice.interval_s, ready))
 
-    def ran(self, minibatch: Minibatch, total: int) -> None:
+    def ran(self, minibatch: TimedMinibatch, total: int) -> None:
         """Learn the rate and the cost."""
         self._last = minibatch.marker
         self.clock.arrived(total, minibatch.marker)
@@ -221,7 +223,7 @@ class InSource:
         self._asked = 0.0
         clock.arrived(0, 0.0)
 
-    def next(self, world: World, ready: float) -> float | None:
+    def next(self, world: KnownArrivals, ready: float) -> float | None:
         """Ask every tick whether a marker is due; arrivals are seen while a minibatch runs."""
         now = self._asked
         while True:
@@ -236,17 +238,19 @@ class InSource:
         self.clock.marked(now)
         return now
 
-    def ran(self, minibatch: Minibatch, total: int) -> None:
+    def ran(self, minibatch: TimedMinibatch, total: int) -> None:
         """Learn the cost."""
         del total  # it was seen arriving
         self.clock.ran(minibatch.events, minibatch.done - minibatch.marker)
 
 
-def best_fixed(load: Load, cost: Cost, latency_s: float, seed: int = 1) -> tuple[float, Run] | None:
+def best_fixed(
+    load: ArrivalRates, cost: Cost, latency_s: float, seed: int = 1
+) -> tuple[float, TimedRun] | None:
     """Return the fixed interval with the fewest minibatches whose p99 of all events is in time,
     chosen with hindsight, and its run; None if there is none.
     """
-    best: tuple[float, Run] | None = None
+    best: tuple[float, TimedRun] | None = None
     for interval in np.arange(0.02, 1.0, 0.02) * latency_s:
         run = simulate(load, cost, Fixed(float(interval)), seed)
         in_time = run.quantile(0.99, settled=False) <= latency_s

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.marker_simulation import InSource, Load, Paced, Run, best_fixed, linear, simulate
+from benchmarks.marker_simulation import (
+    ArrivalRates,
+    InSource,
+    PacedSource,
+    TimedRun,
+    best_fixed,
+    linear,
+    simulate,
+)
 from semel.streams import Application, MarkerClock
 
 if TYPE_CHECKING:
@@ -14,12 +22,12 @@ if TYPE_CHECKING:
 
 SEED = 1
 APPLICATION = Application("two seconds", 2.0, 0.8)
-STEP = Load([(40, 100), (30, 20_000), (40, 100)])
-LONG_STEP = Load([(150, 100), (30, 20_000), (150, 100)])
+STEP = ArrivalRates([(40, 100), (30, 20_000), (40, 100)])
+LONG_STEP = ArrivalRates([(150, 100), (30, 20_000), (150, 100)])
 LINEAR = linear(0.2, 24e-6)
 SUPERLINEAR = linear(0.1, 0.0, 5.4e-9)
 
-CASES: tuple[tuple[str, Load, Cost, int], ...] = (
+CASES: tuple[tuple[str, ArrivalRates, Cost, int], ...] = (
     ("0.1 s + 10 us per event", STEP, linear(0.1, 10e-6), 5_000),
     ("0.2 s + 24 us per event", STEP, LINEAR, 5_000),
     ("0.05 s + 42 us per event", STEP, linear(0.05, 42e-6), 5_000),
@@ -33,7 +41,7 @@ def measure() -> list[dict[str, Any]]:
     for what, load, cost, limit in CASES:
         fixed = best_fixed(load, cost, APPLICATION.latency_s, SEED)
         grows = cost is SUPERLINEAR
-        paced = simulate(load, cost, Paced(_clock()), SEED, limit if grows else None)
+        paced = simulate(load, cost, PacedSource(_clock()), SEED, limit if grows else None)
         inside = simulate(load, cost, InSource(_clock()), SEED)
         rows.append(
             {
@@ -52,7 +60,7 @@ def _clock() -> MarkerClock:
     return MarkerClock(APPLICATION)
 
 
-def _figures(run: Run) -> dict[str, float]:
+def _figures(run: TimedRun) -> dict[str, float]:
     return {
         "minibatches": len(run.minibatches),
         "p50_s": round(run.quantile(0.5), 2),
@@ -79,7 +87,7 @@ TEXT, OURS, LIMIT = "#7d8590", "#3b82c4", "#c77b3b"
 
 def picture() -> str:
     """Draw rate, interval and latency of a paced run as SVG."""
-    run = simulate(STEP, LINEAR, Paced(_clock()), SEED)
+    run = simulate(STEP, LINEAR, PacedSource(_clock()), SEED)
     times = [each.marker for each in run.minibatches]
     choices = [each.choice for each in run.minibatches]
     panels: list[tuple[str, list[float], float, float | None]] = [

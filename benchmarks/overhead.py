@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from benchmarks.progress import Length
 from benchmarks.rounds import folder, rounds, session
-from benchmarks.rows import Row, compared
+from benchmarks.rows import Comparison, compared
 from benchmarks.writes import counted_writes
 from semel.events import Given
 from semel.runtime import SystemClock
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from benchmarks.progress import Progress
+    from benchmarks.progress import BenchmarkProgress
 
 ROWS = 1_000_000
 BATCHES = 4
@@ -66,7 +66,7 @@ class SparkBenchmark:
 
     spark: Any
     folder: Path
-    say: Progress
+    say: BenchmarkProgress
     repetitions: int = REPETITIONS
     rows: int = ROWS
     batches: int = BATCHES
@@ -141,17 +141,17 @@ def _durations(query: Any, batches: int) -> list[float]:
 
 
 def measure(
-    say: Progress,
+    say: BenchmarkProgress,
     repetitions: int = REPETITIONS,
     rows: int = ROWS,
-) -> list[Row]:
+) -> list[Comparison]:
     """Run everything; give the rows of the table."""
     with folder() as place, session("overhead", SETTINGS) as spark:
         bench = SparkBenchmark(spark, place, say, repetitions, rows)
         return [*throughput(bench), *latency(bench), *writes(bench)]
 
 
-def throughput(bench: SparkBenchmark) -> list[Row]:
+def throughput(bench: SparkBenchmark) -> list[Comparison]:
     """Rows 1 and 2 of the goals, in rows per second."""
     ids = Given("customer", ("payment_id",))
     given = {"entity": "customer", "event": "payment_id", "partitions": PARTITIONS}
@@ -185,7 +185,7 @@ def throughput(bench: SparkBenchmark) -> list[Row]:
     return made
 
 
-def latency(bench: SparkBenchmark) -> list[Row]:
+def latency(bench: SparkBenchmark) -> list[Comparison]:
     """What a micro-batch of ten rows gains, in milliseconds."""
     pairs = bench.pairs(
         "latency",
@@ -195,7 +195,7 @@ def latency(bench: SparkBenchmark) -> list[Row]:
     return [compared("a micro-batch of 10 rows, position", pairs, "ms")]
 
 
-def writes(bench: SparkBenchmark) -> list[Row]:
+def writes(bench: SparkBenchmark) -> list[Comparison]:
     """Count the commits that change the ledger, as PostgreSQL itself saw them."""
     bench.say("the ledger's commits are counted")
     server = PostgresServer(durable=False)
@@ -217,7 +217,7 @@ def writes(bench: SparkBenchmark) -> list[Row]:
     per = total / batches
     promised = 2.0 + 2 * PARTITIONS  # open, complete; a window and its end for each partition
     what = f"ledger writes per micro-batch, {PARTITIONS} partitions of one window; peer: promised"
-    return [Row(what, per, promised, per / promised, (per / promised,) * 2, "commits")]
+    return [Comparison(what, per, promised, per / promised, (per / promised,) * 2, "commits")]
 
 
 def _rate(rows: int, milliseconds: float) -> float:

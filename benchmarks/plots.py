@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.goals import goal_of, times
-from benchmarks.rows import Row
+from benchmarks.rows import Comparison
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +53,7 @@ class Bar:
         return max(BAR, LINE * len(self.lines)) + GAP
 
 
-def bar_of(bench: str, row: Row) -> Bar:
+def bar_of(bench: str, row: Comparison) -> Bar:
     """Work a row out. A time is turned round, so that more is always better."""
     low, high = sorted(times(row.unit, each) for each in row.spread)
     goal = goal_of(bench, row)
@@ -67,7 +67,7 @@ def bar_of(bench: str, row: Row) -> Bar:
     )
 
 
-def draw(bench: str, rows: Sequence[Row]) -> str:
+def draw(bench: str, rows: Sequence[Comparison]) -> str:
     """Give the picture of a benchmark's rows as SVG."""
     bars = [bar_of(bench, row) for row in rows]
     most = max(max(bar.high, bar.goal or 0, 1.0) for bar in bars) * 1.05
@@ -169,7 +169,7 @@ def _text(x: float, y: float, text: str, anchor: str, size: int = 12, *, bold: b
     )
 
 
-def lines(bench: str, rows: Sequence[Row]) -> list[str]:
+def lines(bench: str, rows: Sequence[Comparison]) -> list[str]:
     """Give the rows as lines of a table in Markdown."""
     made = []
     for row in rows:
@@ -183,10 +183,10 @@ def lines(bench: str, rows: Sequence[Row]) -> list[str]:
     return made
 
 
-def read(path: Path) -> tuple[str, list[Row]]:
+def read(path: Path) -> tuple[str, list[Comparison]]:
     """Read the name of a benchmark and its rows."""
     result: dict[str, Any] = json.loads(path.read_text())
-    return result["benchmark"], [Row.from_json(each) for each in result["rows"]]
+    return result["benchmark"], [Comparison.from_json(each) for each in result["rows"]]
 
 
 def main() -> None:

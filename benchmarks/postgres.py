@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import overhead
 from benchmarks.progress import Length
 from benchmarks.rounds import folder, rounds, session
-from benchmarks.rows import Row, compared
+from benchmarks.rows import Comparison, compared
 from semel.sinks import Postgres
 from semel.spark.deliver import deliver
 from support.servers.postgres import PostgresServer
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from benchmarks.progress import Progress
+    from benchmarks.progress import BenchmarkProgress
 
 ROWS = 400_000
 BOOKED_PART = 8
@@ -262,7 +262,9 @@ def _copy(url: str, table: str, text: bytes) -> None:
 # -- everything
 
 
-def measure(say: Progress, repetitions: int = REPETITIONS, rows: int = ROWS) -> list[Row]:
+def measure(
+    say: BenchmarkProgress, repetitions: int = REPETITIONS, rows: int = ROWS
+) -> list[Comparison]:
     """Run everything; give the rows of the table. Without JDBC's driver its rows are left out."""
     say("fetching PostgreSQL's JDBC driver, and starting")
     jar = jdbc_driver()
@@ -280,7 +282,7 @@ def measure(say: Progress, repetitions: int = REPETITIONS, rows: int = ROWS) -> 
         return [*appends(bench, with_jdbc=jar is not None), *bookings(bench)]
 
 
-def appends(bench: PostgresBenchmark, *, with_jdbc: bool) -> list[Row]:
+def appends(bench: PostgresBenchmark, *, with_jdbc: bool) -> list[Comparison]:
     """COPY in semel's transactions against Spark's own append, as it comes and tuned, against COPY
     by hand, and against the server alone.
     """
@@ -297,7 +299,7 @@ def appends(bench: PostgresBenchmark, *, with_jdbc: bool) -> list[Row]:
     return _compared(bench, "append", bench.rows, bench.append, peers)
 
 
-def bookings(bench: PostgresBenchmark) -> list[Row]:
+def bookings(bench: PostgresBenchmark) -> list[Comparison]:
     """`balance = balance + x` against a dedup table with ON CONFLICT."""
     peers: dict[str, Callable[[], float]] = {
         "dedup table, then an update, per row": partial(bench.by_hand, row_by_row),
@@ -314,7 +316,7 @@ def _compared(
     rows: int,
     ours: Callable[[], float],
     peers: dict[str, Callable[[], float]],
-) -> list[Row]:
+) -> list[Comparison]:
     """Let semel and all its peers alternate, and compare each peer with it."""
     found = rounds(bench.say, what, bench.repetitions, {"semel": ours, **peers}, "ms")
     rates = {name: [rows * 1000 / each for each in took[1:]] for name, took in found.items()}

@@ -58,7 +58,7 @@ class Measurement:
         return f"{self.what}, round {self.round}: {self.side}: {figures} {self.unit}"
 
 
-class Progress:
+class BenchmarkProgress:
     """Shows how far a benchmark is, and keeps what it has measured.
 
     Attributes:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from benchmarks.progress import Length
 from benchmarks.rounds import folder, rounds
-from benchmarks.rows import Row, compared
+from benchmarks.rows import Comparison, compared
 from semel.delivery import Assignment, Driver, PartitionDelivery
 from semel.events import Attempt, Position
 from semel.ledger import Journal, LedgerClient, open_store
@@ -28,7 +28,7 @@ from support.servers.redis import RedisServer
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from benchmarks.progress import Progress
+    from benchmarks.progress import BenchmarkProgress
 
 ROWS = 200_000
 REPETITIONS = 3
@@ -118,7 +118,7 @@ class RedisBenchmark:
         return self.rows / took
 
     def _settle(self) -> None:
-        """See that every event counted, once; then begin anew."""
+        """See that every event counted, once; then start again."""
         from redis import Redis as Client
 
         client = Client.from_url(self.server.url())
@@ -131,7 +131,9 @@ class RedisBenchmark:
         self.server.empty()
 
 
-def measure(say: Progress, repetitions: int = REPETITIONS, rows: int = ROWS) -> list[Row]:
+def measure(
+    say: BenchmarkProgress, repetitions: int = REPETITIONS, rows: int = ROWS
+) -> list[Comparison]:
     """Run everything; give the rows of the table."""
     with folder() as place, closing(RedisServer()) as server:
         bench = RedisBenchmark(server, place, rows)

@@ -13,7 +13,7 @@ from support.servers.cleanup import CleanupAtExit
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from benchmarks.progress import Progress
+    from benchmarks.progress import BenchmarkProgress
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ _CLEAR = 'for _ in 1 2 3 4 5; do rm -rf "$1"; sleep 0.5; [ -e "$1" ] || exit 0; 
 
 
 def rounds(
-    say: Progress,
+    say: BenchmarkProgress,
     what: str,
     repetitions: int,
     sides: Mapping[str, Callable[[], T]],

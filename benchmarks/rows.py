@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Comparison:
     """One comparison. `ratio` is the median of the pairs, `spread` their least and greatest."""
 
     what: str
@@ -35,15 +35,15 @@ class Row:
         }
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Row:
+    def from_json(cls, value: dict[str, Any]) -> Comparison:
         """Read it back."""
         return cls(**{**value, "spread": tuple(value["spread"])})
 
 
-def compared(what: str, pairs: Sequence[tuple[float, float]], unit: str) -> Row:
+def compared(what: str, pairs: Sequence[tuple[float, float]], unit: str) -> Comparison:
     """Compare pairs of (ours, the peer's) that were measured alternately."""
     ratios = [ours / theirs for ours, theirs in pairs]
-    return Row(
+    return Comparison(
         what,
         statistics.median(ours for ours, _ in pairs),
         statistics.median(theirs for _, theirs in pairs),
@@ -53,7 +53,7 @@ def compared(what: str, pairs: Sequence[tuple[float, float]], unit: str) -> Row:
     )
 
 
-def table(title: str, rows: Sequence[Row]) -> Table:
+def table(title: str, rows: Sequence[Comparison]) -> Table:
     """Show rows to a person."""
     made = Table(title=title, title_justify="left")
     made.add_column("what")

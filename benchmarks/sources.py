@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.progress import Length
 from benchmarks.rounds import folder, rounds, session
-from benchmarks.rows import Row, compared
+from benchmarks.rows import Comparison, compared
 from semel.streams import Inbox, NewEvent
 from support.servers.kafka import KafkaBroker, fetched
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from benchmarks.progress import Progress
+    from benchmarks.progress import BenchmarkProgress
 
 RECORDS = 2_000_000
 EVENTS = 400_000
@@ -105,8 +105,11 @@ def fill_inbox(place: Path, events: int) -> str:
 
 
 def measure(
-    say: Progress, repetitions: int = REPETITIONS, records: int = RECORDS, events: int = EVENTS
-) -> list[Row]:
+    say: BenchmarkProgress,
+    repetitions: int = REPETITIONS,
+    records: int = RECORDS,
+    events: int = EVENTS,
+) -> list[Comparison]:
     """Run everything; give the rows of the table."""
     say("fetching Kafka's jars, and filling a topic and an inbox")
     jars = ",".join(map(str, sorted(fetched("spark").glob("*.jar"))))

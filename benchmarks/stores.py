@@ -11,7 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from semel.ledger import make_key, make_prefix, open_store
-from semel.ledger.payloads import dump
+from semel.ledger.payloads import dump_payload
 from semel.ledger.store import Absent, Equals, Put, Sweep
 
 
@@ -23,7 +23,7 @@ def measure(url: str, seconds: float = 3, threads: int = 16) -> dict[str, Any]:
     store = open_store(url)
     pipeline = f"bench-{uuid4().hex}"
     shared = make_key("open", pipeline)
-    opened = dump({"batch": 7, "generation": 1, "partitions": threads, "run": 3})
+    opened = dump_payload({"batch": 7, "generation": 1, "partitions": threads, "run": 3})
     store.commit([Absent(shared)], [Put(shared, opened)])
     ends = perf_counter() + seconds
 
@@ -32,7 +32,7 @@ def measure(url: str, seconds: float = 3, threads: int = 16) -> dict[str, Any]:
         began = perf_counter()
         while began < ends:
             own = make_key("streams", pipeline, "sink", len(took), partition)
-            claimed = dump({"attempt": [3, len(took)], "count": 1000, "state": "pending"})
+            claimed = dump_payload({"attempt": [3, len(took)], "count": 1000, "state": "pending"})
             store.commit([Equals(shared, opened), Absent(own)], [Put(own, claimed)])
             now = perf_counter()
             took.append(now - began)

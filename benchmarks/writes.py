@@ -29,7 +29,7 @@ from watched
 
 @contextmanager
 def counted_writes(url: str) -> Iterator[Callable[[], tuple[int, int]]]:
-    """Watch the ledger at `url`; give what tells how many commits changed it, registration and
+    """Watch the ledger at `url`; give a function that counts the commits to it, registration and
     beats aside, and how many minibatches were opened and completed.
     """
     import psycopg

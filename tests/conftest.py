@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(rows_plugin.Rows(config), "rows")
+    config.pluginmanager.register(rows_plugin.RowsPlugin(config), "rows")
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the marks

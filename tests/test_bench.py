@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks import plots, redis, results
 from benchmarks.__main__ import main
-from benchmarks.progress import Progress
+from benchmarks.progress import BenchmarkProgress
 from benchmarks.rounds import folder
 from benchmarks.writes import counted_writes
 from semel.ledger.store.commit import Key, Put
@@ -175,7 +175,7 @@ def test_logs_are_kept_where_a_turn_fails_and_only_there(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     log = tmp_path / "log"
     log.write_text("the broker said this")
-    progress = Progress()
+    progress = BenchmarkProgress()
 
     def fails() -> float:
         raise ConnectionError

@@ -32,7 +32,7 @@ from support.docs_blocks import (
     ROOT,
     WITHOUT_SPARK,
     Block,
-    Reader,
+    PageReader,
     blocks,
     options,
     shape,
@@ -108,10 +108,10 @@ def test_every_block_of_python_is_run() -> None:
 def test_a_wrong_block_is_found() -> None:
     block = Block("docs/x.md", 10, "python", "import semel\nsemel.sinc\n")
     with pytest.raises(AttributeError, match="sinc") as raised:
-        Reader("docs/x.md").run(block)
+        PageReader("docs/x.md").run(block)
     places = [(str(each.path), each.lineno + 1) for each in raised.traceback]
     assert any(path.endswith("docs/x.md:10") and line == 12 for path, line in places)
-    reader = Reader("docs/x.md", {"there": "here"})
+    reader = PageReader("docs/x.md", {"there": "here"})
     reader.run(Block("docs/x.md", 1, "python", "place = 'there'\nplace\n"))
     assert (reader.names["place"], reader.values) == ("here", ["here"])
 
@@ -120,7 +120,7 @@ def test_the_inbox_of_the_page_on_streams_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    reader = Reader("docs/streams.md")
+    reader = PageReader("docs/streams.md")
     first, second = blocks("docs/streams.md", "python")[:2]
     reader.run(first)
     assert capsys.readouterr().out == "customer-42 1 False\n"
@@ -194,7 +194,7 @@ def test_files_in_an_object_store_are_read_as_printed(
         world.start()
         world.minibatch(0, "a1 b2")
         printed = "s3://bucket/lake/orders/lake?region=eu-central-1"
-        reader = Reader("docs/sinks/files.md", {printed: f"{base}/lake/orders/lake?{end}"})
+        reader = PageReader("docs/sinks/files.md", {printed: f"{base}/lake/orders/lake?{end}"})
         reader.run(blocks("docs/sinks/files.md", "python")[2])
     finally:
         server.stop()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.script_machine import Machine
+from support.script_machine import ScriptMachine
 
 
 def says(version: str) -> str:
@@ -16,16 +16,16 @@ def says(version: str) -> str:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path, "java")
+def machine(tmp_path: Path) -> ScriptMachine:
+    return ScriptMachine(tmp_path, "java")
 
 
-def put_manager(machine: Machine, name: str) -> None:
+def put_manager(machine: ScriptMachine, name: str) -> None:
     machine.put_manager(name, "java", says("17.0.1"))
 
 
 @pytest.mark.parametrize("version", ["17.0.15", "21", "25-ea"])
-def test_a_java_that_is_there_is_left_alone(machine: Machine, version: str) -> None:
+def test_a_java_that_is_there_is_left_alone(machine: ScriptMachine, version: str) -> None:
     machine.put("java", says(version))
     put_manager(machine, "apt-get")
     machine.be(0)
@@ -44,13 +44,15 @@ def test_a_java_that_is_there_is_left_alone(machine: Machine, version: str) -> N
     ],
 )
 @pytest.mark.parametrize("user", [0, 1000])
-def test_who_may_gets_it_installed(machine: Machine, manager: str, call: str, user: int) -> None:
+def test_who_may_gets_it_installed(
+    machine: ScriptMachine, manager: str, call: str, user: int
+) -> None:
     put_manager(machine, manager)
     machine.be(user, sudo=user != 0)
     machine.assert_installs(call)
 
 
-def test_an_old_one_is_as_good_as_none(machine: Machine) -> None:
+def test_an_old_one_is_as_good_as_none(machine: ScriptMachine) -> None:
     machine.put("java", says("1.8.0_402"))
     put_manager(machine, "apt-get")
     machine.be(0)
@@ -58,7 +60,7 @@ def test_an_old_one_is_as_good_as_none(machine: Machine) -> None:
     assert machine.calls
 
 
-def test_who_may_not_is_told_the_one_line(machine: Machine) -> None:
+def test_who_may_not_is_told_the_one_line(machine: ScriptMachine) -> None:
     put_manager(machine, "apt-get")
     machine.be(1000)
     assert (
@@ -66,12 +68,12 @@ def test_who_may_not_is_told_the_one_line(machine: Machine) -> None:
     )
 
 
-def test_a_java_home_without_java_is_named(machine: Machine, tmp_path: Path) -> None:
+def test_a_java_home_without_java_is_named(machine: ScriptMachine, tmp_path: Path) -> None:
     put_manager(machine, "apt-get")
     machine.be(0)
     assert f"JAVA_HOME={tmp_path}" in machine.refusal(JAVA_HOME=str(tmp_path))
 
 
-def test_an_unknown_system_is_told_where_to_get_it(machine: Machine) -> None:
+def test_an_unknown_system_is_told_where_to_get_it(machine: ScriptMachine) -> None:
     machine.be(0)
     assert "https://adoptium.net" in machine.refusal()

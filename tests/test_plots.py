@@ -11,11 +11,13 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from benchmarks.plots import bar_of, draw
-from benchmarks.rows import Row
+from benchmarks.rows import Comparison
 
 ROOT = Path(__file__).parents[1]
-APPEND = Row("append; peer: Spark's JDBC <as it comes>", 300.0, 100.0, 3.1, (2.5, 3.5), "rows/s")
-VISIBLE = Row("until visible, median, at 1,000 rec/s", 100.0, 500.0, 0.2, (0.1, 0.25), "ms")
+APPEND = Comparison(
+    "append; peer: Spark's JDBC <as it comes>", 300.0, 100.0, 3.1, (2.5, 3.5), "rows/s"
+)
+VISIBLE = Comparison("until visible, median, at 1,000 rec/s", 100.0, 500.0, 0.2, (0.1, 0.25), "ms")
 
 
 def test_a_time_is_turned_round_so_that_more_is_better() -> None:
@@ -30,8 +32,8 @@ def test_a_goal_is_a_ratio_or_a_figure_of_semels_own() -> None:
 
 
 def test_bars_are_as_long_as_their_ratios_and_names_are_escaped() -> None:
-    twice = Row("twice", 2.0, 1.0, 2.0, (2.0, 2.0), "rows/s")
-    thrice = Row("thrice < four", 3.0, 1.0, 3.0, (3.0, 3.0), "rows/s")
+    twice = Comparison("twice", 2.0, 1.0, 2.0, (2.0, 2.0), "rows/s")
+    thrice = Comparison("thrice < four", 3.0, 1.0, 3.0, (3.0, 3.0), "rows/s")
     picture = ET.fromstring(draw("redis", [twice, thrice]))
     parts = [(each.tag.rpartition("}")[2], each) for each in picture.iter()]
     widths = [float(each.get("width", "0")) for tag, each in parts if tag == "rect"][2:]

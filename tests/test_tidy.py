@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import ast
 import re
+import tokenize
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cache, cached_property
+from io import StringIO
+from os.path import normpath
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -25,11 +28,6 @@ FUNCTION_LINES_MAX = 60
 
 FOLDER_FILES_MAX = 16
 SMALL_FILE_LINES = 60
-
-SMALL_AND_ALONE = {
-    "semel.spark.session": "the session that commands and users start: a concept of its own",
-}
-"""Small modules with one importer that stand alone, with the reason."""
 
 BANNED_MODULES = {"utils", "common", "core", "base", "helpers", "types"}
 DOORS = {
@@ -246,12 +244,40 @@ def check_doors(source: Source) -> Iterator[Finding]:
     """A room's `__init__` is its door: other rooms import from it, not from modules behind it."""
     room = PurePosixPath(source.path).parts[1]
     for node in ast.walk(source.tree):
-        if not isinstance(node, ast.ImportFrom) or node.level or not node.module:
+        if not isinstance(node, ast.Import | ast.ImportFrom):
             continue
-        parts = node.module.split(".")
-        around = len(parts) > 2 and parts[0] == "semel" and parts[1] not in (room, "urls")
-        if around and node.module not in DOORS:
-            yield node.lineno, f"{node.module} is behind a door: import from semel.{parts[1]}"
+        for module in imports_of(node):
+            parts = module.split(".")
+            around = len(parts) > 2 and parts[0] == "semel" and parts[1] not in (room, "urls")
+            if around and module not in DOORS:
+                yield node.lineno, f"{module} is behind a door: import from semel.{parts[1]}"
+
+
+def imports_of(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
+    """The modules that a statement imports, also those that it takes from a package by name."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif not node.level and node.module:
+        yield node.module
+        names = {alias.name for alias in node.names} - listed(node.module)
+        yield from (f"{node.module}.{name}" for name in sorted(names) if is_module(node, name))
+
+
+def is_module(node: ast.ImportFrom, name: str) -> bool:
+    path = SRC.joinpath(*str(node.module).split("."), name)
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
+@cache
+def listed(package: str) -> frozenset[str]:
+    """The names in `__all__` of a package: its door hands them out, modules and functions alike."""
+    door = SRC.joinpath(*package.split("."), "__init__.py")
+    if not door.exists():
+        return frozenset()
+    for node in ast.parse(door.read_text("utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return frozenset(ast.literal_eval(node.value))
+    return frozenset()
 
 
 def check_identity(source: Source) -> Iterator[Finding]:
@@ -389,7 +415,7 @@ def check_small_files(sources: Sequence[Source]) -> Iterator[str]:
         users = importers[source.module] - {source.module}
         lines = len(source.text.splitlines())
         small = lines < SMALL_FILE_LINES and not source.is_door
-        if small and len(users) == 1 and source.module not in SMALL_AND_ALONE:
+        if small and len(users) == 1:
             yield f"src/{source.path}: {lines} lines, only for {users.pop()}: put it there"
 
 
@@ -446,33 +472,108 @@ def test_the_pages_are_in_plain_english(rule: Text) -> None:
     assert not found, "\n" + "\n".join(found)
 
 
+PROSE = ("tests/**/*.py", "benchmarks/**/*.py", "examples/*.py", ".ci/*.py")
+OTHER_PROSE = (
+    "Makefile",
+    "pyproject.toml",
+    "mkdocs.yml",
+    ".pre-commit-config.yaml",
+    ".github/**/*",
+)
+
+
+def prose(source: Source) -> Iterator[Finding]:
+    """The comments and docstrings of a file, line by line."""
+    for token in tokenize.generate_tokens(StringIO(source.text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+    for node in ast.walk(source.tree):
+        body = getattr(node, "body", [])
+        for each in body if isinstance(body, list) else []:
+            if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
+                lines = str(each.value.value).splitlines()
+                yield from ((each.lineno + at, line) for at, line in enumerate(lines))
+
+
+def words_in(lines: Iterator[Finding]) -> Iterator[Finding]:
+    for number, line in lines:
+        for rule in WORDS:
+            if found := re.search(rule.pattern, line):
+                yield number, f"{found[0]}: {rule.instead}"
+
+
+def test_what_is_written_about_tests_and_benchmarks_is_in_plain_english() -> None:
+    root = SRC.parent
+    found = []
+    for path in sorted(path for pattern in PROSE for path in root.glob(pattern)):
+        source = Source(path.relative_to(root).as_posix(), path.read_text("utf-8"))
+        if path != Path(__file__):  # it has the words
+            found += [f"{source.path}:{at}: {what}" for at, what in words_in(prose(source))]
+    for path in sorted(path for pattern in OTHER_PROSE for path in root.glob(pattern)):
+        if path.is_file():
+            lines = iter(list(enumerate(path.read_text("utf-8").splitlines(), 1)))
+            found += [f"{path.relative_to(root)}:{at}: {what}" for at, what in words_in(lines)]
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_a_planted_word_is_found_in_a_comment_and_in_a_docstring_only() -> None:
+    text = 'x = "told"  # nobody can say\n\n\ndef f():\n    """Made anew."""\n    told = x\n'
+    found = list(words_in(prose(Source("tests/a.py", text))))
+    assert [at for at, _ in found] == [1, 5]
+
+
 SAME_NAME: dict[str, str] = {}
 """Names of classes that have two meanings, with the reason."""
 
 
 def classes_of_one_name(sources: list[Source]) -> Iterator[str]:
-    """One class name, one meaning: report each name that a second class of the package has."""
+    """One class name, one meaning: report each name that a second class has."""
     places: dict[str, str] = {}
     for source in sources:
         for node in ast.walk(source.tree):
             if isinstance(node, ast.ClassDef) and node.name not in SAME_NAME:
-                place = f"src/{source.path}:{node.lineno}"
+                place = f"{normpath(f'src/{source.path}')}:{node.lineno}"
                 if first := places.get(node.name):
                     yield f"{place}: {node.name} is a class of {first} too: name what differs"
                 places.setdefault(node.name, place)
 
 
+SHARED = ("benchmarks/**/*.py", "tests/support/**/*.py")
+"""Other code that several files use. A test or an example names its own classes for itself."""
+
+
 def test_a_class_name_has_one_meaning(sources: list[Source]) -> None:
-    found = list(classes_of_one_name(sources))
+    found = list(classes_of_one_name([*sources, *shared_sources()]))
     assert not found, "\n" + "\n".join(found)
+
+
+def shared_sources() -> list[Source]:
+    root = SRC.parent
+    paths = sorted(path for pattern in SHARED for path in root.glob(pattern))
+    assert len(paths) > 80
+    return [Source(f"../{path.relative_to(root).as_posix()}", path.read_text()) for path in paths]
 
 
 def test_a_planted_class_of_the_same_name_is_found() -> None:
     first = Source("semel/sinks/a.py", "class Case: ...\nclass Other: ...\n")
     second = Source("semel/verify/b.py", "def f():\n    class Case: ...\n")
-    assert list(classes_of_one_name([first, second])) == [
-        "src/semel/verify/b.py:2: Case is a class of src/semel/sinks/a.py:1 too: name what differs"
+    third = Source("../benchmarks/c.py", "class Other: ...\n")
+    assert list(classes_of_one_name([first, second, third])) == [
+        "src/semel/verify/b.py:2: Case is a class of src/semel/sinks/a.py:1 too: name what differs",
+        "benchmarks/c.py:1: Other is a class of src/semel/sinks/a.py:2 too: name what differs",
     ]
+
+
+def test_every_door_inside_a_room_is_used_by_another_room(sources: list[Source]) -> None:
+    used = {
+        module
+        for source in sources
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for module in imports_of(node)
+        if module.split(".")[1:2] != source.module.split(".")[1:2]
+    }
+    assert sorted(DOORS - used) == []
 
 
 @pytest.mark.parametrize("rule", HOUSE)
@@ -507,6 +608,9 @@ PLANTED = [
     ("pyspark", "semel/delivery/a.py", "import pyspark.sql\n"),
     ("pyspark", "semel/cli/a.py", "def f():\n    from pyspark.sql import Row\n"),
     ("door", "semel/delivery/a.py", "from semel.ledger.keys import make_key\n"),
+    ("door", "semel/delivery/a.py", "import semel.ledger.keys\n"),
+    ("door", "semel/delivery/a.py", "def f():\n    from semel.ledger import keys\n"),
+    ("door", "semel/cli/a.py", "from semel.operate import inboxes as answers\n"),
     ("own state", "semel/delivery/a.py", "lane.short = True\n"),
     ("own state", "semel/delivery/a.py", "self._lane.figures.delivered += 1\n"),
     ("own state", "semel/delivery/strategies/a.py", "verdicts.to_park[1:] = []\n"),
@@ -577,6 +681,7 @@ CLEAN = [
     ("pyspark", "semel/spark/a.py", "import pyspark\n"),
     ("pyspark", "semel/delivery/a.py", '"""The host is pyspark."""\nimport pysparkling\n'),
     ("door", "semel/delivery/a.py", "from semel.ledger import make_key\n"),
+    ("door", "semel/delivery/a.py", "from semel import ledger, urls\nimport semel.ledger\n"),
     ("door", "semel/ledger/verbs/a.py", "from semel.ledger.keys import make_key\n"),
     ("door", "semel/delivery/a.py", "from semel.ledger.store import Put\n"),
     (

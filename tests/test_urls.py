@@ -126,7 +126,7 @@ def assert_hidden(text: str) -> None:
     assert not [mark for mark in MARKS if mark in text], text
 
 
-# -- URLs as nobody should write them
+# -- URLs as they should not be written
 
 
 JUNK = st.text(alphabet=string.punctuation + " \n\r\t\x00é\ud800％01", max_size=5)

@@ -20,7 +20,7 @@ import pytest
 import semel
 from semel.verify.process_group import ProcessGroup
 from support.spark.driver_scripts import wait_for
-from support.spark.pipeline_place import TIMEOUT_S, Place
+from support.spark.pipeline_place import TIMEOUT_S, PipelinePlace
 
 ROOT = Path(__file__).parent.parent
 
@@ -146,7 +146,7 @@ def test_the_quick_start_by_the_letter_killed_half_way_delivers_everything_once(
     variables = {"PYTHONPATH": "", "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
     file = tmp_path / "pipeline.toml"
     with ProcessGroup("quick-start") as group:
-        place = Place(tmp_path, group, variables, command=(str(commands / "semel"),))
+        place = PipelinePlace(tmp_path, group, variables, command=(str(commands / "semel"),))
         place.semel("init", str(file))
         assert (tmp_path / "payments" / "0003.json").exists(), "a sample to begin with"
         expected = place.payments(6, 20, within="ours")

@@ -111,6 +111,11 @@ def test_a_wrong_command_gets_one_line(arguments: tuple[str, ...], capsys: Out) 
     refused(capsys, *arguments)
 
 
+def test_a_wrong_command_names_the_help_that_lists_what_is_right(capsys: Out) -> None:
+    assert refused(capsys, "resolve", "a/1").endswith("; see semel resolve --help\n")
+    assert refused(capsys, "stat").endswith("; see semel --help\n")
+
+
 @pytest.mark.parametrize("arguments", [(), ("parked",), ("ledger",)])
 def test_without_a_command_it_gives_help(arguments: tuple[str, ...], capsys: Out) -> None:
     status, out, err = semel(capsys, *arguments)

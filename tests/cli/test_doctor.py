@@ -126,6 +126,9 @@ def test_packages_are_missing_too_old_or_too_new(monkeypatch: pytest.MonkeyPatch
         "redis",
         "confluent-kafka",
         "pydantic",
+        "starlette",
+        "uvicorn",
+        "greenlet",
     ]
     assert "unless a sink is Http: pip install 'semel[http]'" in extras["uvloop"].do
     assert next(iter(doctor.check_extras("postgresql://x/y"))).health is Health.MISSING

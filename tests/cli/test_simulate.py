@@ -121,7 +121,7 @@ def test_an_interrupt_stops_it_at_once_and_is_no_fault_of_a_world() -> None:
     )
     try:
         ends = time.monotonic() + 180
-        while min(worked_s(running.pid), default=0.0) < 2.0:  # nobody is importing any more
+        while min(worked_s(running.pid), default=0.0) < 2.0:  # no process imports any more
             assert time.monotonic() < ends
             time.sleep(0.05)
         os.killpg(running.pid, signal.SIGINT)

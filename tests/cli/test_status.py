@@ -501,7 +501,7 @@ def test_an_id_that_is_a_date_or_a_timestamp_is_found_in_any_readable_form(
     at = make_key("pipelines", "pay")
     [text] = made.store.read([at]).values()
     known = json.loads(text)
-    with_form = payloads.dump({**known, "forms": {known["identity"]["event"][0]: form}})
+    with_form = payloads.dump_payload({**known, "forms": {known["identity"]["event"][0]: form}})
     made.store.commit([], [Put(at, with_form)])
     where = ("--entity", "a", "--ledger", f"sqlite:///{tmp_path}/ledger.db")
     [told] = read_json(capsys, "ledger", "find", "--event", typed, *where)

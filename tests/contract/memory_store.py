@@ -23,14 +23,14 @@ from semel.ledger.store import (
 
 
 @dataclass
-class Memory:
+class SharedRows:
     """The rows of one URL, which all its openings share."""
 
     rows: dict[Key, Payload] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
 
-_memories: dict[str, Memory] = {}
+_memories: dict[str, SharedRows] = {}
 
 
 def open_memory(url: str, *, create: bool = True) -> Store:
@@ -38,13 +38,13 @@ def open_memory(url: str, *, create: bool = True) -> Store:
     name = url.removeprefix("memory://")
     if not name:
         raise ConfigurationError("a memory store needs a name: memory://NAME")
-    return MemoryStore(_memories.setdefault(name, Memory()))
+    return SharedMemoryStore(_memories.setdefault(name, SharedRows()))
 
 
-class MemoryStore:
+class SharedMemoryStore:
     """A store in memory."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: SharedRows) -> None:
         self.memory = memory
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Payload]:

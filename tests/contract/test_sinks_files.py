@@ -16,7 +16,7 @@ from support.servers.s3 import BUCKET, S3Server, rclone
 pytestmark = pytest.mark.rows("N10")
 
 QUICK = ("clean", "mid-call", "after-effect", "take-over", "reply-lost", "connection-cut")
-"""Cases whose calls come to an end soon at an object store. A process that wakes after another took
+"""Cases whose calls end soon at an object store. A process that wakes after another took
 its upload away goes on asking for it for half a minute, as Arrow's client does: such a zombie is in
 tests/sinks/test_files_s3.py, with a client that asks once.
 """

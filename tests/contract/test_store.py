@@ -32,7 +32,7 @@ from semel.urls import redact
 from semel.verify.store_contract import StoreContract
 
 A, B, C = make_key("t", "a"), make_key("t", "b"), make_key("t", "c")
-ONE, TWO = payloads.dump({"n": 1}), payloads.dump({"n": 2})
+ONE, TWO = payloads.dump_payload({"n": 1}), payloads.dump_payload({"n": 2})
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -56,7 +56,7 @@ def rows(store: Store, table: str = "t", start: str = "") -> dict[str, Payload]:
 
 def number(store: Store, at: Key) -> tuple[int, Payload | None]:
     payload = store.read([at]).get(at)
-    return (payloads.load(payload)["n"] if payload else 0), payload
+    return (payloads.load_payload(payload)["n"] if payload else 0), payload
 
 
 # --- what every store promises --------------------------------------------------------------------
@@ -119,7 +119,7 @@ def test_a_large_commit_is_done_as_a_whole_or_not_at_all(store: Store) -> None:
 @pytest.mark.rows("S12")
 def test_large_commits_of_many_threads_pass_one_after_the_other(store: Store) -> None:
     head = make_key("t", "head")
-    store.commit([], [Put(head, payloads.dump({"n": 0}))])
+    store.commit([], [Put(head, payloads.dump_payload({"n": 0}))])
 
     def raise_it(turn: int) -> int:
         tries = 0
@@ -132,7 +132,7 @@ def test_large_commits_of_many_threads_pass_one_after_the_other(store: Store) ->
             with contextlib.suppress(Conflict):
                 store.commit(
                     [Equals(head, text), *(Absent(each.key) for each in added)],
-                    [Put(head, payloads.dump({"n": count + 1})), *added, *changed],
+                    [Put(head, payloads.dump_payload({"n": count + 1})), *added, *changed],
                 )
                 return tries
 
@@ -273,7 +273,7 @@ def test_on_a_worse_store_a_verb_that_knows_its_own_success_happens_once(store: 
                     return True
                 n, before = number(worse[who], A)
                 required = Equals(A, before) if before else Absent(A)
-                after = payloads.dump({"n": n + 1})
+                after = payloads.dump_payload({"n": n + 1})
                 worse[who].commit([required, Absent(mine)], [Put(A, after), Put(mine, after)])
                 return True
 
@@ -282,7 +282,7 @@ def test_on_a_worse_store_a_verb_that_knows_its_own_success_happens_once(store: 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(append, range(8)))
     assert sum(each.lost for each in worse) > 0
-    log = sorted(payloads.load(payload)["n"] for payload in rows(store, "log").values())
+    log = sorted(payloads.load_payload(payload)["n"] for payload in rows(store, "log").values())
     assert log == list(range(1, 81))
     assert number(store, A)[0] == 80
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from contract import memory_store
-from contract.memory_store import Memory, MemoryStore
+from contract.memory_store import SharedMemoryStore, SharedRows
 from contract.worse_stores import FOUND_BY
 from semel.errors import ConfigurationError
 from semel.ledger import Ledger
@@ -114,10 +114,10 @@ def test_the_class_of_the_documentation_runs_under_pytest(tmp_path: Path) -> Non
     ids=lambda each: each if isinstance(each, str) else each.__name__,
 )
 def test_a_planted_violation_is_found(
-    worse: type[MemoryStore], name: str, monkeypatch: pytest.MonkeyPatch
+    worse: type[SharedMemoryStore], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(area, "PATIENCE_S", 3.0)
-    memory = Memory()
+    memory = SharedRows()
     result = run_case(BY_NAME[name], lambda: worse(memory))
     assert result.finding
     assert result.verdict == "failed"
@@ -128,9 +128,9 @@ def test_every_case_has_a_planted_violation() -> None:
 
 
 def test_a_case_leaves_no_rows() -> None:
-    memory = Memory()
+    memory = SharedRows()
     for case in CASES:
-        assert run_case(case, lambda: MemoryStore(memory)).ok
+        assert run_case(case, lambda: SharedMemoryStore(memory)).ok
     assert memory.rows == {}
 
 

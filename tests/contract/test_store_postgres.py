@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from support.servers.postgres import PostgresServer
 
 A, B = make_key("t", "a"), make_key("t", "b")
-ONE, TWO = payloads.dump({"n": 1}), payloads.dump({"n": 2})
+ONE, TWO = payloads.dump_payload({"n": 1}), payloads.dump_payload({"n": 2})
 
 
 @pytest.fixture
@@ -120,7 +120,9 @@ def test_a_line_cut_during_a_commit_leaves_its_outcome_unknown(
         wire.deliver_first = delivered
         wire.cut_at, wire.cuts = b"cut here", 1
         with pytest.raises(LedgerUnavailable, match="may have happened") as error:
-            far.commit([Equals(A, ONE)], [Put(A, TWO), Put(B, payloads.dump({"x": "cut here"}))])
+            far.commit(
+                [Equals(A, ONE)], [Put(A, TWO), Put(B, payloads.dump_payload({"x": "cut here"}))]
+            )
         assert postgres.password not in str(error.value)
         assert store.read([A]) == {A: TWO if delivered else ONE}
         assert wire.cuts == 0
@@ -339,7 +341,7 @@ def test_a_standby_is_unavailable(postgres: PostgresServer, database: str) -> No
 def test_a_newer_ledger_asks_for_a_newer_semel(
     postgres: PostgresServer, database: str, store: Store
 ) -> None:
-    store.commit([], [Put(make_key("semel", "schema"), payloads.dump({"version": 2}))])
+    store.commit([], [Put(make_key("semel", "schema"), payloads.dump_payload({"version": 2}))])
     with pytest.raises(ConfigurationError, match="upgrade semel"):
         open_store(postgres.url(database)).read([A])
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from support.servers.postgres import PostgresServer
 
 A, B = make_key("t", "a"), make_key("t", "b")
-ONE, TWO = payloads.dump({"n": 1}), payloads.dump({"n": 2})
+ONE, TWO = payloads.dump_payload({"n": 1}), payloads.dump_payload({"n": 2})
 
 TABLES = "select schemaname::text from pg_tables where tablename = 'semel_ledger' order by 1"
 FUNCTIONS = (

@@ -23,7 +23,7 @@ from semel.ledger.store.commit import Absent, Conflict, Equals, Put, Requirement
 from semel.ledger.store.sqlite import SqliteStore
 
 A, B = make_key("t", "a"), make_key("t", "b")
-ONE, TWO = payloads.dump({"n": 1}), payloads.dump({"n": 2})
+ONE, TWO = payloads.dump_payload({"n": 1}), payloads.dump_payload({"n": 2})
 
 forked = multiprocessing.get_context("fork")
 
@@ -45,10 +45,10 @@ def count_up(path: Path, turns: int) -> None:
     for _ in range(turns):
         while True:
             before = store.read([A]).get(A)
-            n = payloads.load(before)["n"] if before else 0
+            n = payloads.load_payload(before)["n"] if before else 0
             required: Requirement = Equals(A, before) if before else Absent(A)
             try:
-                store.commit([required], [Put(A, payloads.dump({"n": n + 1}))])
+                store.commit([required], [Put(A, payloads.dump_payload({"n": n + 1}))])
                 break
             except Conflict:
                 continue
@@ -108,7 +108,7 @@ def as_nobody(act: Callable[[], None]) -> None:
 
 def test_several_processes_lose_no_update(store: SqliteStore, path: Path) -> None:
     in_processes(*[(count_up, (path, 100))] * 4)
-    assert store.read([A]) == {A: payloads.dump({"n": 400})}
+    assert store.read([A]) == {A: payloads.dump_payload({"n": 400})}
 
 
 def test_processes_that_require_what_the_other_writes_never_both_pass(
@@ -134,7 +134,7 @@ def test_processes_that_require_what_the_other_writes_never_both_pass(
 def test_who_is_killed_during_a_commit_leaves_the_ledger_usable(
     store: SqliteStore, path: Path
 ) -> None:
-    store.commit([], [Put(A, payloads.dump({"n": 0}))])
+    store.commit([], [Put(A, payloads.dump_payload({"n": 0}))])
     for _ in range(3):
         victim = forked.Process(target=count_up, args=(path, 10**9), daemon=True)
         victim.start()
@@ -492,7 +492,7 @@ def test_a_database_with_another_table_of_that_name_is_no_ledger(path: Path) -> 
 
 
 def test_a_newer_ledger_asks_for_a_newer_semel(store: SqliteStore, path: Path) -> None:
-    newer = payloads.dump({"version": 2})
+    newer = payloads.dump_payload({"version": 2})
     store.commit([], [Put(make_key("semel", "schema"), newer)])
     with pytest.raises(ConfigurationError, match="upgrade semel"):
         SqliteStore(path).read([A])

@@ -10,7 +10,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from threading import Lock
 
-from contract.memory_store import Memory, MemoryStore
+from contract.memory_store import SharedMemoryStore, SharedRows
 from semel.errors import LedgerUnavailable
 from semel.ledger.store import (
     Absent,
@@ -30,7 +30,7 @@ from semel.ledger.store import (
 MOMENT_S = 0.001
 
 
-class ChecksThenActs(MemoryStore):
+class ChecksThenActs(SharedMemoryStore):
     """Lost update: another commit can pass between the check and the writes."""
 
     def commit(self, requirements: Sequence[Requirement], updates: Sequence[Update]) -> None:
@@ -41,18 +41,18 @@ class ChecksThenActs(MemoryStore):
             self.apply(arranged)
 
 
-class WritesBeforeItChecks(MemoryStore):
+class WritesBeforeItChecks(SharedMemoryStore):
     """Not atomic: a refused commit leaves its writes."""
 
     def commit(self, requirements: Sequence[Requirement], updates: Sequence[Update]) -> None:
         arranged = arrange(requirements, updates)
         with self.memory.lock:
-            before = MemoryStore(Memory(dict(self.memory.rows)))
+            before = SharedMemoryStore(SharedRows(dict(self.memory.rows)))
             self.apply(arranged)
             before.check(arranged)
 
 
-class ShowsHalfACommit(MemoryStore):
+class ShowsHalfACommit(SharedMemoryStore):
     """Not isolated: a read sees rows of a commit that is still at work."""
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Payload]:
@@ -63,21 +63,21 @@ class ShowsHalfACommit(MemoryStore):
         super().put(key, payload)
 
 
-class IgnoresEquals(MemoryStore):
+class IgnoresEquals(SharedMemoryStore):
     """Missing check: a payload that is required may be another."""
 
     def check(self, arranged: Arranged) -> None:
         super().check(replace(arranged, equals=()))
 
 
-class IgnoresAbsent(MemoryStore):
+class IgnoresAbsent(SharedMemoryStore):
     """Missing check: a row that must be absent is replaced."""
 
     def check(self, arranged: Arranged) -> None:
         super().check(replace(arranged, absent=frozenset()))
 
 
-class ChecksNothingWithoutWrites(MemoryStore):
+class ChecksNothingWithoutWrites(SharedMemoryStore):
     """Missing check: a commit without updates passes always."""
 
     def commit(self, requirements: Sequence[Requirement], updates: Sequence[Update]) -> None:
@@ -85,14 +85,14 @@ class ChecksNothingWithoutWrites(MemoryStore):
             super().commit(requirements, updates)
 
 
-class ChecksTheLastOfAKey(MemoryStore):
+class ChecksTheLastOfAKey(SharedMemoryStore):
     """Missing check: of two requirements of one key the first is forgotten."""
 
     def commit(self, requirements: Sequence[Requirement], updates: Sequence[Update]) -> None:
         super().commit(list({each.key: each for each in requirements}.values()), updates)
 
 
-class NamesAnotherRow(MemoryStore):
+class NamesAnotherRow(SharedMemoryStore):
     """The Conflict does not say which row it is about."""
 
     def check(self, arranged: Arranged) -> None:
@@ -102,7 +102,7 @@ class NamesAnotherRow(MemoryStore):
             raise Conflict(Key(conflict.key.table, "?")) from None
 
 
-class TakesEverything(MemoryStore):
+class TakesEverything(SharedMemoryStore):
     """Refuses no commit that cannot be kept, and no text that a store cannot hold."""
 
     def commit(self, requirements: Sequence[Requirement], updates: Sequence[Update]) -> None:
@@ -120,7 +120,7 @@ class TakesEverything(MemoryStore):
                         self.sweep(Arranged(frozenset(), (), (update,), {}))
 
 
-class SweepsAtTheEnd(MemoryStore):
+class SweepsAtTheEnd(SharedMemoryStore):
     """Updates do not apply in their order."""
 
     def apply(self, arranged: Arranged) -> None:
@@ -128,7 +128,7 @@ class SweepsAtTheEnd(MemoryStore):
         self.sweep(arranged)
 
 
-class SweepsBeforeItChecks(MemoryStore):
+class SweepsBeforeItChecks(SharedMemoryStore):
     """Requirements are checked against rows that the commit has changed already."""
 
     def check(self, arranged: Arranged) -> None:
@@ -136,7 +136,7 @@ class SweepsBeforeItChecks(MemoryStore):
         super().check(arranged)
 
 
-class RefusesToDeleteNothing(MemoryStore):
+class RefusesToDeleteNothing(SharedMemoryStore):
     """A delete of a row that is not there is an error."""
 
     def apply(self, arranged: Arranged) -> None:
@@ -146,28 +146,28 @@ class RefusesToDeleteNothing(MemoryStore):
         super().apply(arranged)
 
 
-class SharesTables(MemoryStore):
+class SharesTables(SharedMemoryStore):
     """Tables whose names begin alike share their rows."""
 
     def selects(self, key: Key, table: str, prefix: str) -> bool:
         return key.table.startswith(table) and key.key.startswith(prefix)
 
 
-class SortsAsPeopleDo(MemoryStore):
+class SortsAsPeopleDo(SharedMemoryStore):
     """Wrong order: by letters, as the collation of a database does, instead of by bytes."""
 
     def ordered(self, keys: list[Key]) -> list[Key]:
         return sorted(keys, key=lambda each: each.key.casefold())
 
 
-class ScansTheNeighbours(MemoryStore):
+class ScansTheNeighbours(SharedMemoryStore):
     """The end of a prefix is not looked at."""
 
     def selects(self, key: Key, table: str, prefix: str) -> bool:
         return super().selects(key, table, prefix.removesuffix("/"))
 
 
-class MatchesPatterns(MemoryStore):
+class MatchesPatterns(SharedMemoryStore):
     """A prefix is a pattern, as LIKE has it."""
 
     def selects(self, key: Key, table: str, prefix: str) -> bool:
@@ -175,14 +175,14 @@ class MatchesPatterns(MemoryStore):
         return key.table == table and fnmatchcase(key.key, pattern)
 
 
-class EndsPrefixesTooEarly(MemoryStore):
+class EndsPrefixesTooEarly(SharedMemoryStore):
     """The end of a prefix is guessed."""
 
     def selects(self, key: Key, table: str, prefix: str) -> bool:
         return key.table == table and prefix <= key.key < prefix + "\uffff"
 
 
-class RepeatsThePageEnd(MemoryStore):
+class RepeatsThePageEnd(SharedMemoryStore):
     """`after` includes the row that it names."""
 
     def scan(
@@ -192,7 +192,7 @@ class RepeatsThePageEnd(MemoryStore):
         return iter(found[:limit])
 
 
-class ScansOnePage(MemoryStore):
+class ScansOnePage(SharedMemoryStore):
     """A scan ends after its first page."""
 
     def scan(
@@ -201,7 +201,7 @@ class ScansOnePage(MemoryStore):
         return super().scan(table, prefix, after=after, limit=min(limit or 500, 500))
 
 
-class SweepsAThousand(MemoryStore):
+class SweepsAThousand(SharedMemoryStore):
     """A sweep ends after a thousand rows."""
 
     def sweep(self, arranged: Arranged) -> None:
@@ -210,28 +210,28 @@ class SweepsAThousand(MemoryStore):
                 del self.memory.rows[key]
 
 
-class ReadsAThousand(MemoryStore):
+class ReadsAThousand(SharedMemoryStore):
     """A read leaves out what is above the number of parameters of a statement."""
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Payload]:
         return super().read(keys[:999])
 
 
-class Normalises(MemoryStore):
+class Normalises(SharedMemoryStore):
     """Keys are changed on their way in."""
 
     def put(self, key: Key, payload: Payload) -> None:
         super().put(Key(key.table, unicodedata.normalize("NFD", key.key)), payload)
 
 
-class CutsPayloads(MemoryStore):
+class CutsPayloads(SharedMemoryStore):
     """Payloads end after 64 KiB."""
 
     def put(self, key: Key, payload: Payload) -> None:
         super().put(key, payload[:65_535])
 
 
-class LocksAsTheyCome(MemoryStore):
+class LocksAsTheyCome(SharedMemoryStore):
     """Rows are locked in the order of the commit, so that two commits wait for each other."""
 
     def commit(self, requirements: Sequence[Requirement], updates: Sequence[Update]) -> None:
@@ -243,14 +243,14 @@ class LocksAsTheyCome(MemoryStore):
             super().commit(requirements, updates)
 
 
-class KeepsToItself(MemoryStore):
+class KeepsToItself(SharedMemoryStore):
     """Each opening has rows of its own."""
 
-    def __init__(self, memory: Memory) -> None:
-        super().__init__(Memory())
+    def __init__(self, memory: SharedRows) -> None:
+        super().__init__(SharedRows())
 
 
-class StaysClosed(MemoryStore):
+class StaysClosed(SharedMemoryStore):
     """A store that was closed does not open itself again."""
 
     closed = False
@@ -271,12 +271,12 @@ def _of(sweep: Sweep) -> tuple[str, str]:
 _locks: dict[int, dict[Key, Lock]] = {}
 
 
-def _lock_of(memory: Memory, key: Key) -> Lock:
+def _lock_of(memory: SharedRows, key: Key) -> Lock:
     with memory.lock:
         return _locks.setdefault(id(memory), {}).setdefault(key, Lock())
 
 
-FOUND_BY: dict[type[MemoryStore], tuple[str, ...]] = {
+FOUND_BY: dict[type[SharedMemoryStore], tuple[str, ...]] = {
     ChecksThenActs: (
         "crossed-commits",
         "a-ring-of-commits",

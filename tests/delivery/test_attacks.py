@@ -1,4 +1,4 @@
-"""Attacks on the promise: seams where two rare things meet, each told as a sequence of steps."""
+"""Attacks on the promise: seams where two rare things meet, each written as a sequence of steps."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from support.destinations import (
     CouriersSink,
     Crash,
     Database,
-    Folder,
+    FolderModel,
     Logs,
     Post,
     ProbingSink,
@@ -70,7 +70,7 @@ MANY = 400
 
 
 def within_reason(world: World, act: Callable[[], object]) -> None:
-    """Let something happen that must come to an end."""
+    """Let something happen that must end."""
     world.wire.forget()
     world.wire.crash_before = MANY
     try:
@@ -225,7 +225,7 @@ def test_a_resend_whose_answer_was_lost_is_not_forgotten_when_another_is_sent() 
     world.out.refuses.clear()
     world.resolve("a1", "resend")
     world.resolve("b2", "resend")
-    world.out.plan(lost_on_the_way, lost)  # a1: lost on the way, then arrived and nobody heard
+    world.out.plan(lost_on_the_way, lost)  # a1: lost on the way, then its reply was lost
     world.driver.drain()
     world.driver.drain()
     assert once(world.out.seen) == "a1 b2 c3"
@@ -466,7 +466,7 @@ def test_a_set_that_is_pruned_during_the_second_reading_does_not_make_its_events
     world.start()
     world.minibatch(0, "a1 b2 c9", "q2")  # it has met what is known; c9 is new
     Pruning(world.client, remember_s=50.0).run(["out"])
-    with contextlib.suppress(HeldInDoubt):  # nobody can tell any more, and it says so
+    with contextlib.suppress(HeldInDoubt):  # the destination no longer knows, and it says so
         world.minibatch(1, "a3 b4 a5 b6 a7", "q2")
     assert world.out.seen.split().count("a3") == 1
 
@@ -481,7 +481,7 @@ def test_what_a_person_discarded_in_a_minibatch_that_is_still_open_stays_discard
     world.task(opening, "a1 b2")
     world.out.refuses.clear()
     world.resolve("b2", "discarded")
-    world.clock.move(1_000.0)  # nobody came for a long time
+    world.clock.move(1_000.0)  # no attempt came for a long time
     Pruning(world.client, remember_s=500.0).run(["out"])
     world.start()
     world.minibatch(0, "a1 b2")
@@ -540,7 +540,7 @@ def test_what_a_complete_row_covered_is_not_in_doubt_when_it_was_put_back_to_pen
 
 @dataclass(frozen=True, kw_only=True)
 class SideBySide(RepeatableSink):
-    """Absorbs by the event's key, sends the events of a chunk side by side, and tells of each."""
+    """Absorbs by the event's key, sends the events of a chunk side by side, and reports each."""
 
     def open(self, target: Target) -> SideBySideLine:
         return SideBySideLine(self.destination, target)
@@ -626,7 +626,7 @@ def test_a_span_that_was_recorded_anew_is_as_old_as_what_was_sent_from_it() -> N
 
 
 def test_a_late_finish_of_an_input_that_ended_early_does_not_replace_the_whole_part() -> None:
-    world = world_of(Folder())
+    world = world_of(FolderModel())
     opening = world.open(0)
 
     def another_run() -> None:
@@ -659,7 +659,7 @@ def test_a_partition_that_a_complete_minibatch_did_not_have_is_diverged(kind: st
 
 @dataclass(frozen=True, kw_only=True)
 class Telling(ProbingSink):
-    """Takes the good events of a chunk under its key, and tells of the bad ones."""
+    """Takes the good events of a chunk under its key, and reports the bad ones."""
 
     def open(self, target: Target) -> TellingLine:
         return TellingLine(self.destination, target)
@@ -689,7 +689,7 @@ class Registers(Register):
 
 @dataclass(frozen=True, kw_only=True)
 class Locked(CouriersSink):
-    """Nobody opens while the door is locked."""
+    """No session opens while the destination is locked."""
 
     def open(self, target: Target) -> CouriersLine:
         if self.destination.refuses:

@@ -159,7 +159,7 @@ def test_a_judgement_does_not_end_the_caution_after_a_lost_checkpoint() -> None:
     lost(world, accept_gap=True)
     world.minibatch(0, "a5", "q2", accept_gap=True)
     world.start()
-    world.minibatch(0, "a5", "q3", accept_gap=True)  # lost again: the task accepts, nobody else
+    world.minibatch(0, "a5", "q3", accept_gap=True)  # lost again: only the task accepts it
     judge_minibatch(world.client, world.opened().minibatch, Judgement.AS_RECORDED, "ann", "looked")
     world.start()
     with pytest.raises(HeldInDoubt, match=DOUBT):
@@ -190,7 +190,7 @@ def marked(world: World, partition: str, state: dict[str, object]) -> None:
     """Put the mark of a partition there, as an older version has written it."""
     row = {"number": 0, "full": False, "state": state, "at": 0.0}
     at = make_key(JOURNAL, "pay", "watermark:out", partition, 0)
-    world.store.memory.commit([], [Put(at, payloads.dump(row))])
+    world.store.memory.commit([], [Put(at, payloads.dump_payload(row))])
 
 
 @pytest.mark.parametrize(

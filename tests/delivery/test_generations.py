@@ -292,7 +292,7 @@ def test_without_that_digest_a_topic_made_anew_would_be_skipped_as_delivered() -
     world.minibatch(0, "a1 b2")
     world.start()
     world.minibatch(0, "a1=7 b2 c3", "q2")  # other content, but not at the watermark
-    assert world.out.seen == "a1 b2 c3"  # so only the event at the watermark tells
+    assert world.out.seen == "a1 b2 c3"  # so only the event at the watermark shows it
 
 
 # -- given

@@ -1,4 +1,4 @@
-"""Heads: the first held event of an entity blocks its entity, in order, and nobody else."""
+"""Heads: the first held event of an entity blocks its entity, in order, and no other entity."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_draining_stops_at_an_event_that_needs_a_person() -> None:
     assert world.parked()[-1] == "a6 waiting"
 
 
-# -- a head that moves while somebody parks behind it
+# -- a head that moves while a task parks behind it
 
 
 def meanwhile_resolved(world: World) -> Callable[[], None]:
@@ -189,7 +189,7 @@ def test_without_requiring_the_head_a_follower_would_be_parked_for_ever() -> Non
     world.driver.end(opening, world.task(opening, "a6 b7"))
     world.store.forgets = None
     assert world.parked()[-1] == "a6 waiting"
-    assert world.heads() == []  # nobody will ever drain it
+    assert world.heads() == []  # no drain will ever take it
     assert world.driver.drain() == 0
     assert "a6" not in world.out.seen
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from delivery.test_concluding import Shelf
-from delivery.test_finished import run
+from delivery.test_batch_jobs import run
+from delivery.test_conclude import Shelf
 from semel.errors import ConfigurationError, Diverged
 from semel.events import Identity
 from semel.ledger import Ledger

@@ -149,7 +149,7 @@ def test_a_process_that_is_gone_and_was_first_saves_the_lease_never_the_deadline
 def test_a_process_that_is_gone_but_had_not_waited_itself_saves_nothing() -> None:
     world = world_of(Register(), lease_s=LEASE, deadline_s=DEADLINE)
     opening = world.open(0)
-    world.out.plan(in_flight(world, LEASE + 15.0))  # of a process that nobody knows to be gone
+    world.out.plan(in_flight(world, LEASE + 15.0))  # of a process that is not known to be gone
     with pytest.raises(Crash):
         world.task(opening, "a1 b2")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from delivery.test_concluding import Shelf
+from delivery.test_conclude import Shelf
 from semel.errors import ConfigurationError, NotDelivered, Rejected
 from semel.events import Identity
 from semel.ledger.keys import make_prefix

@@ -1,4 +1,4 @@
-"""What the log says at the end of a minibatch: delivered, parked and dropped are told apart."""
+"""What the log says at the end of a minibatch: delivered, parked and dropped are counted apart."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OTHERS = "parked for another reason, or behind a parked event (list them with `s
 
 
 def said(world: World, caplog: pytest.LogCaptureFixture, batch: int = 0) -> list[str]:
-    """Deliver a minibatch, and let it be told; give the lines without their place."""
+    """Deliver a minibatch and log it; give the lines without their place."""
     opening = world.open(batch)
     reports = world.task(opening, INPUT)
     caplog.clear()

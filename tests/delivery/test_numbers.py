@@ -209,7 +209,7 @@ REMEMBERS = 3_600.0
 
 
 def left_open(for_s: float) -> World:
-    """One span is settled, the next is open, and nobody comes for a while."""
+    """One span is settled, the next is open, and no attempt comes for a while."""
     world = world_of(
         Absorber(keys=SeenKeys(REMEMBERS)),
         chunk_rows=1,

@@ -16,16 +16,16 @@ from semel.ledger.store import Put
 from semel.operate import read_status
 from semel.protocol import Capability
 from semel.streams import Application
-from support.ledger.one_pipeline import World
-from support.ledger.small_driver import Driver, payments
-from support.sinks.in_memory import Witness
+from support.ledger.one_pipeline import LedgerWorld
+from support.ledger.small_driver import SmallDriver, payments
+from support.sinks.in_memory import MemorySink
 
 APPLICATION = Application("payments", 4.0, 0.5)
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    opened = World(tmp_path / "ledger.db")
+def world(tmp_path: Path) -> Iterator[LedgerWorld]:
+    opened = LedgerWorld(tmp_path / "ledger.db")
     yield opened
     opened.close()
 
@@ -42,18 +42,18 @@ class Seen:
 
 
 class Paced:
-    """A paced pipeline on a clock that moves only when somebody sleeps."""
+    """A paced pipeline on a clock that moves only when `sleep` is called."""
 
     def __init__(
         self,
-        world: World,
+        world: LedgerWorld,
         trigger_s: float = 0.0,
         nonce: str = "n1",
-        witness: Witness | None = None,
+        witness: MemorySink | None = None,
     ) -> None:
         self.world, self.seen = world, Seen()
-        self.witness = witness or Witness(name="w", can=Capability.TRANSACTIONAL)
-        self.driver = Driver(world, Given(entity="c", event=("id",)), [self.witness], nonce)
+        self.witness = witness or MemorySink(name="w", can=Capability.TRANSACTIONAL)
+        self.driver = SmallDriver(world, Given(entity="c", event=("id",)), [self.witness], nonce)
         self.pacing = Pacing(world.client, APPLICATION, self.seen, trigger_s)
 
     def minibatch(self, batch: int, count: int = 10, seconds: float = 0.5) -> float:
@@ -70,7 +70,7 @@ class Paced:
 
 
 @pytest.mark.rows("O1", "O2", "N7")
-def test_it_waits_until_the_next_marker_is_due(world: World) -> None:
+def test_it_waits_until_the_next_marker_is_due(world: LedgerWorld) -> None:
     paced = Paced(world)
     # 2 s are planned, a minibatch takes 0.5 s: a marker every 1.5 s, of which 0.5 s are over.
     assert paced.minibatch(0) == pytest.approx(1.0, abs=0.15)
@@ -83,7 +83,9 @@ def test_it_waits_until_the_next_marker_is_due(world: World) -> None:
 
 
 @pytest.mark.rows("S7", "O22", "N2")
-def test_a_marker_is_recorded_in_the_commit_that_completes_its_minibatch(world: World) -> None:
+def test_a_marker_is_recorded_in_the_commit_that_completes_its_minibatch(
+    world: LedgerWorld,
+) -> None:
     paced = Paced(world)
     paced.minibatch(0)
     world.store.forget()
@@ -100,7 +102,7 @@ def test_a_marker_is_recorded_in_the_commit_that_completes_its_minibatch(world: 
 
 
 @pytest.mark.rows("O7", "O22")
-def test_the_positions_of_all_inputs_are_recorded(world: World) -> None:
+def test_the_positions_of_all_inputs_are_recorded(world: LedgerWorld) -> None:
     paced = Paced(world)
     paced.pacing.began()
     opening = paced.driver.open(0)
@@ -112,7 +114,7 @@ def test_the_positions_of_all_inputs_are_recorded(world: World) -> None:
     assert row["positions"] == {"0": inputs[0], "1": inputs[1]}
 
 
-def test_only_the_newest_markers_are_kept(world: World) -> None:
+def test_only_the_newest_markers_are_kept(world: LedgerWorld) -> None:
     paced = Paced(world)
     for batch in range(KEPT + 3):
         paced.minibatch(batch, count=1)
@@ -121,7 +123,7 @@ def test_only_the_newest_markers_are_kept(world: World) -> None:
 
 
 @pytest.mark.rows("O14")
-def test_a_restart_continues_with_what_was_learned_and_the_next_number(world: World) -> None:
+def test_a_restart_continues_with_what_was_learned_and_the_next_number(world: LedgerWorld) -> None:
     paced = Paced(world)
     for batch in range(4):
         paced.minibatch(batch)
@@ -134,7 +136,7 @@ def test_a_restart_continues_with_what_was_learned_and_the_next_number(world: Wo
 
 @pytest.mark.rows("A10", "O11")
 def test_a_minibatch_that_is_only_counted_gets_no_second_marker_and_is_not_waited_for(
-    world: World,
+    world: LedgerWorld,
 ) -> None:
     Paced(world).minibatch(0)
     again = Paced(world, nonce="n2")
@@ -143,7 +145,7 @@ def test_a_minibatch_that_is_only_counted_gets_no_second_marker_and_is_not_waite
     assert Ledger(world.store).count("markers") == 2
 
 
-def test_it_ends_at_once_when_the_query_is_stopped(world: World) -> None:
+def test_it_ends_at_once_when_the_query_is_stopped(world: LedgerWorld) -> None:
     paced = Paced(world)
     paced.minibatch(0)
     looks = iter([True, True, False])
@@ -153,7 +155,7 @@ def test_it_ends_at_once_when_the_query_is_stopped(world: World) -> None:
 
 @pytest.mark.parametrize("trigger_s", [1.6, float("inf")])
 def test_it_does_not_wait_beside_a_trigger_that_is_longer_or_ends_by_itself(
-    world: World, trigger_s: float
+    world: LedgerWorld, trigger_s: float
 ) -> None:
     paced = Paced(world, trigger_s)
     assert [paced.minibatch(batch) for batch in range(3)] == [0.0, 0.0, 0.0]
@@ -161,14 +163,14 @@ def test_it_does_not_wait_beside_a_trigger_that_is_longer_or_ends_by_itself(
 
 
 @pytest.mark.rows("A3")
-def test_it_does_not_wait_while_input_is_left_behind(world: World) -> None:
+def test_it_does_not_wait_while_input_is_left_behind(world: LedgerWorld) -> None:
     paced = Paced(world)
     paced.minibatch(0)
     assert paced.pacing.hold(lambda: True, behind=True) == 0.0
 
 
 @pytest.mark.rows("O21")
-def test_a_source_that_was_silent_is_no_latency_of_its_events(world: World) -> None:
+def test_a_source_that_was_silent_is_no_latency_of_its_events(world: LedgerWorld) -> None:
     paced = Paced(world)
     for batch in range(6):
         paced.minibatch(batch)
@@ -181,7 +183,9 @@ def test_a_source_that_was_silent_is_no_latency_of_its_events(world: World) -> N
 
 
 @pytest.mark.rows("O20")
-def test_the_status_says_the_newest_choice_and_the_latency_that_is_reached(world: World) -> None:
+def test_the_status_says_the_newest_choice_and_the_latency_that_is_reached(
+    world: LedgerWorld,
+) -> None:
     paced = Paced(world)
     for batch in range(3):
         paced.minibatch(batch)
@@ -193,7 +197,7 @@ def test_the_status_says_the_newest_choice_and_the_latency_that_is_reached(world
     assert pacing.to_json()["minibatch"] == "1.2"
 
 
-def test_a_damaged_marker_is_left_out_of_the_status_and_named(world: World) -> None:
+def test_a_damaged_marker_is_left_out_of_the_status_and_named(world: LedgerWorld) -> None:
     paced = Paced(world)
     paced.minibatch(0)
     world.store.commit([], [Put(make_key(MarkerHead.TABLE, "pipeline:pay"), "{")])

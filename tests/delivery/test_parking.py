@@ -389,7 +389,7 @@ def test_a_follower_that_was_drained_meanwhile_is_not_sent_again() -> None:
 
 
 class Busy(Database):
-    """Takes the good events of a chunk, and tells of the others as it is told to."""
+    """Takes the good events of a chunk, and reports the others with the outcome it is given."""
 
     why: DeliveryError = NotDelivered("busy")
 

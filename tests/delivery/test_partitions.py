@@ -221,7 +221,7 @@ def test_a_recorded_span_is_cut_as_it_was_recorded_whatever_the_limits_are_now(
 
 
 def test_without_the_recorded_cut_a_key_of_a_chunk_would_not_absorb() -> None:
-    """The same cut anew under other limits has other keys: this is what the record is for."""
+    """The same rows cut again under other limits has other keys: this is what the record is for."""
     world = world_like("repeatable by chunk", chunk_rows=3, span_chunks=2)
     opening = world.open(0)
     world.out.plan(crash_after)
@@ -329,7 +329,7 @@ def test_an_attempt_whose_input_ended_early_reports_fewer_and_the_next_goes_on(k
     opening = world.open(0)
     [early] = world.task(opening, "a1 b2 c3")
     assert early.count == 3
-    world.start()  # the query was stopped: nobody completed it
+    world.start()  # the query was stopped and not completed
     world.minibatch(0, INPUT)
     assert once(world.out.seen) == INPUT
     assert world.parked() == []

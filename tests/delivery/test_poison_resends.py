@@ -71,7 +71,7 @@ def test_a_resend_that_the_sink_cannot_take_stops_nobody_and_can_be_resolved(kin
     poison(world, "a1", wrong)
     go_on(world)
     assert world.out.seen.split() == ["b2", "c11"]
-    # Whatever a function raises is unknown: nobody can say what it did before.
+    # Whatever a function raises is unknown: it is not known what it did before.
     parked = "held" if kind == "opaque" else "rejected"
     assert states(world) == {"a1": parked, "b2": "delivered", "a3": "waiting"}
     [why] = [row.why for _, row in world.parked_rows() if row.event == 1]

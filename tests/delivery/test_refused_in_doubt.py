@@ -1,6 +1,6 @@
 """A refusal takes nothing back: what may have arrived before it is in doubt, and never sent twice.
 
-And at a REPEATABLE destination one event that is never answered stops nobody but its own entity.
+And at a REPEATABLE destination one event that is never answered stops its own entity only.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def test_a_refusal_of_what_an_earlier_attempt_intended_is_a_doubt(kind: str, end
     world.out.plan(refused)
     restart(world, "a1 b2 a3")
     assert once(world.out.seen) == ("a1 b2" if end is crash_after else "b2")
-    # Nobody knows whether the chunk of a3 was sent: by its own key it can wait, by the chunk's not.
+    # Was the chunk of a3 sent? Unknown: by its own key it can wait, by the chunk's it cannot.
     assert world.parked() == ["a1 held", "a3 waiting" if kind == BY_EVENT else "a3 held"]
 
 
@@ -345,7 +345,7 @@ def test_with_the_refusal_believed_everything_would_arrive_twice(
 
 @dataclass(eq=False)
 class Teller(Absorber):
-    """Absorbs by event key, and tells of each event: `says` has the outcomes of coming calls."""
+    """Absorbs by event key, and reports each event: `says` has the outcomes of coming calls."""
 
     says: dict[str, list[DeliveryError | None]] = field(default_factory=dict)
 
@@ -544,7 +544,7 @@ def poison(*names: str, arrives: bool = False) -> Callable[[World], None]:
 
 
 def in_vain(world: World, text: str) -> None:
-    """So many attempts in which nothing of a chunk is answered: as if nobody was there."""
+    """So many attempts in which nothing of a chunk is answered: as if no server was there."""
     for _ in range(TRIES_MAX):
         world.start()
         with pytest.raises(OutcomeUnknown, match="with the same keys"):

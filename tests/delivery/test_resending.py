@@ -56,13 +56,13 @@ def waiting(kind: str, identity: Identity = GIVEN, **settings: Any) -> World:
 
 
 def sender(world: World, name: str) -> Resending:
-    """Somebody who drains: the running pipeline, or a person at a terminal."""
+    """Whoever drains: the running pipeline, or a person at a terminal."""
     [sink] = world.sinks
     return Resending(world.client, sink, world.process(name), world.runtime)
 
 
 def another(world: World) -> int:
-    """Somebody else drains, when whoever was before had all the time that it may take."""
+    """Another process drains, after the one before had all the time that it may take."""
     world.clock.move(LEASE + DEADLINE + 1)
     return sender(world, "second").drain()
 
@@ -228,7 +228,7 @@ def test_a_doubt_of_one_entity_is_not_forgotten_when_another_entity_is_drained()
     world.resolve("b2", "resend")
     world.out.plan(crash_after)
     with pytest.raises(Crash):
-        sender(world, "first").drain()  # b2 was sent, and nobody knows
+        sender(world, "first").drain()  # b2 was sent, and this is not recorded
     world.resolve("a1", "resend")
     another(world)
     another(world)

@@ -1,4 +1,4 @@
-"""An older copy of the checkpoint is restored: Spark may plan its batches anew, and they grow."""
+"""An older copy of the checkpoint is restored: Spark may plan its batches again, and they grow."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_batch_that_grew_and_is_left_half_delivered_for_the_right_copy_repeats
     world = world_like(kind, POSITION, chunk_rows=1, span_chunks=1)
     world.minibatch(0, "a1 b2")
     world.start()
-    opening = world.open(0)  # of an older copy: Spark plans it anew, and it has grown
+    opening = world.open(0)  # of an older copy: Spark plans it again, and it has grown
     world.out.plan(fine, crash)
     with pytest.raises(Crash):
         world.task(opening, "a1 b2 a3 b4")
@@ -159,7 +159,7 @@ def of_the_second_partition(text: str) -> list[pa.RecordBatch]:
 def test_a_source_partition_that_only_the_next_batch_had_is_not_repeated_by_this_one(
     kind: str,
 ) -> None:
-    """Spark plans the batch anew, and reads in it what came with the next one before."""
+    """Spark plans the batch again, and reads in it what came with the next one before."""
     world = world_like(kind, POSITION)
     world.minibatch(0, "a1 b2")
     opening = world.open(1)

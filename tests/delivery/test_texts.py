@@ -1,4 +1,4 @@
-"""Texts that nobody can keep: ids that are not UTF-8, and reasons of 50 MB."""
+"""Texts that no store can keep: ids that are not UTF-8, and reasons of 50 MB."""
 
 from __future__ import annotations
 

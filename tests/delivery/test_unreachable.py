@@ -1,4 +1,4 @@
-"""A resend may have arrived, and the destination cannot be reached: nobody takes it for unsent."""
+"""A resend may have arrived, and the destination cannot be reached: it is not taken for unsent."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_an_answer_was_lost_and_nobody_says_whether_it_arrived(
     with monkeypatch.context() as away:
         away.setattr("support.destinations.RegisterLine.arrived", silent)
         world.out.plan(lost)
-        world.minibatch(1, "c4")  # a resend that nobody can tell about stops no minibatch
+        world.minibatch(1, "c4")  # a resend of unknown outcome stops no minibatch
     later(world)
     assert once(world.out.seen) == "a1 b2 c3 c4"
 

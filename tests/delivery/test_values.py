@@ -1,4 +1,4 @@
-"""Values that Arrow has and Python has not, and ids whose type was changed: told in words."""
+"""Values that Arrow has and Python has not, and ids whose type was changed: each is named."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_every_moment_and_duration_comes_back_from_the_ledger(
         made = rows_of(pa.array([0, number]).cast(kind))
         value = parking.value_of(made, 1)
         kept = {name: encode_value(each) for name, each in value.items()}
-        read = payloads.load(payloads.dump(kept))
+        read = payloads.load_payload(payloads.dump_payload(kept))
         back = decode_value(read["v"])
         assert parking._array(back, kind).cast(pa.int64()).to_pylist() == [number]
 

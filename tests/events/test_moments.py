@@ -55,7 +55,7 @@ def test_the_text_of_any_timestamp_names_its_moment(
         for each in given_
     ]
     array = pa.array(numbers, pa.int64()).cast(pa.timestamp(unit, zone)).slice(start)
-    found = moments.texts(array).to_pylist()
+    found = moments.moment_texts(array).to_pylist()
     assert [each if each is None else read(each, per_second) for each in found] == numbers[start:]
 
 
@@ -63,7 +63,7 @@ def test_the_text_of_any_timestamp_names_its_moment(
 @given(st.lists(st.none() | st.integers(-(2**31), 2**31 - 1) | YEARS.map(lambda y: y * 365)))
 def test_the_text_of_any_date_names_its_day(days: list[int | None]) -> None:
     array = pa.array(days, pa.int32()).cast(pa.date32())
-    found = moments.texts(array).to_pylist()
+    found = moments.moment_texts(array).to_pylist()
     assert [each if each is None else read(each, 1) for each in found] == days
 
 
@@ -71,5 +71,5 @@ def test_the_text_of_any_date_names_its_day(days: list[int | None]) -> None:
 def test_a_column_that_arrow_writes_rightly_is_left_to_arrow(zone: str | None) -> None:
     seconds = np.arange(94_694_400, 4_000_000_000, 86_400_000)
     array = pa.array(seconds).cast(pa.timestamp("s", zone))
-    assert moments.unwritable(array) is None
-    assert moments.texts(array).equals(array.cast(pa.large_string()))
+    assert moments.unwritable_moments(array) is None
+    assert moments.moment_texts(array).equals(array.cast(pa.large_string()))

@@ -12,7 +12,7 @@ BAD = b"caf\xe9\n\x1b"
 
 
 def text(*values: bytes, wide: bool = False) -> pa.Array:
-    """Texts as Spark's workers get them: nobody has looked at their bytes."""
+    """Texts as Spark's workers get them: their bytes were not checked."""
     kind, raw = (pa.large_string(), pa.large_binary()) if wide else (pa.string(), pa.binary())
     return pa.array(values, raw).view(kind)
 

@@ -14,7 +14,7 @@ import semel
 from semel.delivery import PipelineSpec
 from semel.errors import ConfigurationError
 from semel.events import Given
-from semel.events.routing import ByDirectory, Routing, is_continued, places, routing_of
+from semel.events.routing import Routing, is_continued, places
 from semel.sinks import sink
 
 TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), min_size=1)
@@ -121,16 +121,6 @@ def test_a_routing_that_cannot_be_is_refused_where_it_is_made(make: Any, why: st
 def test_an_entity_without_a_partition_is_named(routing: Routing, why: str) -> None:
     with pytest.raises(ConfigurationError, match=why):
         places(pa.array(["x"]), 2, routing)
-
-
-def test_a_routing_that_is_recorded_is_made_again() -> None:
-    for routing in (semel.by_range(["m"]), semel.by_range([1, 2]), semel.by_directory({"a": 1})):
-        again = routing_of(routing.describe())
-        assert again is not None
-        assert again.describe() == routing.describe()
-    assert routing_of(None) is None
-    with pytest.raises(ConfigurationError, match="which only the query has"):
-        routing_of(ByDirectory(len, 3).describe())
 
 
 def test_only_a_table_without_a_default_may_name_further_entities() -> None:

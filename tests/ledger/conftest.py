@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from support.ledger.one_pipeline import World
+from support.ledger.one_pipeline import LedgerWorld
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    opened = World(tmp_path / "ledger.db")
+def world(tmp_path: Path) -> Iterator[LedgerWorld]:
+    opened = LedgerWorld(tmp_path / "ledger.db")
     yield opened
     opened.close()

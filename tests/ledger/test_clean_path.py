@@ -8,9 +8,9 @@ import pytest
 from semel.events import Given, Identity, Position
 from semel.protocol import Capability
 from semel.sinks import Sink, sink
-from support.ledger.one_pipeline import World
-from support.ledger.small_driver import Driver, messages, payments
-from support.sinks.in_memory import Destination, Witness
+from support.ledger.one_pipeline import LedgerWorld
+from support.ledger.small_driver import SmallDriver, messages, payments
+from support.sinks.in_memory import Arrivals, MemorySink
 
 GIVEN = Given(entity="c", event=("id",), increasing=True)
 POSITION = Position()
@@ -19,10 +19,10 @@ KEYED = [Capability.REPEATABLE, Capability.PROBING]
 
 
 def commits_of_partition(
-    world: World, witness: Sink, rows: list[pa.RecordBatch], identity: Identity = GIVEN
+    world: LedgerWorld, witness: Sink, rows: list[pa.RecordBatch], identity: Identity = GIVEN
 ) -> int:
     """Deliver one new partition and return the number of commits; `events` is not read."""
-    driver = Driver(world, identity, [witness])
+    driver = SmallDriver(world, identity, [witness])
     opening = driver.open(0)
     partition = "0" if identity is GIVEN else "t/0"
     world.store.forget()
@@ -42,10 +42,10 @@ def commits_of_partition(
 @pytest.mark.parametrize("capability", FENCED)
 @pytest.mark.parametrize("count", [1, 1_000, 1_000_000])
 def test_a_partition_of_any_size_costs_one_commit_where_the_destination_tells(
-    world: World, capability: Capability, count: int
+    world: LedgerWorld, capability: Capability, count: int
 ) -> None:
-    into = Destination(keeps_ids=False)
-    witness = Witness(name="w", can=capability, into=into, chunk_rows=50_000)
+    into = Arrivals(keeps_ids=False)
+    witness = MemorySink(name="w", can=capability, into=into, chunk_rows=50_000)
     rows = [messages(start, min(count, 100_000)) for start in range(0, count, 100_000)]
     assert commits_of_partition(world, witness, rows, POSITION) == 1
     assert into.count == count
@@ -54,8 +54,8 @@ def test_a_partition_of_any_size_costs_one_commit_where_the_destination_tells(
 
 @pytest.mark.rows("S8", "S11")
 @pytest.mark.parametrize("capability", FENCED)
-def test_the_same_holds_for_given_ids(world: World, capability: Capability) -> None:
-    witness = Witness(name="w", can=capability, chunk_rows=10)
+def test_the_same_holds_for_given_ids(world: LedgerWorld, capability: Capability) -> None:
+    witness = MemorySink(name="w", can=capability, chunk_rows=10)
     assert commits_of_partition(world, witness, [payments(0, 1_000)]) == 1
     assert witness.into.arrived == list(range(1, 1_001))
 
@@ -66,9 +66,9 @@ def test_the_same_holds_for_given_ids(world: World, capability: Capability) -> N
     ("count", "commits"), [(1, 1), (40, 1), (41, 2), (80, 2), (81, 3), (1_000, 25)]
 )
 def test_a_destination_with_keys_costs_one_commit_per_further_span(
-    world: World, capability: Capability, count: int, commits: int
+    world: LedgerWorld, capability: Capability, count: int, commits: int
 ) -> None:
-    witness = Witness(name="w", can=capability, chunk_rows=10, span_chunks=4)
+    witness = MemorySink(name="w", can=capability, chunk_rows=10, span_chunks=4)
     assert commits_of_partition(world, witness, [payments(0, count)]) == commits
     assert witness.into.arrived == list(range(1, count + 1))
 
@@ -78,7 +78,7 @@ def test_a_destination_with_keys_costs_one_commit_per_further_span(
     ("window", "count", "commits"), [(1, 1, 2), (1, 7, 8), (5, 5, 2), (5, 6, 3), (5, 50, 11)]
 )
 def test_an_opaque_destination_costs_one_commit_per_window_and_one_at_the_end(
-    world: World, window: int, count: int, commits: int
+    world: LedgerWorld, window: int, count: int, commits: int
 ) -> None:
     got: list[object] = []
     witness = sink(window=window, name="w")(lambda event: got.append(event.id))
@@ -89,10 +89,10 @@ def test_an_opaque_destination_costs_one_commit_per_window_and_one_at_the_end(
 @pytest.mark.parametrize("capability", Capability)
 @pytest.mark.parametrize("rows", [[], [payments(0, 0)]], ids=["no batch", "an empty batch"])
 def test_an_empty_partition_writes_and_reads_nothing(
-    world: World, capability: Capability, rows: list[pa.RecordBatch]
+    world: LedgerWorld, capability: Capability, rows: list[pa.RecordBatch]
 ) -> None:
-    witness = Witness(name="w", can=capability)
-    driver = Driver(world, Given(entity="c", event=("id",)), [witness])
+    witness = MemorySink(name="w", can=capability)
+    driver = SmallDriver(world, Given(entity="c", event=("id",)), [witness])
     opening = driver.open(0)
     world.store.forget()
     assert driver.deliver(opening, "0", rows) == []
@@ -105,10 +105,10 @@ def test_an_empty_partition_writes_and_reads_nothing(
 @pytest.mark.rows("S7", "S8")
 @pytest.mark.parametrize("capability", FENCED)
 def test_a_minibatch_costs_two_commits_by_the_driver_and_one_per_partition(
-    world: World, capability: Capability
+    world: LedgerWorld, capability: Capability
 ) -> None:
-    witness = Witness(name="w", can=capability, into=Destination())
-    driver = Driver(world, Position(), [witness])
+    witness = MemorySink(name="w", can=capability, into=Arrivals())
+    driver = SmallDriver(world, Position(), [witness])
     for batch in range(6):
         world.store.forget()
         opening = driver.open(batch)
@@ -124,9 +124,9 @@ def test_a_minibatch_costs_two_commits_by_the_driver_and_one_per_partition(
 
 
 @pytest.mark.rows("S20")
-def test_several_sinks_cost_one_claim_each_in_one_pass(world: World) -> None:
-    one, two = (Witness(name=name, can=Capability.TRANSACTIONAL) for name in ("one", "two"))
-    driver = Driver(world, GIVEN, [one, two])
+def test_several_sinks_cost_one_claim_each_in_one_pass(world: LedgerWorld) -> None:
+    one, two = (MemorySink(name=name, can=Capability.TRANSACTIONAL) for name in ("one", "two"))
+    driver = SmallDriver(world, GIVEN, [one, two])
     world.store.forget()
     driver.minibatch(0, {"0": payments(0, 100)})
     assert len(world.store.asked) == 1 + 2 + 1
@@ -134,9 +134,9 @@ def test_several_sinks_cost_one_claim_each_in_one_pass(world: World) -> None:
 
 
 @pytest.mark.rows("S7")
-def test_a_partition_seen_before_reads_its_spans_once(world: World) -> None:
-    witness = Witness(name="w", can=Capability.REPEATABLE, chunk_rows=10, span_chunks=1)
-    driver = Driver(world, GIVEN, [witness])
+def test_a_partition_seen_before_reads_its_spans_once(world: LedgerWorld) -> None:
+    witness = MemorySink(name="w", can=Capability.REPEATABLE, chunk_rows=10, span_chunks=1)
+    driver = SmallDriver(world, GIVEN, [witness])
     opening = driver.open(0)
     driver.deliver(opening, "0", [payments(0, 25)])
     world.store.forget()

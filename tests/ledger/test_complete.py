@@ -12,29 +12,37 @@ from semel.ledger.store.commit import Put
 from semel.ledger.verbs.complete import PositionMark, SequenceRow, Standing
 from semel.ledger.verbs.open import Minibatches, OpenMinibatch
 from semel.protocol import Found, PartitionState
-from support.ledger.one_pipeline import SINK, World, claim_of, report, request, span, stream_row
+from support.ledger.one_pipeline import (
+    SINK,
+    LedgerWorld,
+    claim_of,
+    report,
+    request,
+    span,
+    stream_row,
+)
 
 
 @pytest.fixture
-def minibatches(world: World) -> Minibatches:
+def minibatches(world: LedgerWorld) -> Minibatches:
     return world.begin()
 
 
 @pytest.fixture
-def opening(world: World, minibatches: Minibatches) -> OpenMinibatch:
+def opening(world: LedgerWorld, minibatches: Minibatches) -> OpenMinibatch:
     """An open minibatch with one partition that attempt 1.1 holds."""
     opened = minibatches.open(request(0))
     claim_of(world, opened, 1).claim(span(0, 0, 3), location="s3://part-0")
     return opened
 
 
-def sequence(world: World, partition: str = "0", sink: str = SINK) -> SequenceRow:
+def sequence(world: LedgerWorld, partition: str = "0", sink: str = SINK) -> SequenceRow:
     return SequenceRow.load(world.store.contents()[make_key("sequences", "pay", sink, partition)])
 
 
 @pytest.mark.rows("A2", "A5", "A7", "O7")
 def test_complete_advances_the_partition_and_removes_its_location_in_one_commit(
-    world: World, minibatches: Minibatches, opening: OpenMinibatch
+    world: LedgerWorld, minibatches: Minibatches, opening: OpenMinibatch
 ) -> None:
     assert stream_row(world, opening).location == "s3://part-0"
     world.store.forget()
@@ -50,7 +58,7 @@ def test_complete_advances_the_partition_and_removes_its_location_in_one_commit(
 
 @pytest.mark.rows("O15")
 def test_watermarks_and_counters_are_written_in_the_commit_that_completes(
-    world: World, minibatches: Minibatches, opening: OpenMinibatch
+    world: LedgerWorld, minibatches: Minibatches, opening: OpenMinibatch
 ) -> None:
     journal = Journal(world.client)
     serial = opening.row.serial
@@ -70,7 +78,7 @@ def test_watermarks_and_counters_are_written_in_the_commit_that_completes(
 
 @pytest.mark.rows("O15")
 def test_a_complete_that_does_not_pass_leaves_nothing_of_its_set(
-    world: World, minibatches: Minibatches, opening: OpenMinibatch
+    world: LedgerWorld, minibatches: Minibatches, opening: OpenMinibatch
 ) -> None:
     entry = Journal(world.client).entry(COUNTERS, "0", opening.row.serial, JournalState(), {"a": 3})
     other = world.another()
@@ -82,14 +90,16 @@ def test_a_complete_that_does_not_pass_leaves_nothing_of_its_set(
     assert stream_row(world, opening).state is PartitionState.PENDING
 
 
-def test_a_minibatch_without_any_task_completes(world: World, minibatches: Minibatches) -> None:
+def test_a_minibatch_without_any_task_completes(
+    world: LedgerWorld, minibatches: Minibatches
+) -> None:
     opening = minibatches.open(request(0))
     minibatches.complete(opening, [], [SINK])
     assert minibatches.open(request(1)).row.serial == opening.row.serial + 1
 
 
 def test_complete_may_be_repeated(
-    world: World, minibatches: Minibatches, opening: OpenMinibatch
+    world: LedgerWorld, minibatches: Minibatches, opening: OpenMinibatch
 ) -> None:
     minibatches.complete(opening, [report()], [SINK])
     before = world.store.contents()
@@ -99,7 +109,7 @@ def test_complete_may_be_repeated(
 
 @pytest.mark.rows("A17", "S19")
 def test_only_the_attempt_that_holds_a_partition_completes_it(
-    world: World, minibatches: Minibatches, opening: OpenMinibatch
+    world: LedgerWorld, minibatches: Minibatches, opening: OpenMinibatch
 ) -> None:
     claim_of(world, opening, 2).claim(None)
     before = world.store.contents()
@@ -112,7 +122,7 @@ def test_only_the_attempt_that_holds_a_partition_completes_it(
 
 @pytest.mark.rows("A17")
 def test_a_driver_that_was_replaced_completes_nothing(
-    world: World, minibatches: Minibatches, opening: OpenMinibatch
+    world: LedgerWorld, minibatches: Minibatches, opening: OpenMinibatch
 ) -> None:
     world.begin("n2").open(request(0))
     before = world.store.contents()
@@ -124,7 +134,7 @@ def test_a_driver_that_was_replaced_completes_nothing(
 @pytest.mark.rows("O24", "A22")
 @pytest.mark.parametrize("reports", [[], [report(short=True, count=2)]])
 def test_a_recorded_partition_that_did_not_come_again_in_full_is_diverged(
-    world: World, minibatches: Minibatches, opening: OpenMinibatch, reports: list[object]
+    world: LedgerWorld, minibatches: Minibatches, opening: OpenMinibatch, reports: list[object]
 ) -> None:
     before = world.store.contents()
     with pytest.raises(Diverged, match=r"minibatch 1\.0, partition 0.*semel resolve pay/1\.0"):
@@ -135,7 +145,7 @@ def test_a_recorded_partition_that_did_not_come_again_in_full_is_diverged(
 @pytest.mark.rows("A22", "O24")
 @pytest.mark.parametrize("other", [{"digest": "e"}, {"count": 4}, {"count": 2}])
 def test_a_replay_with_other_content_than_what_is_complete_is_diverged(
-    world: World, minibatches: Minibatches, opening: OpenMinibatch, other: dict[str, object]
+    world: LedgerWorld, minibatches: Minibatches, opening: OpenMinibatch, other: dict[str, object]
 ) -> None:
     minibatches.complete(opening, [report()], [SINK])
     later = world.begin("n2")
@@ -149,7 +159,7 @@ def test_a_replay_with_other_content_than_what_is_complete_is_diverged(
 
 @pytest.mark.rows("A10")
 def test_a_replay_with_the_same_content_completes_again_and_moves_nothing(
-    world: World, minibatches: Minibatches, opening: OpenMinibatch
+    world: LedgerWorld, minibatches: Minibatches, opening: OpenMinibatch
 ) -> None:
     minibatches.complete(opening, [report()], [SINK])
     row, standing = stream_row(world, opening), sequence(world)
@@ -164,14 +174,14 @@ def test_a_replay_with_the_same_content_completes_again_and_moves_nothing(
 
 
 def test_a_report_whose_row_is_gone_is_fenced(
-    world: World, minibatches: Minibatches, opening: OpenMinibatch
+    world: LedgerWorld, minibatches: Minibatches, opening: OpenMinibatch
 ) -> None:
     with pytest.raises(Fenced, match="partition 9 has no row any more"):
         minibatches.complete(opening, [report(), report(partition="9")], [SINK])
 
 
 @pytest.mark.rows("S20")
-def test_several_sinks_complete_together_each_with_its_own_numbers(world: World) -> None:
+def test_several_sinks_complete_together_each_with_its_own_numbers(world: LedgerWorld) -> None:
     minibatches = world.begin()
     opening = minibatches.open(request(0, SINK, "mail"))
     for sink in (SINK, "mail"):
@@ -182,7 +192,9 @@ def test_several_sinks_complete_together_each_with_its_own_numbers(world: World)
     assert (after.standing(SINK, "0").osn, after.standing("mail", "0").osn) == (3, 30)
 
 
-def test_a_sink_that_reports_nothing_of_what_it_claimed_stops_the_minibatch(world: World) -> None:
+def test_a_sink_that_reports_nothing_of_what_it_claimed_stops_the_minibatch(
+    world: LedgerWorld,
+) -> None:
     minibatches = world.begin()
     opening = minibatches.open(request(0, SINK, "mail"))
     for sink in (SINK, "mail"):

@@ -13,10 +13,10 @@ import pytest
 from semel.errors import ConfigurationError
 from semel.events import Counter
 from semel.ledger.journal import COUNTERS, Journal
-from semel.ledger.payloads import load
+from semel.ledger.payloads import load_payload
 from semel.sinks import Function, sink
-from support.ledger.one_pipeline import World
-from support.ledger.small_driver import Driver
+from support.ledger.one_pipeline import LedgerWorld
+from support.ledger.small_driver import SmallDriver
 
 COUNTED = Counter(entity="c")
 Ids = dict[str, list[int]]
@@ -40,17 +40,17 @@ class Till:
 
 
 @pytest.mark.rows("S2", "S3")
-def test_counted_ids_go_on_across_minibatches_and_partitions(world: World) -> None:
+def test_counted_ids_go_on_across_minibatches_and_partitions(world: LedgerWorld) -> None:
     till = Till()
-    driver = Driver(world, COUNTED, [till.sink()])
+    driver = SmallDriver(world, COUNTED, [till.sink()])
     driver.minibatch(0, {"0": rows("a", "a", "b"), "1": rows("z")})
     driver.minibatch(1, {"0": rows("b", "a"), "1": rows("z", "z")})
     assert till.got == {"a": [1, 2, 3], "b": [1, 2], "z": [1, 2, 3]}
 
 
 @pytest.mark.rows("S2", "S3", "O16")
-def test_a_replay_of_a_minibatch_gives_the_same_ids(world: World) -> None:
-    driver = Driver(world, COUNTED, [Till().sink()])
+def test_a_replay_of_a_minibatch_gives_the_same_ids(world: LedgerWorld) -> None:
+    driver = SmallDriver(world, COUNTED, [Till().sink()])
     driver.minibatch(0, {"0": rows("a", "b")})
     opening = driver.open(1)
     seen: list[object] = []
@@ -63,7 +63,7 @@ def test_a_replay_of_a_minibatch_gives_the_same_ids(world: World) -> None:
     assert seen == [[2, 3, 2], [2, 3, 2]]
     first = driver.deliver(opening, "0", [rows("a", "a", "b")])
     again = driver.deliver(opening, "0", [rows("a", "a", "b")])
-    assert [load(each.entries[0].text)["state"] for each in (*first, *again)] == [
+    assert [load_payload(each.entries[0].text)["state"] for each in (*first, *again)] == [
         {"a": 3, "b": 2}
     ] * 2
     assert again[0].suppressed == 3
@@ -72,10 +72,10 @@ def test_a_replay_of_a_minibatch_gives_the_same_ids(world: World) -> None:
 
 
 @pytest.mark.rows("S2", "S3")
-def test_a_replay_after_complete_takes_no_new_ids(world: World) -> None:
+def test_a_replay_after_complete_takes_no_new_ids(world: LedgerWorld) -> None:
     till = Till()
-    Driver(world, COUNTED, [till.sink()], "n1").minibatch(0, {"0": rows("a", "b")})
-    later = Driver(world, COUNTED, [till.sink()], "n2")
+    SmallDriver(world, COUNTED, [till.sink()], "n1").minibatch(0, {"0": rows("a", "b")})
+    later = SmallDriver(world, COUNTED, [till.sink()], "n2")
     later.minibatch(0, {"0": rows("a", "b")})
     later.minibatch(1, {"0": rows("a")})
     assert till.got == {"a": [1, 2], "b": [1]}
@@ -85,17 +85,17 @@ def test_a_replay_after_complete_takes_no_new_ids(world: World) -> None:
 def test_counters_survive_a_restart_of_everything(tmp_path: Path) -> None:
     till = Till()
     for batch in range(4):
-        world = World(tmp_path / "ledger.db")
-        driver = Driver(world, COUNTED, [till.sink()], f"n{batch}")
+        world = LedgerWorld(tmp_path / "ledger.db")
+        driver = SmallDriver(world, COUNTED, [till.sink()], f"n{batch}")
         driver.minibatch(batch, {"0": rows("a", "b", "a")})
         world.close()
     assert till.got == {"a": list(range(1, 9)), "b": list(range(1, 5))}
 
 
 @pytest.mark.rows("S13", "S2")
-def test_a_worker_with_a_stale_cache_repeats_no_id(world: World) -> None:
+def test_a_worker_with_a_stale_cache_repeats_no_id(world: LedgerWorld) -> None:
     till = Till()
-    driver = Driver(world, COUNTED, [till.sink()])
+    driver = SmallDriver(world, COUNTED, [till.sink()])
     one, other = Journal(world.client), Journal(world.another().client)
     for batch in range(40):
         driver.journal = other if batch in (0, 1, 17, 30) else one
@@ -103,8 +103,8 @@ def test_a_worker_with_a_stale_cache_repeats_no_id(world: World) -> None:
     assert till.got == {"a": list(range(1, 41)), "b": list(range(1, 41))}
 
 
-def test_counted_ids_refuse_a_lost_checkpoint(world: World) -> None:
-    driver = Driver(world, COUNTED, [Till().sink()])
+def test_counted_ids_refuse_a_lost_checkpoint(world: LedgerWorld) -> None:
+    driver = SmallDriver(world, COUNTED, [Till().sink()])
     driver.minibatch(0, {"0": rows("a")})
     driver.minibatch(1, {"0": rows("a")})
     with pytest.raises(ConfigurationError, match="ids that semel counts do not survive"):
@@ -119,8 +119,8 @@ def test_whatever_fails_the_ids_of_an_entity_are_given_once_and_without_a_gap(
     noise = Random(seed)
     till = Till()
     nonce = 0
-    world = World(tmp_path / "ledger.db")
-    driver = Driver(world, COUNTED, [till.sink(window=noise.choice([1, 3, 100]))], "n0")
+    world = LedgerWorld(tmp_path / "ledger.db")
+    driver = SmallDriver(world, COUNTED, [till.sink(window=noise.choice([1, 3, 100]))], "n0")
     expected: dict[str, int] = defaultdict(int)
     for batch in range(30):
         entities = noise.choices("abcde", k=noise.randrange(1, 12))
@@ -137,6 +137,6 @@ def test_whatever_fails_the_ids_of_an_entity_are_given_once_and_without_a_gap(
             if fate > 0.4:
                 break
             nonce += 1  # the driver died before Spark committed the batch
-            driver = Driver(world, COUNTED, [till.sink()], f"n{nonce}")
+            driver = SmallDriver(world, COUNTED, [till.sink()], f"n{nonce}")
     world.close()
     assert till.got == {name: list(range(1, last + 1)) for name, last in expected.items()}, seed

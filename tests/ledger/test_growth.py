@@ -10,9 +10,9 @@ import pytest
 from semel.events import Counter, Given, Identity, Position
 from semel.protocol import Capability
 from semel.sinks import sink
-from support.ledger.one_pipeline import World
-from support.ledger.small_driver import Driver, messages, payments
-from support.sinks.in_memory import Destination, Witness
+from support.ledger.one_pipeline import LedgerWorld
+from support.ledger.small_driver import SmallDriver, messages, payments
+from support.sinks.in_memory import Arrivals, MemorySink
 
 Rows = Callable[[int], dict[str, pa.RecordBatch]]
 
@@ -34,18 +34,18 @@ KINDS: dict[str, tuple[Identity, Rows]] = {
 
 @pytest.mark.rows("S18", "O18")
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_table_stops_growing(world: World, kind: str) -> None:
+def test_every_table_stops_growing(world: LedgerWorld, kind: str) -> None:
     identity, rows_of = KINDS[kind]
     sinks = [
         sink(window=10, name="opaque")(lambda _: None),
-        Witness(name="fenced", can=Capability.REPEATABLE, chunk_rows=5, into=Destination()),
+        MemorySink(name="fenced", can=Capability.REPEATABLE, chunk_rows=5, into=Arrivals()),
     ]
-    driver = Driver(world, identity, sinks)
+    driver = SmallDriver(world, identity, sinks)
     rows_most: dict[str, list[int]] = {}
     bytes_most: list[int] = []
     for batch in range(300):
         if batch % 50 == 0:
-            driver = Driver(world, identity, sinks, f"n{batch}")
+            driver = SmallDriver(world, identity, sinks, f"n{batch}")
         driver.minibatch(batch, rows_of(batch))
         driver.world.owners.beat(driver.run, driver.nonce)
         if batch % 100 == 0:
@@ -66,9 +66,9 @@ def test_every_table_stops_growing(world: World, kind: str) -> None:
 
 
 @pytest.mark.rows("S18")
-def test_a_ledger_grows_with_entities_and_not_with_their_events(world: World) -> None:
+def test_a_ledger_grows_with_entities_and_not_with_their_events(world: LedgerWorld) -> None:
     identity = Counter(entity="c")
-    driver = Driver(world, identity, [sink(window=1_000, name="w")(lambda _: None)])
+    driver = SmallDriver(world, identity, [sink(window=1_000, name="w")(lambda _: None)])
     sizes = []
     for batch in range(240):
         driver.minibatch(batch, {"0": payments(batch * 500, 500, entities=10)})

@@ -30,7 +30,7 @@ from support.ledger.one_pipeline import (
     DESCRIPTION,
     ELSEWHERE,
     SINK,
-    World,
+    LedgerWorld,
     claim_of,
     parked,
     report,
@@ -46,7 +46,7 @@ Act = Callable[[], Any]
 class Verb:
     """The rows before an act, as a function that makes the act; and its answer."""
 
-    prepare: Callable[[World], Act]
+    prepare: Callable[[LedgerWorld], Act]
     answer: Any = None
 
 
@@ -55,37 +55,37 @@ def told(*acts: Act) -> Act:
     return lambda: tuple(act() for act in acts)
 
 
-def register(world: World) -> Act:
+def register(world: LedgerWorld) -> Act:
     world.begin("before")
     return lambda: world.owners.register(DESCRIPTION, ELSEWHERE, "n1")
 
 
-def register_first(world: World) -> Act:
+def register_first(world: LedgerWorld) -> Act:
     return lambda: world.owners.register(DESCRIPTION, ELSEWHERE, "n1")
 
 
-def register_with_a_further_sink(world: World) -> Act:
+def register_with_a_further_sink(world: LedgerWorld) -> Act:
     world.begin("before")
     more = {**DESCRIPTION, "sinks": {"mail": {"capability": "opaque"}}}
     return lambda: world.owners.register(more, ELSEWHERE, "n1")
 
 
-def beat(world: World) -> Act:
+def beat(world: LedgerWorld) -> Act:
     run = world.owners.register(DESCRIPTION, ELSEWHERE, "n1")
     return lambda: world.owners.beat(run, "n1")
 
 
-def end(world: World) -> Act:
+def end(world: LedgerWorld) -> Act:
     run = world.owners.register(DESCRIPTION, ELSEWHERE, "n1")
     return lambda: world.owners.beat(run, "n1", ended=True)
 
 
-def open_first(world: World) -> Act:
+def open_first(world: LedgerWorld) -> Act:
     minibatches = world.begin()
     return lambda: minibatches.open(request(0)).text
 
 
-def open_next(world: World) -> Act:
+def open_next(world: LedgerWorld) -> Act:
     minibatches = world.begin()
     for batch in (0, 1):
         opening = minibatches.open(request(batch))
@@ -94,46 +94,46 @@ def open_next(world: World) -> Act:
     return lambda: minibatches.open(request(2)).text
 
 
-def open_a_generation(world: World) -> Act:
+def open_a_generation(world: LedgerWorld) -> Act:
     minibatches = world.begin()
     minibatches.complete(minibatches.open(request(0)), [], [SINK])
     return lambda: minibatches.open(request(7, query="another")).text
 
 
-def hand(world: World) -> PartitionClaim:
+def hand(world: LedgerWorld) -> PartitionClaim:
     return claim_of(world, world.begin().open(request(0)), 1)
 
 
-def claimed(world: World) -> PartitionClaim:
+def claimed(world: LedgerWorld) -> PartitionClaim:
     made = hand(world)
     assert made.claim(span(0, 0, 3)) is Found.NEW
     return made
 
 
-def claim(world: World) -> Act:
+def claim(world: LedgerWorld) -> Act:
     made = hand(world)
     return lambda: made.claim(span(0, 0, 3), location="there")
 
 
-def claim_and_park(world: World) -> Act:
+def claim_and_park(world: LedgerWorld) -> Act:
     made = hand(world)
     parks = plan_parking("pay", SINK, [parked(1)], {})
     return lambda: made.claim(span(0, 0, 3), parks)
 
 
-def take_over(world: World) -> Act:
+def take_over(world: LedgerWorld) -> Act:
     opening = claimed(world).opening
     later = claim_of(world, opening, 2)
     return told(lambda: later.claim(span(0, 0, 3)), later.check)
 
 
-def begin(world: World) -> Act:
+def begin(world: LedgerWorld) -> Act:
     made = claimed(world)
     made.write(settled=settled(span(0, 0, 3)))
     return told(lambda: made.write(intended=span(1, 3, 6)), made.check, lambda: made.next_span)
 
 
-def begin_after_a_take_over(world: World) -> Act:
+def begin_after_a_take_over(world: LedgerWorld) -> Act:
     opening = hand(world).opening
     claim_of(world, opening, 1).claim(None)
     later = claim_of(world, opening, 2)
@@ -141,12 +141,12 @@ def begin_after_a_take_over(world: World) -> Act:
     return told(lambda: later.write(intended=span(0, 0, 3)), later.check, lambda: later.next_span)
 
 
-def settle(world: World) -> Act:
+def settle(world: LedgerWorld) -> Act:
     made = claimed(world)
     return told(lambda: made.write(settled=settled(span(0, 0, 3))), lambda: made.next_span)
 
 
-def settle_and_begin(world: World) -> Act:
+def settle_and_begin(world: LedgerWorld) -> Act:
     made = claimed(world)
     return told(
         lambda: made.write(settled=settled(span(0, 0, 3)), intended=span(1, 3, 6)),
@@ -155,41 +155,41 @@ def settle_and_begin(world: World) -> Act:
     )
 
 
-def settle_and_park(world: World) -> Act:
+def settle_and_park(world: LedgerWorld) -> Act:
     made = claimed(world)
     parks = plan_parking("pay", SINK, [parked(1)], {})
     return lambda: made.write(settled=settled(span(0, 0, 3)), parks=parks)
 
 
-def park(world: World) -> Act:
+def park(world: LedgerWorld) -> Act:
     made = claimed(world)
     parks = plan_parking("pay", SINK, [parked(1), parked(2, state=ParkedState.WAITING)], {})
     return lambda: made.write(parks=parks)
 
 
-def withdraw(world: World) -> Act:
+def withdraw(world: LedgerWorld) -> Act:
     made = claimed(world)
     return told(lambda: made.write(withdrawn=True), lambda: made.next_span)
 
 
-def withdraw_a_later_span(world: World) -> Act:
+def withdraw_a_later_span(world: LedgerWorld) -> Act:
     made = claimed(world)
     made.write(settled=settled(span(0, 0, 3)), intended=span(1, 3, 6))
     return told(lambda: made.write(withdrawn=True), lambda: made.next_span)
 
 
-def withdraw_and_park(world: World) -> Act:
+def withdraw_and_park(world: LedgerWorld) -> Act:
     made = claimed(world)
     parks = plan_parking("pay", SINK, [parked(1)], {})
     return told(lambda: made.write(withdrawn=True, parks=parks), lambda: made.next_span)
 
 
-def withdraw_and_begin(world: World) -> Act:
+def withdraw_and_begin(world: LedgerWorld) -> Act:
     made = claimed(world)
     return told(lambda: made.write(withdrawn=True, intended=span(1, 0, 2)), lambda: made.next_span)
 
 
-def merge(world: World) -> Act:
+def merge(world: LedgerWorld) -> Act:
     made = claimed(world)
     for at in range(MERGE_EVERY):
         now, then = span(at, 3 * at, 3 * at + 3), span(at + 1, 3 * at + 3, 3 * at + 6)
@@ -198,7 +198,7 @@ def merge(world: World) -> Act:
     return told(lambda: made.write(settled=settled(last)), made.spans)
 
 
-def reopen(world: World) -> Act:
+def reopen(world: LedgerWorld) -> Act:
     minibatches = world.begin()
     opening = minibatches.open(request(0))
     claim_of(world, opening, 1).claim(span(0, 0, 3))
@@ -208,7 +208,7 @@ def reopen(world: World) -> Act:
     return told(lambda: later.reopen(3), later.check)
 
 
-def complete(world: World) -> Act:
+def complete(world: LedgerWorld) -> Act:
     minibatches = world.begin()
     opening = minibatches.open(request(0))
     for partition in ("0", "1"):
@@ -219,19 +219,19 @@ def complete(world: World) -> Act:
     return lambda: minibatches.complete(opening, reports, [SINK])
 
 
-def resolved(world: World, decision: ParkedState) -> Act:
+def resolved(world: LedgerWorld, decision: ParkedState) -> Act:
     made = claimed(world)
     made.write(parks=plan_parking("pay", SINK, [parked(1)], {}))
     at = parked_key("pay", SINK, parked(1))
     return lambda: resolve_parked(world.client, SINK, at, decision, "ann", "looked").state
 
 
-def resending(world: World) -> Resends:
+def resending(world: LedgerWorld) -> Resends:
     resolved(world, ParkedState.RESEND)()
     return Resends(world.client, SINK, ELSEWHERE)
 
 
-def claim_a_resend(world: World) -> Act:
+def claim_a_resend(world: LedgerWorld) -> Act:
     resends = resending(world)
     [item] = read_parked(world.client, SINK)
 
@@ -243,7 +243,7 @@ def claim_a_resend(world: World) -> Act:
     return act
 
 
-def settle_a_resend(world: World) -> Act:
+def settle_a_resend(world: LedgerWorld) -> Act:
     resends = resending(world)
     [item] = read_parked(world.client, SINK)
     taken = resends.claim(*item)
@@ -251,7 +251,7 @@ def settle_a_resend(world: World) -> Act:
     return lambda: resends.settle(taken, ParkedState.DELIVERED, "sent", blocks=False)
 
 
-def unblock(world: World) -> Act:
+def unblock(world: LedgerWorld) -> Act:
     claimed(world).write(parks=plan_parking("pay", SINK, [parked(1)], {}))
     [(_, text)] = read_heads(world.client, SINK).values()
     return lambda: Resends(world.client, SINK, ELSEWHERE).unblock(("e", "e"), text)
@@ -298,29 +298,29 @@ VERBS: dict[str, Verb] = {
 class Done:
     """A verb done in a ledger of its own."""
 
-    world: World
+    world: LedgerWorld
     answer: Any
     contents: dict[Any, str]
 
 
-def done(path: Path, verb: Verb, trouble: Callable[[World], None]) -> Done:
+def done(path: Path, verb: Verb, trouble: Callable[[LedgerWorld], None]) -> Done:
     """Do a verb under trouble that begins just before it."""
-    world = World(path)
+    world = LedgerWorld(path)
     act = verb.prepare(world)
     trouble(world)
     answer = act()
     return Done(world, answer, world.store.contents())
 
 
-def in_peace(world: World) -> None:
+def in_peace(world: LedgerWorld) -> None:
     del world
 
 
-def with_each_reply_lost(world: World) -> None:
+def with_each_reply_lost(world: LedgerWorld) -> None:
     world.store.lose_replies(8)
 
 
-def with_each_request_lost(world: World) -> None:
+def with_each_request_lost(world: LedgerWorld) -> None:
     for _ in range(8):
         world.store.lose_requests(2)
         world.store.pass_one()
@@ -359,7 +359,7 @@ def test_a_late_twin_of_a_verb_changes_nothing(name: str, tmp_path: Path) -> Non
 def test_a_withdrawal_that_another_attempt_made_is_not_taken_for_ones_own(tmp_path: Path) -> None:
     from semel.errors import Fenced
 
-    world = World(tmp_path / "ledger.db")
+    world = LedgerWorld(tmp_path / "ledger.db")
     other = world.another()
     made = claimed(world)
 
@@ -377,7 +377,7 @@ def test_a_withdrawal_that_another_attempt_made_is_not_taken_for_ones_own(tmp_pa
 
 
 def test_every_commit_of_a_long_history_is_harmless_when_it_comes_late(tmp_path: Path) -> None:
-    world = World(tmp_path / "ledger.db")
+    world = LedgerWorld(tmp_path / "ledger.db")
     batch = 0
     for run in range(1, 6):
         minibatches = world.begin(f"n{run}")

@@ -11,7 +11,7 @@ from semel.ledger.verbs.parked import plan_parking
 from semel.protocol import Found
 from support.ledger.one_pipeline import (
     SINK,
-    World,
+    LedgerWorld,
     claim_of,
     parked,
     report,
@@ -21,7 +21,9 @@ from support.ledger.one_pipeline import (
 )
 
 
-def deliver(world: World, minibatches: Minibatches, batch: int, task: int = 1) -> OpenMinibatch:
+def deliver(
+    world: LedgerWorld, minibatches: Minibatches, batch: int, task: int = 1
+) -> OpenMinibatch:
     """One minibatch from open to complete, with one partition of three events."""
     opening = minibatches.open(request(batch))
     hand = claim_of(world, opening, task)
@@ -36,27 +38,26 @@ def deliver(world: World, minibatches: Minibatches, batch: int, task: int = 1) -
 
 
 @pytest.mark.rows("S5")
-def test_the_same_batch_opened_again_is_the_same_minibatch(world: World) -> None:
+def test_the_same_batch_opened_again_is_the_same_minibatch(world: LedgerWorld) -> None:
     first = world.begin("n1").open(request(0))
     world.store.forget()
     again = world.begin("n2").open(request(0))
     assert (again.row.minibatch, again.row.serial) == (first.row.minibatch, first.row.serial)
-    assert again.first_of_run
+    assert (first.row.run, again.row.run) == (1, 2)
     assert not again.new_generation
 
 
-def test_the_same_batch_opened_again_by_the_same_run_costs_no_commit(world: World) -> None:
+def test_the_same_batch_opened_again_by_the_same_run_costs_no_commit(world: LedgerWorld) -> None:
     minibatches = world.begin()
     first = minibatches.open(request(0))
     world.store.forget()
     again = minibatches.open(request(0))
     assert again.text == first.text
     assert not world.store.asked
-    assert not again.first_of_run
 
 
 @pytest.mark.rows("S5")
-def test_the_next_batch_is_the_next_minibatch(world: World) -> None:
+def test_the_next_batch_is_the_next_minibatch(world: LedgerWorld) -> None:
     minibatches = world.begin()
     first = deliver(world, minibatches, 0)
     second = minibatches.open(request(1))
@@ -67,7 +68,7 @@ def test_the_next_batch_is_the_next_minibatch(world: World) -> None:
 
 @pytest.mark.parametrize(("query", "batch"), [("other", 0), ("other", 4), ("q", 9), ("q", 0)])
 def test_another_query_or_a_gap_in_batch_ids_begins_a_generation(
-    world: World, query: str, batch: int
+    world: LedgerWorld, query: str, batch: int
 ) -> None:
     minibatches = world.begin()
     last = [deliver(world, minibatches, each) for each in range(4)][-1]
@@ -78,7 +79,7 @@ def test_another_query_or_a_gap_in_batch_ids_begins_a_generation(
 
 
 @pytest.mark.parametrize("query", ["q", "other"])
-def test_counted_ids_refuse_a_lost_checkpoint(world: World, query: str) -> None:
+def test_counted_ids_refuse_a_lost_checkpoint(world: LedgerWorld, query: str) -> None:
     minibatches = world.begin()
     for each in range(4):
         deliver(world, minibatches, each)
@@ -89,7 +90,7 @@ def test_counted_ids_refuse_a_lost_checkpoint(world: World, query: str) -> None:
     assert minibatches.open(request(4, survives_lost_checkpoint=False)).row.minibatch.batch == 4
 
 
-def test_going_on_past_an_incomplete_minibatch_is_diverged(world: World) -> None:
+def test_going_on_past_an_incomplete_minibatch_is_diverged(world: LedgerWorld) -> None:
     minibatches = world.begin()
     deliver(world, minibatches, 0)
     minibatches.open(request(1))
@@ -99,7 +100,7 @@ def test_going_on_past_an_incomplete_minibatch_is_diverged(world: World) -> None
     assert world.store.contents() == before
 
 
-def test_an_opening_says_for_which_sinks_an_entity_is_blocked(world: World) -> None:
+def test_an_opening_says_for_which_sinks_an_entity_is_blocked(world: LedgerWorld) -> None:
     minibatches = world.begin()
     opening = minibatches.open(request(0, SINK, "mail"))
     parks = plan_parking("pay", SINK, [parked(1)], {})
@@ -115,7 +116,7 @@ def test_an_opening_says_for_which_sinks_an_entity_is_blocked(world: World) -> N
 
 
 @pytest.mark.rows("A17")
-def test_an_older_run_cannot_open_what_a_later_run_has(world: World) -> None:
+def test_an_older_run_cannot_open_what_a_later_run_has(world: LedgerWorld) -> None:
     old = world.begin("n1")
     deliver(world, old, 0)
     world.begin("n2").open(request(1))
@@ -126,7 +127,7 @@ def test_an_older_run_cannot_open_what_a_later_run_has(world: World) -> None:
 
 
 @pytest.mark.rows("A17")
-def test_an_older_run_that_is_overtaken_while_it_opens_is_fenced(world: World) -> None:
+def test_an_older_run_that_is_overtaken_while_it_opens_is_fenced(world: LedgerWorld) -> None:
     other = world.another()
     old = world.begin("n1")
     world.store.let_in(lambda: other.begin("n2").open(request(0)))
@@ -135,7 +136,7 @@ def test_an_older_run_that_is_overtaken_while_it_opens_is_fenced(world: World) -
 
 
 @pytest.mark.rows("A17", "S19")
-def test_the_first_open_of_a_run_fences_every_task_of_the_run_before(world: World) -> None:
+def test_the_first_open_of_a_run_fences_every_task_of_the_run_before(world: LedgerWorld) -> None:
     opening = world.begin("n1").open(request(0))
     hand = claim_of(world, opening, 1)
     hand.claim(span(0, 0, 3))
@@ -151,7 +152,9 @@ def test_the_first_open_of_a_run_fences_every_task_of_the_run_before(world: Worl
 
 
 @pytest.mark.rows("A17")
-def test_a_task_is_fenced_also_when_the_rows_it_would_look_for_were_swept(world: World) -> None:
+def test_a_task_is_fenced_also_when_the_rows_it_would_look_for_were_swept(
+    world: LedgerWorld,
+) -> None:
     minibatches = world.begin()
     opening = minibatches.open(request(0))
     hand = claim_of(world, opening, 1)
@@ -174,7 +177,7 @@ def test_a_task_is_fenced_also_when_the_rows_it_would_look_for_were_swept(world:
 
 
 @pytest.mark.rows("A7")
-def test_no_task_can_act_on_a_minibatch_once_it_is_complete(world: World) -> None:
+def test_no_task_can_act_on_a_minibatch_once_it_is_complete(world: LedgerWorld) -> None:
     minibatches = world.begin()
     opening = minibatches.open(request(0))
     hand = claim_of(world, opening, 1)
@@ -189,7 +192,7 @@ def test_no_task_can_act_on_a_minibatch_once_it_is_complete(world: World) -> Non
 # --- sweeping -------------------------------------------------------------------------------------
 
 
-def kept(world: World) -> dict[str, set[str]]:
+def kept(world: LedgerWorld) -> dict[str, set[str]]:
     """Which batches still have rows in streams and events."""
     found: dict[str, set[str]] = {"streams": set(), "events": set()}
     for at in world.store.contents():
@@ -199,7 +202,7 @@ def kept(world: World) -> dict[str, set[str]]:
 
 
 @pytest.mark.rows("S18")
-def test_rows_of_a_minibatch_are_swept_when_the_next_but_one_opens(world: World) -> None:
+def test_rows_of_a_minibatch_are_swept_when_the_next_but_one_opens(world: LedgerWorld) -> None:
     minibatches = world.begin()
     deliver(world, minibatches, 0)
     deliver(world, minibatches, 1)
@@ -211,7 +214,7 @@ def test_rows_of_a_minibatch_are_swept_when_the_next_but_one_opens(world: World)
 
 
 @pytest.mark.rows("S18")
-def test_nothing_is_swept_while_the_same_minibatch_is_opened_again(world: World) -> None:
+def test_nothing_is_swept_while_the_same_minibatch_is_opened_again(world: LedgerWorld) -> None:
     minibatches = world.begin()
     for batch in (0, 1):
         deliver(world, minibatches, batch)
@@ -224,8 +227,8 @@ def test_nothing_is_swept_while_the_same_minibatch_is_opened_again(world: World)
 
 
 @pytest.mark.rows("S18", "S20")
-def test_sweeping_leaves_other_pipelines_and_their_batches_alone(world: World) -> None:
-    other = World(world.path, "payroll")
+def test_sweeping_leaves_other_pipelines_and_their_batches_alone(world: LedgerWorld) -> None:
+    other = LedgerWorld(world.path, "payroll")
     theirs = other.begin()
     deliver(other, theirs, 0)
     minibatches = world.begin()

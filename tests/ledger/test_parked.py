@@ -27,7 +27,7 @@ from semel.protocol import ParkedState
 from support.ledger.one_pipeline import (
     ELSEWHERE,
     SINK,
-    World,
+    LedgerWorld,
     claim_of,
     parked,
     request,
@@ -39,7 +39,7 @@ WAITING, HELD, REJECTED = ParkedState.WAITING, ParkedState.HELD, ParkedState.REJ
 
 
 @pytest.fixture
-def hand(world: World) -> PartitionClaim:
+def hand(world: LedgerWorld) -> PartitionClaim:
     """An attempt that holds a partition, with its first span sent."""
     opening = world.begin().open(request(0))
     made = claim_of(world, opening, 1)
@@ -56,7 +56,7 @@ def park(hand: PartitionClaim, *rows: ParkedRow, heads: Heads | None = None) -> 
     return known
 
 
-def state_of(world: World, row: ParkedRow) -> ParkedState:
+def state_of(world: LedgerWorld, row: ParkedRow) -> ParkedState:
     return ParkedRow.load(world.store.contents()[parked_key("pay", SINK, row)]).state
 
 
@@ -64,7 +64,7 @@ def state_of(world: World, row: ParkedRow) -> ParkedState:
 
 
 def test_the_first_blocking_event_of_an_entity_makes_its_head(
-    world: World, hand: PartitionClaim
+    world: LedgerWorld, hand: PartitionClaim
 ) -> None:
     parks = plan_parking("pay", SINK, [parked(1), parked(2, state=WAITING)], {})
     assert Absent(head_key("pay", SINK, ("e", "e"))) in parks.requirements
@@ -74,7 +74,7 @@ def test_the_first_blocking_event_of_an_entity_makes_its_head(
 
 
 def test_parking_behind_requires_the_head_as_it_was_seen(
-    world: World, hand: PartitionClaim
+    world: LedgerWorld, hand: PartitionClaim
 ) -> None:
     heads = park(hand, parked(1))
     seen = heads["e", "e"][1]
@@ -86,21 +86,23 @@ def test_parking_behind_requires_the_head_as_it_was_seen(
 
 
 def test_heads_as_a_commit_left_them_are_the_heads_that_stand(
-    world: World, hand: PartitionClaim
+    world: LedgerWorld, hand: PartitionClaim
 ) -> None:
     heads = park(hand, parked(1))
     park(hand, parked(2, state=WAITING), heads=heads)
     assert heads == read_heads(world.client, SINK)
 
 
-def test_an_event_that_blocks_nobody_makes_no_head(world: World, hand: PartitionClaim) -> None:
+def test_an_event_that_blocks_nobody_makes_no_head(
+    world: LedgerWorld, hand: PartitionClaim
+) -> None:
     park(hand, parked(1, state=REJECTED, blocks=False))
     assert read_heads(world.client, SINK) == {}
     assert world.tables()["parked"] == 1
 
 
 def test_whoever_parks_behind_a_head_that_moved_meanwhile_writes_nothing(
-    world: World, hand: PartitionClaim
+    world: LedgerWorld, hand: PartitionClaim
 ) -> None:
     heads = park(hand, parked(1))
     other = world.another()
@@ -116,7 +118,7 @@ def test_whoever_parks_behind_a_head_that_moved_meanwhile_writes_nothing(
 
 
 def test_an_event_is_parked_at_most_once_for_its_minibatch(
-    world: World, hand: PartitionClaim
+    world: LedgerWorld, hand: PartitionClaim
 ) -> None:
     heads = park(hand, parked(1))
     before = world.store.contents()
@@ -126,7 +128,7 @@ def test_an_event_is_parked_at_most_once_for_its_minibatch(
 
 
 def test_parked_rows_come_in_the_order_in_which_their_events_came(
-    world: World, hand: PartitionClaim
+    world: LedgerWorld, hand: PartitionClaim
 ) -> None:
     later, earlier = Minibatch(1, 1), Minibatch(1, 0)
     rows = [parked(9, minibatch=later), parked(10, minibatch=earlier), parked(2, minibatch=earlier)]
@@ -139,7 +141,7 @@ def test_parked_rows_come_in_the_order_in_which_their_events_came(
 
 
 def test_the_next_of_an_entity_is_its_first_that_is_not_final(
-    world: World, hand: PartitionClaim
+    world: LedgerWorld, hand: PartitionClaim
 ) -> None:
     rows = [parked(1, state=ParkedState.DELIVERED), parked(2), parked(3, state=WAITING)]
     park(hand, *rows, parked(0, entity="other"))
@@ -150,14 +152,16 @@ def test_the_next_of_an_entity_is_its_first_that_is_not_final(
 
 
 @pytest.mark.rows("S20")
-def test_heads_and_parked_rows_of_sinks_do_not_mix(world: World, hand: PartitionClaim) -> None:
+def test_heads_and_parked_rows_of_sinks_do_not_mix(
+    world: LedgerWorld, hand: PartitionClaim
+) -> None:
     park(hand, parked(1))
     assert read_heads(world.client, "charge2") == {}
     assert read_parked(world.client, "mail") == []
 
 
 def test_with_position_identity_events_of_one_entity_are_told_apart_by_their_source(
-    world: World, hand: PartitionClaim
+    world: LedgerWorld, hand: PartitionClaim
 ) -> None:
     rows = [parked(7, scope="topic/0"), parked(7, scope="topic/1"), parked((7, "x"), scope="t/2")]
     assert len({parked_key("pay", SINK, row) for row in rows}) == 3
@@ -195,7 +199,11 @@ def test_a_parked_row_comes_back_as_it_was_written() -> None:
     ],
 )
 def test_what_a_person_decides_is_recorded_with_who_and_why(
-    world: World, hand: PartitionClaim, state: ParkedState, decision: ParkedState, blocks: bool
+    world: LedgerWorld,
+    hand: PartitionClaim,
+    state: ParkedState,
+    decision: ParkedState,
+    blocks: bool,
 ) -> None:
     park(hand, parked(1, state=state))
     at = parked_key("pay", SINK, parked(1))
@@ -206,7 +214,7 @@ def test_what_a_person_decides_is_recorded_with_who_and_why(
 
 
 def test_resolving_moves_the_head_so_that_nobody_parks_behind_unseen(
-    world: World, hand: PartitionClaim
+    world: LedgerWorld, hand: PartitionClaim
 ) -> None:
     heads = park(hand, parked(1))
     at = parked_key("pay", SINK, parked(1))
@@ -216,7 +224,7 @@ def test_resolving_moves_the_head_so_that_nobody_parks_behind_unseen(
 
 
 def test_resending_a_dead_letter_that_blocked_nobody_makes_a_head(
-    world: World, hand: PartitionClaim
+    world: LedgerWorld, hand: PartitionClaim
 ) -> None:
     park(hand, parked(1, state=REJECTED, blocks=False))
     at = parked_key("pay", SINK, parked(1))
@@ -225,7 +233,7 @@ def test_resending_a_dead_letter_that_blocked_nobody_makes_a_head(
 
 
 def test_resolving_twice_the_same_way_changes_nothing_more(
-    world: World, hand: PartitionClaim
+    world: LedgerWorld, hand: PartitionClaim
 ) -> None:
     park(hand, parked(1))
     at = parked_key("pay", SINK, parked(1))
@@ -235,7 +243,7 @@ def test_resolving_twice_the_same_way_changes_nothing_more(
     assert world.store.contents() == before
 
 
-def test_a_decision_is_not_changed_by_another_one(world: World, hand: PartitionClaim) -> None:
+def test_a_decision_is_not_changed_by_another_one(world: LedgerWorld, hand: PartitionClaim) -> None:
     park(hand, parked(1))
     at = parked_key("pay", SINK, parked(1))
     resolve_parked(world.client, SINK, at, ParkedState.DELIVERED, "ann", "x")
@@ -246,7 +254,7 @@ def test_a_decision_is_not_changed_by_another_one(world: World, hand: PartitionC
 
 
 def test_a_reason_cannot_look_like_that_of_a_minibatch_that_comes_anew(
-    world: World, hand: PartitionClaim
+    world: LedgerWorld, hand: PartitionClaim
 ) -> None:
     """Else `find` would look past the decision, and take the settled span for a delivery."""
     park(hand, parked(1, state=REJECTED))
@@ -256,7 +264,9 @@ def test_a_reason_cannot_look_like_that_of_a_minibatch_that_comes_anew(
     assert state_of(world, parked(1)) is REJECTED
 
 
-def test_of_two_decisions_at_once_the_first_stands(world: World, hand: PartitionClaim) -> None:
+def test_of_two_decisions_at_once_the_first_stands(
+    world: LedgerWorld, hand: PartitionClaim
+) -> None:
     park(hand, parked(1))
     other = world.another()
     at = parked_key("pay", SINK, parked(1))
@@ -268,7 +278,9 @@ def test_of_two_decisions_at_once_the_first_stands(world: World, hand: Partition
     assert state_of(world, parked(1)) is ParkedState.DELIVERED
 
 
-def test_an_event_that_is_not_parked_cannot_be_resolved(world: World, hand: PartitionClaim) -> None:
+def test_an_event_that_is_not_parked_cannot_be_resolved(
+    world: LedgerWorld, hand: PartitionClaim
+) -> None:
     at = parked_key("pay", SINK, parked(404))
     with pytest.raises(ConfigurationError, match=r"nothing is parked at pay/charge/e/"):
         resolve_parked(world.client, SINK, at, ParkedState.DELIVERED, "ann", "x")
@@ -279,7 +291,7 @@ def test_an_event_that_is_not_parked_cannot_be_resolved(world: World, hand: Part
     sorted(set(ParkedState) - {HELD, REJECTED, ParkedState.RESEND, ParkedState.DELIVERED}),
 )
 def test_only_what_is_held_or_rejected_waits_for_a_decision(
-    world: World, hand: PartitionClaim, state: ParkedState
+    world: LedgerWorld, hand: PartitionClaim, state: ParkedState
 ) -> None:
     park(hand, parked(1, state=state))
     at = parked_key("pay", SINK, parked(1))
@@ -289,7 +301,7 @@ def test_only_what_is_held_or_rejected_waits_for_a_decision(
 
 @pytest.mark.parametrize("decision", [ParkedState.DELIVERED, ParkedState.DISCARDED])
 def test_a_resend_is_taken_back_until_somebody_has_begun_it(
-    world: World, hand: PartitionClaim, decision: ParkedState
+    world: LedgerWorld, hand: PartitionClaim, decision: ParkedState
 ) -> None:
     park(hand, parked(1))
     at = parked_key("pay", SINK, parked(1))
@@ -305,7 +317,7 @@ def test_a_resend_is_taken_back_until_somebody_has_begun_it(
 
 
 def test_an_event_whose_payload_has_not_come_again_may_be_released_and_taken_back(
-    world: World, hand: PartitionClaim
+    world: LedgerWorld, hand: PartitionClaim
 ) -> None:
     row = replace(parked(1), value=None)
     park(hand, row)
@@ -318,7 +330,7 @@ def test_an_event_whose_payload_has_not_come_again_may_be_released_and_taken_bac
 # --- sending again --------------------------------------------------------------------------------
 
 
-def resend(world: World, *rows: ParkedRow) -> Resends:
+def resend(world: LedgerWorld, *rows: ParkedRow) -> Resends:
     for row in rows:
         at = parked_key("pay", SINK, row)
         resolve_parked(world.client, SINK, at, ParkedState.RESEND, "ann", "x")
@@ -326,7 +338,7 @@ def resend(world: World, *rows: ParkedRow) -> Resends:
 
 
 @pytest.mark.rows("S19")
-def test_a_parked_event_is_in_one_pair_of_hands(world: World, hand: PartitionClaim) -> None:
+def test_a_parked_event_is_in_one_pair_of_hands(world: LedgerWorld, hand: PartitionClaim) -> None:
     park(hand, parked(1))
     resends = resend(world, parked(1))
     [item] = read_parked(world.client, SINK)
@@ -343,7 +355,7 @@ def test_a_parked_event_is_in_one_pair_of_hands(world: World, hand: PartitionCla
 
 @pytest.mark.rows("S19")
 def test_a_sender_that_was_replaced_cannot_say_what_became_of_it(
-    world: World, hand: PartitionClaim
+    world: LedgerWorld, hand: PartitionClaim
 ) -> None:
     park(hand, parked(1))
     resends = resend(world, parked(1))
@@ -362,7 +374,7 @@ def test_a_sender_that_was_replaced_cannot_say_what_became_of_it(
 
 
 def test_while_one_event_is_being_sent_no_other_of_the_sink_is(
-    world: World, hand: PartitionClaim
+    world: LedgerWorld, hand: PartitionClaim
 ) -> None:
     park(hand, parked(1), parked(1, entity="f"))
     resends = resend(world, parked(1), parked(1, entity="f"))
@@ -372,7 +384,7 @@ def test_while_one_event_is_being_sent_no_other_of_the_sink_is(
 
 
 def test_an_entity_is_not_unblocked_when_somebody_parked_behind_it_meanwhile(
-    world: World, hand: PartitionClaim
+    world: LedgerWorld, hand: PartitionClaim
 ) -> None:
     heads = park(hand, parked(1))
     seen = heads["e", "e"][1]
@@ -385,7 +397,7 @@ def test_an_entity_is_not_unblocked_when_somebody_parked_behind_it_meanwhile(
 
 
 def test_a_lost_request_to_unblock_is_not_taken_for_a_success(
-    world: World, hand: PartitionClaim
+    world: LedgerWorld, hand: PartitionClaim
 ) -> None:
     heads = park(hand, parked(1))
     seen = heads["e", "e"][1]
@@ -403,7 +415,7 @@ def test_a_lost_request_to_unblock_is_not_taken_for_a_success(
 
 
 def test_a_settled_span_and_what_it_parks_stand_in_one_commit(
-    world: World, hand: PartitionClaim
+    world: LedgerWorld, hand: PartitionClaim
 ) -> None:
     world.store.forget()
     parks = plan_parking("pay", SINK, [parked(1)], {})

@@ -21,7 +21,7 @@ from semel.ledger.verbs.partitions import MERGE_EVERY, MERGED_BYTES_MAX, Partiti
 from semel.protocol import Found, PartitionState, SpanState
 from support.ledger.one_pipeline import (
     SINK,
-    World,
+    LedgerWorld,
     claim_of,
     parked,
     report,
@@ -33,7 +33,7 @@ from support.ledger.one_pipeline import (
 
 
 @pytest.fixture
-def minibatches(world: World) -> Minibatches:
+def minibatches(world: LedgerWorld) -> Minibatches:
     return world.begin()
 
 
@@ -42,7 +42,7 @@ def opening(minibatches: Minibatches) -> OpenMinibatch:
     return minibatches.open(request(0))
 
 
-def spans(world: World) -> list[SpanRow]:
+def spans(world: LedgerWorld) -> list[SpanRow]:
     rows = world.store.contents().items()
     return [SpanRow.load(text) for at, text in rows if at.table == "events"]
 
@@ -52,7 +52,7 @@ def spans(world: World) -> list[SpanRow]:
 
 @pytest.mark.rows("S6", "S7", "S8", "A4")
 def test_a_new_partition_costs_one_commit_that_is_its_look_up_too_and_no_read(
-    world: World, opening: OpenMinibatch
+    world: LedgerWorld, opening: OpenMinibatch
 ) -> None:
     world.store.forget()
     assert claim_of(world, opening, 1).claim(span(0, 0, 3)) is Found.NEW
@@ -66,7 +66,7 @@ def test_a_new_partition_costs_one_commit_that_is_its_look_up_too_and_no_read(
 
 @pytest.mark.rows("A2", "A4")
 def test_a_claim_stands_as_pending_with_who_has_it_and_what_it_intends(
-    world: World, opening: OpenMinibatch
+    world: LedgerWorld, opening: OpenMinibatch
 ) -> None:
     claim_of(world, opening, 4, spark_task=2).claim(span(0, 0, 3), location="s3://part-0")
     row = stream_row(world, opening)
@@ -77,7 +77,7 @@ def test_a_claim_stands_as_pending_with_who_has_it_and_what_it_intends(
 
 @pytest.mark.rows("S7", "A8", "A19")
 def test_a_partition_seen_before_is_taken_over_with_one_look_at_its_row(
-    world: World, opening: OpenMinibatch
+    world: LedgerWorld, opening: OpenMinibatch
 ) -> None:
     first = claim_of(world, opening, 1)
     first.claim(span(0, 0, 3))
@@ -93,7 +93,7 @@ def test_a_partition_seen_before_is_taken_over_with_one_look_at_its_row(
 
 @pytest.mark.rows("A10")
 def test_a_complete_partition_is_found_complete_and_stays_untouched(
-    world: World, minibatches: Minibatches, opening: OpenMinibatch
+    world: LedgerWorld, minibatches: Minibatches, opening: OpenMinibatch
 ) -> None:
     claim_of(world, opening, 1).claim(span(0, 0, 3))
     minibatches.complete(opening, [report()], [SINK])
@@ -107,9 +107,9 @@ def test_a_complete_partition_is_found_complete_and_stays_untouched(
 
 
 @pytest.mark.rows("S20")
-def test_another_sink_partition_or_pipeline_is_new_on_its_own(world: World) -> None:
+def test_another_sink_partition_or_pipeline_is_new_on_its_own(world: LedgerWorld) -> None:
     opening = world.begin().open(request(0, SINK, "mail"))
-    other = World(world.path, "pay/charge")
+    other = LedgerWorld(world.path, "pay/charge")
     theirs = other.begin().open(request(0))
     assert claim_of(world, opening, 1).claim(None) is Found.NEW
     assert claim_of(world, opening, 1, sink="mail").claim(None) is Found.NEW
@@ -121,7 +121,7 @@ def test_another_sink_partition_or_pipeline_is_new_on_its_own(world: World) -> N
 
 @pytest.mark.rows("S5")
 def test_a_new_run_finds_the_partition_under_the_same_ids(
-    world: World, opening: OpenMinibatch
+    world: LedgerWorld, opening: OpenMinibatch
 ) -> None:
     claim_of(world, opening, 7).claim(span(0, 0, 3))
     again = world.begin("n2").open(request(0))
@@ -136,7 +136,7 @@ def test_a_new_run_finds_the_partition_under_the_same_ids(
 
 @pytest.mark.rows("S19", "A17")
 def test_a_zombie_cannot_settle_what_a_later_attempt_took_over(
-    world: World, opening: OpenMinibatch
+    world: LedgerWorld, opening: OpenMinibatch
 ) -> None:
     zombie = claim_of(world, opening, 1)
     zombie.claim(span(0, 0, 3))
@@ -156,7 +156,7 @@ def test_a_zombie_cannot_settle_what_a_later_attempt_took_over(
 
 @pytest.mark.rows("S19", "A17")
 def test_an_attempt_that_is_replaced_while_it_begins_is_fenced(
-    world: World, opening: OpenMinibatch
+    world: LedgerWorld, opening: OpenMinibatch
 ) -> None:
     other = world.another()
     first = claim_of(world, opening, 1)
@@ -169,7 +169,7 @@ def test_an_attempt_that_is_replaced_while_it_begins_is_fenced(
 
 @pytest.mark.rows("S19", "A17")
 def test_an_earlier_attempt_cannot_take_from_a_later_one(
-    world: World, opening: OpenMinibatch
+    world: LedgerWorld, opening: OpenMinibatch
 ) -> None:
     claim_of(world, opening, 2).claim(span(0, 0, 3))
     with pytest.raises(Fenced, match=r"attempt 1\.2 has it"):
@@ -179,7 +179,7 @@ def test_an_earlier_attempt_cannot_take_from_a_later_one(
 
 @pytest.mark.rows("S19")
 def test_a_take_over_that_is_overtaken_by_a_later_one_is_fenced(
-    world: World, opening: OpenMinibatch
+    world: LedgerWorld, opening: OpenMinibatch
 ) -> None:
     other = world.another()
     claim_of(world, opening, 1).claim(span(0, 0, 3))
@@ -191,7 +191,7 @@ def test_a_take_over_that_is_overtaken_by_a_later_one_is_fenced(
 
 
 def test_two_tasks_of_one_run_are_refused_with_the_reason(
-    world: World, opening: OpenMinibatch
+    world: LedgerWorld, opening: OpenMinibatch
 ) -> None:
     claim_of(world, opening, 1, spark_task=0).claim(span(0, 0, 3))
     before = world.store.contents()
@@ -201,7 +201,7 @@ def test_two_tasks_of_one_run_are_refused_with_the_reason(
 
 
 def test_a_new_run_may_have_the_partition_in_another_task(
-    world: World, opening: OpenMinibatch
+    world: LedgerWorld, opening: OpenMinibatch
 ) -> None:
     claim_of(world, opening, 1, spark_task=0).claim(span(0, 0, 3))
     again = world.begin("n2").open(request(0))
@@ -209,7 +209,7 @@ def test_a_new_run_may_have_the_partition_in_another_task(
 
 
 def test_a_take_over_says_that_it_has_not_waited_until_it_goes_on(
-    world: World, opening: OpenMinibatch
+    world: LedgerWorld, opening: OpenMinibatch
 ) -> None:
     claim_of(world, opening, 1).claim(None)
     second = claim_of(world, opening, 2)
@@ -228,7 +228,7 @@ def test_a_take_over_says_that_it_has_not_waited_until_it_goes_on(
 
 @pytest.mark.rows("S9", "S11")
 def test_the_ids_of_a_settled_span_stand_in_the_set_of_their_entity(
-    world: World, opening: OpenMinibatch
+    world: LedgerWorld, opening: OpenMinibatch
 ) -> None:
     hand = claim_of(world, opening, 1)
     first = span(0, 0, 3, entity="a", ids=[7, 8, 9])
@@ -243,7 +243,7 @@ def test_the_ids_of_a_settled_span_stand_in_the_set_of_their_entity(
 
 @pytest.mark.rows("S11")
 def test_settling_a_span_and_beginning_the_next_is_one_commit(
-    world: World, opening: OpenMinibatch
+    world: LedgerWorld, opening: OpenMinibatch
 ) -> None:
     hand = claim_of(world, opening, 1)
     hand.claim(span(0, 0, 3))
@@ -253,7 +253,7 @@ def test_settling_a_span_and_beginning_the_next_is_one_commit(
     assert [row.state for row in spans(world)] == [SpanState.SETTLED, SpanState.INTENDED]
 
 
-def test_a_withdrawn_span_leaves_no_trace(world: World, opening: OpenMinibatch) -> None:
+def test_a_withdrawn_span_leaves_no_trace(world: LedgerWorld, opening: OpenMinibatch) -> None:
     hand = claim_of(world, opening, 1)
     hand.claim(span(0, 0, 3))
     hand.write(settled=settled(span(0, 0, 3)), intended=span(1, 3, 6))
@@ -265,7 +265,7 @@ def test_a_withdrawn_span_leaves_no_trace(world: World, opening: OpenMinibatch) 
 
 
 def test_the_first_span_can_be_withdrawn_and_begun_anew(
-    world: World, opening: OpenMinibatch
+    world: LedgerWorld, opening: OpenMinibatch
 ) -> None:
     hand = claim_of(world, opening, 1)
     hand.claim(span(0, 0, 3))
@@ -275,7 +275,7 @@ def test_the_first_span_can_be_withdrawn_and_begun_anew(
     assert spans(world) == [span(0, 0, 2)]
 
 
-def test_a_check_gives_a_new_lease(world: World, opening: OpenMinibatch) -> None:
+def test_a_check_gives_a_new_lease(world: LedgerWorld, opening: OpenMinibatch) -> None:
     hand = claim_of(world, opening, 1)
     hand.claim(span(0, 0, 3))
     asked_at = hand.asked_at
@@ -285,7 +285,7 @@ def test_a_check_gives_a_new_lease(world: World, opening: OpenMinibatch) -> None
 
 
 def test_a_lease_counts_from_before_the_ledger_was_asked(
-    world: World, opening: OpenMinibatch
+    world: LedgerWorld, opening: OpenMinibatch
 ) -> None:
     hand = claim_of(world, opening, 1)
     hand.claim(span(0, 0, 3))
@@ -300,7 +300,7 @@ def test_a_lease_counts_from_before_the_ledger_was_asked(
 
 
 def test_a_claim_that_parks_behind_a_moved_head_writes_nothing(
-    world: World, opening: OpenMinibatch
+    world: LedgerWorld, opening: OpenMinibatch
 ) -> None:
     other = world.another()
     theirs = claim_of(other, opening, 1, partition="1")
@@ -314,7 +314,9 @@ def test_a_claim_that_parks_behind_a_moved_head_writes_nothing(
     assert world.store.contents() == before
 
 
-def test_a_moved_head_is_told_from_a_lost_partition(world: World, opening: OpenMinibatch) -> None:
+def test_a_moved_head_is_told_from_a_lost_partition(
+    world: LedgerWorld, opening: OpenMinibatch
+) -> None:
     hand = claim_of(world, opening, 1)
     hand.claim(span(0, 0, 3))
     parks = plan_parking("pay", SINK, [parked(1)], {})
@@ -347,7 +349,7 @@ def settle_many(
 
 @pytest.mark.rows("S9")
 def test_settled_neighbours_become_one_row_that_tells_the_same(
-    world: World, opening: OpenMinibatch
+    world: LedgerWorld, opening: OpenMinibatch
 ) -> None:
     hand = claim_of(world, opening, 1)
     settle_many(hand, 100)
@@ -366,7 +368,7 @@ def test_settled_neighbours_become_one_row_that_tells_the_same(
 
 
 def test_whoever_takes_over_goes_on_behind_what_was_merged(
-    world: World, opening: OpenMinibatch
+    world: LedgerWorld, opening: OpenMinibatch
 ) -> None:
     first = claim_of(world, opening, 1)
     settle_many(first, 40)
@@ -387,7 +389,7 @@ def test_whoever_takes_over_goes_on_behind_what_was_merged(
 @pytest.mark.rows("S9")
 @pytest.mark.parametrize(("id_bytes", "rows_max"), [(20, 17), (2_500, 24), (14_000, 60)])
 def test_what_is_merged_stays_within_64_kib(
-    world: World, opening: OpenMinibatch, id_bytes: int, rows_max: int
+    world: LedgerWorld, opening: OpenMinibatch, id_bytes: int, rows_max: int
 ) -> None:
     noise = random.Random(7)
     ids = {
@@ -407,7 +409,7 @@ def test_what_is_merged_stays_within_64_kib(
 
 
 def test_a_withdrawal_that_comes_with_a_merge_goes_on_behind_the_merged_row(
-    world: World, opening: OpenMinibatch
+    world: LedgerWorld, opening: OpenMinibatch
 ) -> None:
     hand = claim_of(world, opening, 1)
     settle_many(hand, MERGE_EVERY)
@@ -425,7 +427,7 @@ def test_a_withdrawal_that_comes_with_a_merge_goes_on_behind_the_merged_row(
 
 @pytest.fixture
 def found_complete(
-    world: World, minibatches: Minibatches, opening: OpenMinibatch
+    world: LedgerWorld, minibatches: Minibatches, opening: OpenMinibatch
 ) -> PartitionClaim:
     """A complete partition of three events, found again by the next run."""
     claim_of(world, opening, 1).claim(span(0, 0, 3), location="there")
@@ -437,7 +439,7 @@ def found_complete(
 
 @pytest.mark.rows("A20")
 def test_events_beyond_a_complete_range_put_it_back_to_pending(
-    world: World, found_complete: PartitionClaim
+    world: LedgerWorld, found_complete: PartitionClaim
 ) -> None:
     hand = found_complete
     hand.reopen(3)
@@ -448,7 +450,7 @@ def test_events_beyond_a_complete_range_put_it_back_to_pending(
     assert spans(world)[-1] == span(1, 3, 6)
 
 
-def test_only_one_attempt_reopens(world: World, found_complete: PartitionClaim) -> None:
+def test_only_one_attempt_reopens(world: LedgerWorld, found_complete: PartitionClaim) -> None:
     hand = found_complete
     second = claim_of(world, hand.opening, 2)
     assert second.claim(None) is Found.COMPLETE
@@ -460,7 +462,7 @@ def test_only_one_attempt_reopens(world: World, found_complete: PartitionClaim) 
 
 
 def test_a_reopened_partition_is_taken_over_like_any_other(
-    world: World, found_complete: PartitionClaim
+    world: LedgerWorld, found_complete: PartitionClaim
 ) -> None:
     found_complete.reopen(3)
     later = claim_of(world, found_complete.opening, 2)

@@ -59,42 +59,42 @@ def shown(value: Any) -> str:
 @example({"z": 1})
 @example({"nul": "a\x00b", "\x00": "\ud800"})
 def test_what_is_put_in_comes_out(value: dict[str, Any]) -> None:
-    text = payloads.dump(value)
-    assert payloads.load(text) == value
+    text = payloads.dump_payload(value)
+    assert payloads.load_payload(text) == value
     assert "\x00" not in text
     text.encode()
 
 
 @given(st.dictionaries(texts, plain, min_size=2))
 def test_the_order_of_names_does_not_show(value: dict[str, Any]) -> None:
-    assert payloads.dump(value) == payloads.dump(dict(reversed(value.items())))
+    assert payloads.dump_payload(value) == payloads.dump_payload(dict(reversed(value.items())))
 
 
 def test_a_person_can_read_it() -> None:
-    assert payloads.dump({"b": "grüße", "a": [1, None]}) == '{"a":[1,null],"b":"grüße"}'
+    assert payloads.dump_payload({"b": "grüße", "a": [1, None]}) == '{"a":[1,null],"b":"grüße"}'
 
 
 @pytest.mark.parametrize("text", ["x", "é", "\x00", "\ud800", "€uro"])
 @pytest.mark.parametrize("count", [64 * 1024 - 9, 64 * 1024, 200_000])
 def test_a_large_payload_is_compressed_and_expands_again(text: str, count: int) -> None:
     value = {"a": text * count}
-    stored = payloads.dump(value)
-    assert payloads.load(stored) == value
-    assert payloads.dump(value) == stored
+    stored = payloads.dump_payload(value)
+    assert payloads.load_payload(stored) == value
+    assert payloads.dump_payload(value) == stored
     if count > 64 * 1024:
         assert len(stored) < 64 * 1024
         assert json.loads(stored).keys() == {"z"}
 
 
 def test_the_limit_is_in_bytes() -> None:
-    assert payloads.dump({"a": "x" * (64 * 1024 - 8)}).startswith('{"a"')
-    assert payloads.dump({"a": "x" * (64 * 1024 - 7)}).startswith('{"z"')
-    assert payloads.dump({"a": "é" * (32 * 1024)}).startswith('{"z"')
+    assert payloads.dump_payload({"a": "x" * (64 * 1024 - 8)}).startswith('{"a"')
+    assert payloads.dump_payload({"a": "x" * (64 * 1024 - 7)}).startswith('{"z"')
+    assert payloads.dump_payload({"a": "é" * (32 * 1024)}).startswith('{"z"')
 
 
 def test_nan_has_no_place_in_json() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
-        payloads.dump({"a": math.nan})
+        payloads.dump_payload({"a": math.nan})
 
 
 @given(columns)
@@ -106,7 +106,9 @@ def test_nan_has_no_place_in_json() -> None:
 @example(math.inf)
 @example(-0.0)
 def test_the_value_of_a_column_comes_back_as_it_was(value: Any) -> None:
-    again = decode_value(payloads.load(payloads.dump({"v": encode_value(value)}))["v"])
+    again = decode_value(
+        payloads.load_payload(payloads.dump_payload({"v": encode_value(value)}))["v"]
+    )
     assert shown(again) == shown(value)
 
 

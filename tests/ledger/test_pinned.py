@@ -28,7 +28,7 @@ from support.ledger.pinned_ledgers import (
     SINKS,
     STATES,
     SURVIVES,
-    Step,
+    ReplayStep,
     complaints,
     file_of,
     filed,
@@ -59,7 +59,9 @@ def had(world: World) -> dict[str, list[str]]:
     return {sink: each.seen.split() for sink, each in world.destinations.items()}
 
 
-def continued(state: str, name: str, store: Store, steps: list[Step] | None = None) -> list[str]:
+def continued(
+    state: str, name: str, store: Store, steps: list[ReplayStep] | None = None
+) -> list[str]:
     """Start the query again, deliver all that follows, and return what is wrong then."""
     world = left(state, name, store)
     before = had(world)
@@ -187,7 +189,7 @@ def test_a_complete_minibatch_that_spark_gives_again_repeats_nothing(store: Stor
     load(store, read_state("clean")[0])
     for name in IDENTITIES:
         inputs = inputs_of("clean", name)
-        again = Step(inputs.batch, inputs.last)
+        again = ReplayStep(inputs.batch, inputs.last)
         assert continued("clean", name, store, [again, *rest_of("clean", name)]) == [], name
 
 
@@ -204,7 +206,7 @@ def test_a_checkpoint_that_is_lost_then_repeats_nothing_either(state: str, name:
     rest = [step.text for step in rest_of(state, name)]
     done = {"clean": [inputs.before, inputs.last], "lost": []}.get(state, [inputs.before])
     texts = [*inputs.older, *done, *rest]
-    steps = [Step(batch, text, "a third") for batch, text in enumerate(texts)]
+    steps = [ReplayStep(batch, text, "a third") for batch, text in enumerate(texts)]
     assert continued(state, name, kept(state), steps) == []
 
 

@@ -13,16 +13,16 @@ from semel.ledger.verbs.pruning import Pruning
 from semel.protocol import ParkedState
 from semel.sinks import sink
 from support.destinations import after
-from support.ledger.one_pipeline import SINK, World, claim_of, parked, request, span
-from support.ledger.small_driver import Driver, payments
+from support.ledger.one_pipeline import SINK, LedgerWorld, claim_of, parked, request, span
+from support.ledger.small_driver import SmallDriver, payments
 from support.pipeline import GIVEN, world_like
 
 DAY_S = 86_400.0
 
 
 @pytest.mark.rows("S18")
-def test_remembered_id_sets_are_kept_for_a_while_and_then_dropped(world: World) -> None:
-    driver = Driver(
+def test_remembered_id_sets_are_kept_for_a_while_and_then_dropped(world: LedgerWorld) -> None:
+    driver = SmallDriver(
         world,
         Given(entity="c", event=("id",)),
         [sink(window=100, name="w")(lambda _: None)],
@@ -40,8 +40,8 @@ def test_remembered_id_sets_are_kept_for_a_while_and_then_dropped(world: World) 
     assert kept["forgot"] == 1  # of the first generation
 
 
-def test_watermarks_of_increasing_ids_are_never_pruned(world: World) -> None:
-    driver = Driver(
+def test_watermarks_of_increasing_ids_are_never_pruned(world: LedgerWorld) -> None:
+    driver = SmallDriver(
         world,
         Given(entity="c", event=("id",), increasing=True),
         [sink(window=100, name="w")(lambda _: None)],
@@ -61,7 +61,7 @@ def test_watermarks_of_increasing_ids_are_never_pruned(world: World) -> None:
 
 @pytest.mark.parametrize("state", ParkedState)
 def test_a_parked_event_goes_only_when_it_is_final_and_old(
-    world: World, state: ParkedState
+    world: LedgerWorld, state: ParkedState
 ) -> None:
     hand = claim_of(world, world.begin().open(request(0)), 1)
     hand.claim(span(0, 0, 3))

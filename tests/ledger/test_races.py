@@ -12,7 +12,7 @@ import pytest
 from semel.errors import Fenced
 from semel.events.event import Attempt
 from support.ledger.one_pipeline import (
-    World,
+    LedgerWorld,
     claim_of,
     claim_of_one_process,
     request,
@@ -47,7 +47,7 @@ def all_of(many: Executor, act: Callable[..., Any], *arguments: tuple[Any, ...])
 
 @pytest.mark.rows("S7", "S19", "A17")
 def test_of_many_attempts_at_a_partition_exactly_one_finds_it_new(
-    world: World, many: Executor
+    world: LedgerWorld, many: Executor
 ) -> None:
     minibatches = world.begin()
     for batch in range(4):
@@ -70,7 +70,9 @@ def _report(osn: int) -> Any:
 
 
 @pytest.mark.rows("A17")
-def test_of_many_registrations_each_gets_a_number_of_its_own(world: World, many: Executor) -> None:
+def test_of_many_registrations_each_gets_a_number_of_its_own(
+    world: LedgerWorld, many: Executor
+) -> None:
     nonces = [f"n{at}" for at in range(2 * MANY)]
     runs = all_of(many, run_of_one_process, *((str(world.path), nonce) for nonce in nonces))
     assert sorted(runs) == list(range(1, 2 * MANY + 1))
@@ -80,12 +82,12 @@ def test_of_many_registrations_each_gets_a_number_of_its_own(world: World, many:
 
 
 @pytest.mark.rows("S19", "A17")
-def test_while_attempts_replace_each_other_no_span_is_settled_by_two(world: World) -> None:
+def test_while_attempts_replace_each_other_no_span_is_settled_by_two(world: LedgerWorld) -> None:
     opening = world.begin().open(request(0))
 
     def act(task: int) -> list[int]:
         """Settle spans one by one until another attempt has the partition; return those settled."""
-        own = World(world.path)
+        own = LedgerWorld(world.path)
         mine: list[int] = []
         try:
             hand = claim_of(own, opening, task)

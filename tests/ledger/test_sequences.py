@@ -7,11 +7,11 @@ import pytest
 from semel.events import IdSet
 from semel.ledger.verbs.complete import PositionMark, SequenceRow, Standing
 from semel.ledger.verbs.open import Minibatches, OpenMinibatch
-from support.ledger.one_pipeline import SINK, World, claim_of, report, request, span
+from support.ledger.one_pipeline import SINK, LedgerWorld, claim_of, report, request, span
 
 
 def deliver(
-    world: World, minibatches: Minibatches, batch: int, counts: dict[str, int]
+    world: LedgerWorld, minibatches: Minibatches, batch: int, counts: dict[str, int]
 ) -> OpenMinibatch:
     """One minibatch from open to complete, with so many events in each partition."""
     opening = minibatches.open(request(batch))
@@ -70,7 +70,7 @@ def test_a_standing_comes_back_as_it_was_written() -> None:
 
 
 @pytest.mark.rows("O5", "O7")
-def test_l_goes_on_where_the_minibatch_before_ended(world: World) -> None:
+def test_l_goes_on_where_the_minibatch_before_ended(world: LedgerWorld) -> None:
     minibatches = world.begin()
     deliver(world, minibatches, 0, {"0": 3, "1": 10})
     assert osns(minibatches.open(request(1))) == {"0": 3, "1": 10}
@@ -79,7 +79,7 @@ def test_l_goes_on_where_the_minibatch_before_ended(world: World) -> None:
 
 
 @pytest.mark.rows("O5", "O6", "O7")
-def test_a_replay_of_a_complete_minibatch_starts_from_the_same_numbers(world: World) -> None:
+def test_a_replay_of_a_complete_minibatch_starts_from_the_same_numbers(world: LedgerWorld) -> None:
     minibatches = world.begin()
     deliver(world, minibatches, 0, {"0": 3, "1": 10})
     first = deliver(world, minibatches, 1, {"0": 4})
@@ -91,7 +91,7 @@ def test_a_replay_of_a_complete_minibatch_starts_from_the_same_numbers(world: Wo
 
 @pytest.mark.rows("O5")
 def test_a_replay_of_the_minibatch_before_the_last_starts_from_the_same_numbers(
-    world: World,
+    world: LedgerWorld,
 ) -> None:
     minibatches = world.begin()
     deliver(world, minibatches, 0, {"0": 3, "1": 10})
@@ -103,7 +103,7 @@ def test_a_replay_of_the_minibatch_before_the_last_starts_from_the_same_numbers(
 
 
 @pytest.mark.rows("O7")
-def test_l_goes_on_across_generations(world: World) -> None:
+def test_l_goes_on_across_generations(world: LedgerWorld) -> None:
     minibatches = world.begin()
     deliver(world, minibatches, 0, {"0": 3})
     fresh = world.begin("n2")

@@ -70,7 +70,7 @@ def test_a_wrong_file_ends_every_command_with_status_2_and_its_lines(
         "column": 8,
         "message": "name: expected a non-empty text, found the number 5",
     }
-    assert "none.toml:1:1: the file cannot be read" in refused(capsys, "run", "none.toml")
+    assert "none.toml:1:1: there is no such file" in refused(capsys, "run", "none.toml")
 
 
 def test_a_module_cannot_start_a_pipeline_while_a_file_is_checked(

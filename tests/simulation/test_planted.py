@@ -1,7 +1,7 @@
 """A checker that finds nothing proves nothing: bugs are planted, and each has to be found.
 
 A bug is planted from this side, by replacing a part of the product while its worlds are played.
-Each is a mistake that somebody could make; the hunt that finds it is named beside it.
+Each is a mistake that a change could make; the hunt that finds it is named beside it.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ from semel.verify.simulator.cases import Case, Variant
 from semel.verify.simulator.checker import Verdict
 from semel.verify.simulator.explore import TASKS, Enough, Explorer, explore
 from semel.verify.simulator.inputs import Identities
-from semel.verify.simulator.worlds import World, run_world
-from support.ledger.one_pipeline import World as LedgerWorld
+from semel.verify.simulator.worlds import SimulatedWorld, run_world
+from support.ledger.one_pipeline import LedgerWorld
 
 WORLDS = 3_000
 """So many random worlds are played before a bug counts as not found."""
@@ -96,12 +96,12 @@ def every_zombie(case: Case) -> Hunt:
     return hunt
 
 
-def random_worlds(fits: Callable[[World], bool] = lambda _: True, seed: int = 11) -> Hunt:
+def random_worlds(fits: Callable[[SimulatedWorld], bool] = lambda _: True, seed: int = 11) -> Hunt:
     """Hunt in random worlds that fit, until one is invalid."""
 
     def hunt() -> bool:
         seeds = (seed * 1_000_000 + at for at in range(20 * WORLDS))
-        fitting = (each for each in seeds if fits(World(each)))
+        fitting = (each for each in seeds if fits(SimulatedWorld(each)))
         for played, each in enumerate(fitting):
             if played == WORLDS:
                 break
@@ -170,7 +170,7 @@ def row(found: Found, capability: Capability, action: Action) -> Plant:
 
 
 def without_fence(self: partitions.PartitionClaim, found: PartitionRow, text: str) -> bool:
-    """Looks like a take-over, and tells nobody."""
+    """Looks like a take-over, and is not recorded."""
     self.predecessor, self.row, self._text = found, found, text
     return True
 
@@ -338,7 +338,7 @@ def last_come_first_sent(rows: Any, entity: Any) -> Any:
 
 
 def progress_apart(self: stateful_destinations.DatabaseSession, chunk: Any, progress: Any) -> Any:
-    """Commits the effects, and the row that tells of them in a second transaction."""
+    """Commits the effects, and the row that records them in a second transaction."""
     self.begin()
     began, target = self.began, self.target
 
@@ -476,18 +476,18 @@ def never_in_vain(self: resend_attempt.Again, claimed: Any) -> bool:
     return False
 
 
-def a_second_sink(variant: Variant) -> Callable[[World], bool]:
+def a_second_sink(variant: Variant) -> Callable[[SimulatedWorld], bool]:
     return lambda world: len(world.cases) > 1 and world.cases[1].variant is variant
 
 
-def poisoned(capability: Capability) -> Callable[[World], bool]:
+def poisoned(capability: Capability) -> Callable[[SimulatedWorld], bool]:
     """Worlds in which two refused events break whoever sends them again."""
     return lambda world: (
         world.case.capability is capability and len(world.cluster.destination.poison) > 1
     )
 
 
-def turned_away(variant: Variant) -> Callable[[World], bool]:
+def turned_away(variant: Variant) -> Callable[[SimulatedWorld], bool]:
     """Worlds with a gateway that may refuse the repeat of what got no answer."""
     return lambda world: (
         world.case.variant is variant and world.cluster.destination.gateway is not None

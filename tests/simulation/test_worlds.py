@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from semel.verify import Verdict, run_world, run_worlds
+from semel.verify.simulator import Verdict, run_world, run_worlds
 from semel.verify.simulator.checker import Category
-from semel.verify.simulator.worlds import Summary, World, world_seed
+from semel.verify.simulator.worlds import SimulatedWorld, Summary, world_seed
 
 WORLDS = 300
 SEED = 20_261_114
@@ -51,7 +51,7 @@ def test_the_worlds_are_not_idle(summary: Summary) -> None:
 
 
 def test_the_worlds_have_what_no_crash_is_needed_for() -> None:
-    worlds = [World(world_seed(SEED, at)) for at in range(WORLDS)]
+    worlds = [SimulatedWorld(world_seed(SEED, at)) for at in range(WORLDS)]
     second = [world for world in worlds if len(world.cases) > 1]
     destinations = [each for world in worlds for each in world.cluster.destinations.values()]
     found = {
@@ -79,7 +79,7 @@ def test_one_seed_gives_one_story_byte_for_byte() -> None:
 
 def test_a_story_does_not_depend_on_the_process_it_is_told_in() -> None:
     script = (
-        "from semel.verify import run_world\n"
+        "from semel.verify.simulator import run_world\n"
         f"for seed in range({world_seed(SEED, 0)}, {world_seed(SEED, 12)}):\n"
         "    print(*run_world(seed, with_story=True).story, sep='\\n')"
     )
@@ -123,6 +123,6 @@ def test_a_broken_ledger_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_world_is_small() -> None:
-    worlds = [World(world_seed(SEED, at)) for at in range(100)]
+    worlds = [SimulatedWorld(world_seed(SEED, at)) for at in range(100)]
     assert max(len(world.feed.facts) for world in worlds) <= 14
     assert max(len(world.runner.minibatches) for world in worlds) <= 4

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from support.servers.kafka import KafkaBroker
-from support.sinks.kafka_pipeline import Proxy, proxied
+from support.sinks.kafka_pipeline import KafkaProxy, proxied
 
 
 @pytest.fixture
@@ -23,6 +23,6 @@ def place() -> str:
 
 
 @pytest.fixture
-def proxy(kafka: KafkaBroker) -> Iterator[Proxy]:
+def proxy(kafka: KafkaBroker) -> Iterator[KafkaProxy]:
     with proxied(kafka) as proxy:
         yield proxy

@@ -1,4 +1,4 @@
-"""Manifests that somebody damaged: they are named, and lead nowhere else."""
+"""Manifests that were damaged: they are named, and lead nowhere else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Part files where a rename replaces nothing, as on HDFS: nobody empties another one's place."""
+"""Part files where a rename replaces nothing, as on HDFS: no attempt empties another's place."""
 
 from __future__ import annotations
 

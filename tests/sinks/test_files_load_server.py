@@ -28,7 +28,7 @@ def execute(url: str, statement: str) -> list[Any]:
 
 
 def manifest_in(folder: Path) -> Manifest:
-    """A manifest of two events that nobody has loaded."""
+    """A manifest of two events that were not loaded."""
     world = World()
     world.sinks.append(Files(name="out", url=str(folder), retry=Retry(for_s=0.0)))
     world.start()
@@ -155,7 +155,7 @@ def test_a_load_that_the_standby_does_not_have_is_not_known_to_be_done(
     with standby_away(postgres):
         thread.start()
         assert waits(postgres_url)
-        # As a crash does: it is committed here, and its driver is told nothing.
+        # As a crash does: it is committed here, and its driver gets no answer.
         execute(postgres_url, f"select pg_terminate_backend(pid) {WAITING}")
         thread.join()
         assert execute(postgres_url, "select count(*) from events") == [(2,)]

@@ -35,7 +35,7 @@ from semel.sinks import Retry
 from semel.sinks.http import Basic, Bearer, Certificate, Http
 from semel.sinks.http.templates import KEY_LENGTH_MAX, UrlTemplate, key_header, key_text
 from support.servers.http_witness import HttpWitness
-from support.sinks.http_calls import TARGET, Wire, chunk_of, serve
+from support.sinks.http_calls import TARGET, ScriptedServer, chunk_of, serve
 
 HASTY: dict[str, Any] = {"timeout_s": 1.0, "deadline_s": 3.0, "retry": Retry(0.01, 0.05, 0.3)}
 
@@ -480,7 +480,7 @@ def test_a_json_template_keeps_types_and_cannot_be_broken_out_of(fresh: HttpWitn
 
 @pytest.mark.parametrize("value", [b"\x00\xff<xml/>", "<xml>é</xml>"])
 def test_a_column_can_be_the_body_as_it_is(value: Any) -> None:
-    with Wire(serve) as wire:
+    with ScriptedServer(serve) as wire:
         columns = {"payload": [value]}
         told = {"body_column": "payload", "content_type": "text/xml", "columns": columns}
         assert failures(wire.url, **told) == {}
@@ -509,7 +509,7 @@ def test_a_column_can_be_the_body_as_it_is(value: Any) -> None:
     ],
 )
 def test_a_value_never_leaves_its_place_in_a_url(value: str, path: str | None) -> None:
-    with Wire(serve) as wire:
+    with ScriptedServer(serve) as wire:
         why = failures(f"{wire.url}/c/{{note}}/end?q={{note}}&r=1", columns={"note": [value]})
         if path is None:
             assert isinstance(why[0], Rejected)
@@ -529,7 +529,7 @@ def test_parts_of_a_segment_do_not_add_up_to_another_place() -> None:
 
 @pytest.mark.parametrize("value", ["a\r\nX-Admin: yes", "a\nb", "a\x00", "a\x7f", "é", None, [1]])
 def test_a_header_value_that_would_not_stay_on_its_line_is_a_dead_letter(value: Any) -> None:
-    with Wire(serve) as wire:
+    with ScriptedServer(serve) as wire:
         why = failures(wire.url, headers={"X-Note": "n {note}"}, columns={"note": [value]})
         assert isinstance(why[0], Rejected)
         assert "X-Note" in str(why[0])
@@ -547,7 +547,7 @@ def test_a_header_value_that_would_not_stay_on_its_line_is_a_dead_letter(value: 
     ],
 )
 def test_plain_values_have_one_form_in_headers(value: Any, text: str) -> None:
-    with Wire(serve) as wire:
+    with ScriptedServer(serve) as wire:
         assert failures(wire.url, headers={"X-Note": "{note}"}, columns={"note": [value]}) == {}
         assert f"\r\nX-Note: {text}\r\n".encode() in wire.requests[0]
 
@@ -566,7 +566,7 @@ def test_what_json_cannot_say_is_a_dead_letter(fresh: HttpWitness) -> None:
 
 
 def test_a_header_of_ones_own_replaces_the_usual_one() -> None:
-    with Wire(serve) as wire:
+    with ScriptedServer(serve) as wire:
         assert failures(wire.url, headers={"user-agent": "ours", "X-Who": "{customer}"}) == {}
         lines = wire.requests[0].split(b"\r\n")
         assert [each for each in lines if each.lower().startswith(b"user-agent")] == [

@@ -27,7 +27,7 @@ from semel.sinks import Retry
 from semel.sinks.http import Bearer, Certificate, Http
 from support.pipeline import GIVEN, World, crash_everywhere
 from support.servers.http_witness import HttpWitness
-from support.sinks.http_calls import TARGET, Wire, chunk_of, serve
+from support.sinks.http_calls import TARGET, ScriptedServer, chunk_of, serve
 
 INPUT = "a1 b2 a3 c4 b5 a6"
 HASTY: dict[str, Any] = {"timeout_s": 1.0, "deadline_s": 2.0, "retry": Retry(0.01, 0.02, 0.1)}
@@ -325,17 +325,17 @@ def papers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def secure(papers: Path) -> Iterator[Wire]:
+def secure(papers: Path) -> Iterator[ScriptedServer]:
     """A service that wants a client's certificate."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(papers / "ca.pem"))
     context.load_cert_chain(papers / "server.pem", papers / "server.key")
     context.verify_mode = ssl.CERT_REQUIRED
-    with Wire(serve, tls=context) as wire:
+    with ScriptedServer(serve, tls=context) as wire:
         yield wire
 
 
 def test_tls_is_verified_and_a_certificate_is_shown(
-    papers: Path, secure: Wire, monkeypatch: pytest.MonkeyPatch
+    papers: Path, secure: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KEY_PASSWORD", "s3cret")
     shown = Certificate(

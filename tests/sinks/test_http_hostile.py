@@ -28,7 +28,7 @@ from semel.sinks.http import Bearer, Http
 from semel.sinks.http.classify import WAIT_S_MAX, seconds_until
 from semel.sinks.http.http1 import ConnectionBroken
 from semel.sinks.http.responses import HEAD_MAX, Response
-from support.sinks.http_calls import OK, TARGET, Conversation, Wire, chunk_of
+from support.sinks.http_calls import OK, TARGET, Conversation, ScriptedServer, chunk_of
 
 SECRET = "t0p-s3cret"
 REFUSED = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\n\r\nno"
@@ -51,7 +51,7 @@ def answered(told: bytes, **words: Any) -> DeliveryError | None:
         conversation.request()
         conversation.reply(told)
 
-    with Wire(say) as wire, opened(wire.url, **words) as session:
+    with ScriptedServer(say) as wire, opened(wire.url, **words) as session:
         found: DeliveryError | None = session.deliver(chunk_of("a")).failures.get(0)
         return found
 
@@ -79,7 +79,7 @@ def test_a_retry_after_that_is_no_time_leaves_a_definite_answer_definite(when: s
             late = f"HTTP/1.1 400 No\r\nRetry-After: {when}\r\nContent-Length: 0\r\n\r\n".encode()
             conversation.reply(late if b'"customer":"b"' in request else OK)
 
-    with Wire(say) as wire, opened(wire.url, window=3) as session:
+    with ScriptedServer(say) as wire, opened(wire.url, window=3) as session:
         failures = session.deliver(chunk_of("a b c")).failures
     assert list(failures) == [1]
     assert isinstance(failures[1], Rejected)
@@ -127,7 +127,7 @@ def test_a_secret_in_the_path_of_a_webhook_is_in_no_message() -> None:
         conversation.request()
         conversation.reply(head + body)
 
-    with Wire(say) as wire, opened(wire.url + HOOK) as session:
+    with ScriptedServer(say) as wire, opened(wire.url + HOOK) as session:
         told = [str(session.deliver(chunk_of("a")).failures[0])]
         assert f"POST {wire.url}/... answered 404" in told[0]
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -155,7 +155,7 @@ def test_words_of_a_path_that_are_no_secret_are_left_in_a_response() -> None:
         conversation.request()
         conversation.reply(b"HTTP/1.1 404 No\r\nContent-Length: 15\r\n\r\nno such charges")
 
-    with Wire(say) as wire, opened(f"{wire.url}/v1/charges") as session:
+    with ScriptedServer(say) as wire, opened(f"{wire.url}/v1/charges") as session:
         assert str(session.deliver(chunk_of("a")).failures[0]).endswith("no such charges")
 
 
@@ -169,7 +169,10 @@ def test_the_braces_of_json_beside_a_secret_are_sent_as_they_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TOK", SECRET)
-    with Wire() as wire, opened(wire.url, headers={"X": '{"t": "${TOK}", "n": {}}'}) as session:
+    with (
+        ScriptedServer() as wire,
+        opened(wire.url, headers={"X": '{"t": "${TOK}", "n": {}}'}) as session,
+    ):
         assert session.deliver(chunk_of("a")).failures == {}
         assert f'X: {{"t": "{SECRET}", "n": {{}}}}'.encode() in wire.requests[0]
 
@@ -243,7 +246,7 @@ def test_a_probe_whose_answer_is_not_whole_and_valid_says_nothing(told: bytes) -
         conversation.reply(told)
 
     with (
-        Wire(say) as wire,
+        ScriptedServer(say) as wire,
         opened(f"{wire.url}/x", probe=f"{wire.url}/y/{{semel.key}}") as session,
         pytest.raises(OutcomeUnknown, match="is incomplete"),
     ):
@@ -256,7 +259,7 @@ def test_an_end_by_reset_is_not_the_end_of_a_response_without_a_length() -> None
         conversation.reply(b"HTTP/1.1 400 Bad\r\n\r\npart")
         conversation.connection.recv(1)
 
-    with Wire(say) as wire, opened(wire.url) as session:
+    with ScriptedServer(say) as wire, opened(wire.url) as session:
         assert isinstance(session.deliver(chunk_of("a")).failures[0], OutcomeUnknown)
 
 
@@ -423,7 +426,7 @@ def test_whatever_is_answered_the_outcome_is_sound_and_the_next_answer_is_its_ow
                 said.put(None)
 
     words = {"timeout_s": 0.1, "deadline_s": 1.0, "auth": Bearer(SECRET)}
-    with Wire(say) as wire, opened(f"{wire.url}/{{customer}}", **words) as session:
+    with ScriptedServer(say) as wire, opened(f"{wire.url}/{{customer}}", **words) as session:
         for told in hostile:
             found = session.deliver(chunk_of("hostile")).failures.get(0)
             sound(told, found)

@@ -17,7 +17,7 @@ from semel.sinks import Retry
 from semel.sinks.http import Bearer, Http
 from semel.sinks.http.tunnels import proxy_for
 from support.servers.connect_proxy import ConnectProxy
-from support.sinks.http_calls import TARGET, Conversation, Wire, chunk_of, serve
+from support.sinks.http_calls import TARGET, Conversation, ScriptedServer, chunk_of, serve
 
 BANK = "https://bank.invalid/charges"
 """A name that only the proxy knows."""
@@ -62,7 +62,7 @@ def session(certificates: Path, url: str = BANK, **words: Any) -> Iterator[Any]:
 def test_calls_go_through_the_tunnel_and_tls_is_the_destinations_own(
     certificates: Path, tls: ssl.SSLContext
 ) -> None:
-    with Wire(serve, tls=tls) as wire, ConnectProxy(wire.port) as proxy:
+    with ScriptedServer(serve, tls=tls) as wire, ConnectProxy(wire.port) as proxy:
         with session(
             certificates, proxy=f"http://{proxy.place}", auth=Bearer("t0p-s3cret")
         ) as opened:
@@ -75,7 +75,7 @@ def test_calls_go_through_the_tunnel_and_tls_is_the_destinations_own(
 
 
 def test_a_plain_destination_is_reached_through_a_tunnel_too(certificates: Path) -> None:
-    with Wire(serve) as wire, ConnectProxy(wire.port) as proxy:
+    with ScriptedServer(serve) as wire, ConnectProxy(wire.port) as proxy:
         url = "http://bank.invalid:8080/charges"
         with session(certificates, url, proxy=f"http://{proxy.place}/") as opened:
             assert opened.deliver(chunk_of("a a")).failures == {}
@@ -87,7 +87,7 @@ def test_a_plain_destination_is_reached_through_a_tunnel_too(certificates: Path)
 def test_a_tunnel_that_was_not_made_means_that_nothing_was_sent(
     mode: str, certificates: Path, tls: ssl.SSLContext
 ) -> None:
-    with Wire(serve, tls=tls) as wire, ConnectProxy(wire.port, mode) as proxy:
+    with ScriptedServer(serve, tls=tls) as wire, ConnectProxy(wire.port, mode) as proxy:
         with session(certificates, proxy=f"http://{proxy.place}") as opened:
             why = opened.deliver(chunk_of("a")).failures[0]
         assert isinstance(why, NotDelivered)
@@ -104,7 +104,7 @@ def test_a_proxy_that_is_not_there_was_sent_nothing(certificates: Path) -> None:
 def test_a_tunnel_to_somebody_else_is_refused_by_the_certificate(
     certificates: Path, tls: ssl.SSLContext
 ) -> None:
-    with Wire(serve, tls=tls) as wire, ConnectProxy(wire.port) as proxy:
+    with ScriptedServer(serve, tls=tls) as wire, ConnectProxy(wire.port) as proxy:
         with session(
             certificates, "https://other.invalid/", proxy=f"http://{proxy.place}"
         ) as opened:
@@ -129,7 +129,7 @@ def test_what_breaks_within_the_tunnel_after_the_request_began_is_unknown(
         conversation.request()
 
     with (
-        Wire(hang_up, tls=tls) as wire,
+        ScriptedServer(hang_up, tls=tls) as wire,
         ConnectProxy(wire.port) as proxy,
         session(certificates, proxy=f"http://{proxy.place}") as opened,
     ):
@@ -148,7 +148,7 @@ def test_credentials_go_to_the_proxy_alone_and_are_shown_nowhere(
     given: str, certificates: Path, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROXY_PASS", PASSWORD)
-    with Wire(serve, tls=tls) as wire, ConnectProxy(wire.port, wanted=PAIR) as proxy:
+    with ScriptedServer(serve, tls=tls) as wire, ConnectProxy(wire.port, wanted=PAIR) as proxy:
         with session(certificates, proxy=given.format(proxy.place)) as opened:
             assert opened.deliver(chunk_of("a")).failures == {}
         assert b"Proxy-" not in wire.requests[0]
@@ -203,7 +203,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def test_the_environments_proxy_is_used_when_asked_for(
     name: str, certificates: Path, tls: ssl.SSLContext, bare: pytest.MonkeyPatch
 ) -> None:
-    with Wire(serve, tls=tls) as wire, ConnectProxy(wire.port) as proxy:
+    with ScriptedServer(serve, tls=tls) as wire, ConnectProxy(wire.port) as proxy:
         bare.setenv(name, f"http://{proxy.place}" if name == "HTTPS_PROXY" else proxy.place)
         with session(certificates, proxy="env") as opened:
             assert opened.deliver(chunk_of("a")).failures == {}

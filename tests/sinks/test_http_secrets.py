@@ -13,7 +13,7 @@ import pytest
 from semel.errors import OutcomeUnknown
 from semel.sinks import Retry
 from semel.sinks.http import Basic, Bearer, Http
-from support.sinks.http_calls import TARGET, Conversation, Wire, chunk_of
+from support.sinks.http_calls import TARGET, Conversation, ScriptedServer, chunk_of
 
 SECRET = 'p4ss/w+rd&"<\\'
 PAIR = base64.b64encode(f"us?r:{SECRET}".encode()).decode()
@@ -28,7 +28,7 @@ def told(said: bytes, length: int | None = None, **settings: Any) -> str:
         head = f"HTTP/1.1 403 Forbidden\r\nContent-Length: {counted}\r\n\r\n"
         conversation.reply(head.encode() + said)
 
-    with Wire(refuse) as wire:
+    with ScriptedServer(refuse) as wire:
         sink = Http(name="bank", url=wire.url, retry=Retry(for_s=0.0), **settings)
         opened: Any = sink.open(TARGET)
         try:
@@ -77,7 +77,7 @@ def test_a_secret_in_what_is_no_answer_to_a_question_is_masked_too() -> None:
         conversation.request()
         conversation.reply(b"t0p-s3cret is no token\r\n\r\n")
 
-    with Wire(nonsense) as wire:
+    with ScriptedServer(nonsense) as wire:
         url = f"{wire.url}/{{payment_id}}"
         sink = Http(name="bank", url=url, probe=url, auth=Bearer("t0p-s3cret"))
         with pytest.raises(OutcomeUnknown, match="is no token") as caught:

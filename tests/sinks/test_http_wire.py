@@ -21,7 +21,15 @@ from semel.sinks.http import Http
 from semel.sinks.http import http1 as lines
 from semel.sinks.http.http1 import ConnectionBroken
 from semel.sinks.http.responses import Response
-from support.sinks.http_calls import OK, TARGET, Conversation, Script, Wire, chunk_of, serve
+from support.sinks.http_calls import (
+    OK,
+    TARGET,
+    Conversation,
+    Script,
+    ScriptedServer,
+    chunk_of,
+    serve,
+)
 
 HASTY: dict[str, Any] = {
     "timeout_s": 0.6,
@@ -98,7 +106,7 @@ AFTER = [
 def test_what_breaks_after_the_request_began_is_unknown_and_never_sent_again(
     script: Script, method: str
 ) -> None:
-    with Wire(script, serve) as wire, session(wire.url, method=method) as opened:
+    with ScriptedServer(script, serve) as wire, session(wire.url, method=method) as opened:
         receipt = opened.deliver(chunk_of("a"))
         assert isinstance(outcome(receipt), OutcomeUnknown)
         assert wire.connections == 1
@@ -107,10 +115,10 @@ def test_what_breaks_after_the_request_began_is_unknown_and_never_sent_again(
 
 @pytest.mark.parametrize("script", [hang_up_at_once, reset_at_once])
 def test_a_connection_closed_as_we_write_is_never_taken_for_not_delivered(script: Script) -> None:
-    with Wire(script, serve) as wire, session(wire.url) as opened:
+    with ScriptedServer(script, serve) as wire, session(wire.url) as opened:
         receipt = opened.deliver(chunk_of("a"))
         # Either the loop saw the end before the first byte, and another connection was made; or the
-        # request began, and then nobody knows.
+        # request began, and then the outcome is unknown.
         assert (outcome(receipt) is None and len(wire.requests) == 1) or (
             isinstance(outcome(receipt), OutcomeUnknown) and wire.requests == []
         )
@@ -149,7 +157,7 @@ def test_a_tls_handshake_that_hangs_or_fails_was_sent_nothing() -> None:
         time.sleep(0.5)
 
     for script in (silent, hang_up_at_once, talk_nonsense):
-        with Wire(script) as wire:
+        with ScriptedServer(script) as wire:
             url = wire.url.replace("http:", "https:")
             with session(url, retry=Retry(0.01, 0.01, 0.01)) as opened:
                 assert isinstance(outcome(opened.deliver(chunk_of("a"))), NotDelivered)
@@ -161,7 +169,7 @@ def test_a_kept_connection_that_the_server_closed_meanwhile_is_not_used(method: 
         conversation.request()
         conversation.reply()
 
-    with Wire(once, serve) as wire, session(wire.url, method=method) as opened:
+    with ScriptedServer(once, serve) as wire, session(wire.url, method=method) as opened:
         assert opened.deliver(chunk_of("a")).failures == {}
         time.sleep(0.1)
         assert opened.deliver(chunk_of("a", start=1)).failures == {}
@@ -181,7 +189,10 @@ def test_a_kept_connection_closed_just_as_we_write_is_unknown_and_not_repeated(
         conversation.request()
         conversation.reset()
 
-    with Wire(closes_on_the_second, serve) as wire, session(wire.url, method=method) as opened:
+    with (
+        ScriptedServer(closes_on_the_second, serve) as wire,
+        session(wire.url, method=method) as opened,
+    ):
         receipt = opened.deliver(chunk_of("a a a"))
         assert isinstance(outcome(receipt, 1), OutcomeUnknown)
         assert isinstance(outcome(receipt, 2), NotDelivered)
@@ -190,7 +201,7 @@ def test_a_kept_connection_closed_just_as_we_write_is_unknown_and_not_repeated(
 
 def test_what_is_absorbed_is_repeated_with_the_same_key_on_another_connection() -> None:
     with (
-        Wire(hang_up_after_the_request, serve) as wire,
+        ScriptedServer(hang_up_after_the_request, serve) as wire,
         session(wire.url, idempotency=True) as opened,
     ):
         assert opened.deliver(chunk_of("a")).failures == {}
@@ -214,7 +225,7 @@ def test_a_status_of_success_is_the_answer_whatever_follows(told: bytes) -> None
         conversation.request()
         conversation.reply(told)
 
-    with Wire(say) as wire, session(wire.url) as opened:
+    with ScriptedServer(say) as wire, session(wire.url) as opened:
         assert opened.deliver(chunk_of("a")).failures == {}
 
 
@@ -225,7 +236,7 @@ def test_a_response_without_end_is_not_read_to_its_end() -> None:
         while True:
             conversation.reply(b"1000\r\n" + b"x" * 0x1000 + b"\r\n")
 
-    with Wire(endless) as wire, session(wire.url) as opened:
+    with ScriptedServer(endless) as wire, session(wire.url) as opened:
         why = outcome(opened.deliver(chunk_of("a")))
         assert isinstance(why, Rejected)
         assert len(str(why)) < 2_300
@@ -234,7 +245,7 @@ def test_a_response_without_end_is_not_read_to_its_end() -> None:
 def test_a_proxy_of_the_environment_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
-    with Wire(serve) as wire, session(wire.url) as opened:
+    with ScriptedServer(serve) as wire, session(wire.url) as opened:
         assert opened.deliver(chunk_of("a")).failures == {}
 
 
@@ -243,7 +254,7 @@ def test_cookies_of_one_event_are_not_sent_with_another() -> None:
         while conversation.request():
             conversation.reply(OK.replace(b"\r\n\r\n", b"\r\nSet-Cookie: who=a\r\n\r\n", 1))
 
-    with Wire(set_cookie) as wire, session(wire.url) as opened:
+    with ScriptedServer(set_cookie) as wire, session(wire.url) as opened:
         assert opened.deliver(chunk_of("a a")).failures == {}
         assert not any(b"Cookie" in each for each in wire.requests)
 
@@ -297,7 +308,7 @@ def test_a_connection_whose_response_has_no_certain_end_is_not_used_again(told: 
         while conversation.request():
             conversation.reply(told)
 
-    with Wire(say) as wire, session(wire.url) as opened:
+    with ScriptedServer(say) as wire, session(wire.url) as opened:
         for number in range(3):
             assert opened.deliver(chunk_of("a", start=number)).failures == {}
         assert wire.connections == 3
@@ -312,7 +323,7 @@ def test_words_that_nobody_asked_for_are_no_answer_to_the_next_request() -> None
         conversation.request()
         conversation.reply(b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n")
 
-    with Wire(talkative, serve) as wire, session(wire.url) as opened:
+    with ScriptedServer(talkative, serve) as wire, session(wire.url) as opened:
         assert opened.deliver(chunk_of("a")).failures == {}
         time.sleep(0.2)
         assert opened.deliver(chunk_of("a", start=1)).failures == {}
@@ -336,16 +347,16 @@ def test_a_large_body_arrives_whole_and_an_early_answer_is_an_answer() -> None:
 
     large = chunk_of("a", note=["x" * 5_000_000])
     patient = {"timeout_s": 5.0, "deadline_s": 20.0}
-    with Wire(serve, early) as wire, session(wire.url, **patient) as opened:
+    with ScriptedServer(serve, early) as wire, session(wire.url, **patient) as opened:
         assert opened.deliver(large).failures == {}
         assert len(wire.requests[0]) > 5_000_000
-    with Wire(early) as wire, session(wire.url, **patient) as opened:
+    with ScriptedServer(early) as wire, session(wire.url, **patient) as opened:
         assert isinstance(outcome(opened.deliver(large)), Rejected)
 
 
 def test_a_connection_that_waited_for_long_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "KEEPALIVE_S", 0.05)
-    with Wire(serve) as wire, session(wire.url) as opened:
+    with ScriptedServer(serve) as wire, session(wire.url) as opened:
         for number, connections in ((0, 1), (1, 2)):
             assert opened.deliver(chunk_of("a a", start=2 * number)).failures == {}
             assert wire.connections == connections
@@ -376,7 +387,7 @@ def test_a_call_whose_connection_comes_late_still_ends_within_the_deadline(tmp_p
         secured.close()
 
     arrived: list[float] = []
-    with Wire(slow) as wire:
+    with ScriptedServer(slow) as wire:
         sink = Http(
             name="bank",
             url=wire.url.replace("http:", "https:") + "/charges",

@@ -23,7 +23,7 @@ from semel.sinks.kafka.records import Shape, records_of
 from semel.sinks.postgres.effects import staged_columns
 from semel.sinks.postgres.parameters import Parameters
 from semel.sinks.redis import progress_row as redis_row
-from support.sinks.postgres_pipeline import Desk
+from support.sinks.postgres_pipeline import PostgresDesk
 
 NASTY = st.text(st.sampled_from(",\\%/=\"'(): 1ab\x00\n\x85é🙂"), max_size=5)
 NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.integers(-12, 12)
@@ -65,7 +65,7 @@ def one_by_one(made: Chunk) -> list[Any]:
 
 
 def refused(made: Chunk) -> list[Any]:
-    """As Redis' row tells of refused events, sent and unsent."""
+    """As Redis' row reports refused events, sent and unsent."""
     rows = made.rows
     sent = b"[%s]" % b",".join(b'[%d,"no"]' % at for at in range(len(rows)))
     unfit = redis_row.unfit_text(rows, dict.fromkeys(range(len(rows)), "no")).encode()
@@ -91,7 +91,7 @@ TEXTS: dict[str, Callable[[Chunk], list[Any]]] = {
     "postgres apply": applied,
     "postgres each": one_by_one,
     "redis row": refused,
-    "ledger key": of_ids(lambda id_: keys.part(keys.event(id_))),
+    "ledger key": of_ids(lambda id_: keys.written_part(keys.written_event(id_))),
     "handle": of_ids(event_names.write_id),
 }
 
@@ -120,8 +120,8 @@ def test_a_single_id_is_itself_with_all_its_commas() -> None:
 
 
 @pytest.fixture
-def desk(postgres_url: str, tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(postgres_url, tmp_path)
+def desk(postgres_url: str, tmp_path: Path) -> Iterator[PostgresDesk]:
+    made = PostgresDesk(postgres_url, tmp_path)
     yield made
     made.close()
 
@@ -140,7 +140,9 @@ def desk(postgres_url: str, tmp_path: Path) -> Iterator[Desk]:
     ],
     ids=["apply", "each"],
 )
-def test_a_key_of_semel_event_takes_no_two_events_for_one(desk: Desk, way: dict[str, str]) -> None:
+def test_a_key_of_semel_event_takes_no_two_events_for_one(
+    desk: PostgresDesk, way: dict[str, str]
+) -> None:
     desk.execute("create table seen (entity text, event text, primary key (entity, event))")
     ids = [("1,2", "3"), ("1", "2,3"), ("1\\", "2,3"), ("1\\,2", "3"), ("1\\,2,3", "")]
     desk.deliver(desk.open(desk.sink(**way)), chunk(list(ids)))

@@ -26,7 +26,7 @@ from support.sinks.kafka_pipeline import (
     FIRST,
     PROGRESS,
     SECOND,
-    Pipeline,
+    KafkaPipeline,
     chunk,
     consumed,
     ids_in,
@@ -259,7 +259,7 @@ def test_neighbours_do_not_share_a_partition_of_the_progress_topic() -> None:
 def test_a_replay_after_a_crash_goes_on_at_the_exact_record(
     kafka: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:
-    pipeline = Pipeline(tmp_path, sink_to(kafka, topic, chunk_rows=3))
+    pipeline = KafkaPipeline(tmp_path, sink_to(kafka, topic, chunk_rows=3))
     rows = chunk(0, 20).rows.batch
 
     def dies() -> Iterator[pa.RecordBatch]:
@@ -283,7 +283,7 @@ def test_a_live_attempt_that_a_zombie_fenced_opens_again_and_asks(
     kafka: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:
     sink = sink_to(kafka, topic, chunk_rows=4)
-    pipeline = Pipeline(tmp_path, sink)
+    pipeline = KafkaPipeline(tmp_path, sink)
     rows = chunk(0, 40).rows.batch
 
     def disturbed() -> Iterator[pa.RecordBatch]:
@@ -301,7 +301,7 @@ def test_a_live_attempt_that_a_zombie_fenced_opens_again_and_asks(
 def test_nothing_is_repeated_when_the_checkpoint_is_lost_in_the_middle(
     kafka: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:
-    pipeline = Pipeline(tmp_path, sink_to(kafka, topic, chunk_rows=3))
+    pipeline = KafkaPipeline(tmp_path, sink_to(kafka, topic, chunk_rows=3))
     rows = chunk(0, 20).rows.batch
 
     def dies() -> Iterator[pa.RecordBatch]:
@@ -322,7 +322,7 @@ def test_a_broker_that_is_restarted_half_way_loses_and_repeats_nothing(
     kafka_to_restart: KafkaBroker, tmp_path: Path
 ) -> None:
     kafka, topic = kafka_to_restart, kafka_to_restart.create_topic(partitions=2)
-    pipeline = Pipeline(tmp_path, sink_to(kafka, topic, chunk_rows=5))
+    pipeline = KafkaPipeline(tmp_path, sink_to(kafka, topic, chunk_rows=5))
     rows = chunk(0, 30).rows.batch
 
     def restarted() -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""The broker of the tests ends with who started it; where it cannot be had, that is told."""
+"""The broker of the tests ends with who started it; where it cannot be had, the test says so."""
 
 from __future__ import annotations
 

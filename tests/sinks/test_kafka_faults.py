@@ -37,8 +37,8 @@ from semel.sinks.kafka.transactional_session import ProgressSession
 from support.servers.kafka import KafkaBroker
 from support.sinks.kafka_pipeline import (
     APIS,
-    Pipeline,
-    Proxy,
+    KafkaPipeline,
+    KafkaProxy,
     alter,
     chunk,
     consumed,
@@ -63,7 +63,7 @@ def opened(sink: Any, place: str, task: int = 1) -> ProgressSession:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_commit_without_an_answer_is_unknown_and_kafka_is_asked(
-    kafka: KafkaBroker, topic: str, place: str, proxy: Proxy, when: str
+    kafka: KafkaBroker, topic: str, place: str, proxy: KafkaProxy, when: str
 ) -> None:
     sink = sink_to(kafka, topic, servers=kafka.far, deadline_s=2.0)
     session = opened(sink, place)
@@ -88,10 +88,10 @@ def test_a_commit_without_an_answer_is_unknown_and_kafka_is_asked(
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("api", ["produce", "add", "end"])
 def test_a_connection_that_is_cut_once_loses_and_repeats_nothing(
-    kafka: KafkaBroker, topic: str, proxy: Proxy, tmp_path: Path, api: str, when: str
+    kafka: KafkaBroker, topic: str, proxy: KafkaProxy, tmp_path: Path, api: str, when: str
 ) -> None:
     sink = sink_to(kafka, topic, servers=kafka.far, chunk_rows=10)
-    pipeline = Pipeline(tmp_path, sink)
+    pipeline = KafkaPipeline(tmp_path, sink)
     rows = chunk(0, 40).rows.batch
 
     def cut() -> Iterator[pa.RecordBatch]:
@@ -106,7 +106,7 @@ def test_a_connection_that_is_cut_once_loses_and_repeats_nothing(
 
 
 def test_brokers_that_go_away_in_the_middle_of_a_chunk_mean_not_delivered(
-    kafka: KafkaBroker, topic: str, place: str, proxy: Proxy
+    kafka: KafkaBroker, topic: str, place: str, proxy: KafkaProxy
 ) -> None:
     sink = sink_to(kafka, topic, servers=kafka.far, deadline_s=1.5)
     session = opened(sink, place)
@@ -114,7 +114,7 @@ def test_brokers_that_go_away_in_the_middle_of_a_chunk_mean_not_delivered(
     proxy.cut_once("add", "before", stay_down=True)
     with pytest.raises(NotDelivered):
         session.deliver_with(chunk(0, 3), progress(0, 3))
-    with pytest.raises(NotDelivered):  # it fences and asks anew, and nobody is there
+    with pytest.raises(NotDelivered):  # it fences and asks again, and no broker answers
         session.deliver_with(chunk(0, 3), progress(0, 3))
     proxy.down = False
     deadline = time.monotonic() + 30
@@ -267,7 +267,9 @@ def test_a_time_that_the_broker_refuses_is_no_fault_of_an_event(
     topic = kafka.create_topic(message_timestamp_before_max_ms=200)
     with proxied(kafka) as proxy:
         proxy.delays_s[APIS["produce"]] = 0.4
-        pipeline = Pipeline(tmp_path, sink_to(kafka, topic, servers=kafka.far, sequenced=sequenced))
+        pipeline = KafkaPipeline(
+            tmp_path, sink_to(kafka, topic, servers=kafka.far, sequenced=sequenced)
+        )
         with pytest.raises(ConfigurationError, match=r"INVALID_TIMESTAMP.*message\.timestamp\."):
             pipeline.minibatch(0, chunk(0, 5).rows.batch)
         assert pipeline.parked() == []
@@ -375,7 +377,7 @@ def test_a_record_that_the_broker_refuses_is_found_and_parked_alone(
 ) -> None:
     topic = kafka.create_topic(cleanup_policy="compact")  # takes no record without a key
     keys: list[str | None] = [None if n in (5, 13) else f"k{n}" for n in range(20)]
-    pipeline = Pipeline(tmp_path, sink_to(kafka, topic, key="k", chunk_rows=20))
+    pipeline = KafkaPipeline(tmp_path, sink_to(kafka, topic, key="k", chunk_rows=20))
     pipeline.minibatch(0, chunk(0, 20, k=keys).rows.batch)
     assert sorted(ids_in(consumed(kafka, topic))) == [n for n in range(20) if n not in (5, 13)]
     assert [row.event for row in pipeline.parked()] == [5, 13]
@@ -405,7 +407,7 @@ def test_progress_that_does_not_fit_its_topic_is_no_fault_of_an_event(
 
 
 def test_every_error_of_a_session_is_one_of_semels(
-    kafka: KafkaBroker, topic: str, place: str, proxy: Proxy
+    kafka: KafkaBroker, topic: str, place: str, proxy: KafkaProxy
 ) -> None:
     sink = sink_to(kafka, topic, servers=kafka.far, deadline_s=1.0, retry=Retry(for_s=1.0))
     for api in ("init", "add"):

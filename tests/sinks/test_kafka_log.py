@@ -18,7 +18,7 @@ from support.servers.kafka import KafkaBroker
 from support.sinks.kafka_pipeline import (
     FIRST,
     SECOND,
-    Pipeline,
+    KafkaPipeline,
     alter,
     chunk,
     consumed,
@@ -139,7 +139,7 @@ def test_a_partition_without_a_log_of_its_own_is_refused(
 def test_a_replay_sends_exactly_what_is_beyond_the_tail(
     kafka: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:
-    pipeline = Pipeline(tmp_path, sink_to(kafka, topic, sequenced=True, chunk_rows=3))
+    pipeline = KafkaPipeline(tmp_path, sink_to(kafka, topic, sequenced=True, chunk_rows=3))
     pipeline.minibatch(0, chunk(0, 10).rows.batch)
     rows = chunk(10, 30).rows.batch
 
@@ -164,7 +164,7 @@ def test_a_replay_sends_exactly_what_is_beyond_the_tail(
 def test_a_log_that_lost_what_it_had_stops_the_pipeline(
     kafka: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:
-    pipeline = Pipeline(tmp_path, sink_to(kafka, topic, sequenced=True))
+    pipeline = KafkaPipeline(tmp_path, sink_to(kafka, topic, sequenced=True))
     pipeline.minibatch(0, chunk(0, 10).rows.batch)
     kafka.delete_topic(topic)
     kafka.create_topic(topic, partitions=2)
@@ -176,7 +176,7 @@ def test_a_log_that_lost_what_it_had_stops_the_pipeline(
 def test_nothing_is_repeated_when_the_checkpoint_is_lost_in_the_middle(
     kafka: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:
-    pipeline = Pipeline(tmp_path, sink_to(kafka, topic, sequenced=True, chunk_rows=3))
+    pipeline = KafkaPipeline(tmp_path, sink_to(kafka, topic, sequenced=True, chunk_rows=3))
     rows = chunk(0, 20).rows.batch
 
     def dies() -> Iterator[pa.RecordBatch]:
@@ -196,7 +196,7 @@ def test_a_rejected_event_is_resent_into_the_log_before_what_waited_for_it(
 ) -> None:
     topic = kafka.create_topic(max_message_bytes=20_000)
     sink = sink_to(kafka, topic, sequenced=True, value="body", on_reject=OnReject.BLOCK)
-    pipeline = Pipeline(tmp_path, sink)
+    pipeline = KafkaPipeline(tmp_path, sink)
     bodies = ["a", "b" * 30_000, "c", "d", "e"]
     pipeline.minibatch(0, chunk(0, 5, body=bodies).rows.batch)  # entities c0 c1 c2 c0 c1
     assert [value for _, value, _ in consumed(kafka, topic)] == [b"a", b"c", b"d"]

@@ -25,7 +25,7 @@ from semel.sinks.kafka.transactional_session import progress_partition
 from support.servers.kafka import KafkaBroker
 from support.sinks.kafka_pipeline import (
     PROGRESS,
-    Pipeline,
+    KafkaPipeline,
     alter,
     chunk,
     consumed,
@@ -87,9 +87,9 @@ def test_a_writer_that_was_replaced_while_nobody_answered_is_refused(
         later = sink_to(kafka, topic, sequenced=True).open(target(2, pipeline=topic))
         told = later.take_over()
         assert isinstance(told, Tail)
-        assert told.osn == 0  # so it is told that nothing was delivered
+        assert told.osn == 0  # so it reports that nothing was delivered
         proxy.down = False
-        with pytest.raises(Fenced):  # it was told to try again, and does
+        with pytest.raises(Fenced):  # the error says that it may try again, and it does
             zombie.deliver_with(chunk(0, 3), progress(0, 3))
     assert ids_in(consumed(kafka, topic)) == []
 
@@ -99,7 +99,7 @@ def test_a_zombie_does_not_stop_the_generation_after_it(
 ) -> None:
     with proxied(kafka) as proxy:
         patient: Any = {"sequenced": True, "deadline_s": 1.5, "retry": Retry(0.2, 0.5, 60.0)}
-        pipeline = Pipeline(tmp_path, sink_to(kafka, topic, servers=kafka.far, **patient))
+        pipeline = KafkaPipeline(tmp_path, sink_to(kafka, topic, servers=kafka.far, **patient))
         opening = pipeline.open(0)
 
         def work() -> Iterator[pa.RecordBatch]:
@@ -130,13 +130,13 @@ def test_a_zombie_does_not_stop_the_generation_after_it(
 def test_a_lost_checkpoint_repeats_nothing_when_the_topic_has_let_its_oldest_records_go(
     kafka: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:
-    pipeline = Pipeline(tmp_path, sink_to(kafka, topic, sequenced=True, chunk_rows=3))
+    pipeline = KafkaPipeline(tmp_path, sink_to(kafka, topic, sequenced=True, chunk_rows=3))
     rows = chunk(0, 9).rows.batch
     with pytest.raises(RuntimeError, match="the worker dies"):
         pipeline.task(pipeline.open(0), dying(rows))
     seen = ids_in(consumed(kafka, topic))
     assert seen == [*range(9)]
-    let_go(kafka, topic, 5)  # the last record, which tells how far it is, stays
+    let_go(kafka, topic, 5)  # the last record, which says how far it is, stays
     pipeline.start()
     with pytest.raises(Diverged, match="9 were delivered, 5 are there"):
         pipeline.minibatch(0, rows, query="another checkpoint")
@@ -150,7 +150,7 @@ def test_a_lost_checkpoint_repeats_nothing_when_the_topic_has_let_its_oldest_rec
 def test_a_lost_checkpoint_needs_no_record_of_the_minibatch_before(
     kafka: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:
-    pipeline = Pipeline(tmp_path, sink_to(kafka, topic, sequenced=True, chunk_rows=3))
+    pipeline = KafkaPipeline(tmp_path, sink_to(kafka, topic, sequenced=True, chunk_rows=3))
     pipeline.minibatch(0, chunk(0, 6).rows.batch)
     rows = chunk(6, 15).rows.batch
     with pytest.raises(RuntimeError, match="the worker dies"):
@@ -172,7 +172,7 @@ def test_a_compacted_topic_is_refused_as_a_log(kafka: KafkaBroker, topic: str) -
 def test_a_copy_of_a_record_does_not_turn_the_log_back(
     kafka: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:
-    pipeline = Pipeline(tmp_path, sink_to(kafka, topic, sequenced=True, chunk_rows=3))
+    pipeline = KafkaPipeline(tmp_path, sink_to(kafka, topic, sequenced=True, chunk_rows=3))
     rows = chunk(0, 9).rows.batch
     opening = pipeline.open(0)
     with pytest.raises(RuntimeError, match="the worker dies"):
@@ -260,7 +260,7 @@ def test_a_resend_that_was_replaced_while_nobody_answered_is_not_made_again(
         assert later.take_over().resent == 0
         later.deliver_again(chunk(0, 1), 2)
         proxy.down = False
-        with pytest.raises(Fenced):  # it was told to try again, and does
+        with pytest.raises(Fenced):  # the error says that it may try again, and it does
             zombie.deliver_again(chunk(0, 1), 1)
     assert ids_in(consumed(kafka, topic)) == [0]
 
@@ -268,10 +268,10 @@ def test_a_resend_that_was_replaced_while_nobody_answered_is_not_made_again(
 # -- resends through the engine
 
 
-def with_one_to_resend(kafka: KafkaBroker, tmp_path: Path) -> tuple[Pipeline, str]:
+def with_one_to_resend(kafka: KafkaBroker, tmp_path: Path) -> tuple[KafkaPipeline, str]:
     """A pipeline of which `b` was too large, and now may go; `e` waits behind it."""
     topic = kafka.create_topic(partitions=1, max_message_bytes=20_000)
-    pipeline = Pipeline(tmp_path, bodies_to(kafka, topic, kafka.servers))
+    pipeline = KafkaPipeline(tmp_path, bodies_to(kafka, topic, kafka.servers))
     bodies = ["a", "b" * 30_000, "c", "d", "e"]
     pipeline.minibatch(0, chunk(0, 5, body=bodies).rows.batch)
     alter(kafka, topic, "max.message.bytes", "100000")
@@ -369,7 +369,7 @@ def test_a_tail_that_cannot_be_read_is_an_error_that_names_its_topic(
 
 
 def write(kafka: KafkaBroker, topic: str, partition: int, value: bytes, **others: Any) -> None:
-    """Somebody else writes a record."""
+    """Another producer writes a record."""
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": kafka.servers})

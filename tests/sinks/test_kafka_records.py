@@ -1,4 +1,4 @@
-"""Rows as Kafka records: keys, values, headers, topics and partitions; and what is no record."""
+"""Rows as Kafka records: keys, values, headers, topics, partitions; and rows that cannot be one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from semel.events import Position
 from semel.events.encoding import json_column
 from semel.sinks.kafka.records import RUN_ROWS, STAMPS, Shape, records_of
 from support.servers.kafka import KafkaBroker
-from support.sinks.kafka_pipeline import PROGRESS, Pipeline, chunk, consumed, ids_in, sink_to
+from support.sinks.kafka_pipeline import PROGRESS, KafkaPipeline, chunk, consumed, ids_in, sink_to
 
 
 def values(shape: Shape | None = None, **columns: Any) -> list[Any]:
@@ -153,7 +153,7 @@ def test_rows_go_to_the_topic_and_the_partition_that_they_name(
     names = [one, two, one, PROGRESS, "no-such-topic", "__consumer_offsets", one]
     numbers = [0, 1, 2, 0, 0, 0, 7]
     sink = sink_to(kafka, None, topic_column="t", partition="p", chunk_rows=7)
-    pipeline = Pipeline(tmp_path, sink)
+    pipeline = KafkaPipeline(tmp_path, sink)
     pipeline.minibatch(0, chunk(0, 7, t=names, p=pa.array(numbers, pa.int32())).rows.batch)
     assert ids_in(consumed(kafka, one)) == [0, 2]
     assert ids_in(consumed(kafka, two)) == [1]
@@ -170,7 +170,7 @@ def test_a_key_goes_to_the_partition_where_java_would_send_it(
 ) -> None:
     topic = kafka.create_topic(partitions=8)
     keys = ["21", "foobar", "abc"]
-    pipeline = Pipeline(tmp_path, sink_to(kafka, topic, key="k", stamps=()))
+    pipeline = KafkaPipeline(tmp_path, sink_to(kafka, topic, key="k", stamps=()))
     pipeline.minibatch(0, chunk(0, 3, k=keys).rows.batch)
     murmur2 = {"21": -973932308, "foobar": -790332482, "abc": 479470107}
     expected = sorted(keys, key=lambda key: (murmur2[key] & 0x7FFFFFFF) % 8)
@@ -195,7 +195,7 @@ def test_ten_thousand_strange_records_are_delivered_or_parked_and_order_is_kept(
             bodies.append("".join(chr(luck.randrange(1, 0xD7FF)) for _ in range(luck.randrange(9))))
     bodies[17] = "'; drop table x; --\x00\"\\"
     rows = chunk(0, count, body=bodies).rows.batch
-    pipeline = Pipeline(tmp_path, sink_to(kafka, topic, chunk_rows=2_000))
+    pipeline = KafkaPipeline(tmp_path, sink_to(kafka, topic, chunk_rows=2_000))
     pipeline.minibatch(0, rows)
     records = consumed(kafka, topic)
     parked = pipeline.parked()
@@ -221,7 +221,7 @@ def test_a_chunk_that_is_larger_than_the_queue_of_the_client_arrives_whole_and_i
 ) -> None:
     topic = kafka.create_topic()
     small = {"queue.buffering.max.messages": 100}
-    pipeline = Pipeline(tmp_path, sink_to(kafka, topic, stamps=stamps, config=small))
+    pipeline = KafkaPipeline(tmp_path, sink_to(kafka, topic, stamps=stamps, config=small))
     pipeline.minibatch(0, chunk(0, 2 * RUN_ROWS + 500).rows.batch)
     assert ids_in(consumed(kafka, topic)) == list(range(2 * RUN_ROWS + 500))
     pipeline.close()
@@ -229,7 +229,7 @@ def test_a_chunk_that_is_larger_than_the_queue_of_the_client_arrives_whole_and_i
 
 def test_position_identity_without_an_entity_has_no_key(kafka: KafkaBroker, tmp_path: Path) -> None:
     topic = kafka.create_topic()
-    pipeline = Pipeline(tmp_path, sink_to(kafka, topic), Position())
+    pipeline = KafkaPipeline(tmp_path, sink_to(kafka, topic), Position())
     rows = pa.RecordBatch.from_pydict(
         {
             "topic": ["t"] * 5,
@@ -255,7 +255,7 @@ def test_records_without_headers_go_in_bulk_and_are_the_same(
     bodies = [b"", None, b"\xff\x00", b"x" * 30_000, "é".encode(), None]
     keys = [None, b"k", b"", b"big", b"\xff", None]
     sink = sink_to(kafka, topic, key="k", value="v", stamps=stamps)
-    pipeline = Pipeline(tmp_path, sink)
+    pipeline = KafkaPipeline(tmp_path, sink)
     rows = chunk(0, 6, v=pa.array(bodies, pa.binary()), k=pa.array(keys, pa.binary())).rows.batch
     pipeline.minibatch(0, rows)
     found = [(key, value) for key, value, _ in consumed(kafka, topic)]

@@ -15,7 +15,15 @@ import pytest
 from semel.errors import NotDelivered, OutcomeUnknown, SemelError
 from semel.sinks.kafka import Kafka
 from support.servers.kafka import KafkaBroker
-from support.sinks.kafka_pipeline import Proxy, chunk, consumed, ids_in, progress, sink_to, target
+from support.sinks.kafka_pipeline import (
+    KafkaProxy,
+    chunk,
+    consumed,
+    ids_in,
+    progress,
+    sink_to,
+    target,
+)
 
 DEADLINE_S = 2.0
 SLACK_S = 1.5
@@ -45,7 +53,7 @@ def test_silence_ends_a_call_within_its_deadline_and_nothing_is_lost_or_repeated
     kafka: KafkaBroker,
     topic: str,
     place: str,
-    proxy: Proxy,
+    proxy: KafkaProxy,
     api: str,
     when: str,
     raised: type[SemelError],
@@ -78,7 +86,7 @@ def test_silence_ends_a_call_within_its_deadline_and_nothing_is_lost_or_repeated
 @pytest.mark.parametrize("sequenced", [False, True])
 @pytest.mark.parametrize("api", ["offsets", "fetch"])
 def test_silence_ends_what_is_read_within_the_deadline(
-    kafka: KafkaBroker, topic: str, place: str, proxy: Proxy, api: str, sequenced: bool
+    kafka: KafkaBroker, topic: str, place: str, proxy: KafkaProxy, api: str, sequenced: bool
 ) -> None:
     sink = sink_to(kafka, topic, servers=kafka.far, deadline_s=DEADLINE_S, sequenced=sequenced)
     before = sink.open(target(pipeline=place))
@@ -99,7 +107,7 @@ def test_silence_ends_what_is_read_within_the_deadline(
 
 
 def test_silence_ends_the_look_at_topics_within_the_deadline(
-    kafka: KafkaBroker, topic: str, proxy: Proxy
+    kafka: KafkaBroker, topic: str, proxy: KafkaProxy
 ) -> None:
     settings: dict[str, Any] = {"servers": kafka.far, "deadline_s": DEADLINE_S}
     sink = sink_to(kafka, topic, config={"client.id": uuid4().hex}, **settings)

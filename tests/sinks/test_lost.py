@@ -20,19 +20,19 @@ from semel.sinks.kafka import transactional_session as rows
 from support.servers.kafka import KafkaBroker
 from support.servers.postgres import PostgresServer
 from support.sinks import kafka_pipeline
-from support.sinks.kafka_pipeline import Pipeline, consumed, ids_in, sink_to
-from support.sinks.postgres_pipeline import Desk, batch, chunk_of, progress_of
+from support.sinks.kafka_pipeline import KafkaPipeline, consumed, ids_in, sink_to
+from support.sinks.postgres_pipeline import PostgresDesk, batch, chunk_of, progress_of
 
 
 @pytest.fixture
-def desk(postgres_url: str, tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(postgres_url, tmp_path)
+def desk(postgres_url: str, tmp_path: Path) -> Iterator[PostgresDesk]:
+    made = PostgresDesk(postgres_url, tmp_path)
     made.execute("create table payments (customer text, id bigint primary key, amount bigint)")
     yield made
     made.close()
 
 
-def ids_of(desk: Desk) -> list[int]:
+def ids_of(desk: PostgresDesk) -> list[int]:
     return [each for (each,) in desk.execute("select id from payments order by id")]
 
 
@@ -41,17 +41,17 @@ def ids_of(desk: Desk) -> list[int]:
 
 @pytest.mark.rows("O11")
 def test_a_database_restored_from_an_older_copy_is_noticed(
-    desk: Desk, postgres: PostgresServer
+    desk: PostgresDesk, postgres: PostgresServer
 ) -> None:
     sink = desk.sink(table="payments")
     desk.minibatch(sink, [batch([1, 2, 3])], 0)
     name = desk.url.rpartition("/")[2]
     older = f"older_{uuid4().hex}"
-    maintenance = Desk(postgres.url("postgres"), desk.folder)
+    maintenance = PostgresDesk(postgres.url("postgres"), desk.folder)
     maintenance.execute(f'create database "{older}" template "{name}"')
     try:
         desk.minibatch(sink, [batch([4, 5])], 1)
-        restored = Desk(postgres.url(older), desk.folder)
+        restored = PostgresDesk(postgres.url(older), desk.folder)
         for nonce in ("n1", "n2"):  # on the clean path, and when the partition is found pending
             with pytest.raises(Diverged, match=r"5 is the last output .* it has only 3"):
                 restored.minibatch(restored.sink(table="payments"), [batch([6])], 2, nonce=nonce)
@@ -62,7 +62,7 @@ def test_a_database_restored_from_an_older_copy_is_noticed(
     assert ids_of(desk) == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_database_whose_rows_are_gone_is_noticed(desk: Desk) -> None:
+def test_a_database_whose_rows_are_gone_is_noticed(desk: PostgresDesk) -> None:
     sink = desk.sink(table="payments")
     desk.minibatch(sink, [batch([1, 2, 3])], 0)
     desk.execute("drop table semel_progress, semel_progress_ids")
@@ -73,7 +73,9 @@ def test_a_database_whose_rows_are_gone_is_noticed(desk: Desk) -> None:
     assert ids_of(desk) == []
 
 
-def test_a_part_lost_within_an_attempt_is_refused_inside_the_transaction(desk: Desk) -> None:
+def test_a_part_lost_within_an_attempt_is_refused_inside_the_transaction(
+    desk: PostgresDesk,
+) -> None:
     session = desk.open(desk.sink(table="payments"))
     first, second = chunk_of(batch([1, 2])), chunk_of(batch([3, 4]), 2)
     told = progress_of(first)
@@ -96,7 +98,7 @@ def test_a_progress_topic_that_was_made_anew_is_noticed(
     kafka: KafkaBroker, tmp_path: Path, restarted: bool
 ) -> None:
     topic, progress = kafka.create_topic(), f"progress-{uuid4().hex}"
-    pipeline = Pipeline(tmp_path, sink_to(kafka, topic, progress_topic=progress))
+    pipeline = KafkaPipeline(tmp_path, sink_to(kafka, topic, progress_topic=progress))
     try:
         pipeline.minibatch(0, kafka_pipeline.chunk(0, 3).rows.batch)
         rows._kept.clear()  # another process goes on
@@ -142,7 +144,7 @@ def test_a_topic_that_was_deleted_and_recreated_is_noticed(
     kafka: KafkaBroker, tmp_path: Path, going_on: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = kafka.create_topic(partitions=4)
-    pipeline = Pipeline(tmp_path, sink_to(kafka, topic))
+    pipeline = KafkaPipeline(tmp_path, sink_to(kafka, topic))
     try:
         pipeline.minibatch(0, kafka_pipeline.chunk(0, 3).rows.batch)
         recreate(kafka, topic)
@@ -167,7 +169,7 @@ def test_a_topic_recreated_between_two_chunks_is_noticed_with_the_next_look(
     for sequenced in (False, True):
         topic = kafka.create_topic(partitions=4)
         sink = sink_to(kafka, topic, sequenced=sequenced, chunk_rows=3)
-        pipeline = Pipeline(tmp_path, sink)
+        pipeline = KafkaPipeline(tmp_path, sink)
         pipeline.minibatch(0, kafka_pipeline.chunk(0, 3).rows.batch)
         events = kafka_pipeline.chunk(3, 9).rows.batch
 
@@ -193,7 +195,7 @@ def test_another_topic_that_the_sink_names_now_is_no_loss(
     kafka: KafkaBroker, tmp_path: Path
 ) -> None:
     first, second = kafka.create_topic(), kafka.create_topic()
-    pipeline = Pipeline(tmp_path, sink_to(kafka, first))
+    pipeline = KafkaPipeline(tmp_path, sink_to(kafka, first))
     pipeline.minibatch(0, kafka_pipeline.chunk(0, 3).rows.batch)
     pipeline.sink = sink_to(kafka, second)
     pipeline.start()
@@ -207,7 +209,7 @@ def test_a_row_or_tail_of_before_without_a_topics_id_is_continued(
     kafka: KafkaBroker, tmp_path: Path, sequenced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = kafka.create_topic()
-    pipeline = Pipeline(tmp_path, sink_to(kafka, topic, sequenced=sequenced))
+    pipeline = KafkaPipeline(tmp_path, sink_to(kafka, topic, sequenced=sequenced))
     with monkeypatch.context() as older:
         older.setattr(topics.Topic, "identity", None)
         pipeline.minibatch(0, kafka_pipeline.chunk(0, 3).rows.batch)
@@ -235,7 +237,7 @@ def test_a_kept_fence_notices_a_progress_topic_that_was_recreated(
     kafka: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, progress = kafka.create_topic(), f"progress-{uuid4().hex}"
-    pipeline = Pipeline(tmp_path, sink_to(kafka, topic, progress_topic=progress))
+    pipeline = KafkaPipeline(tmp_path, sink_to(kafka, topic, progress_topic=progress))
     pipeline.minibatch(0, kafka_pipeline.chunk(0, 3).rows.batch)
     assert rows._kept
     recreate(kafka, progress, cleanup_policy="compact")
@@ -253,7 +255,7 @@ def test_a_kept_fence_writes_a_lost_row_again_and_any_other_notices_it(
 ) -> None:
     """The limit of docs/protocol.md: a kept fence does not ask for the row that it wrote itself."""
     topic, progress = kafka.create_topic(), f"progress-{uuid4().hex}"
-    pipeline = Pipeline(tmp_path, sink_to(kafka, topic, progress_topic=progress))
+    pipeline = KafkaPipeline(tmp_path, sink_to(kafka, topic, progress_topic=progress))
     pipeline.minibatch(0, kafka_pipeline.chunk(0, 3).rows.batch)
     at = rows.progress_partition(kafka_pipeline.target(pipeline=pipeline.name), 4)
     lose(kafka, progress, at, f"{pipeline.name}/out/0")

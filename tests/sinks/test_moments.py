@@ -15,7 +15,7 @@ from semel.events.encoding.python_values import arrow_value
 from semel.sinks.redis import Redis
 from sinks.test_files_reading import round_trip
 from support.servers.redis import RedisServer
-from support.sinks.postgres_pipeline import Desk, batch, chunk_of
+from support.sinks.postgres_pipeline import PostgresDesk, batch, chunk_of
 from support.sinks.redis_pipeline import chunk_of as redis_chunk
 from support.sinks.redis_pipeline import progress_of, session
 
@@ -50,15 +50,15 @@ WAYS: list[dict[str, Any]] = [
 
 
 @pytest.fixture
-def desk(postgres_url: str, tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(postgres_url, tmp_path)
+def desk(postgres_url: str, tmp_path: Path) -> Iterator[PostgresDesk]:
+    made = PostgresDesk(postgres_url, tmp_path)
     yield made
     made.close()
 
 
 @pytest.mark.parametrize("way", WAYS, ids=["append", "apply", "each"])
 def test_postgresql_gets_the_moment_of_any_year_that_it_has(
-    desk: Desk, way: dict[str, Any]
+    desk: PostgresDesk, way: dict[str, Any]
 ) -> None:
     for place, kind in enumerate(KINDS):
         into = TYPES.get(kind, "timestamptz")
@@ -79,7 +79,7 @@ def test_postgresql_gets_the_moment_of_any_year_that_it_has(
 @pytest.mark.parametrize("way", WAYS, ids=["append", "apply", "each"])
 @pytest.mark.parametrize("into", ["timestamptz", "text"])
 def test_postgresql_is_not_given_a_moment_before_the_year_1(
-    desk: Desk, way: dict[str, Any], into: str
+    desk: PostgresDesk, way: dict[str, Any], into: str
 ) -> None:
     desk.execute(f"create table things (at {into})")
     session = desk.open(desk.sink(**way))
@@ -89,7 +89,7 @@ def test_postgresql_is_not_given_a_moment_before_the_year_1(
             desk.deliver(session, chunk)
 
 
-def test_one_event_of_a_far_year_is_parked_and_its_neighbours_arrive(desk: Desk) -> None:
+def test_one_event_of_a_far_year_is_parked_and_its_neighbours_arrive(desk: PostgresDesk) -> None:
     desk.execute("create table things (id bigint, at timestamptz)")
     kind = pa.timestamp("s", "UTC")
     at = pa.concat_arrays([moment(2026, kind), moment(500_000, kind), moment(2027, kind)])
@@ -157,7 +157,9 @@ def test_a_parked_value_of_a_far_year_is_shown_as_the_moment_it_is(kind: pa.Data
 
 
 @pytest.mark.parametrize("into", ["jsonb", "timestamptz[]"])
-def test_a_list_with_a_moment_that_python_cannot_hold_is_refused(desk: Desk, into: str) -> None:
+def test_a_list_with_a_moment_that_python_cannot_hold_is_refused(
+    desk: PostgresDesk, into: str
+) -> None:
     desk.execute(f"create table things (at {into})")
     far = moment(40_000, pa.timestamp("us", "UTC"))
     lists = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), far)

@@ -30,7 +30,7 @@ def test_calls_that_take_long_use_up_the_patience(kind: str, call_s: float) -> N
 
 
 def nobody() -> int:
-    """A port at which nobody listens."""
+    """A port at which no server listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port: int = taken.getsockname()[1]

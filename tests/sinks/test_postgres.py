@@ -17,7 +17,7 @@ from semel.protocol import Capability, OnReject
 from semel.sinks import Progress, Target, TransactionalSession
 from semel.sinks.postgres import Postgres
 from support.servers.postgres import PostgresServer
-from support.sinks.postgres_pipeline import GIVEN, Desk, batch, chunk_of, progress_of
+from support.sinks.postgres_pipeline import GIVEN, PostgresDesk, batch, chunk_of, progress_of
 
 NEXT = Minibatch(1, 1)
 BOOK = (
@@ -31,19 +31,19 @@ ADD = (
 
 
 @pytest.fixture
-def desk(postgres_url: str, tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(postgres_url, tmp_path)
+def desk(postgres_url: str, tmp_path: Path) -> Iterator[PostgresDesk]:
+    made = PostgresDesk(postgres_url, tmp_path)
     made.execute("create table payments (customer text, id bigint primary key, amount bigint)")
     made.execute("create table balances (customer text primary key, balance bigint not null)")
     yield made
     made.close()
 
 
-def ids_in(desk: Desk) -> list[int]:
+def ids_in(desk: PostgresDesk) -> list[int]:
     return [each for (each,) in desk.execute("select id from payments order by ctid")]
 
 
-def balances_in(desk: Desk) -> dict[str, int]:
+def balances_in(desk: PostgresDesk) -> dict[str, int]:
     return dict(desk.execute("select customer, balance::bigint from balances"))
 
 
@@ -54,7 +54,7 @@ WAYS = [{"table": "payments"}, {"apply": BOOK}, {"each": ADD}]
 
 
 @pytest.mark.rows("S17", "A14", "O23")
-def test_it_is_a_transactional_sink_that_travels(desk: Desk) -> None:
+def test_it_is_a_transactional_sink_that_travels(desk: PostgresDesk) -> None:
     sink = desk.sink(table="payments", columns={"id": "id"})
     assert sink.capability is Capability.TRANSACTIONAL
     assert pickle.loads(pickle.dumps(sink)) == sink
@@ -62,7 +62,7 @@ def test_it_is_a_transactional_sink_that_travels(desk: Desk) -> None:
     assert sink.describe() == {"capability": "transactional", "progress": "public.semel_progress"}
 
 
-def test_no_word_of_it_tells_the_password(desk: Desk) -> None:
+def test_no_word_of_it_tells_the_password(desk: PostgresDesk) -> None:
     sink = desk.sink(table="payments")
     secret = "p%2Fw%3A100%25%40semel"
     assert secret in sink.url
@@ -100,7 +100,7 @@ def test_settings_that_cannot_work_are_refused_in_a_sentence(
 # -- the row
 
 
-def test_the_first_take_over_finds_nothing_and_names_the_attempt(desk: Desk) -> None:
+def test_the_first_take_over_finds_nothing_and_names_the_attempt(desk: PostgresDesk) -> None:
     session = desk.open(desk.sink(table="payments"), task=4)
     assert session.take_over() is None
     row = desk.execute("select generation, batch, run, task, done from semel_progress")
@@ -108,7 +108,7 @@ def test_the_first_take_over_finds_nothing_and_names_the_attempt(desk: Desk) -> 
 
 
 @pytest.mark.rows("O23", "A14")
-def test_a_take_over_tells_what_stood_there_and_keeps_it(desk: Desk) -> None:
+def test_a_take_over_tells_what_stood_there_and_keeps_it(desk: PostgresDesk) -> None:
     sink = desk.sink(table="payments")
     first, second = chunk_of(batch([1, 2, 3])), chunk_of(batch([4, 5]), 3)
     session = desk.open(sink)
@@ -122,7 +122,7 @@ def test_a_take_over_tells_what_stood_there_and_keeps_it(desk: Desk) -> None:
 
 
 def test_a_take_over_by_a_new_minibatch_tells_the_old_one_and_starts_from_nothing(
-    desk: Desk,
+    desk: PostgresDesk,
 ) -> None:
     sink = desk.sink(table="payments")
     chunk = chunk_of(batch([1, 2, 3]))
@@ -135,7 +135,7 @@ def test_a_take_over_by_a_new_minibatch_tells_the_old_one_and_starts_from_nothin
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_later_attempt_fences_an_earlier_one_which_then_changes_nothing(
-    desk: Desk, way: dict[str, str]
+    desk: PostgresDesk, way: dict[str, str]
 ) -> None:
     sink = desk.sink(**way)
     zombie, later = desk.open(sink), desk.open(sink, task=2)
@@ -150,7 +150,7 @@ def test_a_later_attempt_fences_an_earlier_one_which_then_changes_nothing(
     desk.deliver(later, chunk_of(batch([1])), task=2)
 
 
-def test_an_earlier_run_and_an_earlier_minibatch_are_fenced(desk: Desk) -> None:
+def test_an_earlier_run_and_an_earlier_minibatch_are_fenced(desk: PostgresDesk) -> None:
     sink = desk.sink(table="payments")
     desk.open(sink, minibatch=NEXT).take_over()
     with pytest.raises(Fenced):
@@ -160,7 +160,7 @@ def test_an_earlier_run_and_an_earlier_minibatch_are_fenced(desk: Desk) -> None:
     assert ids_in(desk) == []
 
 
-def test_a_call_that_comes_late_is_refused_because_the_row_is_beyond_it(desk: Desk) -> None:
+def test_a_call_that_comes_late_is_refused_because_the_row_is_beyond_it(desk: PostgresDesk) -> None:
     session = desk.open(desk.sink(table="payments"))
     desk.deliver(session, chunk_of(batch([1, 2])))
     with pytest.raises(Fenced, match="beyond 0"):
@@ -168,7 +168,7 @@ def test_a_call_that_comes_late_is_refused_because_the_row_is_beyond_it(desk: De
     assert ids_in(desk) == [1, 2]
 
 
-def test_partitions_and_pipelines_have_rows_of_their_own(desk: Desk) -> None:
+def test_partitions_and_pipelines_have_rows_of_their_own(desk: PostgresDesk) -> None:
     sink = desk.sink(table="payments")
     for number, (pipeline, partition) in enumerate((("pay", "0"), ("pay", "1"), ("other", "0"))):
         target = Target(pipeline, "out", Minibatch(1, 0), partition, Attempt(1, 1))
@@ -179,7 +179,7 @@ def test_partitions_and_pipelines_have_rows_of_their_own(desk: Desk) -> None:
     assert ids_in(desk) == [0, 1, 2]
 
 
-def test_ids_are_added_a_row_per_chunk_and_go_with_the_minibatch(desk: Desk) -> None:
+def test_ids_are_added_a_row_per_chunk_and_go_with_the_minibatch(desk: PostgresDesk) -> None:
     sink = desk.sink(table="payments")
     session = desk.open(sink)
     for start in range(0, 30, 10):
@@ -193,14 +193,14 @@ def test_ids_are_added_a_row_per_chunk_and_go_with_the_minibatch(desk: Desk) -> 
     assert desk.execute("select done from semel_progress_ids") == [(1,)]
 
 
-def test_identities_that_need_no_ids_write_none(desk: Desk) -> None:
+def test_identities_that_need_no_ids_write_none(desk: PostgresDesk) -> None:
     session = desk.open(desk.sink(table="payments"))
     chunk = chunk_of(batch([1]))
     session.deliver_with(chunk, replace(progress_of(chunk), ids=EntityIds.EMPTY))
     assert desk.execute("select count(*) from semel_progress_ids") == [(0,)]
 
 
-def test_ids_that_somebody_left_without_their_row_are_not_in_the_way(desk: Desk) -> None:
+def test_ids_that_somebody_left_without_their_row_are_not_in_the_way(desk: PostgresDesk) -> None:
     sink = desk.sink(table="payments")
     desk.deliver(desk.open(sink), chunk_of(batch([1])))
     desk.execute("delete from semel_progress")
@@ -210,7 +210,9 @@ def test_ids_that_somebody_left_without_their_row_are_not_in_the_way(desk: Desk)
 
 @pytest.mark.rows("S17")
 @pytest.mark.parametrize("way", WAYS)
-def test_an_effect_that_fails_leaves_the_row_where_it_was(desk: Desk, way: dict[str, str]) -> None:
+def test_an_effect_that_fails_leaves_the_row_where_it_was(
+    desk: PostgresDesk, way: dict[str, str]
+) -> None:
     desk.execute("alter table payments add check (amount < 100)")
     desk.execute("alter table balances add check (balance < 100)")
     session = desk.open(desk.sink(**way))
@@ -226,7 +228,7 @@ def test_an_effect_that_fails_leaves_the_row_where_it_was(desk: Desk, way: dict[
 # -- the tables
 
 
-def test_twenty_that_come_at_once_create_the_tables_together(desk: Desk) -> None:
+def test_twenty_that_come_at_once_create_the_tables_together(desk: PostgresDesk) -> None:
     sink = desk.sink(table="payments", schema="public")
     errors: list[BaseException] = []
     gate = threading.Barrier(20)
@@ -246,14 +248,14 @@ def test_twenty_that_come_at_once_create_the_tables_together(desk: Desk) -> None
     assert errors == []
 
 
-def test_the_tables_stand_in_the_schema_that_is_named(desk: Desk) -> None:
+def test_the_tables_stand_in_the_schema_that_is_named(desk: PostgresDesk) -> None:
     desk.execute('create schema "My ""Schema"')
     desk.open(desk.sink(table="payments", schema='My "Schema')).take_over()
     assert desk.execute('select count(*) from "My ""Schema".semel_progress') == [(1,)]
 
 
 def test_a_user_who_may_not_create_is_told_what_somebody_else_has_to_run(
-    desk: Desk, request: pytest.FixtureRequest
+    desk: PostgresDesk, request: pytest.FixtureRequest
 ) -> None:
     role = f"low_{desk.url[-8:]}"
     desk.execute(f"create role {role} login password 'geheim'")
@@ -280,21 +282,21 @@ def test_a_user_who_may_not_create_is_told_what_somebody_else_has_to_run(
 
 
 @pytest.mark.rows("S17")
-def test_append_copies_the_columns_by_name_whatever_their_order_or_case(desk: Desk) -> None:
+def test_append_copies_the_columns_by_name_whatever_their_order_or_case(desk: PostgresDesk) -> None:
     desk.execute('create table "Wide" (other int default 7, amount bigint, "Id" bigint, c text)')
     sink = desk.sink(table='"Wide"', columns={"id": "ID", "amount": "amount"})
     desk.deliver(desk.open(sink), chunk_of(batch([1, 2])))
     assert desk.execute('select * from "Wide"') == [(7, 10, 1, None), (7, 20, 2, None)]
 
 
-def test_append_takes_all_columns_or_those_that_are_listed(desk: Desk) -> None:
+def test_append_takes_all_columns_or_those_that_are_listed(desk: PostgresDesk) -> None:
     desk.deliver(desk.open(desk.sink(table="payments")), chunk_of(batch([1])))
     sink = desk.sink(table="public.payments", columns=["id"])
     desk.deliver(desk.open(sink), chunk_of(batch([2]), 1))
     assert desk.execute("select * from payments") == [("c1", 1, 10), (None, 2, None)]
 
 
-def test_apply_sees_the_chunk_as_a_table_with_the_types_of_the_frame(desk: Desk) -> None:
+def test_apply_sees_the_chunk_as_a_table_with_the_types_of_the_frame(desk: PostgresDesk) -> None:
     desk.execute("create table seen (shape text, entity text, event bigint, osn bigint)")
     look = (
         "insert into seen select format('%s %s', pg_typeof(amount), pg_typeof(customer)),"
@@ -310,7 +312,7 @@ def test_apply_sees_the_chunk_as_a_table_with_the_types_of_the_frame(desk: Desk)
     ]
 
 
-def test_apply_adds_up_what_one_update_would_do_only_once(desk: Desk) -> None:
+def test_apply_adds_up_what_one_update_would_do_only_once(desk: PostgresDesk) -> None:
     desk.execute("insert into balances values ('c0', 0), ('c1', 0), ('c2', 0)")
     once = "update balances b set balance = balance + s.amount from {} s where b.customer = s.{}"
     added = "(select customer, sum(amount) amount from semel_batch group by 1)"
@@ -322,7 +324,9 @@ def test_apply_adds_up_what_one_update_would_do_only_once(desk: Desk) -> None:
     assert sum(balances_in(desk).values()) < 2 * 360
 
 
-def test_apply_runs_several_statements_in_their_order_in_one_transaction(desk: Desk) -> None:
+def test_apply_runs_several_statements_in_their_order_in_one_transaction(
+    desk: PostgresDesk,
+) -> None:
     first = "insert into payments select customer, id, amount from semel_batch"
     desk.execute("insert into balances values ('sum', 0)")
     second = "update balances set balance = (select sum(amount) from payments)"
@@ -335,14 +339,14 @@ def test_apply_runs_several_statements_in_their_order_in_one_transaction(desk: D
     assert ids_in(desk) == [1, 2]
 
 
-def test_several_commands_in_one_statement_are_refused(desk: Desk) -> None:
+def test_several_commands_in_one_statement_are_refused(desk: PostgresDesk) -> None:
     session = desk.open(desk.sink(apply="delete from payments; commit"))
     with pytest.raises(ConfigurationError, match="multiple commands"):
         desk.deliver(session, chunk_of(batch([1])))
     assert desk.execute("select count(*) from semel_progress") == [(0,)]
 
 
-def test_a_procedure_cannot_commit_for_us(desk: Desk) -> None:
+def test_a_procedure_cannot_commit_for_us(desk: PostgresDesk) -> None:
     desk.execute("create procedure sly() language plpgsql as $$ begin commit; end $$")
     for way in ({"apply": "call sly()"}, {"each": "call sly()"}):
         with pytest.raises(ConfigurationError, match="invalid transaction termination"):
@@ -350,14 +354,14 @@ def test_a_procedure_cannot_commit_for_us(desk: Desk) -> None:
     assert desk.execute("select count(*) from semel_progress") == [(0,)]
 
 
-def test_a_frame_whose_columns_changed_gets_a_new_staging_table(desk: Desk) -> None:
+def test_a_frame_whose_columns_changed_gets_a_new_staging_table(desk: PostgresDesk) -> None:
     session = desk.open(desk.sink(apply=BOOK))
     desk.deliver(session, chunk_of(batch([1])))
     desk.deliver(session, chunk_of(batch([4], more=["x"]), 1))
     assert balances_in(desk) == {"c1": 50}
 
 
-def test_each_runs_a_statement_per_event_in_order_with_its_columns(desk: Desk) -> None:
+def test_each_runs_a_statement_per_event_in_order_with_its_columns(desk: PostgresDesk) -> None:
     desk.execute("create table log (at serial, entity text, event bigint, osn bigint, key text)")
     say = (
         "insert into log (entity, event, osn, key) select %(semel_entity)s, %(semel_event)s,"
@@ -369,7 +373,7 @@ def test_each_runs_a_statement_per_event_in_order_with_its_columns(desk: Desk) -
     assert desk.execute("select key from log where event = 7") == [("pay/out/c1/7",)]
 
 
-def test_each_names_a_column_that_the_frame_does_not_have(desk: Desk) -> None:
+def test_each_names_a_column_that_the_frame_does_not_have(desk: PostgresDesk) -> None:
     session = desk.open(desk.sink(each="select %(nobody)s::int"))
     with pytest.raises(ConfigurationError, match="nobody"):
         desk.deliver(session, chunk_of(batch([1])))
@@ -390,7 +394,7 @@ def test_each_names_a_column_that_the_frame_does_not_have(desk: Desk) -> None:
     ],
 )
 def test_a_destination_that_does_not_fit_stops_the_pipeline_and_parks_nothing(
-    desk: Desk, way: dict[str, str], said: str
+    desk: PostgresDesk, way: dict[str, str], said: str
 ) -> None:
     desk.execute("create unlogged table forgetful (id bigint)")
     desk.execute("create table parted (id bigint) partition by range (id)")
@@ -409,7 +413,9 @@ def test_a_destination_that_does_not_fit_stops_the_pipeline_and_parks_nothing(
 
 
 @pytest.mark.rows("N8")
-def test_a_chunk_is_visible_to_others_while_the_minibatch_is_still_delivered(desk: Desk) -> None:
+def test_a_chunk_is_visible_to_others_while_the_minibatch_is_still_delivered(
+    desk: PostgresDesk,
+) -> None:
     visible: list[list[int]] = []
 
     def rows() -> Iterator[pa.RecordBatch]:
@@ -424,7 +430,7 @@ def test_a_chunk_is_visible_to_others_while_the_minibatch_is_still_delivered(des
 @pytest.mark.rows("S17", "O23")
 @pytest.mark.parametrize("way", WAYS)
 def test_minibatches_run_again_by_another_run_deliver_nothing_twice(
-    desk: Desk, way: dict[str, str]
+    desk: PostgresDesk, way: dict[str, str]
 ) -> None:
     sink = desk.sink(**way, chunk_rows=7)
     desk.minibatch(sink, [batch(range(50))])
@@ -436,7 +442,7 @@ def test_minibatches_run_again_by_another_run_deliver_nothing_twice(
         assert sum(balances_in(desk).values()) == sum(range(60)) * 10
 
 
-def test_the_ledger_may_be_in_the_same_database(desk: Desk) -> None:
+def test_the_ledger_may_be_in_the_same_database(desk: PostgresDesk) -> None:
     sink = desk.sink(table="payments", chunk_rows=7)
     for _ in range(2):
         desk.minibatch(sink, [batch(range(20))], ledger=desk.url)
@@ -446,7 +452,7 @@ def test_the_ledger_may_be_in_the_same_database(desk: Desk) -> None:
 @pytest.mark.rows("S17")
 @pytest.mark.parametrize("way", WAYS)
 def test_a_bad_event_is_parked_alone_and_the_others_go_on_in_order(
-    desk: Desk, way: dict[str, str]
+    desk: PostgresDesk, way: dict[str, str]
 ) -> None:
     desk.execute("alter table payments add check (amount <> 170)")
     desk.execute(
@@ -470,7 +476,9 @@ def test_a_bad_event_is_parked_alone_and_the_others_go_on_in_order(
 
 
 @pytest.mark.parametrize("policy", OnReject)
-def test_the_entity_of_a_bad_event_waits_where_it_is_told_to(desk: Desk, policy: OnReject) -> None:
+def test_the_entity_of_a_bad_event_waits_where_it_is_told_to(
+    desk: PostgresDesk, policy: OnReject
+) -> None:
     desk.execute("alter table payments add check (amount <> 20)")
     desk.minibatch(desk.sink(table="payments", on_reject=policy), [batch(range(9))])
     waiting = [5, 8] if policy is OnReject.BLOCK else []
@@ -478,7 +486,9 @@ def test_the_entity_of_a_bad_event_waits_where_it_is_told_to(desk: Desk, policy:
     assert ids_in(desk) == [each for each in range(9) if each not in (2, *waiting)]
 
 
-def test_a_lost_checkpoint_delivers_nothing_of_a_half_done_minibatch_again(desk: Desk) -> None:
+def test_a_lost_checkpoint_delivers_nothing_of_a_half_done_minibatch_again(
+    desk: PostgresDesk,
+) -> None:
     sink = desk.sink(table="payments", chunk_rows=5)
     desk.execute("create function stop() returns trigger language plpgsql as"
                  " $$ begin raise exception sqlstate '57014'; end $$")  # fmt: skip
@@ -494,7 +504,7 @@ def test_a_lost_checkpoint_delivers_nothing_of_a_half_done_minibatch_again(desk:
     assert desk.parked() == []
 
 
-def _another_query(desk: Desk, sink: Postgres) -> None:
+def _another_query(desk: PostgresDesk, sink: Postgres) -> None:
     """Read everything again under a new query id, as after a lost checkpoint, one row more."""
     from semel.delivery import Assignment, Driver, PartitionDelivery
     from semel.ledger.client import LedgerClient
@@ -513,7 +523,7 @@ def _another_query(desk: Desk, sink: Postgres) -> None:
     store.close()
 
 
-def test_synchronous_commit_is_on_for_semel_also_where_it_is_off(desk: Desk) -> None:
+def test_synchronous_commit_is_on_for_semel_also_where_it_is_off(desk: PostgresDesk) -> None:
     name = desk.url.rsplit("/", 1)[1]
     desk.execute("create table said (word text)")
     desk.execute(f"alter database {name} set synchronous_commit = off")
@@ -526,7 +536,7 @@ def test_synchronous_commit_is_on_for_semel_also_where_it_is_off(desk: Desk) -> 
     assert desk.execute("select word from said") == [("on read committed",)]
 
 
-def test_a_server_that_only_reads_is_waited_for(desk: Desk) -> None:
+def test_a_server_that_only_reads_is_waited_for(desk: PostgresDesk) -> None:
     session = desk.open(desk.sink(table="payments"))
     name = desk.url.rsplit("/", 1)[1]
     desk.execute(f"alter database {name} set default_transaction_read_only = on")

@@ -13,7 +13,7 @@ import pytest
 
 from semel.errors import ConfigurationError, Rejected
 from semel.events import Given
-from support.sinks.postgres_pipeline import Desk, batch, chunk_of
+from support.sinks.postgres_pipeline import PostgresDesk, batch, chunk_of
 
 AT = datetime(2026, 1, 1)  # noqa: DTZ001 - as Arrow reads it without a zone
 TYPES: list[tuple[pa.DataType, list[Any], str]] = [
@@ -43,14 +43,14 @@ TYPES: list[tuple[pa.DataType, list[Any], str]] = [
 
 
 @pytest.fixture
-def desk(postgres_url: str, tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(postgres_url, tmp_path)
+def desk(postgres_url: str, tmp_path: Path) -> Iterator[PostgresDesk]:
+    made = PostgresDesk(postgres_url, tmp_path)
     yield made
     made.close()
 
 
 def test_the_type_of_a_parameter_follows_from_the_column_also_where_it_is_null(
-    desk: Desk,
+    desk: PostgresDesk,
 ) -> None:
     desk.execute("create table types (id bigint, kind text)")
     for kind, values, wanted in TYPES:
@@ -63,14 +63,14 @@ def test_the_type_of_a_parameter_follows_from_the_column_also_where_it_is_null(
         assert found == [(wanted,)] * len(array), kind
 
 
-def test_what_semel_says_of_an_event_has_one_type_too(desk: Desk) -> None:
+def test_what_semel_says_of_an_event_has_one_type_too(desk: PostgresDesk) -> None:
     desk.execute("create table types (id text, osn text)")
     say = "insert into types values (pg_typeof(%(semel_event)s), pg_typeof(%(semel_osn)s))"
     desk.deliver(desk.open(desk.sink(each=say)), chunk_of(batch([1, 2**40])))
     assert desk.execute("select * from types") == [("bigint", "bigint")] * 2
 
 
-def test_a_product_of_two_small_values_is_no_small_value(desk: Desk) -> None:
+def test_a_product_of_two_small_values_is_no_small_value(desk: PostgresDesk) -> None:
     desk.execute("create table products (amount bigint)")
     say = "insert into products values (%(amount)s * %(times)s)"
     rows = batch([7, 30], times=pa.array([2**33, 200]))
@@ -79,7 +79,7 @@ def test_a_product_of_two_small_values_is_no_small_value(desk: Desk) -> None:
     assert desk.execute("select amount from products order by 1") == [(60_000,), (70 * 2**33,)]
 
 
-def test_one_large_value_calls_the_function_that_the_small_ones_call(desk: Desk) -> None:
+def test_one_large_value_calls_the_function_that_the_small_ones_call(desk: PostgresDesk) -> None:
     desk.execute("create table booked (customer text, amount bigint)")
     desk.execute(
         "create function book(who text, much bigint) returns void language sql"
@@ -95,7 +95,7 @@ def test_one_large_value_calls_the_function_that_the_small_ones_call(desk: Desk)
     assert desk.execute("select amount from booked order by 1") == [(10,), (10 * 2**40,)]
 
 
-def test_a_value_that_is_too_large_for_the_function_parks_its_event(desk: Desk) -> None:
+def test_a_value_that_is_too_large_for_the_function_parks_its_event(desk: PostgresDesk) -> None:
     desk.execute("create table booked (amount int)")
     desk.execute(
         "create function book(who text, much int) returns void language sql"
@@ -108,7 +108,7 @@ def test_a_value_that_is_too_large_for_the_function_parks_its_event(desk: Desk) 
 
 
 def test_a_function_that_takes_another_type_stops_with_the_types_that_are_given(
-    desk: Desk,
+    desk: PostgresDesk,
 ) -> None:
     desk.execute("create function book(who text, much int) returns int language sql as 'select 1'")
     session = desk.open(desk.sink(each="select book(%(customer)s, %(amount)s)"))
@@ -117,7 +117,7 @@ def test_a_function_that_takes_another_type_stops_with_the_types_that_are_given(
             desk.deliver(session, chunk_of(batch([amount])))
 
 
-def test_a_null_chooses_no_other_function_than_a_value(desk: Desk) -> None:
+def test_a_null_chooses_no_other_function_than_a_value(desk: PostgresDesk) -> None:
     desk.execute("create table chosen (kind text)")
     for kind in ("bigint", "text"):
         desk.execute(
@@ -129,7 +129,7 @@ def test_a_null_chooses_no_other_function_than_a_value(desk: Desk) -> None:
     assert desk.execute("select * from chosen") == [("bigint",), ("bigint",)]
 
 
-def test_a_text_takes_the_type_that_the_statement_gives_it(desk: Desk) -> None:
+def test_a_text_takes_the_type_that_the_statement_gives_it(desk: PostgresDesk) -> None:
     desk.execute("create table things (day date, at uuid, said jsonb, number int)")
     rows = batch(
         [1, 2],
@@ -146,7 +146,9 @@ def test_a_text_takes_the_type_that_the_statement_gives_it(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("form", ["s", "t", "b"])
-def test_a_parameter_may_be_written_in_each_form_that_psycopg_has(desk: Desk, form: str) -> None:
+def test_a_parameter_may_be_written_in_each_form_that_psycopg_has(
+    desk: PostgresDesk, form: str
+) -> None:
     desk.execute("create table things (id bigint, at timestamptz, raw bytea, said text)")
     rows = batch(
         [1],
@@ -171,14 +173,14 @@ def test_a_parameter_may_be_written_in_each_form_that_psycopg_has(desk: Desk, fo
     ],
 )
 def test_a_value_that_cannot_be_sent_is_the_fault_of_its_event(
-    desk: Desk, array: pa.Array, said: str
+    desk: PostgresDesk, array: pa.Array, said: str
 ) -> None:
     session = desk.open(desk.sink(each="select %(x)s"))
     with pytest.raises(Rejected, match=said):
         desk.deliver(session, chunk_of(batch([1], x=array)))
 
 
-def test_a_column_that_the_statement_does_not_name_refuses_nothing(desk: Desk) -> None:
+def test_a_column_that_the_statement_does_not_name_refuses_nothing(desk: PostgresDesk) -> None:
     desk.execute("create table things (id bigint)")
     odd = pa.array([2**62], pa.int64()).cast(pa.timestamp("s"))
     session = desk.open(desk.sink(each="insert into things values (%(id)s)"))
@@ -186,7 +188,7 @@ def test_a_column_that_the_statement_does_not_name_refuses_nothing(desk: Desk) -
     assert desk.execute("select * from things") == [(1,)]
 
 
-def test_an_id_of_several_columns_is_a_text(desk: Desk) -> None:
+def test_an_id_of_several_columns_is_a_text(desk: PostgresDesk) -> None:
     desk.execute("create table things (event text)")
     say = "insert into things values (%(semel_event)s)"
     rows = batch([1], part=pa.array(["a,b"]))

@@ -25,31 +25,38 @@ from semel.events import Minibatch
 from semel.sinks import Retry
 from semel.sinks.postgres.errors import Phase, classify
 from support.servers.postgres import PostgresServer
-from support.sinks.postgres_pipeline import Desk, Wire, batch, chunk_of, once, progress_of
+from support.sinks.postgres_pipeline import (
+    PostgresDesk,
+    PostgresProxy,
+    batch,
+    chunk_of,
+    once,
+    progress_of,
+)
 
 COMMIT = b"commit\0"
 
 
 @pytest.fixture
-def desk(postgres_url: str, tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(postgres_url, tmp_path)
+def desk(postgres_url: str, tmp_path: Path) -> Iterator[PostgresDesk]:
+    made = PostgresDesk(postgres_url, tmp_path)
     made.execute("create table payments (customer text, id bigint primary key, amount bigint)")
     yield made
     made.close()
 
 
 @pytest.fixture
-def wire(postgres: PostgresServer) -> Iterator[Wire]:
-    made = Wire(postgres.port)
+def wire(postgres: PostgresServer) -> Iterator[PostgresProxy]:
+    made = PostgresProxy(postgres.port)
     yield made
     made.close()
 
 
-def ids_in(desk: Desk) -> list[int]:
+def ids_in(desk: PostgresDesk) -> list[int]:
     return [each for (each,) in desk.execute("select id from payments order by ctid")]
 
 
-def through(desk: Desk, wire: Wire) -> str:
+def through(desk: PostgresDesk, wire: PostgresProxy) -> str:
     """The same database, behind the wire."""
     head, _, tail = desk.url.rpartition("@")
     return f"{head}@127.0.0.1:{wire.port}/{tail.rpartition('/')[2]}"
@@ -60,7 +67,7 @@ def through(desk: Desk, wire: Wire) -> str:
 
 @pytest.mark.parametrize("word", [b"pg_try_advisory", b'into "public".semel', b"copy ", COMMIT])
 def test_a_connection_lost_before_commit_was_sent_is_not_delivered_and_the_session_goes_on(
-    desk: Desk, wire: Wire, word: bytes
+    desk: PostgresDesk, wire: PostgresProxy, word: bytes
 ) -> None:
     session = desk.open(desk.sink(table="payments", url=through(desk, wire)))
     wire.rule = once(word, "cut")
@@ -74,7 +81,7 @@ def test_a_connection_lost_before_commit_was_sent_is_not_delivered_and_the_sessi
 
 
 def test_a_reply_to_commit_that_is_lost_is_unknown_and_the_row_tells(
-    desk: Desk, wire: Wire
+    desk: PostgresDesk, wire: PostgresProxy
 ) -> None:
     sink = desk.sink(table="payments", url=through(desk, wire))
     session = desk.open(sink)
@@ -91,7 +98,7 @@ def test_a_reply_to_commit_that_is_lost_is_unknown_and_the_row_tells(
 @pytest.mark.parametrize("what", ["cut", "lose"])
 @pytest.mark.parametrize("word", [b"copy ", COMMIT])
 def test_the_engine_delivers_once_whatever_the_wire_does(
-    desk: Desk, wire: Wire, what: str, word: bytes
+    desk: PostgresDesk, wire: PostgresProxy, what: str, word: bytes
 ) -> None:
     sink = desk.sink(table="payments", url=through(desk, wire), chunk_rows=4)
     first, third = once(word, what), once(word, what, number=3)
@@ -102,7 +109,7 @@ def test_the_engine_delivers_once_whatever_the_wire_does(
 
 
 def test_a_server_that_restarts_half_way_is_waited_for(
-    desk: Desk, postgres: PostgresServer
+    desk: PostgresDesk, postgres: PostgresServer
 ) -> None:
     session = desk.open(desk.sink(table="payments"))
     desk.deliver(session, chunk_of(batch([1])))
@@ -127,7 +134,7 @@ def test_a_server_that_restarts_half_way_is_waited_for(
     assert desk.parked() == []
 
 
-def test_a_backend_that_is_ended_from_outside_is_not_delivered(desk: Desk) -> None:
+def test_a_backend_that_is_ended_from_outside_is_not_delivered(desk: PostgresDesk) -> None:
     sink = desk.sink(each="select pg_sleep(5)")
     session = desk.open(sink)
     ended = threading.Timer(
@@ -143,7 +150,7 @@ def test_a_backend_that_is_ended_from_outside_is_not_delivered(desk: Desk) -> No
     ended.join()
 
 
-def test_a_staging_table_that_went_with_its_connection_is_made_again(desk: Desk) -> None:
+def test_a_staging_table_that_went_with_its_connection_is_made_again(desk: PostgresDesk) -> None:
     statement = "insert into payments select customer, id, amount from semel_batch"
     session = desk.open(desk.sink(apply=statement))
     desk.deliver(session, chunk_of(batch([1])))
@@ -169,7 +176,7 @@ def test_a_staging_table_that_went_with_its_connection_is_made_again(desk: Desk)
     ],
 )
 def test_a_wrong_address_is_told_without_the_password(
-    desk: Desk, change: Callable[[str], str], said: str
+    desk: PostgresDesk, change: Callable[[str], str], said: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=said) as refused:
         desk.open(desk.sink(table="payments", url=change(desk.url)))
@@ -178,7 +185,7 @@ def test_a_wrong_address_is_told_without_the_password(
 
 
 def test_a_server_without_a_connection_left_is_waited_for(
-    desk: Desk, request: pytest.FixtureRequest
+    desk: PostgresDesk, request: pytest.FixtureRequest
 ) -> None:
     role = f"few_{desk.url[-8:]}"
     desk.execute(f"create role {role} login superuser password 'geheim' connection limit 0")
@@ -192,7 +199,9 @@ def test_a_server_without_a_connection_left_is_waited_for(
 # -- time
 
 
-def test_a_statement_that_takes_too_long_is_rolled_back_and_not_delivered(desk: Desk) -> None:
+def test_a_statement_that_takes_too_long_is_rolled_back_and_not_delivered(
+    desk: PostgresDesk,
+) -> None:
     statement = "with a as (select pg_sleep(%(amount)s)) insert into payments select 'x', 1 from a"
     session = desk.open(desk.sink(each=statement, deadline_s=0.3))
     with pytest.raises(NotDelivered, match="longer than deadline_s"):
@@ -200,7 +209,7 @@ def test_a_statement_that_takes_too_long_is_rolled_back_and_not_delivered(desk: 
     assert ids_in(desk) == []
 
 
-def test_a_lock_that_is_not_given_in_time_is_not_delivered(desk: Desk) -> None:
+def test_a_lock_that_is_not_given_in_time_is_not_delivered(desk: PostgresDesk) -> None:
     session = desk.open(desk.sink(table="payments", deadline_s=0.3))
     with psycopg.connect(desk.url) as other:
         other.execute("lock table payments")
@@ -211,7 +220,9 @@ def test_a_lock_that_is_not_given_in_time_is_not_delivered(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("word", [b"copy ", COMMIT])
-def test_a_frozen_zombie_cannot_hold_the_row(desk: Desk, wire: Wire, word: bytes) -> None:
+def test_a_frozen_zombie_cannot_hold_the_row(
+    desk: PostgresDesk, wire: PostgresProxy, word: bytes
+) -> None:
     """No timeout of PostgreSQL ends a COPY whose client says nothing more."""
     zombie = desk.open(desk.sink(table="payments", url=through(desk, wire), deadline_s=60))
     seen = {"copying": False}
@@ -256,7 +267,7 @@ def test_a_frozen_zombie_cannot_hold_the_row(desk: Desk, wire: Wire, word: bytes
     assert ids_in(desk) == [1, 2]
 
 
-def test_a_zombie_that_is_fenced_already_ends_nobodys_connection(desk: Desk) -> None:
+def test_a_zombie_that_is_fenced_already_ends_nobodys_connection(desk: PostgresDesk) -> None:
     sink = desk.sink(table="payments")
     zombie, later = desk.open(sink), desk.open(sink, task=2)
     later.take_over()
@@ -265,7 +276,9 @@ def test_a_zombie_that_is_fenced_already_ends_nobodys_connection(desk: Desk) -> 
     desk.deliver(later, chunk_of(batch([1])), task=2)
 
 
-def test_a_zombie_of_the_minibatch_before_ends_no_connection_of_a_later_attempt(desk: Desk) -> None:
+def test_a_zombie_of_the_minibatch_before_ends_no_connection_of_a_later_attempt(
+    desk: PostgresDesk,
+) -> None:
     sink = desk.sink(table="payments")
     zombie, later = desk.open(sink), desk.open(sink, task=2, minibatch=Minibatch(1, 1))
     zombie.take_over()
@@ -279,7 +292,7 @@ def test_a_zombie_of_the_minibatch_before_ends_no_connection_of_a_later_attempt(
     "way", [{"table": "payments"}, {"each": "select 1"}, {"apply": "select 1"}]
 )
 def test_a_session_that_stands_idle_in_its_transaction_is_ended_by_the_server(
-    desk: Desk, wire: Wire, way: dict[str, str]
+    desk: PostgresDesk, wire: PostgresProxy, way: dict[str, str]
 ) -> None:
     session = desk.open(desk.sink(**way, url=through(desk, wire), deadline_s=0.3))
     wire.rule = lambda said: "hold" if COMMIT in said else "pass"
@@ -290,7 +303,7 @@ def test_a_session_that_stands_idle_in_its_transaction_is_ended_by_the_server(
     assert desk.open(desk.sink(table="payments")).take_over() is None
 
 
-def test_a_session_that_stands_idle_before_its_effect_is_ended_too(desk: Desk) -> None:
+def test_a_session_that_stands_idle_before_its_effect_is_ended_too(desk: PostgresDesk) -> None:
     session = desk.open(desk.sink(table="payments", deadline_s=0.3))
 
     def idle() -> None:
@@ -304,7 +317,7 @@ def test_a_session_that_stands_idle_before_its_effect_is_ended_too(desk: Desk) -
 def test_a_wait_for_a_standby_is_not_cut_short_and_taken_for_a_commit(tmp_path: Path) -> None:
     """A COMMIT whose wait is cancelled is answered with success; its timeouts are over by then."""
     server = PostgresServer(durable=False)
-    desk = Desk(server.url(), tmp_path)
+    desk = PostgresDesk(server.url(), tmp_path)
     try:
         desk.execute("create table payments (customer text, id bigint, amount bigint)")
         desk.open(desk.sink(table="payments"))
@@ -333,7 +346,7 @@ def test_a_wait_for_a_standby_is_not_cut_short_and_taken_for_a_commit(tmp_path: 
 # -- transactions among others
 
 
-def test_a_deadlock_is_rolled_back_and_delivered_by_the_next_try(desk: Desk) -> None:
+def test_a_deadlock_is_rolled_back_and_delivered_by_the_next_try(desk: PostgresDesk) -> None:
     desk.execute("create table accounts (id bigint primary key, balance bigint)")
     desk.execute("insert into accounts values (1, 0), (2, 0)")
     desk.execute(f"alter database {desk.url.rsplit('/', 1)[1]} set deadlock_timeout = '50ms'")
@@ -363,7 +376,9 @@ def test_a_deadlock_is_rolled_back_and_delivered_by_the_next_try(desk: Desk) -> 
     assert desk.execute("select balance from accounts") == [(1,), (1,)]
 
 
-def test_a_constraint_that_is_checked_at_commit_rejects_and_nothing_arrives(desk: Desk) -> None:
+def test_a_constraint_that_is_checked_at_commit_rejects_and_nothing_arrives(
+    desk: PostgresDesk,
+) -> None:
     desk.execute(
         "create table refs (id bigint references payments (id) deferrable initially deferred)"
     )
@@ -375,7 +390,7 @@ def test_a_constraint_that_is_checked_at_commit_rejects_and_nothing_arrives(desk
     desk.deliver(session, chunk_of(batch([1])))
 
 
-def raised(desk: Desk, state: str) -> psycopg.Error:
+def raised(desk: PostgresDesk, state: str) -> psycopg.Error:
     """The error that the server raises with this SQLSTATE."""
     try:
         desk.execute(f"do $$ begin raise sqlstate '{state}'; end $$")
@@ -384,7 +399,7 @@ def raised(desk: Desk, state: str) -> psycopg.Error:
     raise AssertionError(state)
 
 
-def test_every_class_of_errors_has_its_name(desk: Desk) -> None:
+def test_every_class_of_errors_has_its_name(desk: PostgresDesk) -> None:
     names = {
         NotDelivered: "40001 40P01 55P03 55006 57014 57P01 57P03 53100 53200 53300 53400 08006"
         " 25006 25P03 25P04 58030 XX000 XX001 MY001",
@@ -402,7 +417,7 @@ def test_every_class_of_errors_has_its_name(desk: Desk) -> None:
             assert type(own) is (NotDelivered if kind is Rejected else kind), state
 
 
-def test_what_does_not_answer_commit_is_unknown(desk: Desk) -> None:
+def test_what_does_not_answer_commit_is_unknown(desk: PostgresDesk) -> None:
     fatal = None
     with psycopg.connect(desk.url, autocommit=True) as connection:
         desk.execute(f"select pg_terminate_backend({connection.info.backend_pid}, 2000)")
@@ -436,7 +451,7 @@ def standby_away(postgres: PostgresServer) -> Iterator[None]:
 
 
 def test_a_commit_that_waits_for_a_standby_is_unknown_and_then_asked_for(
-    desk: Desk, postgres: PostgresServer
+    desk: PostgresDesk, postgres: PostgresServer
 ) -> None:
     sink = desk.sink(table="payments", deadline_s=1.0)
     session = desk.open(sink)
@@ -447,7 +462,7 @@ def test_a_commit_that_waits_for_a_standby_is_unknown_and_then_asked_for(
         with pytest.raises(OutcomeUnknown, match="COMMIT was not answered within 4 s"):
             session.deliver_with(chunk, progress_of(chunk))
         assert time.monotonic() - began < 8.0
-        for _ in range(3):  # whoever asks is told nothing that the standby does not have
+        for _ in range(3):  # a reader sees nothing that the standby does not have
             with pytest.raises((NotDelivered, OutcomeUnknown)):
                 desk.open(sink, task=2).take_over()
     told = desk.open(sink, task=3).take_over()
@@ -456,7 +471,9 @@ def test_a_commit_that_waits_for_a_standby_is_unknown_and_then_asked_for(
     assert ids_in(desk) == [0, 1, 2]
 
 
-def test_a_pipeline_goes_on_when_the_standby_is_back(desk: Desk, postgres: PostgresServer) -> None:
+def test_a_pipeline_goes_on_when_the_standby_is_back(
+    desk: PostgresDesk, postgres: PostgresServer
+) -> None:
     sink = desk.sink(table="payments", deadline_s=1.0, chunk_rows=2, retry=Retry(0.1, 1.0, 60.0))
     delivering = threading.Thread(target=lambda: desk.minibatch(sink, [batch(range(5))]))
     with standby_away(postgres):

@@ -1,5 +1,5 @@
 """semel's own tables in PostgreSQL: statements read the chunk and nothing else of its name, and ids
-that are left over are in nobody's way.
+that are left over are in no attempt's way.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ import pytest
 
 from semel.errors import ConfigurationError
 from semel.events import EntityIds, Minibatch
-from support.sinks.postgres_pipeline import Desk, batch, chunk_of, progress_of
+from support.sinks.postgres_pipeline import PostgresDesk, batch, chunk_of, progress_of
 
 INSERT = "insert into payments select customer, id, amount from semel_batch"
 AT = "(pipeline, sink, partition) = ('pay', 'out', '0')"
 
 
 @pytest.fixture
-def desk(postgres_url: str, tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(postgres_url, tmp_path)
+def desk(postgres_url: str, tmp_path: Path) -> Iterator[PostgresDesk]:
+    made = PostgresDesk(postgres_url, tmp_path)
     made.execute("create table payments (customer text, id bigint, amount bigint)")
     yield made
     made.close()
 
 
-def with_path(desk: Desk, path: str) -> str:
+def with_path(desk: PostgresDesk, path: str) -> str:
     return f"{desk.url}?options=-csearch_path%3D{path}"
 
 
@@ -41,7 +41,7 @@ OTHERS = (
 
 @pytest.mark.parametrize("other", OTHERS, ids=["table", "view"])
 def test_another_relation_that_is_called_semel_batch_is_not_read_for_the_chunk(
-    desk: Desk, other: str
+    desk: PostgresDesk, other: str
 ) -> None:
     desk.execute(f"create {other}")
     sink = desk.sink(apply=INSERT, url=with_path(desk, "public,pg_temp"))
@@ -52,7 +52,7 @@ def test_another_relation_that_is_called_semel_batch_is_not_read_for_the_chunk(
     assert desk.execute("select count(*) from semel_progress") == [(0,)]
 
 
-def test_a_relation_of_that_name_that_comes_later_is_noticed_too(desk: Desk) -> None:
+def test_a_relation_of_that_name_that_comes_later_is_noticed_too(desk: PostgresDesk) -> None:
     session = desk.open(desk.sink(apply=INSERT, url=with_path(desk, "public,pg_temp")))
     desk.deliver(session, chunk_of(batch([1, 2])))
     desk.execute("create table public.semel_batch (customer text, id bigint, amount bigint)")
@@ -64,7 +64,7 @@ def test_a_relation_of_that_name_that_comes_later_is_noticed_too(desk: Desk) -> 
 
 
 def test_a_statement_that_changes_the_search_path_cannot_lead_the_next_one_astray(
-    desk: Desk,
+    desk: PostgresDesk,
 ) -> None:
     desk.execute("create table public.semel_batch (customer text, id bigint, amount bigint)")
     sly = "select set_config('search_path', 'public, pg_temp', false)"
@@ -74,7 +74,7 @@ def test_a_statement_that_changes_the_search_path_cannot_lead_the_next_one_astra
     assert desk.execute("select count(*) from payments") == [(0,)]
 
 
-def test_a_table_of_that_name_behind_the_chunk_is_in_nobodys_way(desk: Desk) -> None:
+def test_a_table_of_that_name_behind_the_chunk_is_in_nobodys_way(desk: PostgresDesk) -> None:
     desk.execute("create table public.semel_batch (customer text, id bigint, amount bigint)")
     desk.deliver(desk.open(desk.sink(apply=INSERT)), chunk_of(batch([1, 2])))
     assert desk.execute("select count(*) from payments") == [(2,)]
@@ -83,7 +83,7 @@ def test_a_table_of_that_name_behind_the_chunk_is_in_nobodys_way(desk: Desk) -> 
 # -- ids without their row
 
 
-def leave(desk: Desk, done: int) -> None:
+def leave(desk: PostgresDesk, done: int) -> None:
     """Rows of ids that no progress row counts."""
     desk.execute(
         "insert into semel_progress_ids values ('pay', 'out', '0', %s, '{\"c9\": [[9, 9]]}')", done
@@ -91,7 +91,9 @@ def leave(desk: Desk, done: int) -> None:
 
 
 @pytest.mark.parametrize("done", [1, 5])
-def test_ids_without_a_row_do_not_stop_an_attempt_that_takes_over(desk: Desk, done: int) -> None:
+def test_ids_without_a_row_do_not_stop_an_attempt_that_takes_over(
+    desk: PostgresDesk, done: int
+) -> None:
     sink = desk.sink(table="payments")
     session = desk.open(sink)
     leave(desk, done)
@@ -104,7 +106,7 @@ def test_ids_without_a_row_do_not_stop_an_attempt_that_takes_over(desk: Desk, do
 
 @pytest.mark.parametrize("done", [1, 2, 5])
 def test_ids_that_the_row_does_not_count_go_before_the_first_that_it_does(
-    desk: Desk, done: int
+    desk: PostgresDesk, done: int
 ) -> None:
     sink = desk.sink(table="payments")
     session = desk.open(sink)
@@ -117,7 +119,7 @@ def test_ids_that_the_row_does_not_count_go_before_the_first_that_it_does(
     assert told.ids == chunk_of(batch([2])).rows.id_sets()
 
 
-def test_the_engine_goes_on_where_ids_were_left_without_their_row(desk: Desk) -> None:
+def test_the_engine_goes_on_where_ids_were_left_without_their_row(desk: PostgresDesk) -> None:
     desk.open(desk.sink(table="payments"))
     for done in range(1, 6):
         leave(desk, done)
@@ -129,7 +131,7 @@ def test_the_engine_goes_on_where_ids_were_left_without_their_row(desk: Desk) ->
     assert desk.parked() == []
 
 
-def test_ids_beyond_what_the_row_has_done_are_not_its_own(desk: Desk) -> None:
+def test_ids_beyond_what_the_row_has_done_are_not_its_own(desk: PostgresDesk) -> None:
     sink = desk.sink(table="payments")
     desk.deliver(desk.open(sink), chunk_of(batch([1])))
     leave(desk, 7)
@@ -138,7 +140,7 @@ def test_ids_beyond_what_the_row_has_done_are_not_its_own(desk: Desk) -> None:
     assert told.ids == chunk_of(batch([1])).rows.id_sets()
 
 
-def test_ids_beyond_it_are_not_in_the_way_of_a_chunk_that_ends_there(desk: Desk) -> None:
+def test_ids_beyond_it_are_not_in_the_way_of_a_chunk_that_ends_there(desk: PostgresDesk) -> None:
     sink = desk.sink(table="payments")
     session = desk.open(sink)
     desk.deliver(session, chunk_of(batch([1])))
@@ -157,7 +159,7 @@ CHANGES = (
 
 @pytest.mark.parametrize("change", CHANGES, ids=["one more", "none"])
 def test_a_row_that_counts_other_ids_than_there_are_says_what_to_do(
-    desk: Desk, change: str
+    desk: PostgresDesk, change: str
 ) -> None:
     sink = desk.sink(table="payments")
     desk.deliver(desk.open(sink), chunk_of(batch([1, 2])))
@@ -174,7 +176,7 @@ def test_a_row_that_counts_other_ids_than_there_are_says_what_to_do(
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", "7", '{"a": {}}', '{"packed": "x"}', "null"])
 def test_ids_that_cannot_be_read_are_an_error_that_names_their_table(
-    desk: Desk, damage: str
+    desk: PostgresDesk, damage: str
 ) -> None:
     sink = desk.sink(table="payments")
     desk.deliver(desk.open(sink), chunk_of(batch([1, 2])))
@@ -183,7 +185,9 @@ def test_ids_that_cannot_be_read_are_an_error_that_names_their_table(
         desk.open(sink, task=2).take_over()
 
 
-def test_a_progress_row_that_cannot_be_read_is_an_error_that_names_its_table(desk: Desk) -> None:
+def test_a_progress_row_that_cannot_be_read_is_an_error_that_names_its_table(
+    desk: PostgresDesk,
+) -> None:
     sink = desk.sink(table="payments")
     desk.deliver(desk.open(sink), chunk_of(batch([1, 2])))
     desk.execute("update semel_progress set sort_key = '['")

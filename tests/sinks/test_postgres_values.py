@@ -18,7 +18,7 @@ import pytest
 from semel.errors import ConfigurationError, Rejected
 from semel.sinks.postgres.copy import PIECE, copy_text, type_of
 from support.servers.postgres import PostgresServer
-from support.sinks.postgres_pipeline import Desk, batch, chunk_of
+from support.sinks.postgres_pipeline import PostgresDesk, batch, chunk_of
 
 SLY = [
     "'); drop table things; --",
@@ -79,8 +79,8 @@ PARTS: dict[str, tuple[pa.Array, list[Any]]] = {
 
 
 @pytest.fixture
-def desk(postgres_url: str, tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(postgres_url, tmp_path)
+def desk(postgres_url: str, tmp_path: Path) -> Iterator[PostgresDesk]:
+    made = PostgresDesk(postgres_url, tmp_path)
     yield made
     made.close()
 
@@ -89,7 +89,7 @@ def frame() -> pa.RecordBatch:
     return batch([1, 2, 3], **{name: array for name, (array, _) in COLUMNS.items()})
 
 
-def shown(desk: Desk, statement: str) -> list[tuple[Any, ...]]:
+def shown(desk: PostgresDesk, statement: str) -> list[tuple[Any, ...]]:
     with psycopg.connect(desk.url) as connection:
         connection.execute("set timezone = 'UTC'")
         return connection.execute(statement.encode()).fetchall()
@@ -105,7 +105,7 @@ def expected() -> list[tuple[Any, ...]]:
 
 @pytest.mark.rows("S17")
 @pytest.mark.parametrize("way", ["append", "apply", "each"])
-def test_every_type_arrives_as_it_was(desk: Desk, way: str) -> None:
+def test_every_type_arrives_as_it_was(desk: PostgresDesk, way: str) -> None:
     columns = ", ".join(f"{name} {kind}" for name, (_, kind) in COLUMNS.items())
     desk.execute(f"create table things (id bigint, customer text, amount bigint, {columns})")
     names = ", ".join(["id", *COLUMNS])
@@ -128,7 +128,7 @@ def test_every_type_arrives_as_it_was(desk: Desk, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["append", "apply", "each"])
-def test_values_with_parts_arrive_as_json(desk: Desk, way: str) -> None:
+def test_values_with_parts_arrive_as_json(desk: PostgresDesk, way: str) -> None:
     desk.execute("create table things (list jsonb, struct jsonb, map jsonb)")
     names = ", ".join(PARTS)
     ways: dict[str, dict[str, Any]] = {
@@ -156,7 +156,7 @@ def test_values_with_parts_arrive_as_json(desk: Desk, way: str) -> None:
     ],
 )
 def test_the_keys_of_a_map_are_the_names_of_an_object_without_quotes_of_their_own(
-    desk: Desk, keys: pa.Array, names: list[str]
+    desk: PostgresDesk, keys: pa.Array, names: list[str]
 ) -> None:
     desk.execute("create table things (odd jsonb)")
     of = pa.map_(keys.type, pa.int64())
@@ -177,7 +177,7 @@ def test_the_keys_of_a_map_are_the_names_of_an_object_without_quotes_of_their_ow
     ],
 )
 def test_an_interval_inside_of_a_value_keeps_its_microseconds(
-    desk: Desk, took: timedelta, text: str
+    desk: PostgresDesk, took: timedelta, text: str
 ) -> None:
     desk.execute("create table things (odd jsonb, several interval[])")
     odd = pa.array([{"took": took}], pa.struct([("took", pa.duration("us"))]))
@@ -188,7 +188,7 @@ def test_an_interval_inside_of_a_value_keeps_its_microseconds(
     assert shown(desk, "select odd, several from things") == [({"took": written}, [took])]
 
 
-def test_a_list_goes_into_an_array_where_the_table_has_one(desk: Desk) -> None:
+def test_a_list_goes_into_an_array_where_the_table_has_one(desk: PostgresDesk) -> None:
     desk.execute(
         "create table things (id bigint, tags text[], grid int[], days date[], raws bytea[])"
     )
@@ -228,7 +228,7 @@ def test_a_list_goes_into_an_array_where_the_table_has_one(desk: Desk) -> None:
     ],
 )
 def test_a_column_that_does_not_go_where_it_is_to_go_stops_the_pipeline(
-    desk: Desk, array: pa.Array, into: str, said: str
+    desk: PostgresDesk, array: pa.Array, into: str, said: str
 ) -> None:
     desk.execute(f"create table things (odd {into})")
     session = desk.open(desk.sink(table="things", columns=["odd"]))
@@ -255,7 +255,7 @@ def test_a_column_that_does_not_go_where_it_is_to_go_stops_the_pipeline(
     ],
 )
 def test_a_value_that_cannot_be_held_is_rejected_with_the_reason(
-    desk: Desk, array: pa.Array, into: str, said: str
+    desk: PostgresDesk, array: pa.Array, into: str, said: str
 ) -> None:
     desk.execute(f"create table things (odd {into})")
     if "unique" in into:  # random text does not compress below an index's limit
@@ -275,7 +275,9 @@ def test_a_slice_of_a_column_is_written_without_its_neighbours() -> None:
 
 
 @pytest.mark.parametrize("rows", [PIECE, PIECE + 1, 2 * PIECE + 3])
-def test_a_chunk_of_several_pieces_arrives_whole_and_in_order(desk: Desk, rows: int) -> None:
+def test_a_chunk_of_several_pieces_arrives_whole_and_in_order(
+    desk: PostgresDesk, rows: int
+) -> None:
     desk.execute("create table things (at bigserial, id bigint)")
     desk.deliver(desk.open(desk.sink(table="things", columns=["id"])), chunk_of(batch(range(rows))))
     found = desk.execute("select array_agg(id order by at) from things")
@@ -283,7 +285,7 @@ def test_a_chunk_of_several_pieces_arrives_whole_and_in_order(desk: Desk, rows: 
 
 
 def test_a_value_of_the_last_piece_that_cannot_be_written_is_refused_with_all_of_them(
-    desk: Desk,
+    desk: PostgresDesk,
 ) -> None:
     desk.execute("create table things (id bigint, day date)")
     days = pa.array([0] * PIECE + [-800_000], pa.int32()).cast(pa.date32())
@@ -301,7 +303,9 @@ def written(array: pa.Array, kind: str) -> bytes:
 
 
 @pytest.mark.parametrize("way", ["append", "apply", "each"])
-def test_no_value_is_ever_taken_for_sql_or_for_the_end_of_the_rows(desk: Desk, way: str) -> None:
+def test_no_value_is_ever_taken_for_sql_or_for_the_end_of_the_rows(
+    desk: PostgresDesk, way: str
+) -> None:
     desk.execute("create table things (said text, id bigint)")
     ways: dict[str, dict[str, Any]] = {
         "append": {"table": "things", "columns": ["said", "id"]},
@@ -314,7 +318,7 @@ def test_no_value_is_ever_taken_for_sql_or_for_the_end_of_the_rows(desk: Desk, w
 
 
 @pytest.mark.parametrize("word", [word for word in SLY if word])
-def test_names_are_quoted_too(desk: Desk, word: str) -> None:
+def test_names_are_quoted_too(desk: PostgresDesk, word: str) -> None:
     quoted = '"' + word.replace('"', '""') + '"'
     desk.execute(f"create table {quoted} ({quoted} text)")
     rows = batch([1], **{word: pa.array(["x"])})
@@ -325,7 +329,7 @@ def test_names_are_quoted_too(desk: Desk, word: str) -> None:
     assert desk.execute(f"select count(*) from {quoted}") == [(2,)]
 
 
-def test_rows_of_one_column_that_are_all_null_arrive(desk: Desk) -> None:
+def test_rows_of_one_column_that_are_all_null_arrive(desk: PostgresDesk) -> None:
     desk.execute("create table things (odd text)")
     session = desk.open(desk.sink(table="things", columns=["odd"]))
     desk.deliver(session, chunk_of(batch([1, 2, 3], odd=pa.array([None, "", None], pa.string()))))
@@ -355,7 +359,7 @@ def malformed(count: int) -> pa.RecordBatch:
 @pytest.mark.rows("S17")
 @pytest.mark.parametrize("way", ["append", "apply", "each"])
 def test_ten_thousand_malformed_events_are_delivered_or_parked_with_a_reason(
-    desk: Desk, way: str
+    desk: PostgresDesk, way: str
 ) -> None:
     desk.execute(
         "create table things (customer text, id bigint primary key, number int not null,"

@@ -13,9 +13,9 @@ from semel.events import Given
 from semel.ledger.verbs.parked import read_parked
 from semel.protocol import Capability, ParkedState
 from semel.sinks import Function, Sink, sink
-from support.ledger.one_pipeline import World
-from support.ledger.small_driver import Driver, payments
-from support.sinks.in_memory import Destination, Killed, Witness, killed_at, reply_lost_at
+from support.ledger.one_pipeline import LedgerWorld
+from support.ledger.small_driver import SmallDriver, payments
+from support.sinks.in_memory import Arrivals, Killed, MemorySink, killed_at, reply_lost_at
 
 IDENTITY = Given(entity="c", event=("id",))
 ROWS = payments(0, 47)
@@ -25,19 +25,19 @@ FENCED = [Capability.TRANSACTIONAL, Capability.SEQUENCED]
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    opened = World(tmp_path / "ledger.db")
+def world(tmp_path: Path) -> Iterator[LedgerWorld]:
+    opened = LedgerWorld(tmp_path / "ledger.db")
     yield opened
     opened.close()
 
 
-def witness(capability: Capability, into: Destination, chunk_rows: int = 10) -> Witness:
-    return Witness(name="w", can=capability, into=into, chunk_rows=chunk_rows, span_chunks=2)
+def witness(capability: Capability, into: Arrivals, chunk_rows: int = 10) -> MemorySink:
+    return MemorySink(name="w", can=capability, into=into, chunk_rows=chunk_rows, span_chunks=2)
 
 
-def killed(world: World, made: Sink, nonce: str = "n1") -> None:
+def killed(world: LedgerWorld, made: Sink, nonce: str = "n1") -> None:
     """Deliver until the process ends."""
-    driver = Driver(world, IDENTITY, [made], nonce)
+    driver = SmallDriver(world, IDENTITY, [made], nonce)
     opening = driver.open(0)
     with pytest.raises(Killed):
         driver.deliver(opening, "0", [ROWS])
@@ -48,13 +48,13 @@ def killed(world: World, made: Sink, nonce: str = "n1") -> None:
 @pytest.mark.parametrize("call", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_attempt_killed_at_any_call_leaves_nothing_lost_and_nothing_twice(
-    world: World, capability: Capability, call: int, when: str
+    world: LedgerWorld, capability: Capability, call: int, when: str
 ) -> None:
-    into = Destination()
+    into = Arrivals()
     setattr(into, when, killed_at(call))
     killed(world, witness(capability, into))
     into.before = into.after = None
-    Driver(world, IDENTITY, [witness(capability, into)], "n2").minibatch(0, {"0": ROWS})
+    SmallDriver(world, IDENTITY, [witness(capability, into)], "n2").minibatch(0, {"0": ROWS})
     assert into.arrived == ALL
 
 
@@ -62,23 +62,25 @@ def test_an_attempt_killed_at_any_call_leaves_nothing_lost_and_nothing_twice(
 @pytest.mark.parametrize("capability", EXACT)
 @pytest.mark.parametrize("chunk_rows", [1, 7, 100])
 def test_other_limits_after_a_take_over_repeat_the_recorded_ranges(
-    world: World, capability: Capability, chunk_rows: int
+    world: LedgerWorld, capability: Capability, chunk_rows: int
 ) -> None:
-    into = Destination(after=killed_at(2))
+    into = Arrivals(after=killed_at(2))
     killed(world, witness(capability, into))
     into.after = None
     later = witness(capability, into, chunk_rows)
-    Driver(world, IDENTITY, [later], "n2").minibatch(0, {"0": ROWS})
+    SmallDriver(world, IDENTITY, [later], "n2").minibatch(0, {"0": ROWS})
     assert into.arrived == ALL
 
 
 @pytest.mark.rows("A13")
-def test_a_probing_destination_is_asked_and_sent_only_what_is_absent(world: World) -> None:
-    into = Destination(before=killed_at(2))
+def test_a_probing_destination_is_asked_and_sent_only_what_is_absent(world: LedgerWorld) -> None:
+    into = Arrivals(before=killed_at(2))
     killed(world, witness(Capability.PROBING, into))
     into.before = None
     into.calls.clear()
-    Driver(world, IDENTITY, [witness(Capability.PROBING, into)], "n2").minibatch(0, {"0": ROWS})
+    SmallDriver(world, IDENTITY, [witness(Capability.PROBING, into)], "n2").minibatch(
+        0, {"0": ROWS}
+    )
     asked_and_sent = ["ask", "ask", "deliver 10-20", "deliver 20-30", "deliver 30-40"]
     assert into.calls[:5] == asked_and_sent
     assert into.arrived == ALL
@@ -87,13 +89,13 @@ def test_a_probing_destination_is_asked_and_sent_only_what_is_absent(world: Worl
 @pytest.mark.rows("O9", "O10", "O11", "O23", "A8")
 @pytest.mark.parametrize("capability", FENCED)
 def test_what_the_destination_has_is_asked_for_before_anything_is_sent(
-    world: World, capability: Capability
+    world: LedgerWorld, capability: Capability
 ) -> None:
-    into = Destination(after=killed_at(2))
+    into = Arrivals(after=killed_at(2))
     killed(world, witness(capability, into))
     into.after = None
     into.calls.clear()
-    driver = Driver(world, IDENTITY, [witness(capability, into)], "n2")
+    driver = SmallDriver(world, IDENTITY, [witness(capability, into)], "n2")
     [report] = driver.minibatch(0, {"0": ROWS})
     assert into.calls[:2] == ["take over", "deliver 20-30"]
     assert (report.suppressed, report.delivered) == (20, 27)
@@ -103,10 +105,10 @@ def test_what_the_destination_has_is_asked_for_before_anything_is_sent(
 @pytest.mark.rows("S19", "A17")
 @pytest.mark.parametrize("capability", FENCED)
 def test_a_zombie_that_wakes_up_is_refused_by_the_destination(
-    world: World, capability: Capability
+    world: LedgerWorld, capability: Capability
 ) -> None:
-    into = Destination()
-    driver = Driver(world, IDENTITY, [witness(capability, into)])
+    into = Arrivals()
+    driver = SmallDriver(world, IDENTITY, [witness(capability, into)])
     opening = driver.open(0)
     slept = False
 
@@ -124,9 +126,9 @@ def test_a_zombie_that_wakes_up_is_refused_by_the_destination(
 
 
 @pytest.mark.rows("O11")
-def test_a_log_that_lost_what_it_acknowledged_stops_the_pipeline(world: World) -> None:
-    into = Destination()
-    driver = Driver(world, IDENTITY, [witness(Capability.SEQUENCED, into)])
+def test_a_log_that_lost_what_it_acknowledged_stops_the_pipeline(world: LedgerWorld) -> None:
+    into = Arrivals()
+    driver = SmallDriver(world, IDENTITY, [witness(Capability.SEQUENCED, into)])
     driver.minibatch(0, {"0": ROWS})
     for log in into.logs.values():
         del log.records[2:]
@@ -141,13 +143,13 @@ def test_a_log_that_lost_what_it_acknowledged_stops_the_pipeline(world: World) -
 @pytest.mark.rows("A22", "O24")
 @pytest.mark.parametrize("capability", EXACT)
 def test_a_replay_with_other_content_raises_instead_of_writing(
-    world: World, capability: Capability
+    world: LedgerWorld, capability: Capability
 ) -> None:
-    into = Destination(after=killed_at(3))
+    into = Arrivals(after=killed_at(3))
     killed(world, witness(capability, into))
     into.after = None
     before = into.arrived
-    driver = Driver(world, IDENTITY, [witness(capability, into)], "n2")
+    driver = SmallDriver(world, IDENTITY, [witness(capability, into)], "n2")
     opening = driver.open(0)
     with pytest.raises(Diverged, match="partition 0"):
         driver.deliver(opening, "0", [payments(1, 47)])
@@ -157,10 +159,10 @@ def test_a_replay_with_other_content_raises_instead_of_writing(
 @pytest.mark.parametrize("capability", EXACT)
 @pytest.mark.parametrize("call", [1, 3, 5])
 def test_a_lost_reply_of_an_exact_destination_leaves_no_doubt(
-    world: World, capability: Capability, call: int
+    world: LedgerWorld, capability: Capability, call: int
 ) -> None:
-    into = Destination(after=reply_lost_at(call))
-    driver = Driver(world, IDENTITY, [witness(capability, into)])
+    into = Arrivals(after=reply_lost_at(call))
+    driver = SmallDriver(world, IDENTITY, [witness(capability, into)])
     [report] = driver.minibatch(0, {"0": ROWS})
     assert into.arrived == ALL
     assert (report.doubted, report.parked) == (0, 0)
@@ -194,14 +196,14 @@ ORDERED_BY = {at: f"e{at % 3}" for at in range(47)}
 @pytest.mark.rows("S10", "S11", "S21")
 @pytest.mark.parametrize("window", [1, 4])
 def test_a_crash_leaves_at_most_one_window_in_doubt_and_sends_none_of_it_again(
-    world: World, window: int
+    world: LedgerWorld, window: int
 ) -> None:
     hook = Webhook()
     hook.kill_at = 21
     killed(world, hook.sink(window=window))
     hook.kill_at = None
     sent_before = list(hook.got)
-    driver = Driver(world, IDENTITY, [hook.sink(window=window)], "n2")
+    driver = SmallDriver(world, IDENTITY, [hook.sink(window=window)], "n2")
     [report] = driver.minibatch(0, {"0": ROWS})
     rows = [row for _, row, _ in read_parked(world.client, "w")]
     held = [row.event for row in rows if row.state is ParkedState.HELD]
@@ -222,26 +224,26 @@ def test_a_crash_leaves_at_most_one_window_in_doubt_and_sends_none_of_it_again(
     [("resend", 2, ParkedState.RESENT), ("skip", 1, ParkedState.SKIPPED)],
 )
 def test_policies_that_decide_by_themselves_record_what_they_did(
-    world: World, on_doubt: str, times: int, state: ParkedState
+    world: LedgerWorld, on_doubt: str, times: int, state: ParkedState
 ) -> None:
     hook = Webhook()
     hook.kill_at = 21
     killed(world, hook.sink(on_doubt=on_doubt))
     hook.kill_at = None
-    Driver(world, IDENTITY, [hook.sink(on_doubt=on_doubt)], "n2").minibatch(0, {"0": ROWS})
+    SmallDriver(world, IDENTITY, [hook.sink(on_doubt=on_doubt)], "n2").minibatch(0, {"0": ROWS})
     assert hook.got.count(21) == times
     assert sorted(set(hook.got)) == list(range(47))
     assert [(r.event, r.state) for _, r, _ in read_parked(world.client, "w")] == [(21, state)]
 
 
 @pytest.mark.rows("S21")
-def test_stop_stops_until_a_person_has_decided(world: World) -> None:
+def test_stop_stops_until_a_person_has_decided(world: LedgerWorld) -> None:
     hook = Webhook()
     hook.kill_at = 21
     killed(world, hook.sink(on_doubt="stop"))
     hook.kill_at = None
     for nonce in ("n2", "n3"):
-        driver = Driver(world, IDENTITY, [hook.sink(on_doubt="stop")], nonce)
+        driver = SmallDriver(world, IDENTITY, [hook.sink(on_doubt="stop")], nonce)
         opening = driver.open(0)
         with pytest.raises(HeldInDoubt, match="event 21 of 'e0'"):
             driver.deliver(opening, "0", [ROWS])
@@ -251,7 +253,7 @@ def test_stop_stops_until_a_person_has_decided(world: World) -> None:
 @pytest.mark.rows("S21", "A14")
 @pytest.mark.parametrize(("told", "times"), [(True, 1), (False, 2), (None, 1)])
 def test_a_probe_of_the_users_says_what_happened(
-    world: World, told: bool | None, times: int
+    world: LedgerWorld, told: bool | None, times: int
 ) -> None:
     hook = Webhook()
     hook.kill_at = 21
@@ -263,14 +265,14 @@ def test_a_probe_of_the_users_says_what_happened(
 
     killed(world, hook.sink(on_doubt=probe))
     hook.kill_at = None
-    Driver(world, IDENTITY, [hook.sink(on_doubt=probe)], "n2").minibatch(0, {"0": ROWS})
+    SmallDriver(world, IDENTITY, [hook.sink(on_doubt=probe)], "n2").minibatch(0, {"0": ROWS})
     assert asked == [21]
     assert hook.got.count(21) == times
     held = [row for _, row, _ in read_parked(world.client, "w") if row.state is ParkedState.HELD]
     assert bool(held) == (told is None)
 
 
-def test_a_rejected_event_is_parked_alone_and_its_neighbours_arrive(world: World) -> None:
+def test_a_rejected_event_is_parked_alone_and_its_neighbours_arrive(world: LedgerWorld) -> None:
     got: list[int] = []
 
     @sink(name="w", window=8, batches=True)
@@ -280,7 +282,7 @@ def test_a_rejected_event_is_parked_alone_and_its_neighbours_arrive(world: World
             raise Rejected("no such card")
         got.extend(ids)
 
-    Driver(world, IDENTITY, [charge]).minibatch(0, {"0": ROWS})
+    SmallDriver(world, IDENTITY, [charge]).minibatch(0, {"0": ROWS})
     [(_, row, _)] = read_parked(world.client, "w")
     assert (row.event, row.state, row.why) == (21, ParkedState.REJECTED, "no such card")
     assert sorted(got) == [at for at in range(47) if at != 21]

@@ -1,4 +1,4 @@
-"""Lua bodies of users' own: whatever one does, each event is applied once or told as refused, and
+"""Lua bodies of users' own: whatever one does, each event is applied once or reported, and
 semel's row, ids and names are out of its reach.
 """
 

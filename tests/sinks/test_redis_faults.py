@@ -20,7 +20,7 @@ from semel.events import Identity
 from semel.sinks import Retry
 from semel.sinks.redis import Redis
 from support.pipeline import GIVEN, INCREASING, POSITION, events
-from support.redis_fixture import Cut
+from support.redis_fixture import ConnectionCut
 from support.servers.redis import RedisServer
 from support.sinks.redis_pipeline import (
     ROW,
@@ -74,7 +74,7 @@ def deliver_one(sink: Redis) -> object:
 @pytest.mark.parametrize("identity", [GIVEN, INCREASING, POSITION])
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_line_that_is_cut_at_any_script_loses_nothing_and_repeats_nothing(
-    redis: RedisServer, cut: Cut, identity: Identity, moment: str
+    redis: RedisServer, cut: ConnectionCut, identity: Identity, moment: str
 ) -> None:
     for number in range(4):
         redis.empty()
@@ -90,7 +90,7 @@ def test_a_line_that_is_cut_at_any_script_loses_nothing_and_repeats_nothing(
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_lost_reply_is_unknown_and_the_row_tells(
-    redis: RedisServer, cut: Cut, moment: str
+    redis: RedisServer, cut: ConnectionCut, moment: str
 ) -> None:
     sink = lists(redis, cut.port)
     cut.next("", 0)
@@ -173,7 +173,7 @@ def own() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def forgetful() -> Iterator[RedisServer]:
-    """A Redis that writes nothing down unless it is told to."""
+    """A Redis that persists nothing unless it is configured to."""
     server = RedisServer(settings={"appendonly": "no"})
     yield server
     server.close()

@@ -1,4 +1,4 @@
-"""The URL of a Redis: what it says is used, and what nobody understands is refused at once."""
+"""The URL of a Redis: what it says is used, and what is not understood is refused at once."""
 
 from __future__ import annotations
 

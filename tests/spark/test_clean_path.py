@@ -1,4 +1,4 @@
-"""What the ledger is asked on the clean path, as the server's own log tells it."""
+"""What the ledger is asked on the clean path, as the server's own log shows it."""
 
 from __future__ import annotations
 

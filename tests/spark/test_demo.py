@@ -51,7 +51,7 @@ def said(place: Path) -> str:
 
 
 def marked(place: Path) -> dict[int, str]:
-    """Every living process that works in the folder or was told of it."""
+    """Every living process that works in the folder or has it in its arguments."""
     text = str(place).encode()
     found: dict[int, str] = {}
     for each in Path("/proc").iterdir():

@@ -104,7 +104,7 @@ def test_as_replayed_all_of_the_minibatch_is_delivered_anew(desk: Desk, sink: st
 
 
 def test_code_that_was_changed_under_a_finished_minibatch_is_found_out(desk: Desk) -> None:
-    """Spark's commit of the last batch is lost, and somebody added a filter meanwhile."""
+    """Spark's commit of the last batch is lost, and a filter was added meanwhile."""
     desk.payments(files=2, rows=10)
     settings = settings_of(desk, "transactional")
     desk.deliver(settings)

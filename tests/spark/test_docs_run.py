@@ -30,7 +30,7 @@ from semel.ledger.store.opening import open_store
 from semel.protocol import PartitionState, SpanState
 from semel.sinks import Sink
 from support.command_line import semel as command
-from support.docs_blocks import ON_SPARK, Reader, blocks, forms, typed
+from support.docs_blocks import ON_SPARK, PageReader, blocks, forms, typed
 from support.servers.kafka import KafkaBroker
 from support.servers.ports import free_port
 from support.servers.redis import RedisServer
@@ -63,15 +63,17 @@ def absolute() -> dict[str, str]:
 
 
 @contextmanager
-def reading(page: str, replaced: dict[str, str] | None = None, **names: Any) -> Iterator[Reader]:
+def reading(
+    page: str, replaced: dict[str, str] | None = None, **names: Any
+) -> Iterator[PageReader]:
     """Read a page; at its end every block that is to be run was run."""
-    reader = Reader(page, {**absolute(), **(replaced or {})}, dict(names))
+    reader = PageReader(page, {**absolute(), **(replaced or {})}, dict(names))
     yield reader
     numbers = {blocks(page, "python").index(each) for each in reader.ran}
     assert sorted(numbers) == ON_SPARK[page]
 
 
-def run(reader: Reader, number: int) -> None:
+def run(reader: PageReader, number: int) -> None:
     """Run a block, and let the query that it started come to the end of its input."""
     reader.run(blocks(reader.page, "python")[number])
     query = reader.names.pop("query", None)
@@ -197,7 +199,7 @@ def look_and_resolve(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
         assert (code, "c42/42" in out) == (0, True), f"{line}\n{out}{err}"
 
 
-def closed_windows(reader: Reader, folder: Path) -> None:
+def closed_windows(reader: PageReader, folder: Path) -> None:
     """A window is announced once, also when the checkpoint is lost and all is read again."""
     Path("clicks").mkdir()
     times = ["12:01", "12:02", "12:31", "12:45"]
@@ -218,7 +220,7 @@ def test_a_stop_leaves_behind_what_start_says(
     spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program = blocks("docs/start.md", "python")[1]
-    reader = Reader("docs/start.md", {**absolute(), "query.awaitTermination()": ""})
+    reader = PageReader("docs/start.md", {**absolute(), "query.awaitTermination()": ""})
     write_payments(20)
     reader.run(program)
     booked = Path("charged.txt")
@@ -310,7 +312,7 @@ def test_http(spark: SparkSession) -> None:
         "postgresql://...": "sqlite:///http.db",
     }
     with reading("docs/sinks/http.md", replaced, payments=payments(spark)) as reader:
-        bank = Reader(reader.page, replaced)
+        bank = PageReader(reader.page, replaced)
         program = bank.prepared(blocks(reader.page, "python")[1])
         threading.Thread(target=program, daemon=True).start()
         run(reader, 0)

@@ -114,7 +114,7 @@ def test_the_driver_is_killed_around_manifest_and_load_and_the_checkpoint_is_los
             break
         assert code < 0, run.said()
         bed.end_leftovers()
-        if len(bed.house.taken()) == 2:  # a reader has seen what was told until now
+        if len(bed.house.taken()) == 2:  # a reader has seen what was published until now
             shutil.rmtree(settings.checkpoint)
     assert code == 0
     assert seen == [len(bed.expected)] * 2

@@ -141,7 +141,7 @@ def kill_workers_at_random(run: Run, luck: random.Random, kills: int = 6) -> int
 
 
 def assert_resent(account: Account, expected: Iterable[Name]) -> None:
-    """Two were in doubt and sent again: the one that had arrived is there twice, and it is told."""
+    """Two were in doubt and sent again: the one that had arrived is there twice, as reported."""
     told = account.in_state(ParkedState.RESENT)
     assert missing(account.charges, expected) == set()
     assert len(told) == 2

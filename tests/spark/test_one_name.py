@@ -28,7 +28,7 @@ machine.
 
 @pytest.fixture(autouse=True)
 def watched_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever watches another one's beat here is told from who is only slow."""
+    """Whoever watches another one's beat here is distinguished from who is only slow."""
     monkeypatch.setattr(foreach_batch, "OWNER_LEASE_S", LEASE_S)
 
 

@@ -19,15 +19,15 @@ from semel.pipeline import __main__ as application
 from semel.verify.demo.standalone import spark_home
 from semel.verify.process_group import ProcessGroup
 from support.spark.driver_scripts import wait_for
-from support.spark.pipeline_place import TIMEOUT_S, Place
+from support.spark.pipeline_place import TIMEOUT_S, PipelinePlace
 
 SECRET = "hunter2-hunter2"
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def place(tmp_path: Path) -> Iterator[PipelinePlace]:
     with ProcessGroup("pipeline-file") as group:
-        yield Place(tmp_path, group)
+        yield PipelinePlace(tmp_path, group)
 
 
 MODULE = """
@@ -89,7 +89,7 @@ settings = { "spark.app.secret" = "${TOKEN}" }
 
 
 def test_views_of_sql_two_sinks_and_a_function_run_once_and_no_secret_is_shown(
-    place: Place,
+    place: PipelinePlace,
 ) -> None:
     ids = place.payments(3, 30)
     expected = [each for each in ids if each % 9 + 1 > 5 and each % 5 < 4]
@@ -122,7 +122,7 @@ SLOW = (
 
 
 def test_a_signal_ends_the_run_after_its_micro_batch_and_a_second_one_at_once(
-    place: Place,
+    place: PipelinePlace,
 ) -> None:
     (place.folder / "own_sinks.py").write_text(MODULE)
     transform = SLOW.index("[transform]"), SLOW.index("[identity]")
@@ -176,7 +176,7 @@ format = "json"
 
 
 def test_a_file_is_an_application_of_spark_submit_with_a_transformation_in_python(
-    place: Place,
+    place: PipelinePlace,
 ) -> None:
     expected = [each for each in place.payments(2, 20) if each % 9 + 1 > 5]
     (place.folder / "own_sinks.py").write_text(MODULE)
@@ -193,7 +193,7 @@ def test_a_file_is_an_application_of_spark_submit_with_a_transformation_in_pytho
     assert sorted(place.delivered("out", "large")) == expected
 
 
-def test_what_goes_wrong_has_its_status_and_the_line_of_the_file(place: Place) -> None:
+def test_what_goes_wrong_has_its_status_and_the_line_of_the_file(place: PipelinePlace) -> None:
     """A wrong statement is a mistake of the file; a query that fails is not."""
     place.payments(1, 20)
     (place.folder / "own_sinks.py").write_text(MODULE)

@@ -11,7 +11,7 @@ from semel.events import Minibatch
 from semel.ledger import RunFigures, StateKind
 from semel.ledger.payloads import codec_of
 from semel.spark.progress import ProgressReader
-from support.ledger.one_pipeline import StillClock
+from support.ledger.one_pipeline import PlannedClock
 
 ROCKSDB = {
     "rocksdbNumLoadedFromDfs": 2,
@@ -57,7 +57,7 @@ def report(
 
 def recorded(progress: ProgressReader, *reports: dict[str, Any]) -> RunFigures:
     """The figures of a run that has seen these reports, as they come back from the ledger."""
-    recorder = RunRecorder(StillClock())
+    recorder = RunRecorder(PlannedClock())
     for each in reports:
         for event in progress.take([each]):
             recorder.observe(event)
@@ -127,7 +127,7 @@ def test_what_a_store_or_a_version_does_not_report_is_unknown_and_not_nought() -
     assert (state.bytes_written, state.seconds_loading) == (None, None)
     assert figures.query is not None
     assert figures.query.watermark is None
-    recorder = RunRecorder(StillClock(), "with Spark Connect ...")
+    recorder = RunRecorder(PlannedClock(), "with Spark Connect ...")
     assert (recorder.figures(1).state, recorder.figures(1).query) == (None, None)
     assert recorder.figures(1).unknown == "with Spark Connect ..."
 
@@ -142,7 +142,7 @@ def test_a_query_that_cannot_answer_leaves_the_figures_as_they_are() -> None:
 
 @pytest.mark.rows("O20")
 def test_throughput_and_latency_are_of_the_newest_minibatches() -> None:
-    clock = StillClock()
+    clock = PlannedClock()
     recorder = RunRecorder(clock)
     assert recorder.figures(1).rates is None
     for batch in range(30):

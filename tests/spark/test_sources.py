@@ -1,4 +1,4 @@
-"""Where a query reads from, as its plan tells, and what Kafka says of its topics."""
+"""Where a query reads from, as its plan says, and what Kafka says of its topics."""
 
 from __future__ import annotations
 

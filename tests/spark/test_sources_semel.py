@@ -39,7 +39,7 @@ class Stops(Exception):
 
 
 class Batches:
-    """A `foreachBatch` that keeps the rows of each micro-batch, and fails where it is told to."""
+    """A `foreachBatch` that keeps the rows of each micro-batch, and fails at the given one."""
 
     def __init__(self, *, fails_at: int | None = None) -> None:
         self.fails_at = fails_at
@@ -95,7 +95,7 @@ def test_a_replay_reads_the_recorded_range_whatever_the_limits_are_now(
     starts = checkpoints.starts(spark, str(tmp_path / "checkpoint"), 2)
     assert starts is not None
     assert sum(starts.values()) == 60
-    # Its columns are positions, and Kafka tells the id of the topic.
+    # Its columns are positions, and Kafka reports the id of the topic.
     frame = spark.readStream.format("semel.kafka").options(**kafka_options(kafka, topic)).load()
     assert plan.keeps_positions(frame.where("offset > 0"), ("topic", "partition", "offset"))
     told = kafka_topics.ask(frame, kafka_topics.find(frame), [topic])

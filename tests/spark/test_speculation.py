@@ -39,7 +39,7 @@ def test_two_copies_of_a_task_deliver_each_event_once_whichever_of_them_spark_pr
             "steps": STEPS,
             "chunk_rows": 2,
             "span_chunks": 1,
-            "lease_s": LONG_S,  # nobody asks the ledger again before he reports
+            "lease_s": LONG_S,  # no attempt asks the ledger again before it reports
         },
         trigger=0.2,
         conf=SPECULATING,

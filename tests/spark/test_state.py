@@ -116,7 +116,7 @@ def test_state_is_restored_after_kills_and_each_output_comes_once(bed: Bed) -> N
 
 
 def assert_kept(bed: Bed) -> None:
-    """The files of changelogs and snapshots, as each query was told to keep them."""
+    """The files of changelogs and snapshots, as each query was set to keep them."""
     for name in QUERIES:
         state = bed.folder / f"checkpoint-{name}" / "state"
         changelogs, snapshots = versions(state, "changelog"), versions(state, "zip")

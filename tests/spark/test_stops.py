@@ -1,4 +1,4 @@
-"""Nobody is killed: the query is stopped half-way, or the destination is in trouble."""
+"""No process is killed: the query is stopped half-way, or the destination is in trouble."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.spark.reconcile import FIVE, Account, seed
 
 STOPS = 12
 SHORT = {"lease_s": 2.0, "deadline_s": 2.0}
-"""Nobody sends for longer here, so nobody has to be waited out for longer."""
+"""No call takes longer here, so no lease has to be waited out for longer."""
 
 
 @pytest.mark.rows("S4", "S5", "S10", "S15", "A9", "A10", "O10", "N1", "N3")
@@ -75,7 +75,7 @@ def test_a_destination_that_is_down_parks_nothing_and_one_bad_event_holds_up_onl
         bed.house.plan("reject", sink=sink, event=10 + place, times=None)
         for number, trouble in enumerate(("error", "lost", "dropped")):
             bed.house.plan(trouble, sink=sink, event=20 + 5 * number + place)
-    for step in steps:  # an exception that nobody has classified
+    for step in steps:  # an exception that is not classified
         bed.house.arm(step, "fail", after=90)
     run = bed.start(settings)
     run.finished(300)

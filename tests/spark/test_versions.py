@@ -23,7 +23,7 @@ GIVEN: dict[str, Any] = {"entity": "customer", "event": "payment_id"}
 
 
 def test_the_hash_of_an_integer_is_that_of_spark() -> None:
-    """As `select hash(value)` gives it; test_buckets.py compares more, with Spark itself."""
+    """As `select hash(value)` gives it; test_repartition.py compares more, with Spark itself."""
     told = {0: 933211791, 1: -559580957, -1: -1604776387, 42: 29417773}
     assert versions.spark_hash(np.array(list(told))).tolist() == list(told.values())
 

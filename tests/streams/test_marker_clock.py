@@ -13,13 +13,13 @@ import pytest
 
 from benchmarks.marker_simulation import (
     SETTLED,
+    ArrivalRates,
     Cost,
     Fixed,
     InSource,
-    Load,
     Pace,
-    Paced,
-    Run,
+    PacedSource,
+    TimedRun,
     best_fixed,
     linear,
     simulate,
@@ -29,16 +29,16 @@ from semel.streams import APPLICATIONS, Application, MarkerClock
 
 SEED = int(os.environ.get("SEMEL_CLOCK_SEED", "1"))
 SECONDS = Application("two seconds", 2.0, 0.8)
-STEP = Load([(40, 100), (30, 20_000), (40, 100)])
-LONG_STEP = Load([(150, 100), (30, 20_000), (150, 100)])
+STEP = ArrivalRates([(40, 100), (30, 20_000), (40, 100)])
+LONG_STEP = ArrivalRates([(150, 100), (30, 20_000), (150, 100)])
 SINK = linear(0.2, 24e-6)
 SUPERLINEAR = linear(0.1, 0.0, 5.4e-9)
 
 Mode = Callable[[MarkerClock], Pace]
-MODES = [Paced, InSource]
+MODES = [PacedSource, InSource]
 
 
-def run(load: Load, cost: Cost, mode: Mode, limit: int | None = None) -> Run:
+def run(load: ArrivalRates, cost: Cost, mode: Mode, limit: int | None = None) -> TimedRun:
     found = simulate(load, cost, mode(MarkerClock(SECONDS)), SEED, limit)
     assert sum(each.events for each in found.minibatches) == load.arrivals(SEED)[-1]
     return found
@@ -261,17 +261,17 @@ def test_a_step_of_the_rate_is_followed_within_two_minibatches(mode: Mode) -> No
         assert choice.rate == pytest.approx(rate, rel=0.3)
 
 
-@pytest.mark.parametrize(("mode", "events"), [(Paced, 12_000), (InSource, 30_000)])
+@pytest.mark.parametrize(("mode", "events"), [(PacedSource, 12_000), (InSource, 30_000)])
 def test_bursts_are_in_time(mode: Mode, events: int) -> None:
     """Pacing learns of a burst from its minibatch, so the burst has to fit into the reserve."""
-    load = Load([(120, 100)], [(float(at), events) for at in range(5, 115, 9)])
+    load = ArrivalRates([(120, 100)], [(float(at), events) for at in range(5, 115, 9)])
     assert run(load, SINK, mode).quantile(0.99) <= 2.0
 
 
 @pytest.mark.rows("O21")
 @pytest.mark.parametrize("mode", MODES)
 def test_silence_costs_no_minibatch_and_makes_nobody_wait_longer(mode: Mode) -> None:
-    load = Load([(10, 100), (60, 0), (10, 1_000), (60, 0), (20, 0.2)])
+    load = ArrivalRates([(10, 100), (60, 0), (10, 1_000), (60, 0), (20, 0.2)])
     found = run(load, SINK, mode)
     assert found.quantile(0.99, settled=False) <= 2.0
     assert len(found.minibatches) <= 24
@@ -291,7 +291,7 @@ def test_a_change_of_cost_is_followed(mode: Mode) -> None:
     def cost(events: int, now: float) -> float:
         return (0.2 + 1e-5 * events) * (4 if 30 < now < 60 else 1)
 
-    found = run(Load([(100, 2_000)]), cost, mode)
+    found = run(ArrivalRates([(100, 2_000)]), cost, mode)
     late = [
         each
         for each, (seconds, _) in zip(found.minibatches, found.latencies, strict=True)
@@ -314,7 +314,7 @@ def test_a_cost_that_varies_is_in_time(mode: Mode) -> None:
 def test_a_requirement_that_cannot_be_reached_is_missed_by_as_little_as_possible(
     mode: Mode,
 ) -> None:
-    found = run(Load([(100, 2_000)]), linear(3.0, 1e-5), mode)
+    found = run(ArrivalRates([(100, 2_000)]), linear(3.0, 1e-5), mode)
     choice = found.minibatches[-2].choice
     assert choice is not None
     assert not choice.reachable
@@ -338,7 +338,7 @@ def test_a_source_with_markers_of_its_own_keeps_a_sink_that_becomes_slower_with_
 
 @pytest.mark.rows("A3")
 def test_pacing_keeps_such_a_sink_in_time_if_the_source_limits_a_minibatch() -> None:
-    found = run(LONG_STEP, SUPERLINEAR, Paced, limit=5_000)
+    found = run(LONG_STEP, SUPERLINEAR, PacedSource, limit=5_000)
     assert found.quantile(0.99) <= 2.0
     assert max(each.events for each in found.minibatches) == 5_000
     fixed = best_fixed(LONG_STEP, SUPERLINEAR, 2.0, SEED)
@@ -347,8 +347,8 @@ def test_pacing_keeps_such_a_sink_in_time_if_the_source_limits_a_minibatch() -> 
 
 
 def test_a_backlog_of_a_limited_source_is_delivered_without_a_pause() -> None:
-    load = Load([(30, 100)], [(0.0, 50_000)])
-    found = run(load, SINK, Paced, limit=2_000)
+    load = ArrivalRates([(30, 100)], [(0.0, 50_000)])
+    found = run(load, SINK, PacedSource, limit=2_000)
     backlog = [each for each in found.minibatches if each.events == 2_000]
     gaps = np.diff([each.marker for each in backlog])
     assert gaps.max() == pytest.approx(SINK(2_000, 0))
@@ -368,5 +368,5 @@ def test_no_clock_needs_less_than_half_of_the_minibatches_if_the_cost_is_linear(
     fixed = best_fixed(STEP, linear(0.02, per_event_s), 2.0, SEED)
     assert fixed is not None
     assert fixed[0] >= 1.0
-    fewest = simulate(Load([(110, 100)]), linear(0.02, per_event_s), Fixed(2.0), SEED)
+    fewest = simulate(ArrivalRates([(110, 100)]), linear(0.02, per_event_s), Fixed(2.0), SEED)
     assert len(fixed[1].minibatches) <= 2 * len(fewest.minibatches)

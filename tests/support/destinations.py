@@ -42,13 +42,13 @@ def fine(act: Callable[[], Any]) -> Any:
 
 
 def lost(act: Callable[[], Any]) -> Any:
-    """It arrived, and nobody hears of it."""
+    """It arrived, and the reply is lost."""
     act()
     raise TimeoutError("no reply")
 
 
 def lost_on_the_way(act: Callable[[], Any]) -> Any:
-    """It did not arrive, and nobody hears of that either."""
+    """It did not arrive, and the reply is lost too."""
     raise TimeoutError("no reply")
 
 
@@ -87,7 +87,7 @@ def before(meanwhile: Callable[[], object]) -> Reply:
 
 
 @dataclass
-class Wire:
+class NumberedWire:
     """What one world's processes reach ledger and destinations by: every call is numbered."""
 
     crossed: int = 0
@@ -137,7 +137,7 @@ def name_of(value: dict[str, Any]) -> str:
 class Destination:
     """What a destination has seen; `refuses` names the events it never takes."""
 
-    wire: Wire = field(default_factory=Wire)
+    wire: NumberedWire = field(default_factory=NumberedWire)
     now: Callable[[], float] = lambda: 0.0
     effects: list[Effect] = field(default_factory=list)
     refuses: set[str] = field(default_factory=set)
@@ -252,7 +252,7 @@ class Post(Destination):
 
 @dataclass(eq=False)
 class Couriers(Destination):
-    """Sends the events of a chunk side by side and tells of each (OPAQUE)."""
+    """Sends the events of a chunk side by side and reports each (OPAQUE)."""
 
     def sink(self, name: str = "out", **settings: Any) -> CouriersSink:
         settings.setdefault("span_chunks", 1)
@@ -531,7 +531,7 @@ class LogLine(Line):
 
 
 @dataclass(eq=False)
-class Folder(Destination):
+class FolderModel(Destination):
     """Part files: what was last put at a place is all that stands there."""
 
     parts: OverwrittenPlaces[list[str]] = field(default_factory=OverwrittenPlaces)

@@ -171,7 +171,7 @@ def shape(line: str) -> str:
 
 
 @dataclass
-class Reader:
+class PageReader:
     """Runs the Python blocks of a page in their order, in one namespace.
 
     `replaced` is what a reader puts in the place of the page's examples: addresses, passwords.

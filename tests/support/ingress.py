@@ -1,4 +1,4 @@
-"""A real `semel ingest` in its own process, and a client that sends exactly what it is told."""
+"""A real `semel ingest` in its own process, and a client that sends exactly what it is given."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def environment() -> dict[str, str]:
 
 
 @dataclass
-class Answer:
+class IngressAnswer:
     """A response: its status, headers and JSON."""
 
     status: int
@@ -127,20 +127,20 @@ class Ingress:
         path: str,
         body: bytes | str | None = None,
         headers: dict[str, str] | None = None,
-    ) -> Answer:
+    ) -> IngressAnswer:
         """Send one request; its status must be one that the description has."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         try:
             connection.request(method, path, body, headers or {})
             response = connection.getresponse()
             named = {name.lower(): value for name, value in response.getheaders()}
-            answer = Answer(response.status, named, response.read())
+            answer = IngressAnswer(response.status, named, response.read())
         finally:
             connection.close()
         require_described(method, path, answer.status)
         return answer
 
-    def post(self, body: Any, kind: str = JSON, **headers: str) -> Answer:
+    def post(self, body: Any, kind: str = JSON, **headers: str) -> IngressAnswer:
         """Send events; what is not text or bytes is sent as JSON."""
         content = body if isinstance(body, bytes | str) else json.dumps(body)
         if isinstance(content, str):
@@ -148,7 +148,7 @@ class Ingress:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return self.request("POST", "/v1/events", content, {"Content-Type": kind, **named})
 
-    def get(self, path: str, **headers: str) -> Answer:
+    def get(self, path: str, **headers: str) -> IngressAnswer:
         return self.request("GET", path, headers=headers)
 
     def send_raw(self, *parts: bytes) -> bytes:

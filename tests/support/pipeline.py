@@ -38,10 +38,10 @@ from support.destinations import (
     Database,
     Destination,
     Logs,
+    NumberedWire,
     Post,
     Register,
     Reply,
-    Wire,
     fine,
 )
 
@@ -84,7 +84,7 @@ def events(text: str) -> pa.RecordBatch:
 
 
 class StillClock:
-    """Time passes when somebody sleeps or a test moves it; what was put off happens on the way."""
+    """Time passes when `sleep` is called or a test moves it; what was put off happens then."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -115,14 +115,14 @@ class StillClock:
 
 
 @dataclass
-class Store:
+class ScriptedStore:
     """A ledger in memory behind the wire; the script says what happens to the next commits.
 
     Two planted faults: what `forgets` says is left out of every commit, and rows of the table that
     `keeps_late` names are acknowledged at once and kept only when a minibatch is completed.
     """
 
-    wire: Wire
+    wire: NumberedWire
     memory: MemoryStore = field(default_factory=MemoryStore)
     script: deque[Reply] = field(default_factory=deque)
     scans: list[tuple[str, str]] = field(default_factory=list)
@@ -179,7 +179,7 @@ class Store:
 
 
 def reply_lost(act: Callable[[], Any]) -> Any:
-    """The commit happened, and nobody hears of it."""
+    """The commit happened, and its reply is lost."""
     act()
     raise LedgerUnavailable("the reply was lost")
 
@@ -190,7 +190,7 @@ class World:
 
     identity: Identity = GIVEN
     partition: str = ""
-    wire: Wire = field(default_factory=Wire)
+    wire: NumberedWire = field(default_factory=NumberedWire)
     clock: StillClock = field(default_factory=StillClock)
     sinks: list[Sink] = field(default_factory=list)
     gone: set[Process] = field(default_factory=set)
@@ -203,7 +203,7 @@ class World:
     def __post_init__(self) -> None:
         if not self.partition:
             self.partition = "t/0" if self.identity.uses_source_partitions else "0"
-        self.store = Store(self.wire)
+        self.store = ScriptedStore(self.wire)
         self.client = LedgerClient(self.store, self.name, self.clock)
         self.runtime = Runtime(self.clock, Random(7), self.gone.__contains__)
         self._tasks = 0
@@ -262,7 +262,7 @@ class World:
         clock: StillClock | None = None,
         **others: Any,
     ) -> list[Report]:
-        """Run one attempt at the partition, in a process of its own unless told."""
+        """Run one attempt at the partition, in a process of its own by default."""
         self._tasks += 1
         task = self._tasks if number is None else number
         assignment = Assignment(

@@ -29,10 +29,10 @@ def redis(redis_of_the_run: RedisServer) -> RedisServer:
     return redis_of_the_run
 
 
-class Cut:
-    """Stands between a client and Redis, and cuts the line at the next script it is told to.
+class ConnectionCut:
+    """Stands between a client and Redis, and cuts the line at the next script that matches.
 
-    `before` cuts before the script reaches Redis, `after` when Redis has answered and nobody has
+    `before` cuts before the script reaches Redis, `after` when Redis has answered and no client has
     heard it.
     """
 
@@ -102,8 +102,8 @@ def _pump(server: socket.socket, client: socket.socket) -> None:
 
 
 @pytest.fixture
-def cut(redis: RedisServer) -> Iterator[Cut]:
+def cut(redis: RedisServer) -> Iterator[ConnectionCut]:
     """A line to Redis that can be cut."""
-    made = Cut(redis.port)
+    made = ConnectionCut(redis.port)
     yield made
     made.close()

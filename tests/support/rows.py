@@ -111,7 +111,7 @@ REQUIRED = """
 ROWS = tuple(TITLES)
 
 
-class Judgement(NamedTuple):
+class RowState(NamedTuple):
     """What became of the tests that name a row: those that showed it, and why others did not."""
 
     shown_by: list[str]
@@ -129,14 +129,14 @@ def expand(ranges: str) -> list[str]:
     return rows
 
 
-def judge(tests: Iterable[tuple[str, list[str], str]]) -> dict[str, Judgement]:
+def judge(tests: Iterable[tuple[str, list[str], str]]) -> dict[str, RowState]:
     """Say of each named row what showed it. A test is its node id, its rows and its outcome; only
     `passed` shows anything.
     """
-    rows: dict[str, Judgement] = {}
+    rows: dict[str, RowState] = {}
     for test, names, outcome in tests:
         for name in names:
-            judged = rows.setdefault(name, Judgement([], {}))
+            judged = rows.setdefault(name, RowState([], {}))
             if outcome == "passed":
                 judged.shown_by.append(test)
             else:
@@ -144,11 +144,11 @@ def judge(tests: Iterable[tuple[str, list[str], str]]) -> dict[str, Judgement]:
     return rows
 
 
-def not_shown(rows: dict[str, Judgement], required: str) -> list[str]:
+def not_shown(rows: dict[str, RowState], required: str) -> list[str]:
     """Give a line for each required row that no test showed, with what became of its tests."""
     lines = []
     for name in expand(required):
-        judged = rows.get(name, Judgement([], {}))
+        judged = rows.get(name, RowState([], {}))
         if not judged.shown_by:
             why = ", ".join(f"{test} ({outcome})" for test, outcome in judged.others.items())
             lines.append(f"{name} not shown: {why or 'no test that names it ran'}")
@@ -161,7 +161,7 @@ def table(run: dict[str, Any]) -> list[dict[str, Any]]:
     required = set(expand(REQUIRED))
     found = []
     for name, title in TITLES.items():
-        judged = rows.get(name, Judgement([], {}))
+        judged = rows.get(name, RowState([], {}))
         found.append(
             {
                 "row": name,

@@ -31,7 +31,7 @@ DEPTH = 5
 """So many calls deep a check is looked for."""
 
 
-class Rows:
+class RowsPlugin:
     """Records what became of tests that name rows, and judges a whole run."""
 
     def __init__(self, config: pytest.Config, required: str = rows.REQUIRED) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 OURS = ("sh", "sed", "head", "cat", "chmod")
 
 
-class Machine:
+class ScriptMachine:
     """A PATH with nothing on it but a few plain tools and what the test puts there."""
 
     def __init__(self, folder: Path, script: str) -> None:

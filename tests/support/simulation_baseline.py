@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from semel.verify.simulator.destinations import RecordedEffect
-from semel.verify.simulator.worlds import World, world_seed
+from semel.verify.simulator.worlds import SimulatedWorld, world_seed
 
 FILE = Path(__file__).parents[1] / "simulation" / "baseline.json"
 SEED = 7
@@ -33,7 +33,7 @@ def played(seed: int) -> dict[str, Any]:
 
     `got` is what each destination received, in order; `ledger` the rows that were left.
     """
-    world = World(seed)
+    world = SimulatedWorld(seed)
     assessment = world.run()
     rows = [
         [*at, {name: each for name, each in json.loads(text).items() if name not in LEFT_OUT}]

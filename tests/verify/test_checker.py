@@ -13,7 +13,7 @@ from semel.protocol import OnDoubt, OnReject, ParkedState
 from semel.sinks import Target
 from semel.verify.simulator.cases import Case, Variant
 from semel.verify.simulator.checker import Category, Evidence, Verdict, judge
-from semel.verify.simulator.destinations import NUMBER, Destination, RecordedEffect
+from semel.verify.simulator.destinations import NUMBER, RecordedEffect, SimulatedDestination
 from semel.verify.simulator.inputs import Fact, Identities, feed
 from semel.verify.simulator.scheduler import Hub
 
@@ -174,20 +174,20 @@ def test_what_a_sink_gets_of_before_it_was_added_has_no_order_when_it_is_read_ag
         assert judge(evidence(SWAPPED, **wrong)).counts[Category.REORDERED] == 1
 
 
-def sent(into: Destination, number: int, osn: int, minibatch: Minibatch) -> None:
+def sent(into: SimulatedDestination, number: int, osn: int, minibatch: Minibatch) -> None:
     fact = FACTS[number]
     event = Event(fact.entity, number, osn, "key", {NUMBER: number})
     target = Target("world", "witness", minibatch, fact.partition, Attempt(1, 1))
     into.accept(event, target, 0.0)
 
 
-def shared_numbers(into: Destination) -> list[str]:
+def shared_numbers(into: SimulatedDestination) -> list[str]:
     found = judge(evidence(into.seen(), ended=False)).violations
     return [each.message for each in found if "OSN" in each.message]
 
 
 def test_a_zombie_from_before_a_rescale_keeps_its_number() -> None:
-    into = Destination(Hub())
+    into = SimulatedDestination(Hub())
     before, between, after = Minibatch(1, 0), Minibatch(1, 2), Minibatch(1, 3)
     into.rescaled += [before, between]  # there and back: the partitions are called as before
     sent(into, 10, 1, after)

@@ -210,7 +210,10 @@ def main() -> None:
             raise typer.Abort
     except _USAGE as error:
         message = getattr(error, "format_message", error.__str__)()
-        print(message if "\n" in message else f"semel: {message}", file=sys.stderr)
+        context = getattr(error, "ctx", None)
+        path = "semel" if context is None else context.command_path
+        one_line = f"semel: {message.removesuffix('.')}; see {path} --help"
+        print(message if "\n" in message else one_line, file=sys.stderr)
         sys.exit(2)
     except (typer.Abort, KeyboardInterrupt):
         print("semel: stopped", file=sys.stderr)

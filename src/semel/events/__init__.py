@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from semel.events.columns import is_bytes, is_text, put_together
+    from semel.events.columns import column, is_bytes, is_text, put_together
     from semel.events.digests import Digest, changed_columns, column_types, digest
     from semel.events.event import Attempt, Event, EventID, Minibatch
     from semel.events.identity import Counter, Given, Identity, Memory, Position
@@ -42,6 +42,7 @@ __all__ = [
     "by_range",
     "changed_columns",
     "chunk_key",
+    "column",
     "column_types",
     "cuts",
     "digest",
@@ -58,7 +59,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "semel.events.columns": ("is_bytes", "is_text", "put_together"),
+    "semel.events.columns": ("is_bytes", "is_text", "put_together", "column"),
     "semel.events.digests": ("Digest", "changed_columns", "column_types", "digest"),
     "semel.events.identity": ("Counter", "Given", "Identity", "Memory", "Position"),
     "semel.events.ids.id_columns": ("Labels",),

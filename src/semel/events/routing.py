@@ -181,21 +181,6 @@ def by_directory(
     return ByDirectory(directory, partitions, default)
 
 
-def routing_of(described: Mapping[str, Any] | None) -> Routing | None:
-    """Rebuild a recorded routing; None is by hash. Raises `ConfigurationError` for a function, of
-    which only the name is recorded.
-    """
-    if described is None:
-        return None
-    if described["kind"] == "range":
-        return ByRange(tuple(described["bounds"]))
-    if "table" not in described:
-        raise ConfigurationError(
-            f"entities are spread by the function {described['function']}, which only the query has"
-        )
-    return ByDirectory(described["table"], None, described["default"])
-
-
 def is_continued(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> bool:
     """Return whether every entity that had a partition still has it: nothing changed, or a table
     without a default names further entities.

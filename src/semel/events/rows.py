@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.events import columns
-from semel.events.encoding import python_values
+from semel.events.encoding.python_values import CANNOT, value_error
 from semel.events.event import Event
 from semel.events.ids import membership
 from semel.events.ids.id_columns import Labels
@@ -201,16 +201,16 @@ class Rows:
         """
         try:
             return cast("list[dict[str, Any]]", self.batch.to_pylist())
-        except python_values.CANNOT as error:
-            raise python_values.refusal(self) from error
+        except CANNOT as error:
+            raise value_error(self) from error
 
     def require_python_values(self) -> None:
         """Raise `ConfigurationError` for the first value that Python cannot hold."""
         if not all(map(_is_python, self.batch.columns)):
             try:
                 self.batch.to_pylist()
-            except python_values.CANNOT as error:
-                raise python_values.refusal(self, "; nothing of these rows was sent") from error
+            except CANNOT as error:
+                raise value_error(self, "; nothing of these rows was sent") from error
 
     def all_ids(self) -> list[EventID]:
         """Return the event id of every row."""

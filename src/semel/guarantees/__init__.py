@@ -1,6 +1,6 @@
 """Explains what a pipeline guarantees and what it costs."""
 
-from semel.guarantees.costs import Cost, Load, commits_of_partition, cost
+from semel.guarantees.costs import Cost, Load, cost
 from semel.guarantees.explain import Explanation, IdentityPromise, SinkPromise, explain
 
 __all__ = [
@@ -9,7 +9,6 @@ __all__ = [
     "IdentityPromise",
     "Load",
     "SinkPromise",
-    "commits_of_partition",
     "cost",
     "explain",
 ]

@@ -9,7 +9,6 @@ Always true:
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -65,14 +64,6 @@ class Cost:
     kept_s: float | None = None
     bytes_per_day: float = 0.0
     load: Load = Load()
-
-
-def commits_of_partition(sink: Sink, events: int) -> int:
-    """Return the number of commits for a partition of `events` events on the clean path."""
-    if _records_no_intent(sink):
-        return 1
-    settles_last = sink.capability is Capability.OPAQUE
-    return math.ceil(events / (sink.chunk_rows * sink.span_chunks)) + settles_last
 
 
 def cost(sink: Sink, spec: PipelineSpec | None = None, load: Load | None = None) -> Cost:

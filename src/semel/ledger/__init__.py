@@ -60,14 +60,25 @@ if TYPE_CHECKING:
         OPEN_TABLE,
         PARKED_TABLE,
         STREAMS_TABLE,
+        is_key_text,
         key_below,
+        key_event,
         key_number,
         key_text,
         make_key,
         make_prefix,
         split_key,
+        written_event,
+        written_part,
     )
-    from semel.ledger.payloads import DamagedRow, decode_row, read_row, sift_rows
+    from semel.ledger.payloads import (
+        DamagedRow,
+        decode_row,
+        dump_payload,
+        load_payload,
+        read_row,
+        sift_rows,
+    )
     from semel.ledger.rows import Finished, OpenRow, ParkedRow, PartitionRow, SpanRow
     from semel.ledger.store.opening import SCHEMA_KEY, open_store
     from semel.ledger.stream_rows import MARKERS_TABLE, MarkerHead, MarkerRow
@@ -207,6 +218,7 @@ __all__ = [
     "compare_batch",
     "counter_text",
     "decode_row",
+    "dump_payload",
     "fill_parked",
     "finish_batch",
     "finished_batch",
@@ -215,13 +227,16 @@ __all__ = [
     "group_key",
     "group_text",
     "head_key",
+    "is_key_text",
     "is_replayed_next",
     "is_unswept",
     "journal_updates",
     "judge_minibatch",
     "key_below",
+    "key_event",
     "key_number",
     "key_text",
+    "load_payload",
     "make_key",
     "make_prefix",
     "next_offset",
@@ -251,6 +266,8 @@ __all__ = [
     "take_leftovers",
     "unsure_of",
     "watermark_of",
+    "written_event",
+    "written_part",
 ]
 
 # Imported when first used: a worker starts with the verbs that it needs. What a store needs is in
@@ -318,8 +335,19 @@ _HOMES = {
         "make_key",
         "make_prefix",
         "split_key",
+        "written_part",
+        "written_event",
+        "is_key_text",
+        "key_event",
     ),
-    "semel.ledger.payloads": ("DamagedRow", "decode_row", "read_row", "sift_rows"),
+    "semel.ledger.payloads": (
+        "DamagedRow",
+        "decode_row",
+        "read_row",
+        "sift_rows",
+        "dump_payload",
+        "load_payload",
+    ),
     "semel.ledger.rows": ("Finished", "OpenRow", "ParkedRow", "PartitionRow", "SpanRow"),
     "semel.ledger.store.opening": ("SCHEMA_KEY", "open_store"),
     "semel.ledger.stream_rows": ("MARKERS_TABLE", "MarkerHead", "MarkerRow"),

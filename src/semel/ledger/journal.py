@@ -246,10 +246,6 @@ class Journal:
         figures, self.figures = self.figures, SnapshotFigures()
         return figures
 
-    def forget_cache(self) -> None:
-        """Drop the cache, as in a new process."""
-        self._cache.clear()
-
     def _rows(
         self, operator: str, partition: str, after: int, check: Check | None
     ) -> Iterator[tuple[JournalRow, int]]:
@@ -357,7 +353,9 @@ def states_of(rows: Iterable[tuple[Key, str]]) -> dict[str, JournalState]:
 def sets_in(state: JournalState, place: str) -> EntityIds:
     """Return the ids of every set in a state whose rows are under `place`. Raises `DamagedRow`."""
     sets = [
-        read_row(JOURNAL_TABLE, place + keys.part(int(name)), partial(EntityIds.from_json, value))
+        read_row(
+            JOURNAL_TABLE, place + keys.written_part(int(name)), partial(EntityIds.from_json, value)
+        )
         for name, value in state.values.items()
         if isinstance(value, dict) and name.isdecimal()
     ]

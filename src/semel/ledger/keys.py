@@ -49,14 +49,14 @@ def make_key(table: str, *parts: str | int) -> Key:
     """Return the key of one row of `table`."""
     if not parts:
         raise ValueError(f"a key in {table} has at least one part")
-    return Key(table, "/".join(map(part, parts)))
+    return Key(table, "/".join(map(written_part, parts)))
 
 
 def make_prefix(*parts: str | int) -> str:
     """Return the prefix of all keys below these parts, and of no other key; of all keys for
     none.
     """
-    return "".join(part(each) + "/" for each in parts)
+    return "".join(written_part(each) + "/" for each in parts)
 
 
 def key_below(table: str, prefix: str, value: str | int) -> Key:
@@ -64,7 +64,7 @@ def key_below(table: str, prefix: str, value: str | int) -> Key:
     return Key(table, prefix + (_escape(value) if isinstance(value, str) else _number(value)))
 
 
-def part(value: str | int) -> str:
+def written_part(value: str | int) -> str:
     """Write one part: a text escaped, a number so that it sorts."""
     return _escape(value) if isinstance(value, str) else _number(value)
 
@@ -83,7 +83,7 @@ def key_text(written: str) -> str:
     return _ESCAPE.sub(lambda found: chr(int(found[1] or found[2], 16)), written)
 
 
-def is_text(written: str) -> bool:
+def is_key_text(written: str) -> bool:
     """Whether a part that was a text can be read; a shortened one cannot."""
     return _SHORTENED not in written
 
@@ -97,7 +97,7 @@ def key_number(written: str) -> int:
     return int(rest) if length.islower() else -int(rest.translate(_NINES))
 
 
-def event(id_: EventID) -> str:
+def written_event(id_: EventID) -> str:
     """Write an event id as the text of one part: `a7`, `'seven`, `(a7,'seven)`. Numbers sort."""
     if isinstance(id_, tuple):
         return "(" + ",".join(_element(each).replace(",", ",,") for each in id_) + ")"

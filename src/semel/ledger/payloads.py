@@ -66,7 +66,7 @@ UNREADABLE = (
 """The exceptions of reading a payload that semel did not write."""
 
 
-def dump(value: dict[str, Any]) -> str:
+def dump_payload(value: dict[str, Any]) -> str:
     """Write a payload. Raises ValueError or TypeError for values without a JSON form."""
     made = canonical_parts(value)
     # A value that looks like a compressed one is compressed too, so that `load` never has to guess.
@@ -81,7 +81,7 @@ def dump(value: dict[str, Any]) -> str:
     return f'{{"{_COMPRESSED}":"{deflated}"}}'
 
 
-def load(text: str) -> dict[str, Any]:
+def load_payload(text: str) -> dict[str, Any]:
     """Read a payload that `dump` wrote, expanded. Raises ValueError, TypeError or `zlib.error` for
     anything else; `decode_row` turns those into an error that names the row.
     """
@@ -133,7 +133,7 @@ def decode_row(
     table: str, at: Key | str | None, text: str, decode: Callable[[dict[str, Any]], T]
 ) -> T:
     """Read a payload and return `decode` of it. Raises `DamagedRow` if that fails."""
-    return read_row(table, at, lambda: decode(load(text)))
+    return read_row(table, at, lambda: decode(load_payload(text)))
 
 
 def read_row(table: str, at: Key | str | None, decode: Callable[[], T]) -> T:
@@ -485,7 +485,7 @@ class Row:
 
     def dump(self) -> str:
         """Return the payload."""
-        return dump(codec_of(type(self)).write(self))
+        return dump_payload(codec_of(type(self)).write(self))
 
     @classmethod
     def load(cls, text: str, at: Key | None = None) -> Self:

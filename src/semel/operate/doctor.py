@@ -29,6 +29,9 @@ EXTRAS = (
     ("redis", "redis", (6,), "a sink is Redis"),
     ("confluent-kafka", "kafka", (2, 6), "a sink is Kafka"),
     ("pydantic", "pipeline", (2, 6), "a pipeline is a file"),
+    ("starlette", "ingress", (0, 46), "this machine runs semel ingest"),
+    ("uvicorn", "ingress", (0, 34), "this machine runs semel ingest"),
+    ("greenlet", "simulate", (3, 1), "this machine runs semel simulate"),
 )
 CONNECT = ("grpcio", "grpcio-status", "googleapis-common-protos", "zstandard")
 

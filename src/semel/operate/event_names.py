@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import product
 from typing import TYPE_CHECKING
 
-from semel.ledger import keys
+from semel.ledger import key_event, key_text, split_key, written_event, written_part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,7 @@ _DIGITS_MAX = 100
 
 def write_text(text: str) -> str:
     """Write the name of a pipeline, sink or entity for a printed name."""
-    return _for_shells(keys.part(text))
+    return _for_shells(written_part(text))
 
 
 def write_id(event: EventID) -> str:
@@ -120,23 +120,25 @@ def fits(at: Key, minibatch: Minibatch, typed: str) -> bool:
 def _fits_parts(at: Key, typed: str) -> bool:
     """Compare parts from the end; parts that were not typed may be anything."""
     *places, last = typed.split("/")
-    own = keys.split_key(at.key)
+    own = split_key(at.key)
     printed = name_of(at).split("/")
     if len(places) > 3:
         return False
-    if last != printed[3] and own[3] not in {keys.part(keys.event(id_)) for id_ in read_ids(last)}:
+    if last != printed[3] and own[3] not in {
+        written_part(written_event(id_)) for id_ in read_ids(last)
+    }:
         return False
     start = 3 - len(places)
     return all(
-        place in (shown, key) or (_CUT not in place and keys.part(keys.key_text(place)) == key)
+        place in (shown, key) or (_CUT not in place and written_part(key_text(place)) == key)
         for place, shown, key in zip(places, printed[start:3], own[start:3], strict=True)
     )
 
 
 def name_of(at: Key) -> str:
     """Return the full name of a parked event. Raises ValueError or IndexError for another key."""
-    pipeline, sink, entity, event, *_ = keys.split_key(at.key)
-    written = _for_shells(event) if _CUT in event else write_id(keys.key_event(event))
+    pipeline, sink, entity, event, *_ = split_key(at.key)
+    written = _for_shells(event) if _CUT in event else write_id(key_event(event))
     return "/".join([_for_shells(pipeline), _for_shells(sink), _for_shells(entity), written])
 
 
@@ -154,7 +156,7 @@ def _meanings(written: str) -> list[int | str]:
 
 
 def _text(written: str) -> str:
-    return written if _CUT in written else keys.key_text(written)
+    return written if _CUT in written else key_text(written)
 
 
 def _for_shells(part: str) -> str:

@@ -12,7 +12,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError
-from semel.ledger import PARKED_TABLE, SENT_AGAIN, DamagedRow, decode_row, keys
+from semel.ledger import (
+    PARKED_TABLE,
+    SENT_AGAIN,
+    DamagedRow,
+    decode_row,
+    is_key_text,
+    key_text,
+    make_prefix,
+    split_key,
+)
 from semel.ledger.store import Key
 from semel.operate.event_names import fits, fits_damaged, name_of, short_names
 from semel.operate.ledgers import choose_pipeline
@@ -180,7 +189,7 @@ def list_parked(
         events, damaged = known.events, known.damaged
     else:
         name = choose_pipeline(ledger, pipeline)
-        start = keys.make_prefix(name)
+        start = make_prefix(name)
         events = [each for each in known.events if each.pipeline == name]
         damaged = [each for each in known.damaged if (each.key or "").startswith(start)]
     return ParkedEvents(
@@ -201,15 +210,15 @@ def read_parked_event(ledger: Ledger, typed: str) -> tuple[ParkedEvent, dict[str
 
 def _text_in(at: Key, place: int) -> str:
     """Return the pipeline or the sink in a key; of a very long name the part that the key has."""
-    written = keys.split_key(at.key)[place]
-    return keys.key_text(written) if keys.is_text(written) else written
+    written = split_key(at.key)[place]
+    return key_text(written) if is_key_text(written) else written
 
 
 def _count_behind(rows: Sequence[tuple[Key, ParkedRow]]) -> dict[Key, int]:
     """Count for each event how many of its entity wait for it."""
     entities: dict[tuple[str, ...], list[tuple[Key, ParkedRow]]] = {}
     for at, row in rows:
-        entity = (*keys.split_key(at.key)[:2], row.entity, row.scope)
+        entity = (*split_key(at.key)[:2], row.entity, row.scope)
         entities.setdefault(entity, []).append((at, row))
     behind: dict[Key, int] = {}
     for members in entities.values():

@@ -99,6 +99,8 @@ def _text_of(path: FilePath, problems: Problems) -> str:
     try:
         with path.open("rb") as file:
             raw = file.read(BYTES_MAX + 1)
+    except FileNotFoundError:
+        problems.at_key((), f"there is no such file; `semel init {path.name}` writes one")
     except OSError as error:
         problems.at_key((), f"the file cannot be read: {error.strerror or error}")
     if len(raw) > BYTES_MAX:

@@ -1,45 +1,16 @@
-"""Verification: simulated worlds, the contract suite for sinks, and the demo on real Spark."""
+"""Verification: simulated worlds, the contract suites of sinks and stores, and a demo on Spark."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from semel.verify.contract import SinkContract
-    from semel.verify.simulator import (
-        Assessment,
-        Case,
-        Category,
-        Evidence,
-        Summary,
-        Variant,
-        Verdict,
-        Violation,
-        WorldResult,
-        judge,
-        run_world,
-        run_worlds,
-    )
 
-__all__ = [
-    "Assessment",
-    "Case",
-    "Category",
-    "Evidence",
-    "SinkContract",
-    "Summary",
-    "Variant",
-    "Verdict",
-    "Violation",
-    "WorldResult",
-    "judge",
-    "run_world",
-    "run_worlds",
-]
+__all__ = ["SinkContract"]
 
 
 def __getattr__(name: str) -> object:
-    """Import a name when it is first used: the pytest plugin imports nothing heavy."""
-    if name not in __all__:
+    """Import the class when it is first used: the pytest plugin imports nothing heavy."""
+    if name != "SinkContract":
         raise AttributeError(f"module 'semel.verify' has no attribute {name!r}")
-    home = "contract" if name == "SinkContract" else "simulator"
-    return getattr(import_module(f"{__name__}.{home}"), name)
+    return getattr(import_module(f"{__name__}.contract"), name)

@@ -14,19 +14,19 @@ from semel.verify.contract.rows import REFUSE
 from semel.verify.demo.charge_server import charge_client
 from support.contract_sinks.honest import (
     Box,
+    HonestProbing,
+    HonestRepeatable,
+    HonestSequenced,
+    HonestTransactional,
     Opaque,
-    Probing,
-    Repeatable,
-    Sequenced,
-    Transactional,
     Whole,
-    Writing,
+    WritingFunction,
 )
 
 # -- TRANSACTIONAL
 
 
-class TwoTransactions(Transactional):
+class TwoTransactions(HonestTransactional):
     """The effect first, then the progress row: a crash in between repeats it."""
 
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
@@ -39,7 +39,7 @@ class TwoTransactions(Transactional):
         return DELIVERED
 
 
-class RowFirst(Transactional):
+class RowFirst(HonestTransactional):
     """The progress row first, then the effect: a crash in between loses it."""
 
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
@@ -51,14 +51,14 @@ class RowFirst(Transactional):
         return DELIVERED
 
 
-class IgnoresLaterAttempts(Transactional):
+class IgnoresLaterAttempts(HonestTransactional):
     """A zombie may write: what the row names is not looked at."""
 
     def refuse_late(self, stood: Progress) -> None:
         return
 
 
-class IgnoresStart(Transactional):
+class IgnoresStart(HonestTransactional):
     """A call of its own that arrives late counts again."""
 
     def moved(self, progress: Progress) -> Progress:
@@ -68,7 +68,7 @@ class IgnoresStart(Transactional):
         return progress
 
 
-class KeepsLastIds(Transactional):
+class KeepsLastIds(HonestTransactional):
     """Only the ids of the last chunk stand in the row."""
 
     def moved(self, progress: Progress) -> Progress:
@@ -76,22 +76,22 @@ class KeepsLastIds(Transactional):
         return replace(super().moved(progress), ids=ids)
 
 
-class TellsNothing(Transactional):
-    """What stood in the row is not told."""
+class TellsNothing(HonestTransactional):
+    """It does not report what stood in the row."""
 
     def take_over(self) -> Progress | None:
         super().take_over()
         return None
 
 
-class ForgetsSortKey(Transactional):
-    """Whether a resend arrived cannot be told without it."""
+class ForgetsSortKey(HonestTransactional):
+    """Whether a resend arrived cannot be known without it."""
 
     def write(self, progress: Progress) -> None:
         super().write(replace(progress, sort_key=None))
 
 
-class PassesOver(Transactional):
+class PassesOver(HonestTransactional):
     """Leaves a refused event out of the transaction, and goes on with its entity."""
 
     def deliver_with(self, chunk: Chunk, progress: Progress) -> Receipt:
@@ -106,7 +106,7 @@ class PassesOver(Transactional):
         return Receipt(failed)
 
 
-class TurnsRound(Transactional):
+class TurnsRound(HonestTransactional):
     """The last event of a transaction comes first."""
 
     def effect(self, chunk: Chunk) -> None:
@@ -117,7 +117,7 @@ class TurnsRound(Transactional):
 # -- REPEATABLE
 
 
-class KeysInMemory(Repeatable):
+class KeysInMemory(HonestRepeatable):
     """The keys are gone with the process."""
 
     def __init__(self, sink: Box, target: Target) -> None:
@@ -130,14 +130,14 @@ class KeysInMemory(Repeatable):
         return new
 
 
-class KeyOfAttempt(Repeatable):
+class KeyOfAttempt(HonestRepeatable):
     """The key changes with the attempt."""
 
     def key(self, event: Event) -> str:
         return f"{event.key}@{self.target.attempt}"
 
 
-class KeyFirst(Repeatable):
+class KeyFirst(HonestRepeatable):
     """The key is remembered before the effect happens."""
 
     def deliver(self, chunk: Chunk) -> Receipt:
@@ -150,7 +150,7 @@ class KeyFirst(Repeatable):
         return DELIVERED
 
 
-class BreaksOrder(Repeatable):
+class BreaksOrder(HonestRepeatable):
     """An event after a refused one of its entity is delivered."""
 
     def deliver(self, chunk: Chunk) -> Receipt:
@@ -164,7 +164,7 @@ class BreaksOrder(Repeatable):
         return Receipt(failed)
 
 
-class ChunkKeys(Repeatable):
+class ChunkKeys(HonestRepeatable):
     """Absorbs by the chunk's key, and says by the event's: another cut repeats."""
 
     def deliver(self, chunk: Chunk) -> Receipt:
@@ -174,8 +174,8 @@ class ChunkKeys(Repeatable):
         return DELIVERED
 
 
-class LosesRefused(Repeatable):
-    """What is refused is left out, and nobody hears of it."""
+class LosesRefused(HonestRepeatable):
+    """What is refused is left out, and not reported."""
 
     def deliver(self, chunk: Chunk) -> Receipt:
         with self.transaction():
@@ -213,7 +213,7 @@ class AddsToThePlace(Whole):
 # -- PROBING
 
 
-class RefusesOne(Probing):
+class RefusesOne(HonestProbing):
     """Leaves a refused event out and names it alone."""
 
     def deliver(self, chunk: Chunk) -> Receipt:
@@ -230,12 +230,12 @@ class RefusesOne(Probing):
         return Receipt(failed)
 
 
-class NeverArrived(Probing):
+class NeverArrived(HonestProbing):
     def arrived(self, key: str) -> bool:
         return False
 
 
-class AlwaysArrived(Probing):
+class AlwaysArrived(HonestProbing):
     def arrived(self, key: str) -> bool:
         return True
 
@@ -243,7 +243,7 @@ class AlwaysArrived(Probing):
 # -- SEQUENCED
 
 
-class StaleWriter(Sequenced):
+class StaleWriter(HonestSequenced):
     """Remembers where its log stood, instead of looking; and no epoch is looked at."""
 
     def __init__(self, sink: Box, target: Target) -> None:
@@ -262,24 +262,24 @@ class StaleWriter(Sequenced):
         return receipt
 
 
-class NoEpoch(Sequenced):
+class NoEpoch(HonestSequenced):
     """Looks at numbers alone: a replaced writer is accepted as long as they fit."""
 
     def refuse_replaced(self) -> None:
         return
 
 
-class TellsNoIds(Sequenced):
+class TellsNoIds(HonestSequenced):
     def delivered_ids(self, minibatch: Minibatch) -> EntityIds:
         return EntityIds.EMPTY
 
 
-class TellsNoResends(Sequenced):
+class TellsNoResends(HonestSequenced):
     def tail(self) -> Tail:
         return replace(super().tail(), resent=0)
 
 
-class AppendsSome(Sequenced):
+class AppendsSome(HonestSequenced):
     """Leaves what is refused out of the log, and names it alone."""
 
     def append(self, chunk: Chunk, progress: Progress | None, resend: int) -> Receipt:
@@ -324,7 +324,7 @@ class NoPairs(Opaque):
         return answer  # type: ignore[no-any-return]
 
 
-# -- functions with somebody to ask
+# -- functions with a destination to ask
 
 
 @dataclass(frozen=True)
@@ -335,7 +335,7 @@ class NeverSaw:
         return False
 
 
-class WritesTwice(Writing):
+class WritesTwice(WritingFunction):
     """Writes an event again that may have come before."""
 
     def __call__(self, event: Event) -> None:

@@ -48,7 +48,7 @@ class Box(Sink):
 
     path: str
     can: Capability = Capability.OPAQUE
-    session: type[Desk] | None = None
+    session: type[HonestSession] | None = None
     whole: bool = False
 
     @property
@@ -61,7 +61,7 @@ class Box(Sink):
         return session
 
 
-class Desk:
+class HonestSession:
     """One connection."""
 
     def __init__(self, sink: Box, target: Target) -> None:
@@ -112,14 +112,14 @@ class Desk:
         )
 
 
-class Opaque(Desk):
+class Opaque(HonestSession):
     def deliver(self, chunk: Chunk) -> Receipt:
         with self.transaction():
             self.effect(chunk)
         return DELIVERED
 
 
-class Probing(Desk):
+class HonestProbing(HonestSession):
     def deliver(self, chunk: Chunk) -> Receipt:
         with self.transaction():
             self.connection.execute("insert or ignore into keys values (?)", (chunk.key,))
@@ -131,7 +131,7 @@ class Probing(Desk):
         return found.fetchone() is not None
 
 
-class Repeatable(Desk):
+class HonestRepeatable(HonestSession):
     """Absorbs by the event's key, or by the chunk's; refuses single events."""
 
     def deliver(self, chunk: Chunk) -> Receipt:
@@ -160,7 +160,7 @@ class Repeatable(Desk):
         return done.rowcount == 1
 
 
-class Transactional(Desk):
+class HonestTransactional(HonestSession):
     def take_over(self) -> Progress | None:
         minibatch, attempt = self.target.minibatch, self.target.attempt
         with self.transaction():
@@ -202,7 +202,7 @@ class Transactional(Desk):
         self.connection.execute("insert or replace into progress values (?, ?)", (self.place, row))
 
 
-class Sequenced(Desk):
+class HonestSequenced(HonestSession):
     def take_over(self) -> Tail:
         with self.transaction():
             self.take_epoch()
@@ -268,7 +268,7 @@ class Sequenced(Desk):
         return EntityIds.of({scope: IdSet.of(ids) for scope, ids in found.items()})
 
 
-class Whole(Desk):
+class Whole(HonestSession):
     """Writes a partition of a minibatch to a place of its own, over whatever stands there."""
 
     def __init__(self, sink: Box, target: Target) -> None:
@@ -294,17 +294,17 @@ class Whole(Desk):
         self.connection.execute("delete from effects where place = ?", (self.place,))
 
 
-SESSIONS: dict[Capability, type[Desk]] = {
+SESSIONS: dict[Capability, type[HonestSession]] = {
     Capability.OPAQUE: Opaque,
-    Capability.PROBING: Probing,
-    Capability.REPEATABLE: Repeatable,
-    Capability.TRANSACTIONAL: Transactional,
-    Capability.SEQUENCED: Sequenced,
+    Capability.PROBING: HonestProbing,
+    Capability.REPEATABLE: HonestRepeatable,
+    Capability.TRANSACTIONAL: HonestTransactional,
+    Capability.SEQUENCED: HonestSequenced,
 }
 
 
 @dataclass(frozen=True)
-class Writing:
+class WritingFunction:
     """A function that writes one event into the file: what a user has."""
 
     path: str
@@ -327,4 +327,4 @@ class Asking:
 
 
 def function(path: str, **settings: Any) -> Function:
-    return Function(name="box", function=Writing(path), **settings)
+    return Function(name="box", function=WritingFunction(path), **settings)

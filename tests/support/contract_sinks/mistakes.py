@@ -10,10 +10,10 @@ import semel
 from semel.events import Chunk, Event
 from semel.sinks import Progress, Receipt
 from semel.verify.contract.rows import REFUSE
-from support.contract_sinks.honest import Repeatable, Transactional
+from support.contract_sinks.honest import HonestRepeatable, HonestTransactional
 
 
-class ComparesAsText(Transactional):
+class ComparesAsText(HonestTransactional):
     """Keeps attempts in a column of text, where 10 comes before 9."""
 
     def refuse_late(self, stood: Progress) -> None:
@@ -21,7 +21,7 @@ class ComparesAsText(Transactional):
             raise semel.Fenced(f"the progress row names attempt {stood.attempt}")
 
 
-class ComparesMinibatchesAsText(Transactional):
+class ComparesMinibatchesAsText(HonestTransactional):
     """Keeps minibatches in a column of text, where 1.10 comes before 1.9."""
 
     def refuse_late(self, stood: Progress) -> None:
@@ -30,7 +30,7 @@ class ComparesMinibatchesAsText(Transactional):
             raise semel.Fenced(f"the progress row names minibatch {stood.minibatch}")
 
 
-class KeepsRefused(Transactional):
+class KeepsRefused(HonestTransactional):
     """Leaves a refused event and what follows it out of the transaction, and keeps them in the row:
     an honest one.
     """
@@ -74,21 +74,21 @@ class ForgetsRefused(KeepsRefused):
         return moved
 
 
-class FoldsCase(Repeatable):
+class FoldsCase(HonestRepeatable):
     """Keeps keys in a column whose collation does not tell a from A."""
 
     def key(self, event: Event) -> str:
         return event.key.casefold()
 
 
-class CutsKeys(Repeatable):
+class CutsKeys(HonestRepeatable):
     """Keeps the first 255 characters of a key, as a column of that width may."""
 
     def key(self, event: Event) -> str:
         return event.key[:255]
 
 
-class TrimsKeys(Repeatable):
+class TrimsKeys(HonestRepeatable):
     """Keeps keys in a column that pads with blanks, so that they do not count at the end."""
 
     def key(self, event: Event) -> str:

@@ -105,7 +105,7 @@ def crash_in_the_middle(name: str) -> World:
 def written(world: World, recent: set[str] | None = None) -> Iterator[dict[str, Any]]:
     """Return the destinations and then the rows of one pipeline, each as a JSON object.
 
-    Of the destinations only what became of the `recent` events is kept; unless told, those of the
+    Of the destinations only what became of the `recent` events is kept; by default those of the
     last two minibatches.
     """
     if recent is None:

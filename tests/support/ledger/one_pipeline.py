@@ -35,7 +35,7 @@ DESCRIPTION: dict[str, Any] = {
 Commit = tuple[tuple[Requirement, ...], tuple[Update, ...]]
 
 
-class StillClock:
+class PlannedClock:
     """A clock that moves only when `sleep` is called; what happens meanwhile can be planned."""
 
     def __init__(self, wall: float = 1_700_000_000.0) -> None:
@@ -155,21 +155,21 @@ class WitnessStore:
 
 
 @dataclass
-class World:
+class LedgerWorld:
     """One pipeline in one SQLite file, seen through a witness."""
 
     path: Path
     pipeline: str = PIPELINE
-    clock: StillClock = field(default_factory=StillClock)
+    clock: PlannedClock = field(default_factory=PlannedClock)
 
     def __post_init__(self) -> None:
         self.store = WitnessStore(open_store(f"sqlite:///{self.path}"))
         self.client = LedgerClient(self.store, self.pipeline, self.clock)
         self.owners = Owners(self.client)
 
-    def another(self) -> World:
+    def another(self) -> LedgerWorld:
         """The same ledger, as another process has it."""
-        return World(self.path, self.pipeline)
+        return LedgerWorld(self.path, self.pipeline)
 
     def close(self) -> None:
         self.store.close()
@@ -197,7 +197,7 @@ def request(batch: int, *sinks: str, query: str = "q", **others: Any) -> OpenReq
 
 
 def claim_of(
-    world: World,
+    world: LedgerWorld,
     opening: OpenMinibatch,
     task: int,
     *,
@@ -298,7 +298,7 @@ def parked(
 
 
 def stream_row(
-    world: World, opening: OpenMinibatch, partition: str = "0", sink: str = SINK
+    world: LedgerWorld, opening: OpenMinibatch, partition: str = "0", sink: str = SINK
 ) -> PartitionRow:
     """The row of a partition as it stands."""
     from semel.ledger.keys import make_key
@@ -312,7 +312,7 @@ def claim_of_one_process(path: str, opening: OpenMinibatch, task: int) -> tuple[
     """Claim partition 0 from another process or thread; return what was found."""
     from semel.errors import Fenced
 
-    world = World(Path(path))
+    world = LedgerWorld(Path(path))
     try:
         found = claim_of(world, opening, task).claim(span(0, 0, 3, attempt=Attempt(1, task)))
     except Fenced:
@@ -324,7 +324,7 @@ def claim_of_one_process(path: str, opening: OpenMinibatch, task: int) -> tuple[
 
 def run_of_one_process(path: str, nonce: str) -> int:
     """Register a run from another process or thread; return its number."""
-    world = World(Path(path))
+    world = LedgerWorld(Path(path))
     try:
         return world.owners.register(DESCRIPTION, Process.here(), nonce)
     finally:

@@ -304,7 +304,7 @@ CASES = [
 
 
 @dataclass(frozen=True)
-class Step:
+class ReplayStep:
     """A minibatch that Spark runs when the query is started again."""
 
     batch: int
@@ -312,7 +312,7 @@ class Step:
     query: str = "q"
 
 
-def rest_of(state: str, name: str) -> list[Step]:
+def rest_of(state: str, name: str) -> list[ReplayStep]:
     """Return the minibatches to come: first the open one, then later ones."""
     inputs = inputs_of(state, name)
     last = inputs.last.split()
@@ -332,7 +332,7 @@ def rest_of(state: str, name: str) -> list[Step]:
     if (state, name) == ("replayed", "counter"):  # under the counts of what was dropped,
         later = tuple(each.translate(OTHERS) for each in LATER)  # keys are absorbed
     texts += [words(each, after + 6 * at) for at, each in enumerate(later)]
-    return [Step(batch + at, text, query) for at, text in enumerate(texts)]
+    return [ReplayStep(batch + at, text, query) for at, text in enumerate(texts)]
 
 
 def expected(state: str, name: str, had: Iterable[str]) -> list[str]:
@@ -361,7 +361,7 @@ def left(state: str, name: str, store: Store) -> World:
     return restored(name, store, read_state(state)[1], make)
 
 
-def go_on(world: World, steps: Iterable[Step]) -> None:
+def go_on(world: World, steps: Iterable[ReplayStep]) -> None:
     """Start the query again and deliver all there is; a person decides whatever is parked."""
     world.start()
     for step in steps:
@@ -404,7 +404,7 @@ def complaints(world: World, state: str, had: dict[str, list[str]]) -> list[str]
 def _reordered(world: World, sink: str, names: list[str]) -> list[str]:
     """Name the entities whose events did not arrive as they came.
 
-    By position alone events have no entity, and what is parked holds nobody up; with an entity that
+    By position alone events have no entity, and a parked one holds no event up; with an entity that
     is so for what was in doubt when a generation ended.
     """
     seen = list(dict.fromkeys(world.destinations[sink].seen.split()))

@@ -16,14 +16,14 @@ from semel.ledger.verbs.complete import Report
 from semel.ledger.verbs.open import Minibatches, OpenMinibatch, OpenRequest
 from semel.runtime import Runtime
 from semel.sinks import Sink
-from support.ledger.one_pipeline import ELSEWHERE, World
+from support.ledger.one_pipeline import ELSEWHERE, LedgerWorld
 
 
 @dataclass
-class Driver:
+class SmallDriver:
     """One run of a pipeline. `journal` is what one worker process keeps between minibatches."""
 
-    world: World
+    world: LedgerWorld
     identity: Identity
     sinks: Sequence[Sink]
     nonce: str = "n1"

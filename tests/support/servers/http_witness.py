@@ -32,7 +32,7 @@ _TESTS = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True)
-class Effect:
+class HttpEffect:
     """One effect: the path it was asked at, its key, and the body as text."""
 
     path: str
@@ -99,9 +99,9 @@ class HttpWitness:
     ) -> None:
         self.stop()
 
-    def effects(self) -> list[Effect]:
+    def effects(self) -> list[HttpEffect]:
         """Give every effect, in the order of arrival."""
-        return [Effect(*each) for each in self._ask("/~effects")]
+        return [HttpEffect(*each) for each in self._ask("/~effects")]
 
     def figures(self) -> dict[str, int]:
         """Give `requests`, `repeats` (absorbed), `overlaps` (an entity twice in flight), ..."""
@@ -118,7 +118,7 @@ class HttpWitness:
         self._ask("/~plan", fault)
 
     def forget(self) -> None:
-        """Begin anew, as if nothing had been asked."""
+        """Start again, as if nothing had been asked."""
         self._ask("/~forget")
 
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> Any:

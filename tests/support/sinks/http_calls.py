@@ -1,4 +1,4 @@
-"""Chunks to call with, and a raw TCP server that hangs up or falls silent where it is told."""
+"""Chunks to call with, and a raw TCP server that hangs up or falls silent by a script."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def serve(conversation: Conversation) -> None:
         conversation.reply()
 
 
-class Wire:
+class ScriptedServer:
     """A TCP server whose n-th connection follows the n-th script; the last one stays."""
 
     def __init__(self, *scripts: Script, tls: ssl.SSLContext | None = None) -> None:

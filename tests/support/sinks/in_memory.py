@@ -23,7 +23,7 @@ class Killed(BaseException):
 
 
 @dataclass
-class Destination:
+class Arrivals:
     """What arrived, in which order, and what it was asked; a fault comes `before` or `after`."""
 
     osns: list[Any] = field(default_factory=list)
@@ -61,11 +61,11 @@ class Destination:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Witness(Sink):
+class MemorySink(Sink):
     """A sink of one capability into a destination in memory."""
 
     can: Capability
-    into: Destination = field(default_factory=Destination, compare=False)
+    into: Arrivals = field(default_factory=Arrivals, compare=False)
 
     @property
     def capability(self) -> Capability:
@@ -74,20 +74,20 @@ class Witness(Sink):
     def open(self, target: Target) -> AnySession:
         match self.can:
             case Capability.TRANSACTIONAL:
-                return Desk(self.into, target)
+                return MemoryTransactional(self.into, target)
             case Capability.SEQUENCED:
                 return Log(self.into, target)
             case Capability.PROBING:
-                return Counter(self.into)
+                return MemoryProbing(self.into)
             case _:
                 return Keyed(self.into)
 
 
 @dataclass
-class Desk:
+class MemoryTransactional:
     """TRANSACTIONAL: the progress row moves with the effect."""
 
-    into: Destination
+    into: Arrivals
     target: Target
 
     def take_over(self) -> Progress | None:
@@ -107,9 +107,9 @@ class Desk:
 
 @dataclass
 class Log:
-    """SEQUENCED: the log tells its last number and refuses a writer that was replaced."""
+    """SEQUENCED: the log reports its last number and refuses a writer that was replaced."""
 
-    into: Destination
+    into: Arrivals
     target: Target
 
     def take_over(self) -> Tail:
@@ -150,7 +150,7 @@ def last_record(chunk: Chunk, target: Target, progress: Progress) -> LogRecord:
 class Keyed:
     """REPEATABLE: what carries a key that was seen has no effect."""
 
-    into: Destination
+    into: Arrivals
 
     def deliver(self, chunk: Chunk) -> Receipt:
         def effect() -> None:
@@ -165,10 +165,10 @@ class Keyed:
 
 
 @dataclass
-class Counter:
+class MemoryProbing:
     """PROBING: takes whatever comes, and can tell which keys came."""
 
-    into: Destination
+    into: Arrivals
 
     def deliver(self, chunk: Chunk) -> Receipt:
         def effect() -> None:

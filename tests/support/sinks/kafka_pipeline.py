@@ -168,7 +168,7 @@ def ids_in(records: Iterable[Record]) -> list[int]:
 
 
 @dataclass
-class Pipeline:
+class KafkaPipeline:
     """Minibatches through the real engine, with a ledger on disk."""
 
     folder: Path
@@ -226,7 +226,7 @@ class Pipeline:
 APIS = {"produce": 0, "fetch": 1, "offsets": 2, "init": 22, "add": 24, "end": 26}
 
 
-class Proxy:
+class KafkaProxy:
     """Passes Kafka's requests on, and cuts connections at a chosen one, before or after it; or
     answers nothing from then on, with every connection open. `delays_s` keeps requests of a kind.
     """
@@ -246,7 +246,7 @@ class Proxy:
 
     def cut_once(self, api: str, when: str, *, stay_down: bool = False) -> None:
         """Cut at the next request of this kind: `before` it is passed on, or `after` it, in place
-        of its answer. With `stay_down` nobody gets through afterwards.
+        of its answer. With `stay_down` no request gets through afterwards.
         """
 
         def cut(seen: int) -> str | None:
@@ -359,9 +359,9 @@ def _end(*sockets: socket.socket) -> None:
 
 
 @contextmanager
-def proxied(kafka: KafkaBroker) -> Iterator[Proxy]:
+def proxied(kafka: KafkaBroker) -> Iterator[KafkaProxy]:
     """A proxy in front of the broker; `kafka.far` leads through it."""
-    proxy = Proxy(kafka)
+    proxy = KafkaProxy(kafka)
     try:
         yield proxy
     finally:

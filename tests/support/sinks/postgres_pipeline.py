@@ -53,7 +53,7 @@ def chunk_of(rows: pa.RecordBatch, start: int = 0, identity: Identity = GIVEN) -
 
 
 @dataclass
-class Desk:
+class PostgresDesk:
     """A database and what a test asks of it."""
 
     url: str
@@ -143,7 +143,7 @@ Rule = Callable[[bytes], str]
 """What happens to bytes on their way to the server: pass, cut, lose (the reply to them) or hold."""
 
 
-class Wire:
+class PostgresProxy:
     """Stands between a client and the server; a rule says what becomes of what the client sends."""
 
     def __init__(self, port: int) -> None:

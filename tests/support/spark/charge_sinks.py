@@ -40,7 +40,7 @@ class Watched:
 
 
 @dataclass(frozen=True)
-class Charging(Watched):
+class ChargeFunction(Watched):
     """A function that charges one event: what a user has."""
 
     url: str
@@ -77,7 +77,7 @@ def opaque(
     steps: tuple[str, ...] = (),
     **settings: Any,
 ) -> Function:
-    return Function(name=name, function=Charging(url, name, delay_s, steps), **settings)
+    return Function(name=name, function=ChargeFunction(url, name, delay_s, steps), **settings)
 
 
 # -- all others
@@ -153,7 +153,7 @@ def in_parts(charges: list[Body], send: Callable[[list[Body]], Any]) -> Receipt:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Repeatable(HouseSink):
+class RepeatableCharge(HouseSink):
     """Absorbs a repeat: by the event's key event by event, or by the chunk's as a whole."""
 
     @property
@@ -174,18 +174,18 @@ class RepeatableSession(HouseSession):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Probing(HouseSink):
-    """Tells whether a chunk arrived."""
+class ProbingCharge(HouseSink):
+    """Reports whether a chunk arrived."""
 
     @property
     def capability(self) -> Capability:
         return Capability.PROBING
 
     def open(self, target: Target) -> Any:
-        return ProbingSession.open(self, target)
+        return ProbingChargeSession.open(self, target)
 
 
-class ProbingSession(HouseSession):
+class ProbingChargeSession(HouseSession):
     def deliver(self, chunk: Chunk) -> Receipt:
         self.effect("/chunk", key=chunk.key, charges=charges_in(chunk))
         return DELIVERED
@@ -195,7 +195,7 @@ class ProbingSession(HouseSession):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transactional(HouseSink):
+class TransactionalCharge(HouseSink):
     """Moves a progress row and charges, as one."""
 
     @property
@@ -203,10 +203,10 @@ class Transactional(HouseSink):
         return Capability.TRANSACTIONAL
 
     def open(self, target: Target) -> Any:
-        return TransactionalSession.open(self, target)
+        return TransactionalChargeSession.open(self, target)
 
 
-class TransactionalSession(HouseSession):
+class TransactionalChargeSession(HouseSession):
     def take_over(self) -> Progress | None:
         stood = self.ask("/row/take")
         return None if stood is None else Progress.from_json(stood)
@@ -222,7 +222,7 @@ class TransactionalSession(HouseSession):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sequenced(HouseSink):
+class SequencedCharge(HouseSink):
     """A log for each partition; with `in_parts` a chunk arrives event by event."""
 
     in_parts: bool = False
@@ -233,10 +233,10 @@ class Sequenced(HouseSink):
         return Capability.SEQUENCED
 
     def open(self, target: Target) -> Any:
-        return SequencedSession.open(self, target)
+        return SequencedChargeSession.open(self, target)
 
 
-class SequencedSession(HouseSession):
+class SequencedChargeSession(HouseSession):
     epoch: int | None = None
 
     @classmethod
@@ -290,10 +290,10 @@ class SequencedSession(HouseSession):
 
 SINKS: dict[Capability, Callable[..., Sink]] = {
     Capability.OPAQUE: opaque,
-    Capability.REPEATABLE: Repeatable,
-    Capability.PROBING: Probing,
-    Capability.TRANSACTIONAL: Transactional,
-    Capability.SEQUENCED: Sequenced,
+    Capability.REPEATABLE: RepeatableCharge,
+    Capability.PROBING: ProbingCharge,
+    Capability.TRANSACTIONAL: TransactionalCharge,
+    Capability.SEQUENCED: SequencedCharge,
 }
 
 

@@ -124,7 +124,7 @@ class Bed:
     # -- drivers
 
     def settings(self, **changes: Any) -> Settings:
-        """Say what a driver is told; whatever is not named is as in most tests."""
+        """Return the settings of a driver; what is not named is as in most tests."""
         if changes.get("source") == "positions":
             require("positions")
         usual: dict[str, Any] = {

@@ -1,6 +1,6 @@
 """Kills, stops or fails a process at a named step of the protocol, once per armed token.
 
-A step is `<kind>.before` or `<kind>.after`: a commit to the ledger told by the tables it touches,
+A step is `<kind>.before` or `<kind>.after`: a commit to the ledger, named by the tables it touches,
 or a word of a destination. `install` watches steps in this process; the counting house decides at
 which of them, in whatever process, something happens: `house.arm("claim.after")`.
 """
@@ -34,7 +34,7 @@ COMMITS = (
 LEDGER_STEPS = tuple(f"{kind}.{when}" for kind in COMMITS for when in ("before", "after"))
 
 SINK_STEPS = ("session.open", "effect.before", "effect.after")
-"""A session was opened; an effect is about to be asked for; it happened, and nobody used it yet."""
+"""A session was opened; an effect is about to be asked for; it happened, and was not used yet."""
 
 DRIVER_STEPS = ("batch.before", "batch.after")
 """Around what `foreachBatch` calls: before it opens, and after complete, before Spark commits."""
@@ -97,7 +97,7 @@ def kind_of(requirements: Sequence[Requirement], updates: Sequence[Update]) -> s
 def _beats(updates: Sequence[Update]) -> list[int]:
     """Give the beats that a commit writes; a row of `owners` without one is the slot of resends."""
     owners = [each for each in updates if isinstance(each, Put) and each.key.table == "owners"]
-    rows = [payloads.load(each.payload) for each in owners]
+    rows = [payloads.load_payload(each.payload) for each in owners]
     return [row["beat"] for row in rows if "beat" in row]
 
 

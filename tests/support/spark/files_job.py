@@ -24,14 +24,14 @@ TABLE = "create table events (customer text, payment_id bigint, amount bigint)"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mortal(Files):
+class MortalFiles(Files):
     """The sink, with the steps at which its process may die."""
 
     house: str
     steps: tuple[str, ...] = ()
 
     def open(self, target: Target) -> PartSession:
-        made = MortalSession(self, target)
+        made = MortalFilesSession(self, target)
         made.claim()
         self.reach("claimed")
         return made
@@ -55,10 +55,10 @@ class Mortal(Files):
         faults.install(state["house"], state["steps"])
 
 
-class MortalSession(PartSession):
+class MortalFilesSession(PartSession):
     """A session that passes its steps aloud."""
 
-    def __init__(self, sink: Mortal, target: Target) -> None:
+    def __init__(self, sink: MortalFiles, target: Target) -> None:
         super().__init__(sink, target)
         self._reach = sink.reach
 
@@ -69,15 +69,15 @@ class MortalSession(PartSession):
         return placed
 
 
-def sinks(settings: Settings) -> list[Mortal]:
+def sinks(settings: Settings) -> list[MortalFiles]:
     told = dict(settings.sink_settings)
     load, url = told.pop("load", None), told.pop("url")
     steps = tuple(told.pop("steps", ()))
     loader = None if load is None else PostgresLoad(url=load, table="events")
     words: dict[str, Any] = {"house": settings.house, "retry": Retry(0.1, 0.5, 60), **told}
     return [
-        Mortal(name="parquet", url=url, steps=steps, then=loader, row_group_rows=7, **words),
-        Mortal(name="lines", url=url, format="json", steps=steps, **words),
+        MortalFiles(name="parquet", url=url, steps=steps, then=loader, row_group_rows=7, **words),
+        MortalFiles(name="lines", url=url, format="json", steps=steps, **words),
     ]
 
 

@@ -18,7 +18,7 @@ from support.spark.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watched(Http):
+class WatchedHttp(Http):
     """A sink whose process is watched at the ledger's steps, wherever it wakes up."""
 
     house: str
@@ -31,7 +31,7 @@ class Watched(Http):
 
 def main() -> None:
     # Workers find the class by its module, so it is not the one of `__main__`.
-    from support.spark.http_job import Watched as Imported
+    from support.spark.http_job import WatchedHttp as Imported
 
     settings = Settings.load(Path(sys.argv[1]))
     told = dict(settings.sink_settings)

@@ -20,10 +20,10 @@ class WatchedKafka(Watched, Kafka):
 
     def open(self, target: Target) -> Any:
         self.reach("session.open")
-        return WatchedSession(self, super().open(target))
+        return WatchedKafkaSession(self, super().open(target))
 
 
-class WatchedSession:
+class WatchedKafkaSession:
     def __init__(self, sink: WatchedKafka, session: Any) -> None:
         self._sink, self._session = sink, session
 

@@ -1,7 +1,7 @@
 """A driver script about Spark's Kafka source: `python -m support.spark.kafka_sources_job SETTINGS`.
 
 It says what is refused before anything is read, then lets a topic come in a run's last micro-batch
-and makes it anew.
+and creates it again.
 """
 
 from __future__ import annotations

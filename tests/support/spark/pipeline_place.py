@@ -21,7 +21,7 @@ TIMEOUT_S = 120.0
 
 
 @dataclass
-class Place:
+class PipelinePlace:
     """A folder with a pipeline file, and the processes that run it."""
 
     folder: Path

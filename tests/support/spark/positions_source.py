@@ -25,7 +25,7 @@ class Stretch(InputPartition):
         self.topic, self.partition, self.start, self.stop = topic, partition, start, stop
 
 
-class Positions(DataSource):
+class PositionsSource(DataSource):
     """`spark.readStream.format("positions").option("table", path).option("limit", n)`."""
 
     @classmethod

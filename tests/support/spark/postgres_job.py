@@ -37,14 +37,14 @@ TABLES = "create table balances (customer text primary key, balance bigint not n
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mortal(Postgres):
+class MortalPostgres(Postgres):
     """The sink, with the steps at which its process may die."""
 
     house: str
     steps: tuple[str, ...] = ()
 
     def open(self, target: Target) -> PostgresSession:
-        return MortalSession(self, target)
+        return MortalPostgresSession(self, target)
 
     def reach(self, step: str) -> None:
         if step in self.steps:
@@ -55,10 +55,10 @@ class Mortal(Postgres):
         faults.install(state["house"], state["steps"])
 
 
-class MortalSession(PostgresSession):
+class MortalPostgresSession(PostgresSession):
     """A session that passes its steps aloud."""
 
-    def __init__(self, sink: Mortal, target: Target) -> None:
+    def __init__(self, sink: MortalPostgres, target: Target) -> None:
         super().__init__(sink, target)
         self._reach = sink.reach
         prepared = self._effect.prepared
@@ -86,11 +86,11 @@ class MortalSession(PostgresSession):
         return receipt
 
 
-def sinks(settings: Settings) -> list[Mortal]:
+def sinks(settings: Settings) -> list[MortalPostgres]:
     told = dict(settings.sink_settings)
     steps = tuple(told.pop("steps", ()))
     return [
-        Mortal(
+        MortalPostgres(
             name=name, house=settings.house, steps=steps, retry=Retry(0.1, 0.5, 60), **told, **way
         )
         for name, way in WAYS.items()

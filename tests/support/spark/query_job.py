@@ -83,10 +83,10 @@ def session(settings: Settings) -> SparkSession:
 def source(settings: Settings, spark: SparkSession) -> DataFrame:
     if settings.source == "positions":
         from support.spark.positions_source import (
-            Positions,  # not every Spark has sources in Python
+            PositionsSource,  # not every Spark has sources in Python
         )
 
-        spark.dataSource.register(Positions)
+        spark.dataSource.register(PositionsSource)
         reader = spark.readStream.format("positions").option("table", settings.input)
         return reader.option("limit", settings.max_files).load()
     if settings.source.startswith("semel."):
@@ -115,7 +115,7 @@ class Told:
 
 def writer(settings: Settings, frame: DataFrame) -> DataStreamWriter:
     if settings.how == "plain":
-        made = frame.writeStream.foreachBatch(Plain(settings))
+        made = frame.writeStream.foreachBatch(PlainWriter(settings))
         made = made.option("checkpointLocation", settings.checkpoint)
     else:
         names = [settings.sink] if isinstance(settings.sink, str) else settings.sink
@@ -161,7 +161,7 @@ def around(settings: Settings, made: Any) -> None:
     kind.foreachBatch = wrapped
 
 
-class Plain:
+class PlainWriter:
     """`foreachBatch` as people write it: every row is posted, and a replay posts it again."""
 
     def __init__(self, settings: Settings) -> None:

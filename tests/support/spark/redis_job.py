@@ -32,7 +32,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mortal(Redis):
+class MortalRedis(Redis):
     """The sink, with the steps at which its process may die."""
 
     house: str
@@ -41,7 +41,7 @@ class Mortal(Redis):
     def open(self, target: Target) -> RedisSession:
         super().open(target).close()
         self.reach("session.open")
-        return MortalSession(self, RedisConnection(self.url, self.deadline_s), target)
+        return MortalRedisSession(self, RedisConnection(self.url, self.deadline_s), target)
 
     def reach(self, step: str) -> None:
         if step in self.steps:
@@ -52,10 +52,10 @@ class Mortal(Redis):
         faults.install(state["house"], state["steps"])
 
 
-class MortalSession(RedisSession):
+class MortalRedisSession(RedisSession):
     """A session that passes its steps aloud."""
 
-    def __init__(self, sink: Mortal, line: RedisConnection, target: Target) -> None:
+    def __init__(self, sink: MortalRedis, line: RedisConnection, target: Target) -> None:
         super().__init__(sink, line, target)
         self._reach = sink.reach
 
@@ -71,12 +71,12 @@ class MortalSession(RedisSession):
         return receipt
 
 
-def sinks(settings: Settings) -> list[Mortal]:
+def sinks(settings: Settings) -> list[MortalRedis]:
     told = dict(settings.sink_settings)
     steps = tuple(told.pop("steps", ()))
     patience = Retry(0.1, 0.5, 60)
     return [
-        Mortal(name=name, house=settings.house, steps=steps, retry=patience, **told, **way)
+        MortalRedis(name=name, house=settings.house, steps=steps, retry=patience, **told, **way)
         for name, way in WAYS.items()
     ]
 

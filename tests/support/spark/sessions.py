@@ -106,7 +106,7 @@ class Desk(Bed):
         return f"charges-{self.number}"
 
     def settings(self, **changes: Any) -> Settings:
-        """Say what a query is told."""
+        """Return the settings of a query."""
         return super().settings(**{"name": self.name, **changes})
 
     def charges(self, sink: str | None = None) -> list[Charge]:

@@ -1,4 +1,4 @@
-"""What a driver script is told: plain values that travel as JSON."""
+"""The settings of a driver script: plain values that travel as JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Settings:
         trigger: seconds between micro-batches; None takes what is there and ends.
         steps: where the driver asks whether it dies (`faults.STEPS`); sinks have their own.
         where: a condition that the rows of the source have to meet.
-        counted: whether each row that is computed is told to the counting house, as `row/ID`.
+        counted: whether each row that is computed is reported to the charge server, as `row/ID`.
         stops: after how many charges each the query is stopped and started again (`rounds`).
     """
 

@@ -32,7 +32,7 @@ Words = dict[str, Any]
 
 @dataclass(frozen=True)
 class Continuous:
-    """A continuous query: what becomes of payments, and how its events are told apart."""
+    """A continuous query: what becomes of payments, and how its events are distinguished."""
 
     of: Callable[[DataFrame], DataFrame]
     words: Words

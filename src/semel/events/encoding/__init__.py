@@ -18,7 +18,8 @@ if TYPE_CHECKING:
         json_value,
         plain_value,
     )
-    from semel.events.encoding.python_values import CANNOT, arrow_value
+    from semel.events.encoding.moments import moment_texts, unwritable_moments
+    from semel.events.encoding.python_values import CANNOT, arrow_value, value_error
     from semel.events.encoding.tagged_values import ArrowValue, decode_value, encode_value
 
 __all__ = [
@@ -35,11 +36,18 @@ __all__ = [
     "json_column",
     "json_text",
     "json_value",
+    "moment_texts",
     "plain_value",
     "readable_json",
+    "unwritable_moments",
+    "value_error",
 ]
 
 _HOMES = {
+    "semel.events.encoding.moments": (
+        "moment_texts",
+        "unwritable_moments",
+    ),
     "semel.events.encoding.json_events": (
         "json_column",
         "json_value",
@@ -54,7 +62,7 @@ _HOMES = {
         "json_text",
         "readable_json",
     ),
-    "semel.events.encoding.python_values": ("CANNOT", "arrow_value"),
+    "semel.events.encoding.python_values": ("CANNOT", "arrow_value", "value_error"),
     "semel.events.encoding.tagged_values": ("ArrowValue", "decode_value", "encode_value"),
 }
 """The names of each module, which is imported when one of them is first used: what reads no columns

@@ -32,24 +32,24 @@ PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY_S = 86_400
 
 
-def texts(array: pa.Array) -> pa.Array:
+def moment_texts(array: pa.Array) -> pa.Array:
     """Return the text of each date or timestamp: `2026-03-29`, `2026-03-29 01:30:00+0100`.
 
     A value that Arrow cannot format correctly is in UTC, with a Z if the column has a zone.
     """
-    wrong = unwritable(array)
+    wrong = unwritable_moments(array)
     if wrong is None:
         return array.cast(pa.large_string())
     kind, at = array.type, pa.array(wrong)
     theirs = pc.if_else(at, pa.scalar(None, kind), array).cast(pa.large_string())
     if _is_local(kind):
-        ours = texts(array.filter(at).cast(pa.timestamp(kind.unit, "UTC")))
+        ours = moment_texts(array.filter(at).cast(pa.timestamp(kind.unit, "UTC")))
     else:
         ours = _written(_numbers(array.filter(at)).to_numpy(), kind)
     return pc.replace_with_mask(theirs, at, ours)
 
 
-def unwritable(array: pa.Array) -> NDArray[np.bool_] | None:
+def unwritable_moments(array: pa.Array) -> NDArray[np.bool_] | None:
     """Return a mask of the values that Arrow would format as another moment, or not at all; None if
     there are none.
     """

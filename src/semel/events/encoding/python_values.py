@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from semel.errors import ConfigurationError
-from semel.events.encoding import moments
+from semel.events.encoding.moments import moment_texts
 from semel.events.encoding.tagged_values import ArrowValue
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def _text(array: pa.Array) -> str:
             wide = array.cast(pa.binary() if pa.types.is_string(kind) else pa.large_binary())
             return str(wide[0].as_py().decode(errors="backslashreplace"))
         if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
-            return str(moments.texts(array)[0].as_py())
+            return str(moment_texts(array)[0].as_py())
         return str(array.cast(pa.string())[0].as_py())
     except (pa.ArrowException, *CANNOT):
         pass
@@ -48,7 +48,7 @@ def _text(array: pa.Array) -> str:
         return f"a value of type {kind}"
 
 
-def refusal(rows: Rows, state: str = "") -> ConfigurationError:
+def value_error(rows: Rows, state: str = "") -> ConfigurationError:
     """Return the error that names the first value that cannot be converted, and its event."""
     for at in range(len(rows)):
         for name, array in zip(rows.batch.schema.names, rows.batch.columns, strict=True):

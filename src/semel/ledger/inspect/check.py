@@ -80,7 +80,7 @@ def _known_names(rows: LedgerRows) -> Iterator[Problem]:
                 yield Problem(table, at, "its pipeline is not registered")
                 continue
             sink = _sink_in(table, parts)
-            if sink is not None and sink not in map(keys.part, described["sinks"]):
+            if sink is not None and sink not in map(keys.written_part, described["sinks"]):
                 yield Problem(table, at, "its sink is not registered for its pipeline")
 
 
@@ -251,7 +251,7 @@ def _parked(rows: LedgerRows) -> Iterator[Problem]:
 
 def _head(place: tuple[str, ...], row: Any) -> str:
     entity = [row.entity] if row.entity == row.scope else [row.entity, row.scope]
-    return "/".join([*place, *map(keys.part, entity)])
+    return "/".join([*place, *map(keys.written_part, entity)])
 
 
 def _heads(rows: LedgerRows) -> Iterator[Problem]:
@@ -310,13 +310,15 @@ def _journaled(rows: LedgerRows) -> Iterator[Problem]:
         serial = _serial_of(rows, parts[0], minibatch)
         if row.state is not PartitionState.COMPLETE or serial is None or kind == "position":
             continue
-        sink = keys.key_text(parts[1]) if keys.is_text(parts[1]) else None
+        sink = keys.key_text(parts[1]) if keys.is_key_text(parts[1]) else None
         operator = journal.COUNTERS if kind == "counter" else journal.watermark_of(sink or "")
-        place = f"{parts[0]}/{keys.part(operator.name)}/{parts[4]}/"
-        forgotten = place + keys.part(journal.FORGOTTEN) in rows.by_table[journal.JOURNAL_TABLE]
+        place = f"{parts[0]}/{keys.written_part(operator.name)}/{parts[4]}/"
+        forgotten = (
+            place + keys.written_part(journal.FORGOTTEN) in rows.by_table[journal.JOURNAL_TABLE]
+        )
         if sink is None or forgotten or serial < 1:
             continue
-        if place + keys.part(serial) not in rows.by_table[journal.JOURNAL_TABLE]:
+        if place + keys.written_part(serial) not in rows.by_table[journal.JOURNAL_TABLE]:
             yield Problem(
                 STREAMS_TABLE, "/".join(parts), "it is complete, but is not in the journal"
             )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from semel.errors import ConfigurationError
 from semel.events import unpacked
-from semel.ledger import keys, payloads
+from semel.ledger import keys
 from semel.ledger.client import LedgerClient
 from semel.ledger.inbox_rows import INBOX_TABLES
 from semel.ledger.inspect.listing import load_row
@@ -15,7 +15,7 @@ from semel.ledger.inspect.summary import name_pipelines, summarize, unknown_pipe
 from semel.ledger.inspect.trace import EntityTrace, Trace, trace_entity, trace_event
 from semel.ledger.journal import JOURNAL_TABLE
 from semel.ledger.keys import EVENTS_TABLE, OPEN_TABLE, PARKED_TABLE, PIPELINES_TABLE, STREAMS_TABLE
-from semel.ledger.payloads import DamagedRow, read_row, sift_rows
+from semel.ledger.payloads import DamagedRow, load_payload, read_row, sift_rows
 from semel.ledger.rows import ParkedRow, read_description
 from semel.ledger.store.opening import open_store
 from semel.ledger.store.sqlite_file import is_there
@@ -220,7 +220,7 @@ def _in_order(item: tuple[Key, ParkedRow]) -> tuple[Any, ...]:
 def _expanded(at: Key, text: str) -> dict[str, Any] | DamagedRow:
     try:
         load_row(at, text)
-        return read_row(at.table, at, lambda: cast("dict[str, Any]", unpacked(payloads.load(text))))
+        return read_row(at.table, at, lambda: cast("dict[str, Any]", unpacked(load_payload(text))))
     except DamagedRow as error:
         return error
 

@@ -244,21 +244,22 @@ def _disagrees(at: Key, row: Any) -> str | None:
     if at.table in (STREAMS_TABLE, EVENTS_TABLE):
         minibatch_of(at)
     if at.table in (STREAMS_TABLE, SEQUENCES, INBOX_ENDS_TABLE):
-        wanted = [("partition", parts[-1], keys.part(row.partition))]
+        wanted = [("partition", parts[-1], keys.written_part(row.partition))]
     elif at.table == EVENTS_TABLE:
-        wanted = [("number", parts[-1], keys.part(row.number))]
+        wanted = [("number", parts[-1], keys.written_part(row.number))]
     elif at.table == INBOX_READERS_TABLE and len(parts) == 2:
-        wanted = [("reader", parts[-1], keys.part(row.reader))]
+        wanted = [("reader", parts[-1], keys.written_part(row.reader))]
     elif at.table == OUTCOMES:
-        wanted = [("scope", parts[-1], keys.part(row.scope))]
+        wanted = [("scope", parts[-1], keys.written_part(row.scope))]
     elif at.table == HEADS_TABLE:
         entity = [row.entity] if row.entity == row.scope else [row.entity, row.scope]
-        wanted = [("entity", "/".join(parts[2:]), "/".join(map(keys.part, entity)))]
+        wanted = [("entity", "/".join(parts[2:]), "/".join(map(keys.written_part, entity)))]
     elif at.table == PARKED_TABLE:
-        event = keys.part(event_in_key(row))
-        minibatch = f"{keys.part(row.minibatch.generation)}/{keys.part(row.minibatch.batch)}"
+        event = keys.written_part(event_in_key(row))
+        numbers = (row.minibatch.generation, row.minibatch.batch)
+        minibatch = "/".join(map(keys.written_part, numbers))
         wanted = [
-            ("entity", parts[2], keys.part(row.entity)),
+            ("entity", parts[2], keys.written_part(row.entity)),
             ("event", parts[3], event),
             ("minibatch", "/".join(parts[4:]), minibatch),
         ]

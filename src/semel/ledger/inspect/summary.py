@@ -222,7 +222,7 @@ def summarize(store: Store, pipeline: str) -> PipelineSummary:
 def name_pipelines(store: Store) -> list[str]:
     """Return the names of the registered pipelines."""
     keyed = [found.key for found, _ in store.scan(PIPELINES_TABLE, "")]
-    return [keys.key_text(each) for each in keyed if keys.is_text(each)]
+    return [keys.key_text(each) for each in keyed if keys.is_key_text(each)]
 
 
 def unknown_pipeline(store: Store, pipeline: str) -> ConfigurationError:
@@ -275,7 +275,7 @@ def _transmitted(
     sent = {name: standing.sent for name, standing in standings.items()}
     spans, _ = sift_rows(store.scan(EVENTS_TABLE, place), _SpanNumbers.load)
     aside = {(row.partition, row.osn) for row in parked if not row.state.only_marks}
-    names = {keys.part(row.partition): row.partition for row in streams}
+    names = {keys.written_part(row.partition): row.partition for row in streams}
     for at, span in spans:
         partition, last = names.get(keys.split_key(at.key)[4], ""), span.osn[1]
         while (partition, last) in aside:

@@ -12,10 +12,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError, Diverged, Fenced
-from semel.ledger import payloads
 from semel.ledger.journal import COUNTERS, watermark_of
 from semel.ledger.journal import JOURNAL_TABLE as JOURNAL
 from semel.ledger.keys import EVENTS_TABLE, PIPELINES_TABLE, STREAMS_TABLE, make_key, make_prefix
+from semel.ledger.payloads import dump_payload
 from semel.ledger.rows import Finished, PartitionRow, read_description
 from semel.ledger.store.commit import Conflict, Delete, Equals, Put, Sweep
 from semel.ledger.verbs import runs
@@ -61,7 +61,7 @@ def finish_batch(client: LedgerClient, opening: OpenMinibatch) -> Mapping[str, F
         if runs.STAGE_OF not in each
     }
     kept = {sink: asdict(each) for sink, each in made.items()}
-    put = Put(pipeline_key, payloads.dump({**described, FINISHED: kept}))
+    put = Put(pipeline_key, dump_payload({**described, FINISHED: kept}))
     requirements = [Equals(pipeline_key, rows[pipeline_key]), Equals(open_key, opening.completed)]
     swept = _swept(client.pipeline, described["sinks"])
     try:
@@ -97,7 +97,7 @@ def compare_batch(client: LedgerClient, reports: Sequence[Report], sinks: Iterab
 def combined(parts: Iterable[tuple[str, int, str]]) -> Finished:
     """Combine counts and digests of partitions into one, in any order."""
     ordered = sorted((part for part in parts if part[1]), key=lambda part: part[0])
-    text = payloads.dump({"partitions": [list(part) for part in ordered]})
+    text = dump_payload({"partitions": [list(part) for part in ordered]})
     digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
     return Finished(sum(count for _, count, _ in ordered), digest)
 

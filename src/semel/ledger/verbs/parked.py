@@ -16,8 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError, LedgerError, LedgerUnavailable
-from semel.ledger.keys import HEADS_TABLE, PARKED_TABLE, make_key, make_prefix
-from semel.ledger.keys import event as event_part
+from semel.ledger.keys import HEADS_TABLE, PARKED_TABLE, make_key, make_prefix, written_event
 from semel.ledger.rows import HeadRow, ParkedRow
 from semel.ledger.store.commit import Absent, Conflict, Equals, Put
 from semel.protocol import Judgement, ParkedState
@@ -84,7 +83,7 @@ def parked_key(pipeline: str, sink: str, row: ParkedRow) -> Key:
 
 def event_in_key(row: ParkedRow) -> str:
     """Return the event id as it is written in the key of its row."""
-    return event_part(_event_of(row.entity, row.scope, row.event))
+    return written_event(_event_of(row.entity, row.scope, row.event))
 
 
 def _event_of(entity: str, scope: str, event: EventID) -> EventID:

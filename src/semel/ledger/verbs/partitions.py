@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events import EntityIds
-from semel.ledger.keys import EVENTS_TABLE, STREAMS_TABLE, make_key, part
+from semel.ledger.keys import EVENTS_TABLE, STREAMS_TABLE, make_key, written_part
 from semel.ledger.rows import PartitionRow, SpanRow
 from semel.ledger.store.commit import Absent, Conflict, Delete, Equals, Key, Put
 from semel.ledger.verbs.parked import NO_PARKS, HeadMoved
@@ -431,7 +431,7 @@ class PartitionClaim:
         if last is not None and last.span.number == span.number:
             key = last.key
         else:
-            key = Key(EVENTS_TABLE, f"{self._row_key.key}/{part(span.number)}")
+            key = Key(EVENTS_TABLE, f"{self._row_key.key}/{written_part(span.number)}")
         return _Recorded(key, span, span.dump())
 
 

@@ -167,7 +167,9 @@ class Pruning:
         """Remove a remembered set; record in its partition which generation was forgotten, and in
         which one an id was last met.
         """
-        mark = Key(row_key.table, row_key.key.rpartition("/")[0] + "/" + keys.part(FORGOTTEN))
+        mark = Key(
+            row_key.table, row_key.key.rpartition("/")[0] + "/" + keys.written_part(FORGOTTEN)
+        )
         known = self.client.read_one(mark)
         found = [(mark, known), (row_key, text)]
         rows = [load_entry(each, at).state for at, each in found if each is not None]

@@ -98,7 +98,7 @@ def rescale_pipeline(client: LedgerClient, partitions: int, routing: Routing | N
     switch: list[Update] = [
         Put(
             pipeline_key,
-            payloads.dump({**kept, **spread, "partitions": partitions, RESCALED: serial}),
+            payloads.dump_payload({**kept, **spread, "partitions": partitions, RESCALED: serial}),
         ),
         Put(open_key, replace(opened, version=opened.version + 1).dump()),
         *(Sweep(SEQUENCES, make_prefix(client.pipeline, sink)) for sink in described["sinks"]),

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from semel.errors import ConfigurationError, Fenced
-from semel.ledger import payloads
 from semel.ledger.figures import RunFigures
 from semel.ledger.keys import PIPELINES_TABLE, make_key
 from semel.ledger.payloads import (
     LATER,
     Row,
+    dump_payload,
 )
 from semel.ledger.rows import OpenRow, read_description
 from semel.ledger.store.commit import Absent, Conflict, Delete, Equals, Put
@@ -274,7 +274,7 @@ class Owners:
         self, recorded: str | None, description: dict[str, Any]
     ) -> tuple[list[Requirement], list[Update]]:
         """Compare a description with the recorded one; return the commit that adds new sinks."""
-        text = payloads.dump(description)
+        text = dump_payload(description)
         if recorded is None:
             return [Absent(self._pipeline)], [Put(self._pipeline, text)]
         before = read_description(recorded, self._pipeline)
@@ -306,7 +306,7 @@ class Owners:
                 "was requested. While it is stopped, run `semel rescale "
                 f"{self._client.pipeline} {asked}`; or start it with {had}"
             )
-        merged = payloads.dump({**before, **description, "sinks": {**known, **wanted}})
+        merged = dump_payload({**before, **description, "sinks": {**known, **wanted}})
         if merged == recorded:
             return [], []
         return [Equals(self._pipeline, recorded)], [Put(self._pipeline, merged)]

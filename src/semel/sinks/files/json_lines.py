@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.errors import ConfigurationError
-from semel.events.encoding import ascii_json, moments
+from semel.events.encoding import ascii_json, moment_texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,9 +53,9 @@ def texts(array: pa.Array) -> pa.Array:
         return _cast(_base64(array.cast(pa.binary())), pa.large_string())
     if pa.types.is_timestamp(kind):
         at = array.cast(pa.timestamp(kind.unit, "UTC")) if kind.tz else array
-        return pc.replace_substring(moments.texts(at), " ", "T")
+        return pc.replace_substring(moment_texts(at), " ", "T")
     if pa.types.is_date(kind):
-        return moments.texts(array)
+        return moment_texts(array)
     if pa.types.is_duration(kind):
         return array.cast(pa.duration("us"), safe=False).cast(pa.int64()).cast(pa.large_string())
     return array.cast(pa.large_string())

@@ -40,17 +40,6 @@ def path_part(name: str) -> str:
     return f"{text[:64]}~~{hashlib.sha256(_bytes(name)).hexdigest()[:32]}"
 
 
-def from_path_part(text: str) -> str:
-    """Read an escaped name back; ValueError for one that was shortened."""
-    if "~~" in text:
-        raise ValueError(f"{text!r} was shortened; the manifest has the full name")
-    plain = re.sub("~([0-9A-F]{2})", lambda found: f"%{found[1]}", text.replace("%", ""))
-    made = bytearray()
-    for part in re.findall("%[0-9A-F]{2}|.", "" if text == "~" else plain):
-        made += bytes([int(part[1:], 16)]) if len(part) == 3 else part.encode()
-    return made.decode(errors="surrogatepass")
-
-
 def _bytes(text: str) -> bytes:
     return text.encode(errors="surrogatepass")
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from semel.errors import ConfigurationError, Rejected
 from semel.events import is_text
-from semel.events.encoding import ascii_json, json_column, json_text, python_values
+from semel.events.encoding import CANNOT, ascii_json, json_column, json_text, value_error
 from semel.sinks.validation import no_column
 
 if TYPE_CHECKING:
@@ -283,8 +283,8 @@ def _json(rows: Rows) -> pa.Array:
         head = ("{" if at == 0 else ",") + json_text(name) + ":"
         try:
             text = json_column(rows.batch.column(at))
-        except python_values.CANNOT as error:
-            raise python_values.refusal(rows) from error
+        except CANNOT as error:
+            raise value_error(rows) from error
         parts += [head, pc.fill_null(text, "null")]
     return pc.binary_join_element_wise(*parts, "}", "").cast(pa.binary())
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from semel.errors import ConfigurationError, Rejected
-from semel.events.encoding import CANNOT, json_text, moments, plain_value
+from semel.events.encoding import CANNOT, json_text, moment_texts, plain_value, unwritable_moments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -167,7 +167,7 @@ def _dated(array: pa.Array, name: str) -> pa.Array:
     first = pc.min(array.cast(number)).as_py()
     if first is not None and first < least:
         raise Rejected(f"column {name!r} contains a day before the year 1")
-    return array if moments.unwritable(array) is None else moments.texts(array)
+    return array if unwritable_moments(array) is None else moment_texts(array)
 
 
 def _interval(array: pa.Array) -> pa.Array:

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.errors import ConfigurationError
-from semel.events import columns
-from semel.events.encoding import moments
+from semel.events import column, is_bytes, is_text
+from semel.events.encoding import moment_texts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,7 +83,7 @@ class TextTemplate:
         made = [
             pa.scalar(part, _BYTES)
             if isinstance(part, bytes)
-            else _bytes_of(columns.column(batch, part), part)
+            else _bytes_of(column(batch, part), part)
             for part in self.parts
         ]
         if not self.columns:
@@ -99,7 +99,7 @@ def _bytes_of(array: pa.Array, name: str) -> pa.Array:
     are.
     """
     kind, is_ = array.type, pa.types
-    if columns.is_bytes(kind) or columns.is_text(kind):
+    if is_bytes(kind) or is_text(kind):
         return array.cast(_BYTES) if not is_.is_fixed_size_binary(kind) else _widened(array)
     plain = (
         is_.is_integer,
@@ -109,7 +109,7 @@ def _bytes_of(array: pa.Array, name: str) -> pa.Array:
         is_.is_null,
     )
     if is_.is_date(kind) or is_.is_timestamp(kind):
-        return moments.texts(array).cast(_BYTES)
+        return moment_texts(array).cast(_BYTES)
     if not any(fits(kind) for fits in plain):
         raise ConfigurationError(
             f"column {name!r} is {kind}, but an argument of Redis is one value: use a field of it "
@@ -156,7 +156,7 @@ def fill(
         for place in np.flatnonzero(owned.to_numpy(zero_copy_only=False)).tolist():
             unfit[place] = "its key begins with 'semel:', which is reserved for semel's progress"
     for name in dict.fromkeys(name for each in (*keys, *arguments) for name in each.columns):
-        nulls = columns.column(batch, name).is_null().to_numpy(zero_copy_only=False)
+        nulls = column(batch, name).is_null().to_numpy(zero_copy_only=False)
         for place in np.flatnonzero(nulls).tolist():
             unfit[place] = f"column {name!r} is null, and Redis has no null"
     fit = np.ones(batch.num_rows, np.bool_)

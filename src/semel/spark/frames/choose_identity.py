@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from semel.errors import ConfigurationError
-from semel.events import Counter, Given, Identity, Position, Routing, columns
+from semel.events import Counter, Given, Identity, Position, Routing, column, is_text
 from semel.spark.frames.plan import keeps_positions
 from semel.spark.frames.repartition import BUCKET, refuse_kind
 from semel.spark.versions import arrow_schema
@@ -63,7 +63,7 @@ def refuse_routing(frame: DataFrame, identity: Identity, routing: object) -> Non
     """Refuse a routing that does not fit the entity's column."""
     entity = None if identity.uses_source_partitions else identity.entity
     if isinstance(routing, Routing) and entity is not None:
-        refuse_kind(columns.column(_nothing(frame), entity).type, routing, entity)
+        refuse_kind(column(_nothing(frame), entity).type, routing, entity)
 
 
 def forms(frame: DataFrame, identity: Identity) -> dict[str, str]:
@@ -71,7 +71,7 @@ def forms(frame: DataFrame, identity: Identity) -> dict[str, str]:
     if not identity.id_columns:
         return {}
     nothing = _nothing(frame)
-    return {path: _form(columns.column(nothing, path).type) for path in identity.id_columns}
+    return {path: _form(column(nothing, path).type) for path in identity.id_columns}
 
 
 def _form(kind: pa.DataType) -> str:
@@ -79,7 +79,7 @@ def _form(kind: pa.DataType) -> str:
         return "timestamp" if kind.tz else "timestamp without zone"
     if pa.types.is_date(kind):
         return "date"
-    return "text" if columns.is_text(kind) else "integer"
+    return "text" if is_text(kind) else "integer"
 
 
 def implied(named: Named) -> Identity | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from semel.errors import ConfigurationError, SemelError
-from semel.events import ByRange, columns, places
+from semel.events import ByRange, is_text, places
 from semel.spark import versions
 from semel.spark.failures import marked
 
@@ -191,7 +191,7 @@ def refuse_kind(kind: pa.DataType, routing: Routing, entity: str) -> None:
     if not isinstance(routing, ByRange):
         return
     numeric = pa.types.is_integer(kind)
-    if numeric != routing.is_numeric or not (numeric or columns.is_text(kind)):
+    if numeric != routing.is_numeric or not (numeric or is_text(kind)):
         bounds = "integers" if routing.is_numeric else "strings"
         raise ConfigurationError(
             f"partition_by=by_range: its bounds are {bounds}, and entity column {entity!r} is "

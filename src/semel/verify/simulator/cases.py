@@ -12,28 +12,28 @@ from semel.verify.models import SeenKeys
 from semel.verify.simulator.destinations import (
     NUMBER,
     AbsorbingDestination,
-    Destination,
     OpaqueSink,
     ProbedDestination,
-    ProbingSink,
-    RepeatableSink,
+    SimulatedDestination,
+    SimulatedProbingSink,
+    SimulatedRepeatableSink,
 )
 from semel.verify.simulator.faults import Kind
 from semel.verify.simulator.inputs import Identities
 from semel.verify.simulator.stateful_destinations import (
-    Database,
-    Logs,
     Places,
     PlacesSink,
-    SequencedSink,
-    TransactionalSink,
+    SimulatedDatabase,
+    SimulatedLogs,
+    SimulatedSequencedSink,
+    SimulatedTransactionalSink,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from semel.events import Event
-    from semel.verify.simulator.destinations import WitnessSink
+    from semel.verify.simulator.destinations import SimulatedSink
     from semel.verify.simulator.faults import FaultyWire
     from semel.verify.simulator.scheduler import Hub
 
@@ -83,13 +83,13 @@ class Case:
         """The capability of the destination."""
         return self.variant.capability
 
-    def destination(self, hub: Hub) -> Destination:
+    def destination(self, hub: Hub) -> SimulatedDestination:
         """Create the destination."""
         match self.variant:
             case Variant.TRANSACTIONAL | Variant.SCRIPT:
-                return Database(hub, DEADLINE_S)
+                return SimulatedDatabase(hub, DEADLINE_S)
             case Variant.SEQUENCED | Variant.LAST_OPENER:
-                return Logs(hub, DEADLINE_S)
+                return SimulatedLogs(hub, DEADLINE_S)
             case Variant.REPEATABLE | Variant.REPEATABLE_CHUNKS:
                 return AbsorbingDestination(hub, DEADLINE_S, keys=SeenKeys(self.remembers_s))
             case Variant.PLACES:
@@ -97,15 +97,15 @@ class Case:
             case Variant.PROBING:
                 return ProbedDestination(hub, DEADLINE_S)
             case Variant.OPAQUE | Variant.OPAQUE_BATCHES:
-                return Destination(hub, DEADLINE_S)
+                return SimulatedDestination(hub, DEADLINE_S)
 
     def sink(
         self,
-        destination: Destination,
+        destination: SimulatedDestination,
         wire: FaultyWire,
         window: int | None = None,
         span_chunks: int | None = None,
-    ) -> WitnessSink:
+    ) -> SimulatedSink:
         """Create the sink of one process; chunk sizes may differ between processes."""
         opaque = self.capability is Capability.OPAQUE
         settings: dict[str, Any] = {
@@ -125,21 +125,25 @@ class Case:
             settings["probe"] = self._probe(destination, wire)
         match self.variant:
             case Variant.TRANSACTIONAL | Variant.SCRIPT:
-                return TransactionalSink(**settings, one_script=self.variant is Variant.SCRIPT)
+                return SimulatedTransactionalSink(
+                    **settings, one_script=self.variant is Variant.SCRIPT
+                )
             case Variant.SEQUENCED | Variant.LAST_OPENER:
                 last = self.variant is Variant.LAST_OPENER
-                return SequencedSink(**settings, last_opener_wins=last)
+                return SimulatedSequencedSink(**settings, last_opener_wins=last)
             case Variant.REPEATABLE | Variant.REPEATABLE_CHUNKS:
                 by_event = self.variant is Variant.REPEATABLE
-                return RepeatableSink(**settings, keyed_by_event=by_event)
+                return SimulatedRepeatableSink(**settings, keyed_by_event=by_event)
             case Variant.PLACES:
                 return PlacesSink(**settings)
             case Variant.PROBING:
-                return ProbingSink(**settings)
+                return SimulatedProbingSink(**settings)
             case Variant.OPAQUE | Variant.OPAQUE_BATCHES:
                 return OpaqueSink(**settings, per_event=self.variant is Variant.OPAQUE)
 
-    def _probe(self, destination: Destination, wire: FaultyWire) -> Callable[[Event], bool | None]:
+    def _probe(
+        self, destination: SimulatedDestination, wire: FaultyWire
+    ) -> Callable[[Event], bool | None]:
         """Return the user's function for `on_doubt="probe"`, which asks the destination."""
 
         def probe(event: Event) -> bool | None:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from semel.ledger.store import Payload, Requirement, Update
     from semel.runtime import Process
     from semel.verify.simulator.cases import Case
-    from semel.verify.simulator.destinations import Destination
+    from semel.verify.simulator.destinations import SimulatedDestination
     from semel.verify.simulator.faults import Plan
     from semel.verify.simulator.inputs import Feed
     from semel.verify.simulator.scheduler import Actor, Hub, Job
@@ -193,7 +193,7 @@ class Cluster:
         return self.cases[0]
 
     @property
-    def destination(self) -> Destination:
+    def destination(self) -> SimulatedDestination:
         """The destination of the first sink."""
         return self.destinations[self.case.name]
 

@@ -87,7 +87,7 @@ class Gateway:
 
 
 @dataclass(eq=False)
-class Destination:
+class SimulatedDestination:
     """A destination: its effects, and the events that it refuses.
 
     Attributes:
@@ -173,7 +173,7 @@ class Destination:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WitnessSink(Sink):
+class SimulatedSink(Sink):
     """A sink with a simulated destination, reached through the wire of one process."""
 
     destination: Any = field(repr=False)
@@ -232,7 +232,7 @@ class WitnessSession:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpaqueSink(WitnessSink):
+class OpaqueSink(SimulatedSink):
     """Sends events without any way to find out later what arrived.
 
     `per_event`: a call has an outcome for each event (a function called for each), not only for
@@ -298,7 +298,7 @@ class BatchSession(WitnessSession):
 
 
 @dataclass(eq=False)
-class AbsorbingDestination(Destination):
+class AbsorbingDestination(SimulatedDestination):
     """Absorbs calls with a key that it has seen, for as long as it remembers keys."""
 
     keys: SeenKeys = field(default_factory=SeenKeys)
@@ -309,7 +309,7 @@ class AbsorbingDestination(Destination):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RepeatableSink(WitnessSink):
+class SimulatedRepeatableSink(SimulatedSink):
     """Absorbs a repeat by the event's key or by the chunk's."""
 
     @property
@@ -387,7 +387,7 @@ class KeyedChunkSession(WitnessSession):
 
 
 @dataclass(eq=False)
-class ProbedDestination(Destination):
+class ProbedDestination(SimulatedDestination):
     """Can be asked for the key of a chunk; absorbs nothing."""
 
     arrived: set[str] = field(default_factory=set)
@@ -399,7 +399,7 @@ class ProbedDestination(Destination):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbingSink(WitnessSink):
+class SimulatedProbingSink(SimulatedSink):
     """Can be asked whether a chunk arrived."""
 
     @property

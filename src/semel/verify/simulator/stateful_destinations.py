@@ -24,10 +24,10 @@ from semel.verify.models import (
     place_of,
 )
 from semel.verify.simulator.destinations import (
-    Destination,
     RecordedEffect,
+    SimulatedDestination,
+    SimulatedSink,
     WitnessSession,
-    WitnessSink,
 )
 from semel.verify.simulator.faults import Kind
 
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False)
-class Database(Destination):
+class SimulatedDatabase(SimulatedDestination):
     """Commits effects together with a progress row for each (pipeline, sink, partition)."""
 
     progress: ProgressTable = field(default_factory=ProgressTable)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransactionalSink(WitnessSink):
+class SimulatedTransactionalSink(SimulatedSink):
     """Commits semel's progress with the effect. `one_script` applies the valid events of a chunk
     and records the refused ones.
     """
@@ -105,7 +105,7 @@ class DatabaseSession(WitnessSession):
 
 
 @dataclass(eq=False)
-class Logs(Destination):
+class SimulatedLogs(SimulatedDestination):
     """A log for each (pipeline, sink, partition)."""
 
     logs: dict[Place, SequencedLog] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class Logs(Destination):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SequencedSink(WitnessSink):
+class SimulatedSequencedSink(SimulatedSink):
     """Appends to logs; with `last_opener_wins` the epoch is a counter, and chunks are atomic."""
 
     last_opener_wins: bool = False
@@ -203,7 +203,7 @@ class SimulatedLogSession(WitnessSession):
 
 
 @dataclass(eq=False)
-class Places(Destination):
+class Places(SimulatedDestination):
     """Part files: a place holds only what was last written there, and readers see it once a
     manifest names it.
     """
@@ -227,7 +227,7 @@ class Places(Destination):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlacesSink(WitnessSink):
+class PlacesSink(SimulatedSink):
     """Writes each partition of each minibatch to its own place."""
 
     whole: bool = True

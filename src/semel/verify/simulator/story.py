@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from semel.ledger import payloads
+from semel.ledger import load_payload
 from semel.ledger.store import Delete, Put, Sweep
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _words(what: Sequence[Any]) -> str:
 def _update(update: Update) -> str:
     match update:
         case Put(key, payload):
-            row = payloads.load(payload)
+            row = load_payload(payload)
             shown = [f"{name} {_plain(row[name])}" for name in _SHOWN if row.get(name) is not None]
             return f"{key.table} {_place(key.key)} ({', '.join(shown)})"
         case Delete(key):

@@ -28,7 +28,7 @@ from semel.verify.simulator.runner import Runner
 from semel.verify.simulator.scheduler import Hub, require_greenlet
 
 if TYPE_CHECKING:
-    from semel.verify.simulator.destinations import Destination
+    from semel.verify.simulator.destinations import SimulatedDestination
 
 CHUNK = 100
 """The number of worlds that a process gets at a time."""
@@ -188,7 +188,7 @@ def _isolates(case: Case) -> bool:
 
 
 @dataclass(eq=False)
-class World:
+class SimulatedWorld:
     """The world of a seed."""
 
     seed: int
@@ -248,7 +248,7 @@ class World:
             rescales = rescales_most({each.capability for each in self.cases})
         return Changes(self.cluster, more, joins, leaves, releases, rescales)
 
-    def _trouble(self, case: Case, destination: Destination) -> None:
+    def _trouble(self, case: Case, destination: SimulatedDestination) -> None:
         """Choose what a destination refuses, and how."""
         more, numbers = self.more, [fact.number for fact in self.feed.facts]
         destination.refuses.update(self.refused)
@@ -297,7 +297,7 @@ class World:
 
 def run_world(seed: int, *, with_story: bool = False) -> WorldResult:
     """Run one world; the result has a story if the world is invalid or `with_story` is set."""
-    world = World(seed)
+    world = SimulatedWorld(seed)
     with _logging_off():
         assessment = world.run()
     verdict = assessment.verdict

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from semel.ledger import make_key, payloads
+from semel.ledger import dump_payload, load_payload, make_key
 from semel.ledger.store import Conflict, Key, Put, Sweep
 from semel.runtime import SystemClock
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 PATIENCE_S = 600.0
 """How long the threads of one case may take together."""
 
-ONE, TWO = payloads.dump({"n": 1}), payloads.dump({"n": 2})
+ONE, TWO = dump_payload({"n": 1}), dump_payload({"n": 2})
 
 
 class PromiseBroken(Exception):
@@ -171,7 +171,7 @@ def commit_at_once(acts: Iterable[Callable[[], None]]) -> list[bool]:
 def counter(store: Store, at: Key) -> tuple[int, Payload | None]:
     """Return the number in a row, 0 if there is none, and its payload."""
     payload = store.read([at]).get(at)
-    return (payloads.load(payload)["n"] if payload else 0), payload
+    return (load_payload(payload)["n"] if payload else 0), payload
 
 
 def puts(keys: Iterable[Key], payload: Payload = ONE) -> list[Update]:

@@ -14,7 +14,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from semel.ledger import make_prefix, payloads
+from semel.ledger import dump_payload, load_payload, make_prefix
 from semel.ledger.store import PAGE_ROWS, Absent, Delete, Equals, Put, Sweep
 from semel.runtime import SystemClock
 from semel.verify.store_contract.area import (
@@ -295,11 +295,11 @@ def every_text_survives(area: Area) -> None:
              "\\x00", "")  # fmt: skip
     store, b = area.store, area.key("b")
     for value in texts:
-        at, payload = area.key(value, value), payloads.dump({value: [value]})
+        at, payload = area.key(value, value), dump_payload({value: [value]})
         store.commit([Absent(at)], [Put(at, payload)])
         store.commit([Equals(at, payload)], [Put(b, payload)])
         require_equal(store.read([at]), {at: payload}, f"the row of {value!r}")
-        require_equal(payloads.load(store.read([at])[at]), {value: [value]}, "its value")
+        require_equal(load_payload(store.read([at])[at]), {value: [value]}, "its value")
         first = next(store.scan(area.table(), make_prefix(value)), None)
         require_equal(first, (at, payload), f"the first row below {value!r}")
         require_conflict(store, [Absent(at)], [Put(at, ONE)], at)
@@ -310,7 +310,7 @@ def a_megabyte_is_a_payload(area: Area) -> None:
     """Write, read and require large payloads, raw and compressed."""
     a, b = area.key("a"), area.key("b")
     raw = '{"noise":"' + "".join(Random(7).choices("abcé€\U0001f600", k=1_000_000)) + '"}'
-    dumped = payloads.dump({"noise": raw})
+    dumped = dump_payload({"noise": raw})
     area.store.commit([Absent(a)], [Put(a, raw), Put(b, dumped)])
     require_equal(area.store.read([a, b]), {a: raw, b: dumped}, "large rows")
     area.store.commit([Equals(a, raw), Equals(b, dumped)], [Put(a, ONE)])
@@ -383,7 +383,7 @@ def one_of_many_inserts(area: Area) -> None:
     """Insert one row eight times at once."""
     for turn in range(20):
         at = area.key(turn)
-        own = [payloads.dump({"who": who}) for who in range(8)]
+        own = [dump_payload({"who": who}) for who in range(8)]
         passed = commit_at_once(
             partial(area.store.commit, [Absent(at)], [Put(at, each)]) for each in own
         )
@@ -416,7 +416,7 @@ def _count_up(area: Area, stores: list[Store], turns: int) -> None:
                 requirements: list[Requirement] = [
                     Equals(at, payload) if payload else Absent(at) for at, _, payload in found
                 ]
-                updates = [Put(at, payloads.dump({"n": n + 1})) for at, n, _ in found]
+                updates = [Put(at, dump_payload({"n": n + 1})) for at, n, _ in found]
                 if passes(partial(store.commit, requirements, updates)):
                     break
 
@@ -454,13 +454,13 @@ def threads_do_not_deadlock(area: Area) -> None:
 def reads_are_consistent(area: Area) -> None:
     """Read ten rows while another thread writes all of them in each commit."""
     keys = [area.key(each) for each in range(10)]
-    area.store.commit([], puts(keys, payloads.dump({"n": 0})))
+    area.store.commit([], puts(keys, dump_payload({"n": 0})))
     done = threading.Event()
 
     def write() -> None:
         try:
             for n in range(1, 150):
-                area.store.commit([], puts(keys, payloads.dump({"n": n})))
+                area.store.commit([], puts(keys, dump_payload({"n": n})))
         finally:
             done.set()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from semel.errors import Fenced, NotDelivered
-from support.destinations import Crash, Folder, after, before, crash, crash_after
+from support.destinations import Crash, FolderModel, after, before, crash, crash_after
 from support.pipeline import World, crash_everywhere, events, world_of
 
 INPUT = "a1 b2 c3 d4 e5"
@@ -13,7 +13,7 @@ NAMES = INPUT.split()
 
 
 def folder() -> World:
-    return world_of(Folder(), chunk_rows=2)
+    return world_of(FolderModel(), chunk_rows=2)
 
 
 @pytest.mark.rows("A5", "A6", "A7")

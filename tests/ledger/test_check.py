@@ -302,7 +302,7 @@ def test_a_planted_violation_is_found(name: str) -> None:
     table, key, change, says = PLANTED[name]
     store = of_0_1()
     rows = store._tables[table]
-    row = payloads.load(rows[key])
+    row = payloads.load_payload(rows[key])
     change(row)
     rows[key] = json.dumps(row, sort_keys=True, separators=(",", ":"))
     found = problems(store)

@@ -1,4 +1,4 @@
-"""What every sink is told when it is made: words that exist and fit, or a refusal that helps."""
+"""The settings of every sink: they exist and fit, or are refused with what to do."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from semel.events import Identity, Minibatch
 from semel.ledger.verbs.divergence import judge_minibatch
 from semel.protocol import Judgement
 from semel.sinks import Ended, Retry, Target
-from support.destinations import Crash, Folder, FolderLine, FolderSink
+from support.destinations import Crash, FolderLine, FolderModel, FolderSink
 from support.pipeline import COUNTER, GIVEN, POSITION, World, crash_everywhere, world_of
 
 INPUT = "a1 b2 c3 d4 e5"
@@ -20,8 +20,8 @@ NAMES = INPUT.split()
 
 
 @dataclass
-class Shelf(Folder):
-    """Part files, and what was told at the end of each minibatch: the first word stands."""
+class Shelf(FolderModel):
+    """Part files, and what was announced at the end of each minibatch: the first one stands."""
 
     told: dict[Minibatch, list[str]] = field(default_factory=dict)
     ended: list[Ended] = field(default_factory=list)
@@ -211,7 +211,7 @@ def test_what_a_person_dropped_is_not_concluded_any_more() -> None:
 
 
 def test_sinks_without_an_end_cost_nothing_at_it() -> None:
-    world = world_of(Folder(), chunk_rows=2)
+    world = world_of(FolderModel(), chunk_rows=2)
     opening = world.open(0)
     reports = world.task(opening, INPUT)
     world.store.scans.clear()

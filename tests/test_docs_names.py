@@ -1,7 +1,8 @@
-"""The papers are true: what they name exists, and what exists is named.
+"""The docs are true: what they name exists, and what exists is named.
 
 - every command, make target and relative link in README and docs is there;
-- every word of `deliver`, `deliver_batch` and of sinks is in docs/promise.md;
+- every parameter of `deliver` and `deliver_batch` and every setting of a sink is in
+  docs/promise.md, and every extra is named in README;
 - README's pipeline is a part of an example, which tests/spark/test_examples.py runs.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -20,10 +22,10 @@ from semel.sinks import Function, Retry
 from semel.spark.deliver import deliver, deliver_batch
 
 ROOT = Path(__file__).parent.parent
-PAPERS = sorted([*ROOT.glob("*.md"), *ROOT.glob(".github/**/*.md"), *ROOT.glob("docs/**/*.md")])
-NAMES = [str(each.relative_to(ROOT)) for each in PAPERS]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob(".github/**/*.md"), *ROOT.glob("docs/**/*.md")])
+NAMES = [str(each.relative_to(ROOT)) for each in PAGES]
 
-papers = pytest.mark.parametrize("paper", PAPERS, ids=NAMES)
+pages = pytest.mark.parametrize("page", PAGES, ids=NAMES)
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -50,7 +52,7 @@ def code(text: str) -> list[str]:
 
 
 def unknown_commands(text: str) -> list[str]:
-    """Lines of code that call a command `semel` which there is none of."""
+    """Lines of code that call a command of semel that does not exist."""
     known = commands()
     wrong = []
     for line in code(text):
@@ -65,45 +67,45 @@ def unknown_commands(text: str) -> list[str]:
 
 
 def unknown_targets(text: str) -> list[str]:
-    """Targets of make that there are none of."""
+    """Targets of make that do not exist."""
     targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = [found[1] for line in code(text) if (found := re.match(r"make ([a-z][\w-]*)", line))]
     return [each for each in named if each not in targets]
 
 
-def anchors(paper: Path) -> set[str]:
-    """The headings of a paper as links name them."""
-    headings = re.findall(r"^#+ (.*)$", _FENCE.sub("", paper.read_text()), re.MULTILINE)
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as links name them."""
+    headings = re.findall(r"^#+ (.*)$", _FENCE.sub("", page.read_text()), re.MULTILINE)
     plain = [re.sub(r"[^\w\- ]", "", each.lower()) for each in headings]
     return {each.replace(" ", "-") for each in plain}
 
 
-def broken_links(paper: Path, text: str) -> list[str]:
+def broken_links(page: Path, text: str) -> list[str]:
     """Relative links that lead nowhere."""
     broken = []
     for link in _LINK.findall(_FENCE.sub("", text)):
         if "://" in link:
             continue
         place, _, anchor = link.partition("#")
-        target = (paper.parent / place) if place else paper
+        target = (page.parent / place) if place else page
         if not target.exists() or (anchor and anchor not in anchors(target)):
             broken.append(link)
     return broken
 
 
-@papers
-def test_every_command_that_is_named_exists(paper: Path) -> None:
-    assert unknown_commands(paper.read_text()) == []
+@pages
+def test_every_command_that_is_named_exists(page: Path) -> None:
+    assert unknown_commands(page.read_text()) == []
 
 
-@papers
-def test_every_make_target_that_is_named_exists(paper: Path) -> None:
-    assert unknown_targets(paper.read_text()) == []
+@pages
+def test_every_make_target_that_is_named_exists(page: Path) -> None:
+    assert unknown_targets(page.read_text()) == []
 
 
-@papers
-def test_every_relative_link_leads_somewhere(paper: Path) -> None:
-    assert broken_links(paper, paper.read_text()) == []
+@pages
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    assert broken_links(page, page.read_text()) == []
 
 
 def test_every_decision_is_in_the_index() -> None:
@@ -123,11 +125,11 @@ def test_what_is_not_there_is_found() -> None:
     assert broken_links(ROOT / "README.md", text) == ["docs/fly.md", "README.md#fly"]
 
 
-def test_every_command_is_told_in_commands_md() -> None:
-    told = (ROOT / "docs/commands.md").read_text()
+def test_every_command_is_in_commands_md() -> None:
+    text = (ROOT / "docs/commands.md").read_text()
     for name, group in commands().items():
         for each in [f"{name} {sub}" for sub in group] or [name]:
-            assert f"semel {each}" in told, each
+            assert f"semel {each}" in text, each
 
 
 def section(title: str) -> str:
@@ -136,21 +138,21 @@ def section(title: str) -> str:
     return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
-def test_every_word_of_deliver_is_in_the_promise() -> None:
-    told = section("The parameters of `deliver`")
-    missing = [word for word in inspect.signature(deliver).parameters if f"`{word}`" not in told]
+def test_every_parameter_of_deliver_is_in_the_promise() -> None:
+    text = section("The parameters of `deliver`")
+    missing = [word for word in inspect.signature(deliver).parameters if f"`{word}`" not in text]
     assert missing == []
 
 
-def test_every_word_of_deliver_batch_is_in_the_promise() -> None:
-    told = section("The parameters of `deliver_batch`")
+def test_every_parameter_of_deliver_batch_is_in_the_promise() -> None:
+    text = section("The parameters of `deliver_batch`")
     words = inspect.signature(deliver_batch).parameters
-    assert [word for word in words if f"`{word}`" not in told] == []
+    assert [word for word in words if f"`{word}`" not in text] == []
 
 
 def test_every_setting_of_a_sink_is_in_the_promise_with_its_default() -> None:
-    told = section("The settings of a sink")
-    rows = dict(re.findall(r"^\| `(\w+)` \|([^|]*)\|", told, re.MULTILINE))
+    text = section("The settings of a sink")
+    rows = dict(re.findall(r"^\| `(\w+)` \|([^|]*)\|", text, re.MULTILINE))
     fields = {each.name: each for each in dataclasses.fields(Function)}
     assert set(rows) == set(fields)
     for name, each in fields.items():
@@ -163,9 +165,23 @@ def test_every_setting_of_a_sink_is_in_the_promise_with_its_default() -> None:
 
 
 def test_the_pipeline_of_the_readme_is_a_part_of_an_example_that_is_run() -> None:
-    blocks = [body for kind, body in _FENCE.findall((ROOT / "README.md").read_text()) if kind]
-    assert len(blocks) == 1
-    imports, _, part = blocks[0].partition("\n\n\n")
+    fenced = _FENCE.findall((ROOT / "README.md").read_text())
+    [block] = [body for kind, body in fenced if kind == "python"]
+    imports, _, part = block.partition("\n\n\n")
     example = (ROOT / "examples/charges.py").read_text()
     assert part.strip() in example
     assert set(imports.splitlines()) <= set(example.splitlines())
+
+
+def unnamed_extras(text: str) -> set[str]:
+    """The extras that a user can install and that the paragraph of extras does not name."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for_users = set(project["optional-dependencies"]) - {"dev", "docs"}
+    [paragraph] = [each for each in text.split("\n\n") if each.startswith("The extras are ")]
+    return for_users - set(re.findall(r"`([a-z]+)`", paragraph))
+
+
+def test_every_extra_is_named_in_the_readme() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert unnamed_extras(text) == set()
+    assert unnamed_extras(text.replace("`kafka`", "kafka")) == {"kafka"}

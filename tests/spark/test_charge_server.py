@@ -1,4 +1,4 @@
-"""The counting house keeps the contract of each capability, and tells each word once."""
+"""The charge server keeps the contract of each capability, and answers each call once."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_a_stopped_member_of_a_household_ends_too() -> None:
         process = household.start(["sleep", "300"], {}, household.folder / "log")
         until = time.monotonic() + 10
         while not household.members() and time.monotonic() < until:
-            time.sleep(0.01)  # it is no member before it has begun
+            time.sleep(0.01)  # it is not a member before it has begun
         process.send_signal(signal.SIGSTOP)
         assert household.members() == [process.pid]
         household.end()

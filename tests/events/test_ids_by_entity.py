@@ -192,9 +192,11 @@ def test_json_that_is_no_set_is_refused_by_scope_too(value: dict[str, Any]) -> N
 @example([("n" * 100 + str(at), at) for at in range(2000)])
 def test_a_payload_with_ready_text_is_the_payload_with_the_value(pairs: Pairs) -> None:
     ids = as_columns(pairs)
-    text = payloads.dump({"b": [ids.written(), ids.written()], "a": '"', "c": {"7": ids.written()}})
+    text = payloads.dump_payload(
+        {"b": [ids.written(), ids.written()], "a": '"', "c": {"7": ids.written()}}
+    )
     told = {"b": [ids.to_json()] * 2, "a": '"', "c": {"7": ids.to_json()}}
-    assert unpacked(payloads.load(text)) == told
+    assert unpacked(payloads.load_payload(text)) == told
     if len(canonical(told).encode()) <= payloads.EXPANDED_BYTES_MAX and not ids.written().dense:
         assert text == canonical(told)
     travelled = pickle.loads(pickle.dumps(ids.written()))
@@ -251,7 +253,7 @@ def test_rows_become_a_payload_without_a_container_for_each(kind: str) -> None:
         before = gc.get_count()[0]
         gathered = Gathered()
         gathered.add(stamped.id_sets())
-        payloads.dump({"ids": gathered.ids().written()})
+        payloads.dump_payload({"ids": gathered.ids().written()})
         made = gc.get_count()[0] - before
     finally:
         gc.enable()

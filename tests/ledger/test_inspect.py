@@ -9,7 +9,7 @@ import pytest
 
 from semel.errors import ConfigurationError
 from semel.ledger import Ledger, open_store
-from support.ledger.one_pipeline import World, request
+from support.ledger.one_pipeline import LedgerWorld, request
 
 
 def test_a_path_that_was_mistyped_is_not_an_empty_ledger(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_what_is_no_ledger_is_refused(wrong: object) -> None:
         Ledger(cast("Any", wrong))
 
 
-def test_a_table_that_is_none_is_refused_with_those_that_are(world: World) -> None:
+def test_a_table_that_is_none_is_refused_with_those_that_are(world: LedgerWorld) -> None:
     with (
         Ledger(world.store) as ledger,
         pytest.raises(ConfigurationError, match="no table 'nonsense'; use one of pipelines,"),
@@ -32,7 +32,7 @@ def test_a_table_that_is_none_is_refused_with_those_that_are(world: World) -> No
         ledger.rows("nonsense")
 
 
-def test_a_pipeline_that_never_ran_is_refused_with_those_that_did(world: World) -> None:
+def test_a_pipeline_that_never_ran_is_refused_with_those_that_did(world: LedgerWorld) -> None:
     with Ledger(world.store) as ledger:
         with pytest.raises(ConfigurationError, match="it has none at all"):
             ledger.sinks("typo")
@@ -51,7 +51,7 @@ def test_a_pipeline_that_never_ran_is_refused_with_those_that_did(world: World) 
         assert ledger.summary("pay").run == 1
 
 
-def test_a_ledger_is_closed_at_the_end_of_its_block(world: World) -> None:
+def test_a_ledger_is_closed_at_the_end_of_its_block(world: LedgerWorld) -> None:
     closed: list[bool] = []
     world.store.close = lambda: closed.append(True)  # type: ignore[method-assign]
     with Ledger(world.store):
