@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.types import StructType
 
+from semel.spark.sources.data_sources import InboxSource, Range, StreamReader
 from semel.spark.sources.kafka_stream import KafkaStream
 from semel.spark.sources.options import ReadingPlace as Start
 from semel.spark.sources.positions import Offset, pieces
@@ -128,3 +130,67 @@ def test_queries_of_other_topics_with_the_same_companion_topic_read_only_their_o
     found, wide = read_on(setting, wide)
     assert {name for batch in found for name, *_ in batch} == {topic, more}
     assert wide.positions == {(topic, 0): 8, (more, 0): 8}
+
+
+def test_before_spark_4_2_a_restart_reads_partitions_that_another_query_met_first(
+    tmp_path: Path,
+) -> None:
+    """There `latestOffset` gets no start: the newest marker is taken for it."""
+    inbox = opened(tmp_path)
+    put(inbox, 0, 40)
+    options = {"ledger": f"sqlite:///{tmp_path / 'inbox.db'}", "stream": "orders"}
+    begin, end = first_of(old_reader(options))
+    assert ranges(old_reader(options), begin, end) == 40
+    put(inbox, 40, 60)
+    inbox.repartition(3)
+    other = stream(tmp_path)
+    ahead = marking(other, paced=False)
+    _, at = read_on(ahead, other.start(EARLIEST, default="earliest"))
+    put(inbox, 60, 80)
+    read_on(ahead, at)
+    again = old_reader(options)  # its checkpoint has `end`
+    stop = again.latestOffset()
+    assert ranges(again, end, stop) == 40
+    assert again.latestOffset() == stop, "nothing is new"
+
+
+def test_before_spark_4_2_a_first_micro_batch_that_is_replayed_begins_where_it_began(
+    tmp_path: Path,
+) -> None:
+    inbox = opened(tmp_path)
+    put(inbox, 0, 40)
+    other = stream(tmp_path)
+    read_on(marking(other, paced=False), other.start(EARLIEST, default="earliest"))
+    options = {
+        "ledger": f"sqlite:///{tmp_path / 'inbox.db'}",
+        "stream": "orders",
+        "startingOffsets": "latest",
+    }
+    put(inbox, 40, 60)
+    begin, end = first_of(old_reader(options))
+    assert ranges(old_reader(options), begin, end) == 0
+    reader = old_reader(options)
+    begin = reader.initialOffset()
+    put(inbox, 60, 70)
+    end = reader.latestOffset()
+    read = ranges(reader, begin, end)
+    put(inbox, 70, 90)
+    again = old_reader(options)  # it was killed: Spark asks again where the query begins
+    assert ranges(again, again.initialOffset(), end) == read == 0
+    assert ranges(again, end, again.latestOffset()) == 20
+
+
+def old_reader(options: dict[str, str]) -> StreamReader:
+    return InboxSource(options).streamReader(StructType())
+
+
+def first_of(reader: StreamReader) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The offsets of the first micro-batch, in the order in which Spark 4.0 asks for them."""
+    end = reader.latestOffset()
+    return reader.initialOffset(), end
+
+
+def ranges(reader: StreamReader, begin: dict[str, Any], end: dict[str, Any]) -> int:
+    """How many events a micro-batch reads."""
+    found = [each.piece for each in reader.partitions(begin, end) if isinstance(each, Range)]
+    return sum(piece.stop - piece.start for piece in found)

@@ -64,7 +64,12 @@ class KafkaStream:
         return self._offsets(self.places(), self._spec().latest())
 
     def begins(self, places: Sequence[Place]) -> Positions:
-        """Return the first offset that is kept of each of these partitions."""
+        """Return the first offset that is kept of each of these partitions. A topic of a pattern
+        that was deleted is left out.
+        """
+        if self._options.pattern is not None:
+            there = set(self.places())
+            places = [place for place in places if place in there]
         return self._offsets(places, self._spec().earliest())
 
     def cut(self, last: Marker, base: Positions, now: float) -> Cut:
@@ -78,16 +83,18 @@ class KafkaStream:
         added = [place for place in places if place not in known]
         topics = {topic for topic, _ in known}
         young = {place for place in added if place[0] in topics}
-        if handoff is not None and now - handoff.since < HANDOFF_S:
+        read = handoff is not None and all(
+            base.get(place, at) >= at for place, at in handoff.after.items()
+        )
+        # It ends after a marker that was set, and read, when every producer knew them: the last
+        # record that went to another partition is before that one.
+        if handoff is not None and (last.at - handoff.since < HANDOFF_S or not read):
             young |= handoff.seen.keys() & set(places)
         seen = self._offsets(sorted(young), self._spec().latest())  # before the others
         old = self._offsets([p for p in places if p not in young], self._spec().latest())
         ends = {**old, **self.begins(added)}
         if not young:
             return Cut(ends, held=bool(added))
-        read = handoff is not None and all(
-            base.get(place, at) >= at for place, at in handoff.after.items()
-        )
         if count(base, old) == 0:  # all before `seen` was read
             follow = seen
         else:
@@ -208,7 +215,8 @@ class KafkaStream:
         if not self._options.fail_on_data_loss or not found:
             return found
         places = [(each.topic, each.partition) for each in found]
-        begins, ends = self.begins(places), self._offsets(places, self._spec().latest())
+        begins = self._offsets(places, self._spec().earliest())
+        ends = self._offsets(places, self._spec().latest())
         for place, piece in zip(places, found, strict=True):
             if not begins[place] <= piece.start <= piece.stop <= ends[place]:
                 at = piece.start if piece.start < begins[place] else piece.stop

@@ -1,0 +1,91 @@
+"""The whole way: producers that retry, an ingress, an inbox, a pipeline on Spark, and a witness.
+
+Everything between the first and the last is killed. `SEMEL_SOAK=1` runs it with 200,000 events.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pytest
+
+from semel.streams import Inbox
+from support.ingress_soak import STREAM, Soak
+from support.spark.driver_scripts import Bed, Run, assert_once, assert_ordered, wait_for
+
+LARGE = bool(os.environ.get("SEMEL_SOAK"))
+EVENTS, INGRESS_KILLS, DRIVER_KILLS = (200_000, 20, 6) if LARGE else (6_000, 4, 2)
+PATIENCE_S = 1_800.0 if LARGE else 240.0
+
+
+@pytest.mark.needs("sources")
+@pytest.mark.rows("S1", "S2", "S3", "S17", "A1", "A11", "A21", "O1", "O3", "N4")
+def test_what_an_ingress_acknowledged_is_delivered_once_and_in_order_whatever_is_killed(
+    bed: Bed,
+) -> None:
+    url = f"sqlite:///{bed.folder / 'inbox.db'}"
+    soak = Soak(url, EVENTS, INGRESS_KILLS)
+    with Inbox(url, STREAM) as inbox:
+        inbox.create()
+    # Workers are killed too, after the destination has taken a chunk.
+    for number in range(1, 1 + DRIVER_KILLS):
+        bed.house.arm("effect.after", after=number * EVENTS // (100 * DRIVER_KILLS))
+    settings = bed.settings(
+        name="way-in",
+        source="semel.inbox",
+        sink="transactional",
+        sink_settings={"steps": ["effect.after"], "chunk_rows": 50},
+        identity={"entity": "entity", "event": "event", "increasing": True},
+        words={"partitions": 2},
+        trigger=0.0,
+        options={"ledger": url, "stream": STREAM, "latency": "1s"},
+    )
+    charged = Charged(bed)
+    driver = bed.start(settings)
+    wait_for(lambda: "started" in driver.said(), driver)
+    with ThreadPoolExecutor(1) as side:
+        producing = side.submit(soak.run)
+        for number in range(1, DRIVER_KILLS + 1):
+            goal = number * EVENTS // (DRIVER_KILLS + 1)
+            wait_for(partial(charged.reached, goal), driver, PATIENCE_S)
+            kill(bed, driver)
+            if number == 1:
+                with Inbox(url, STREAM) as inbox:
+                    inbox.repartition(3)
+            if number == DRIVER_KILLS:
+                shutil.rmtree(settings.checkpoint)
+            driver = bed.start(settings)
+        wait_for(partial(charged.reached, EVENTS), driver, PATIENCE_S)
+        producing.result(PATIENCE_S)
+    kill(bed, driver)
+    print(f"seed {soak.seed}: {dict(soak.seen)} in {soak.seconds:.1f} s")  # noqa: T201 - of a seed
+    assert soak.seen["killed"] == INGRESS_KILLS
+    assert len(bed.house.taken()) >= 1, "workers were killed as well"
+    charges = bed.house.charges()
+    assert_once(charges, soak.acknowledged.values())
+    assert_ordered(charges)
+
+
+class Charged:
+    """How many events the witness has, asked now and then: an answer has all of them."""
+
+    def __init__(self, bed: Bed) -> None:
+        self._bed = bed
+        self._known = 0
+        self._asked_at = 0.0
+
+    def reached(self, goal: int) -> bool:
+        now = time.monotonic()
+        if now - self._asked_at >= 0.2 + self._known / 50_000:
+            self._known, self._asked_at = len(self._bed.house.charges()), now
+        return self._known >= goal
+
+
+def kill(bed: Bed, driver: Run) -> None:
+    driver.kill()
+    driver.wait()
+    bed.end_leftovers()
