@@ -91,8 +91,11 @@ def main(folder: Path) -> None:
         query = deliver_orders(orders, ledger, folder).start()
         for id_, order in [*ORDERS.items(), ("order-1", ORDERS["order-1"])]:
             answer = send(url, id_, order)
-            states = [outcome["state"] for outcome in answer["outcomes"]]
-            print(f"{id_} is event {answer['event']}: {states}, repeat: {answer['repeat']}")
+            [outcome] = answer["outcomes"]  # of each sink of each pipeline: here it is one
+            again = ", sent again" if answer["repeat"] else ""
+            shipped = outcome["state"] in ("delivered", "handled")
+            what = "shipped" if shipped else outcome["state"]
+            print(f"{id_} is event {answer['event']}{again}: {what}")
         query.stop()
         print(f"shipped:\n{(folder / 'shipped.txt').read_text()}", end="")
     finally:

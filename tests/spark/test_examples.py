@@ -43,10 +43,10 @@ SAYS = {
     ],
     "fan_out": ["archive: 6 orders", "mail: 5 orders", "events parked for another reason"],
     "webhook": [
-        "order-1 is event 1: ['delivered'], repeat: False",
-        "order-2 is event 2: ['parked'], repeat: False",
-        "order-3 is event 3: ['delivered'], repeat: False",
-        "order-1 is event 1: ['delivered'], repeat: True",
+        "order-1 is event 1: shipped",
+        "order-2 is event 2: parked",
+        "order-3 is event 3: shipped",
+        "order-1 is event 1, sent again: shipped",
         "shipped:\ncustomer-42 1 7\ncustomer-42 3 5\n",
     ],
     "own_sink": [

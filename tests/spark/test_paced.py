@@ -50,7 +50,7 @@ def test_micro_batches_of_sparks_file_source_end_when_markers_are_due_and_a_kill
         enough.set()
         arriving.join()
     count = len(bed.expected)
-    wait_for(lambda: len(bed.house.charges()) >= count, driver)
+    wait_for(lambda: sum(row["events"] for row in markers(ledger)) >= count, driver)
     driver.kill()
     driver.wait()
     assert_once(bed.house.charges(), bed.expected)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StructType
 
+from semel.errors import ConfigurationError
 from semel.spark.sources.data_sources import InboxSource, Range, StreamReader
 from semel.spark.sources.kafka_stream import KafkaStream
 from semel.spark.sources.options import ReadingPlace as Start
@@ -130,6 +131,51 @@ def test_queries_of_other_topics_with_the_same_companion_topic_read_only_their_o
     found, wide = read_on(setting, wide)
     assert {name for batch in found for name, *_ in batch} == {topic, more}
     assert wide.positions == {(topic, 0): 8, (more, 0): 8}
+
+
+def test_a_companion_topic_that_was_deleted_begins_again_and_nothing_is_lost_or_repeated(
+    kafka: KafkaBroker,
+) -> None:
+    topic = kafka.create_topic(partitions=2)
+    options = kafka_options(kafka, topic)
+    source = KafkaStream(options)
+    marks = marking(source, paced=False)
+    produce(kafka, topic, ["1", "2"], 0)
+    _, at = read_on(marks, source.start(EARLIEST, default="latest"))
+    produce(kafka, topic, ["3"], 1)
+    found, at = read_on(marks, at)
+    assert (found, at.marker) == ([[(topic, 1, 0, 1)]], 2)
+    marker_topic = f"{topic}.markers"
+    kafka.admin().delete_topics([marker_topic])[marker_topic].result(30)
+    produce(kafka, topic, ["4", "5"], 0)
+    restarted = marking(KafkaStream(options), paced=False)  # it creates the topic again
+    found, at = read_on(restarted, at)
+    assert (found, at.marker) == ([[(topic, 0, 2, 4)]], 3)
+    produce(kafka, topic, ["6"], 1)
+    later, _ = read_on(marking(KafkaStream(options), paced=False), at)
+    assert later == [[(topic, 1, 1, 2)]]
+    with pytest.raises(ConfigurationError, match="has no marker 1: it has 3 to 4"):
+        KafkaStream(options).start(Start(marker=1), default="latest")
+
+
+@pytest.mark.rows("A21")
+def test_a_producer_that_learns_of_a_partition_late_stays_in_order_also_with_long_intervals(
+    kafka: KafkaBroker,
+) -> None:
+    """With a marker every ten minutes the producer learns of the partition between two markers."""
+    topic = kafka.create_topic(partitions=1)
+    source = KafkaStream(kafka_options(kafka, topic))
+    marks = marking(source, paced=False)
+    produce(kafka, topic, ["x1"], 0)
+    _, at = read_on(marks, source.start(EARLIEST, default="latest"))
+    add_partitions(kafka, topic, 2)
+    marks.time.sleep(1.0)
+    at = through_json(marks.next(at))
+    marks.time.sleep(600.0)
+    produce(kafka, topic, ["x2"], 0)  # it does not know yet
+    produce(kafka, topic, ["x3"], 1)  # and now it does
+    found, _ = read_on(marks, at)
+    assert [batch for batch in found if batch] == [[(topic, 0, 1, 2)], [(topic, 1, 0, 1)]]
 
 
 def test_before_spark_4_2_a_restart_reads_partitions_that_another_query_met_first(
