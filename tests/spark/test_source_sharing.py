@@ -28,6 +28,7 @@ from support.marked_streams import (
 )
 from support.servers.kafka import KafkaBroker
 from support.sinks.kafka_inputs import add_partitions, produce
+from support.spark.driver_scripts import wait_for
 
 LATEST = Start(word="latest")
 
@@ -146,7 +147,9 @@ def test_a_companion_topic_that_was_deleted_begins_again_and_nothing_is_lost_or_
     found, at = read_on(marks, at)
     assert (found, at.marker) == ([[(topic, 1, 0, 1)]], 2)
     marker_topic = f"{topic}.markers"
-    kafka.admin().delete_topics([marker_topic])[marker_topic].result(30)
+    admin = kafka.admin()  # it has to live until the answer is there
+    admin.delete_topics([marker_topic])[marker_topic].result(30)
+    wait_for(lambda: marker_topic not in admin.list_topics(timeout=10).topics)
     produce(kafka, topic, ["4", "5"], 0)
     restarted = marking(KafkaStream(options), paced=False)  # it creates the topic again
     found, at = read_on(restarted, at)
