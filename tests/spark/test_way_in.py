@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Self
 
 import pytest
 
@@ -28,7 +30,7 @@ def test_what_an_ingress_acknowledged_is_delivered_once_and_in_order_whatever_is
     bed: Bed,
 ) -> None:
     url = f"sqlite:///{bed.folder / 'inbox.db'}"
-    soak = Soak(url, EVENTS, INGRESS_KILLS)
+    soak = Soak(url, EVENTS, INGRESS_KILLS, pruned=True)
     with Inbox(url, STREAM) as inbox:
         inbox.create()
     # Workers are killed too, after the destination has taken a chunk.
@@ -42,13 +44,14 @@ def test_what_an_ingress_acknowledged_is_delivered_once_and_in_order_whatever_is
         identity={"entity": "entity", "event": "event", "increasing": True},
         words={"partitions": 2},
         trigger=0.0,
-        options={"ledger": url, "stream": STREAM, "latency": "1s"},
+        options={"ledger": url, "stream": STREAM, "latency": "1s", "reader": "way-in"},
     )
     charged = Charged(bed)
     driver = bed.start(settings)
     wait_for(lambda: "started" in driver.said(), driver)
-    with ThreadPoolExecutor(1) as side:
+    with ThreadPoolExecutor(2) as side, Pruner(url) as pruner:
         producing = side.submit(soak.run)
+        pruning = side.submit(pruner.run)
         for number in range(1, DRIVER_KILLS + 1):
             goal = number * EVENTS // (DRIVER_KILLS + 1)
             wait_for(partial(charged.reached, goal), driver, PATIENCE_S)
@@ -61,6 +64,8 @@ def test_what_an_ingress_acknowledged_is_delivered_once_and_in_order_whatever_is
             driver = bed.start(settings)
         wait_for(partial(charged.reached, EVENTS), driver, PATIENCE_S)
         producing.result(PATIENCE_S)
+        pruner.stop.set()
+        assert pruning.result(PATIENCE_S) > 0
     kill(bed, driver)
     print(f"seed {soak.seed}: {dict(soak.seen)} in {soak.seconds:.1f} s")  # noqa: T201 - of a seed
     assert soak.seen["killed"] == INGRESS_KILLS
@@ -83,6 +88,28 @@ class Charged:
         if now - self._asked_at >= 0.2 + self._known / 50_000:
             self._known, self._asked_at = len(self._bed.house.charges()), now
         return self._known >= goal
+
+
+class Pruner:
+    """Removes what the query has completed, as soon as it has."""
+
+    def __init__(self, ledger: str) -> None:
+        self._ledger = ledger
+        self.stop = threading.Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+
+    def run(self) -> int:
+        """Return how many events were removed."""
+        events = 0
+        with Inbox(self._ledger, STREAM) as inbox:
+            while not self.stop.wait(0.5):
+                events += inbox.prune(keep_s=0).events
+        return events
 
 
 def kill(bed: Bed, driver: Run) -> None:
