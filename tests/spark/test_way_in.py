@@ -15,7 +15,7 @@ from typing import Self
 
 import pytest
 
-from semel.streams import Inbox
+from semel.streams import Inbox, NewEvent
 from support.ingress_soak import STREAM, Soak
 from support.spark.driver_scripts import Bed, Run, assert_once, assert_ordered, wait_for
 
@@ -64,14 +64,20 @@ def test_what_an_ingress_acknowledged_is_delivered_once_and_in_order_whatever_is
             driver = bed.start(settings)
         wait_for(partial(charged.reached, EVENTS), driver, PATIENCE_S)
         producing.result(PATIENCE_S)
+        with Inbox(url, STREAM) as inbox:  # the next micro-batch completes the one before
+            for number in (1, 2, 3):
+                inbox.append([NewEvent(b"{}", entity="last")])
+                wait_for(partial(charged.reached, EVENTS + number), driver, PATIENCE_S)
+        wait_for(lambda: pruner.events > 0, driver, PATIENCE_S)
         pruner.stop.set()
-        assert pruning.result(PATIENCE_S) > 0
+        pruning.result(PATIENCE_S)
     kill(bed, driver)
     print(f"seed {soak.seed}: {dict(soak.seen)} in {soak.seconds:.1f} s")  # noqa: T201 - of a seed
     assert soak.seen["killed"] == INGRESS_KILLS
     assert len(bed.house.taken()) >= 1, "workers were killed as well"
     charges = bed.house.charges()
-    assert_once(charges, soak.acknowledged.values())
+    last = [("last", number) for number in (1, 2, 3)]
+    assert_once(charges, [*soak.acknowledged.values(), *last])
     assert_ordered(charges)
 
 
@@ -96,6 +102,7 @@ class Pruner:
     def __init__(self, ledger: str) -> None:
         self._ledger = ledger
         self.stop = threading.Event()
+        self.events = 0
 
     def __enter__(self) -> Self:
         return self
@@ -103,13 +110,10 @@ class Pruner:
     def __exit__(self, *_: object) -> None:
         self.stop.set()
 
-    def run(self) -> int:
-        """Return how many events were removed."""
-        events = 0
+    def run(self) -> None:
         with Inbox(self._ledger, STREAM) as inbox:
             while not self.stop.wait(0.5):
-                events += inbox.prune(keep_s=0).events
-        return events
+                self.events += inbox.prune(keep_s=0).events
 
 
 def kill(bed: Bed, driver: Run) -> None:
