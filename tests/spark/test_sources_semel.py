@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from semel import Ledger
+from semel.errors import ConfigurationError
 from semel.spark import checkpoints, deliver
 from semel.spark.frames import kafka_topics, plan
 from semel.spark.sources.positions import Offset
@@ -354,6 +355,14 @@ def test_a_source_that_is_not_there_says_so_in_one_sentence(
             spark.read.format(source).options(**options).load().count()
         found = re.findall(r"^semel\.errors\.\w+: (.*)$", str(raised.value), re.MULTILINE)
         assert any(re.search(message, each) for each in found), str(raised.value)
+
+
+def test_two_clocks_for_one_query_are_refused(spark: SparkSession, inbox_url: str) -> None:
+    put(inbox_url, 0, 5)
+    source = spark.readStream.format("semel.inbox")
+    frame = source.options(ledger=inbox_url, stream="orders", latency="2s").load()
+    with pytest.raises(ConfigurationError, match=r"source semel.inbox has the option 'latency'"):
+        deliver(frame, to=print, name="two", ledger=inbox_url, application="etl", **BY_ENTITY)
 
 
 def test_the_example_counts_each_click_once(kafka: KafkaBroker, tmp_path: Path) -> None:
