@@ -1,6 +1,7 @@
 """The whole way: producers that retry, an ingress, an inbox, a pipeline on Spark, and a witness.
 
-Everything between the first and the last is killed. `SEMEL_SOAK=1` runs it with 200,000 events.
+Everything between the first and the last is killed. `SEMEL_SOAK=1` runs it with 200,000 events, for longer than the suite
+allows a test: `SEMEL_SOAK=1 pytest -o faulthandler_timeout=0 tests/spark/test_way_in.py`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from support.spark.driver_scripts import Bed, Run, assert_once, assert_ordered, 
 
 LARGE = bool(os.environ.get("SEMEL_SOAK"))
 EVENTS, INGRESS_KILLS, DRIVER_KILLS = (200_000, 20, 6) if LARGE else (6_000, 4, 2)
+CHUNK_ROWS = 500 if LARGE else 50
 PATIENCE_S = 1_800.0 if LARGE else 240.0
 
 
@@ -35,12 +37,12 @@ def test_what_an_ingress_acknowledged_is_delivered_once_and_in_order_whatever_is
         inbox.create()
     # Workers are killed too, after the destination has taken a chunk.
     for number in range(1, 1 + DRIVER_KILLS):
-        bed.house.arm("effect.after", after=number * EVENTS // (100 * DRIVER_KILLS))
+        bed.house.arm("effect.after", after=number * EVENTS // (2 * CHUNK_ROWS * DRIVER_KILLS))
     settings = bed.settings(
         name="way-in",
         source="semel.inbox",
         sink="transactional",
-        sink_settings={"steps": ["effect.after"], "chunk_rows": 50},
+        sink_settings={"steps": ["effect.after"], "chunk_rows": CHUNK_ROWS},
         identity={"entity": "entity", "event": "event", "increasing": True},
         words={"partitions": 2},
         trigger=0.0,
@@ -91,7 +93,7 @@ class Charged:
 
     def reached(self, goal: int) -> bool:
         now = time.monotonic()
-        if now - self._asked_at >= 0.2 + self._known / 50_000:
+        if now - self._asked_at >= 0.2 + self._known / 20_000:
             self._known, self._asked_at = len(self._bed.house.charges()), now
         return self._known >= goal
 
