@@ -1,7 +1,7 @@
 """The whole way: producers that retry, an ingress, an inbox, a pipeline on Spark, and a witness.
 
-Everything between the first and the last is killed. `SEMEL_SOAK=1` runs it with 200,000 events, for longer than the suite
-allows a test: `SEMEL_SOAK=1 pytest -o faulthandler_timeout=0 tests/spark/test_way_in.py`.
+Everything between the first and the last is killed. With 200,000 events it takes longer than the
+suite allows a test: `SEMEL_SOAK=1 pytest -o faulthandler_timeout=0 tests/spark/test_way_in.py`.
 """
 
 from __future__ import annotations
