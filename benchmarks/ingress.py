@@ -1,7 +1,7 @@
-"""Measures the ingress: durable events per second over HTTP, client and server on one machine.
+"""Measures the ingress: durable events per second over HTTP, clients and servers on one machine.
 
 Always true: an event counts when it was acknowledged, and it is acknowledged when it is durable.
-Client and server are processes of their own and share the cores.
+Clients and servers are processes of their own and share the cores; each server has one client.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import json
 import statistics
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,8 @@ from support.ingress import Ingress, environment
 from support.servers.postgres import PostgresServer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from benchmarks.progress import BenchmarkProgress
 
 LENGTH = None
@@ -43,40 +47,57 @@ def measure(say: BenchmarkProgress, repetitions: int = 5) -> dict[str, list[dict
     try:
         url = server.url(server.create())
         found["ledger in PostgreSQL"] = _ledger(say, url, repetitions)
+        url = server.url(server.create())
+        both = "ledger in PostgreSQL, two processes on one stream"
+        found[both] = _ledger(say, url, repetitions, processes=2)
     finally:
         server.close()
     return found
 
 
-def _ledger(say: BenchmarkProgress, ledger: str, repetitions: int) -> list[dict[str, Any]]:
-    with Ingress(ledger, "bench") as ingress:
+def _ledger(
+    say: BenchmarkProgress, ledger: str, repetitions: int, processes: int = 1
+) -> list[dict[str, Any]]:
+    with ExitStack() as stack:
+        servers = [stack.enter_context(Ingress(ledger, "bench")) for _ in range(processes)]
         for kind in KINDS:
-            _load(ingress, kind, WARM_S)
+            _load(servers, kind, WARM_S)
         runs: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
         for number in range(1, repetitions + 1):
             for kind in KINDS:
-                what = f"{ledger.partition(':')[0]}: {NAMES[kind]}"
+                what = f"{ledger.partition(':')[0]}, {processes} process(es): {NAMES[kind]}"
                 measured = say.run(
                     what,
                     number,
                     repetitions,
                     "semel ingest",
                     "requests/s, events/s, ms, ms, s, s",
-                    partial(_figures, ingress, kind),
+                    partial(_figures, servers, kind),
                 )
                 runs[kind].append(dict(zip(_FIGURES, measured, strict=True)))
-        assert ingress.stop() == 0
+        for server in servers:
+            assert server.stop() == 0
     return [_row(kind, found) for kind, found in runs.items()]
 
 
 _FIGURES = ("requests/s", "events/s", "p50 ms", "p99 ms", "client CPU s", "server CPU s")
 
 
-def _figures(ingress: Ingress, kind: str) -> tuple[float, ...]:
-    return tuple(_load(ingress, kind, SECONDS).values())
+def _figures(servers: Sequence[Ingress], kind: str) -> tuple[float, ...]:
+    return tuple(_load(servers, kind, SECONDS).values())
 
 
-def _load(ingress: Ingress, kind: str, seconds: float) -> dict[str, float]:
+def _load(servers: Sequence[Ingress], kind: str, seconds: float) -> dict[str, float]:
+    """Load each server with a client of its own, at the same time: sums, and the longest times."""
+    with ThreadPoolExecutor(len(servers)) as clients:
+        found = list(clients.map(partial(_load_one, kind=kind, seconds=seconds), servers))
+    longest = ("p50 ms", "p99 ms")
+    return {
+        name: (max if name in longest else sum)(each[name] for each in found) for name in _FIGURES
+    }
+
+
+def _load_one(ingress: Ingress, kind: str, seconds: float) -> dict[str, float]:
     """Load an ingress with the client in a process of its own."""
     before = _cpu_s(ingress.process.pid)
     done = subprocess.run(  # noqa: S603 - fixed arguments

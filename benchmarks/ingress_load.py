@@ -10,6 +10,7 @@ import asyncio
 import json
 import sys
 from dataclasses import dataclass, field
+from os import getpid
 from resource import RUSAGE_SELF, getrusage
 from time import perf_counter, time_ns
 from typing import TYPE_CHECKING
@@ -52,7 +53,7 @@ class LoadRun:
     kind: str
     seconds: float
     began: float = field(default_factory=perf_counter)
-    number: int = field(default_factory=lambda: time_ns() // 1_000)
+    number: int = field(default_factory=lambda: time_ns() // 1_000 + getpid() % 1_000 * 10**13)
     waited_s: list[float] = field(default_factory=list)
     open: int = 0
 

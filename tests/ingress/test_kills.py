@@ -97,3 +97,8 @@ def test_a_stop_does_not_wait_for_a_request_that_never_comes_as_a_whole(
         assert receive_all(half).startswith((b"HTTP/1.1 408 ", b"HTTP/1.1 503 "))
         assert receive_all(idle) == b""
     assert rows_of(ingress) == []
+
+
+def test_a_stop_that_follows_the_start_at_once_exits_with_0(start: Callable[..., Ingress]) -> None:
+    for _ in range(5):
+        assert start().stop() == 0

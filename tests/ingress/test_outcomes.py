@@ -51,6 +51,17 @@ def test_the_outcome_of_an_event_is_answered_by_its_ids(
     ingress.get("/v1/events/42/4").problem(404)
 
 
+@pytest.mark.rows("S22")
+def test_an_entity_with_slashes_and_spaces_is_asked_for_like_any_other(
+    start: Callable[..., Ingress],
+) -> None:
+    ingress = start()
+    assert ingress.post("1", Semel_Entity="shop/7/a b").events == [("shop/7/a b", 1, False)]
+    answer = ingress.request("GET", "/v1/events/shop%2F7%2Fa%20b/1")
+    assert (answer.status, answer.json["entity"]) == (200, "shop/7/a b")
+    ingress.request("GET", "/v1/events/shop%2F7/1").problem(404)
+
+
 def refuses(event: Event) -> None:
     if event.value["value"] == b"13":
         raise Rejected("unlucky")

@@ -42,6 +42,13 @@ SAYS = {
         "3 reminders in",
     ],
     "fan_out": ["archive: 6 orders", "mail: 5 orders", "events parked for another reason"],
+    "webhook": [
+        "order-1 is event 1: shipped",
+        "order-2 is event 2: parked",
+        "order-3 is event 3: shipped",
+        "order-1 is event 1, sent again: shipped",
+        "shipped:\ncustomer-42 1 7\ncustomer-42 3 5\n",
+    ],
     "own_sink": [
         "booked: {'c0': 18, 'c1': 22, 'c2': 26}",
         "checkpoint lost, read again: {'c0': 18, 'c1': 22, 'c2': 26}",
@@ -56,6 +63,7 @@ BESIDE_THEIR_SERVERS = {
     "kafka_markers": "test_sources_semel",
     "postgres": "test_postgres",
     "redis_counters": "test_redis",
+    "rest_to_postgres": "test_postgres",
 }
 """The examples that the tests of their destinations run."""
 
@@ -83,7 +91,7 @@ def test_every_example_and_the_first_page_run_only_as_a_script() -> None:
 
 @pytest.mark.parametrize("name", SAYS)
 def test_an_example_runs_and_says_what_it_did(name: str, tmp_path: Path) -> None:
-    needed = {"positions": "positions", "pattern": "transformWithState"}
+    needed = {"positions": "positions", "pattern": "transformWithState", "webhook": "sources"}
     if name in needed:
         require(needed[name])
     with ProcessGroup("examples") as household:

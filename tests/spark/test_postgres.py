@@ -146,3 +146,23 @@ def test_the_example_books_once_also_without_its_checkpoint(
     assert code == 0, said
     assert "booked: {'c0': 18, 'c1': 22, 'c2': 26}" in said
     assert "checkpoint lost, read again: {'c0': 18, 'c1': 22, 'c2': 26}" in said
+
+
+@pytest.mark.needs("sources")
+@pytest.mark.rows("S1", "S17", "O4")
+def test_the_example_counts_clicks_that_came_over_http(postgres_url: str, tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    script = str(EXAMPLES / "rest_to_postgres.py")
+    command = [sys.executable, script, postgres_url, str(tmp_path / "out")]
+    with ProcessGroup("examples") as household:
+        environment = spark_environment(household.folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}
+        code = household.start(command, environment, log).wait(300)
+    said = log.read_text(errors="replace")
+    assert code == 0, said
+    windows = [
+        ("cart", "09:00", 1),
+        ("home", "09:00", 3),
+        ("home", "09:01", 1),
+        ("cart", "09:02", 1),
+    ]
+    assert f"windows: {windows}" in said

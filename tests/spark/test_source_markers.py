@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,62 +11,27 @@ import pyarrow as pa
 import pytest
 
 from semel.errors import ConfigurationError, SemelError
-from semel.spark.sources.inbox_stream import InboxStream
 from semel.spark.sources.kafka_reader import READERS, read_piece
 from semel.spark.sources.kafka_stream import KafkaStream
-from semel.spark.sources.marking import Marking, TriggerLimits
+from semel.spark.sources.marking import TriggerLimits
 from semel.spark.sources.options import INBOX, KAFKA, SourceOptions, read_options
-from semel.spark.sources.options import ReadingPlace as Start
 from semel.spark.sources.positions import Offset, Piece, clip, count, pieces
-from semel.streams import Inbox, MarkerClock, NewEvent
+from semel.streams import NewEvent
+from support.marked_streams import (
+    EARLIEST,
+    Ticking,
+    kafka_options,
+    marking,
+    opened,
+    put,
+    stream,
+    through_json,
+)
 from support.servers.kafka import KafkaBroker
 from support.sinks.kafka_inputs import add_partitions, produce
 
 PAYMENTS_INTERVAL_S = 2.0
 """What the clock chooses for payments while nothing is measured."""
-
-
-EARLIEST = Start(word="earliest")
-
-
-class Ticking:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def wall(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
-def opened(tmp_path: Path, partitions: int = 2) -> Inbox:
-    inbox = Inbox(f"sqlite:///{tmp_path / 'inbox.db'}", "orders", partitions=partitions)
-    inbox.create()
-    return inbox
-
-
-def stream(tmp_path: Path, **options: str) -> InboxStream:
-    given = {"ledger": f"sqlite:///{tmp_path / 'inbox.db'}", "stream": "orders", **options}
-    return InboxStream(read_options(INBOX, given))
-
-
-def put(inbox: Inbox, begin: int, end: int, entities: int = 8) -> None:
-    inbox.append([NewEvent(entity=f"c{n % entities}", value=b"%d" % n) for n in range(begin, end)])
-
-
-def marking(source: Any, time: Any = None, **words: Any) -> Marking:
-    limits = words.pop("limits", TriggerLimits())
-    return Marking(source, MarkerClock("payments"), limits, time or Ticking(), **words)
-
-
-def through_json(offset: Offset) -> Offset:
-    return Offset.from_json(json.loads(json.dumps(offset.to_json())))
 
 
 @pytest.mark.rows("O1", "O3")
@@ -273,11 +237,6 @@ def test_a_limit_is_shared_by_what_each_partition_has_waiting() -> None:
 
 
 # -- Kafka
-
-
-def kafka_options(kafka: KafkaBroker, topic: str, **more: str) -> SourceOptions:
-    given = {"kafka.bootstrap.servers": kafka.servers, "subscribe": topic, **more}
-    return read_options(KAFKA, {"startingOffsets": "earliest", **given})
 
 
 @pytest.mark.rows("A21")

@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from semel import Ledger
+from semel.errors import ConfigurationError
 from semel.spark import checkpoints, deliver
 from semel.spark.frames import kafka_topics, plan
 from semel.spark.sources.positions import Offset
@@ -354,6 +355,50 @@ def test_a_source_that_is_not_there_says_so_in_one_sentence(
             spark.read.format(source).options(**options).load().count()
         found = re.findall(r"^semel\.errors\.\w+: (.*)$", str(raised.value), re.MULTILINE)
         assert any(re.search(message, each) for each in found), str(raised.value)
+
+
+@pytest.mark.rows("A1", "O3")
+def test_a_batch_of_an_inbox_reads_exactly_a_range_with_its_markers(
+    spark: SparkSession, inbox_url: str, tmp_path: Path
+) -> None:
+    put(inbox_url, 0, 10)
+    options = {"ledger": inbox_url, "stream": "orders"}
+    seen = Batches()
+    stream = spark.readStream.format("semel.inbox").options(**options).load()
+    writer = stream.writeStream.foreachBatch(seen).trigger(availableNow=True)
+    writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+    put(inbox_url, 10, 15)
+
+    def read(**more: str) -> list[tuple[int, int | None]]:
+        batch = spark.read.format("semel.inbox").options(**options, **more).load()
+        assert batch.columns == stream.columns
+        rows = batch.selectExpr("cast(string(value) as int) as number", "marker").collect()
+        return sorted((row.number, row.marker) for row in rows)
+
+    whole = [(number, 1 if number < 10 else None) for number in range(15)]
+    assert read() == read() == whole
+    assert read(endingMarker="1") == whole[:10]
+    assert read(startingMarker="1") == whole[10:]
+    with Inbox(inbox_url, "orders") as inbox:
+        ends = inbox.ends()
+        begins = {place: max(0, at - 1) for place, at in ends.items()}
+        last = [
+            int(value)
+            for place, at in ends.items()
+            for value in inbox.read(place, begins[place], at).column("value").to_pylist()
+        ]
+    found = read(
+        startingOffsets=json.dumps({"orders": begins}), endingOffsets=json.dumps({"orders": ends})
+    )
+    assert [number for number, _ in found] == sorted(last)
+
+
+def test_two_clocks_for_one_query_are_refused(spark: SparkSession, inbox_url: str) -> None:
+    put(inbox_url, 0, 5)
+    source = spark.readStream.format("semel.inbox")
+    frame = source.options(ledger=inbox_url, stream="orders", latency="2s").load()
+    with pytest.raises(ConfigurationError, match=r"source semel.inbox has the option 'latency'"):
+        deliver(frame, to=print, name="two", ledger=inbox_url, application="etl", **BY_ENTITY)
 
 
 def test_the_example_counts_each_click_once(kafka: KafkaBroker, tmp_path: Path) -> None:

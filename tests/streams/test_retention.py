@@ -193,6 +193,6 @@ def test_the_number_of_partitions_is_recorded(url: str) -> None:
     for bad in (0, 1025, True, "4"):
         with pytest.raises(ConfigurationError, match="partitions must be an integer from 1"):
             Inbox(url, "orders", partitions=bad)  # type: ignore[arg-type]
-    for name in ("", "a\n", "x" * 101, None):
+    for name in ("", "a\n", "x" * 101, None, "pipeline:charges"):
         with pytest.raises(ConfigurationError, match="stream must"):
             Inbox(url, name)  # type: ignore[arg-type]

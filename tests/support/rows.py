@@ -101,10 +101,10 @@ TITLES = {
 }
 
 REQUIRED = """
-    S2-S21
-    A1-A2 A4-A20 A22
-    O4-O19 O21-O24
-    N1-N6 N8 N10-N12
+    S1-S22
+    A1-A22
+    O1-O24
+    N1-N8 N10-N12
 """
 """What is built. The other rows belong to features that do not exist yet."""
 

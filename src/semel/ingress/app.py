@@ -74,7 +74,7 @@ class IngressApp:
         self._metrics = counted
         self._others = Starlette(
             routes=[
-                Route(EVENTS_PATH + "/{entity}/{event}", self._outcome, methods=["GET"]),
+                Route(EVENTS_PATH + "/{entity:path}/{event}", self._outcome, methods=["GET"]),
                 Route(EVENTS_PATH, _never, methods=["POST"]),  # named here for 405
                 Route("/healthz", self._health, methods=["GET"]),
                 Route("/metrics", self._figures, methods=["GET"]),

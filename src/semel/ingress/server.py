@@ -41,11 +41,21 @@ _CONNECTIONS_MAX = 8_192
 
 
 class _IngressServer(uvicorn.Server):
-    """uvicorn's server, which exits with the status 0 after a signal, and says when it stops."""
+    """uvicorn's server, which exits with the status 0 after a signal, and says when it takes
+    requests and when it stops.
+    """
 
-    def __init__(self, config: uvicorn.Config, stopping: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, started: Callable[[], None], stopping: Callable[[], None]
+    ) -> None:
         super().__init__(config)
+        self._started = started
         self._stopping = stopping
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to take requests, and say so: a signal that follows is known already."""
+        await super().startup(sockets)
+        self._started()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -113,9 +123,10 @@ async def _run(
         timeout_graceful_shutdown=int(settings.timeout_s) + 1,
     )
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    started(f"http://{host}:{listener.getsockname()[1]}")
+    url = f"http://{host}:{listener.getsockname()[1]}"
     try:
-        await _IngressServer(config, admission.stop).serve(sockets=[listener])
+        server = _IngressServer(config, lambda: started(url), admission.stop)
+        await server.serve(sockets=[listener])
     finally:
         await asyncio.to_thread(writer.close)
         responses.close()

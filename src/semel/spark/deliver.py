@@ -125,9 +125,26 @@ def deliver(  # noqa: PLR0913 - the public parameters; all but two have a defaul
         source = kafka_topics.find(df)
         spec = replace(spec, unknown_source=kafka_topics.unknown(df, source))
     if application is not None or latency_s is not None:
-        limits = {k: v for _, each in streams(df) for k, v in limits_of(each).items()}
+        limits = _limits(name, df)
         spec = replace(spec, application=_application(name, application, latency_s), limits=limits)
     return make_writer(df, spec, ledger, source)
+
+
+def _limits(pipeline: str, df: DataFrame) -> dict[str, str]:
+    """Return the limits of the sources. Raises `ConfigurationError` for a source that has a marker
+    clock of its own: the pause of one would be a cost to the other.
+    """
+    limits: dict[str, str] = {}
+    for source, options in streams(df):
+        limits |= limits_of(options)
+        twice = sorted({"application", "latency"} & {option.lower() for option in options})
+        if twice and source.startswith("semel."):
+            raise ConfigurationError(
+                f"pipeline {pipeline!r}: the source {source} has the option {twice[0]!r}, and "
+                "application= was passed as well: one of them says when a micro-batch ends. Remove "
+                "application= and latency_s=, or the options of the source"
+            )
+    return limits
 
 
 def _application(

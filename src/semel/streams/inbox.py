@@ -16,6 +16,7 @@ from semel.ledger import LedgerClient, open_store
 from semel.ledger.store import Conflict
 from semel.runtime import SystemClock
 from semel.streams.append import Appender
+from semel.streams.markers import stream_of_pipeline
 from semel.streams.new_event import prepare
 from semel.streams.partitions import (
     PARTITIONS,
@@ -262,6 +263,11 @@ def require_stream(stream: object) -> None:
         raise ConfigurationError(
             f"stream must have at most {STREAM_CHARACTERS_MAX} characters, all of them printable, "
             f"got {plain_text(stream, 100)!r}"
+        )
+    if stream.startswith(stream_of_pipeline("")):
+        raise ConfigurationError(
+            f"stream must not begin with {stream_of_pipeline('')!r}, got {stream!r}: paced "
+            "pipelines keep their markers under such names"
         )
 
 

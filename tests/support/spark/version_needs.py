@@ -19,6 +19,7 @@ NEEDS: dict[str, tuple[tuple[int, int], str]] = {
         (4, 0),
         "an applyInPandasWithState that PyArrow 26 does not break (docs/spark-versions.md)",
     ),
+    "sources": ((4, 0), "sources written in Python"),
     "markers": (
         (4, 2),
         "limits for a source in Python, with which these tests make several micro-batches",

@@ -10,7 +10,8 @@ Always true:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -20,6 +21,7 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
+from semel.errors import SemelError
 from semel.runtime import SystemClock
 from semel.spark.sources.inbox_stream import InboxStream, read_events
 from semel.spark.sources.kafka_reader import read_piece
@@ -34,7 +36,7 @@ from semel.spark.sources.options import (
     read_options,
     require_streaming,
 )
-from semel.spark.sources.positions import Offset, Piece, pieces
+from semel.spark.sources.positions import Offset, Piece, begins_of, pieces, pieces_from
 from semel.spark.versions import arrow_schema, available_now, read_limit, unlimited
 from semel.streams import Application, MarkerClock
 
@@ -226,6 +228,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if end is not given or live.marking.target is not None or CLOCK.monotonic() >= ends:
                 break
             CLOCK.sleep(STEP_S)
+        if start is None and live.at is None and end.begin is None:
+            end = replace(end, begin=given.begin)
         live.at = end
         return start if start is not None and end is given else end.to_json()
 
@@ -237,8 +241,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return a range for each partition that moved. Raises `SemelError` if some are gone."""
-        found = pieces(Offset.from_json(start), Offset.from_json(end))
-        return [Range(each) for each in self._live().stream.kept(found)]
+        begin, stop = Offset.from_json(start), Offset.from_json(end)
+        stream = self._live().stream
+        begins = begins_of(begin, stop)
+        added = sorted(stop.positions.keys() - begins.keys())
+        if added:  # before Spark 4.2, after a restart
+            begins = {**begins, **stream.begins(added)}
+        return [Range(each) for each in stream.kept(pieces_from(begins, stop))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of one range. Runs in a task."""
@@ -251,12 +260,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _given(self, live: LiveReader, start: dict[str, Any] | None) -> Offset:
         if start is not None:
             return Offset.from_json(start)
-        if live.at is None:
-            newest = live.stream.newest()
-            if newest is None:
-                return Offset.from_json(self.initialOffset())
-            live.at = Offset(newest.number, newest.positions)
-        return live.at
+        if live.at is not None:
+            return live.at
+        newest = live.stream.newest()
+        if newest is None:
+            return Offset.from_json(self.initialOffset())
+        # Whether the query is new is not known. If it is, it begins where the options say.
+        with suppress(SemelError):
+            first = Offset.from_json(self.initialOffset()).positions
+            return Offset(newest.number, newest.positions, begin=first)
+        return Offset(newest.number, newest.positions)
 
     def _live(self) -> LiveReader:
         if self._opened is None:

@@ -67,10 +67,10 @@ class InboxStream:
         found = {self._place(each): each.begin for each in self._layout()}
         return {place: at for place, at in found.items() if place in wanted}
 
-    def cut(self, last: Marker, now: float) -> Cut:
+    def cut(self, last: Marker, base: Positions, now: float) -> Cut:
         """Return the ends, of children only if their parents were read to their end."""
-        del now
-        base, ends, held = last.positions, {}, False
+        del last, now
+        ends, held = {}, False
         for each in self._layout():
             place = self._place(each)
             begin = base.get(place, each.begin)
@@ -78,13 +78,18 @@ class InboxStream:
             held = held or ends[place] < each.end
         return Cut(ends, held=held)
 
-    def follows(self, start: Positions, last: Marker | None, marker: Marker) -> bool:
-        """Whether the parents of what moves up to a marker have ended before the micro-batch."""
-        del last
-        moved = [place for place, at in marker.positions.items() if at > start.get(place, at)]
-        if any(place not in self._children for place in moved):
+    def follows(self, last: Marker, marker: Marker) -> bool:
+        """A micro-batch may have any markers, as far as `together` says."""
+        del last, marker
+        return True
+
+    def together(self, start: Positions, end: Positions) -> Positions:
+        """Return a range without the children whose parents do not end before it."""
+        moved = {place for place, at in end.items() if at > start.get(place, at)}
+        if not moved <= self._children.keys():
             self._layout()
-        return all(self._ended(place, start) for place in moved)
+        held = {place: start[place] for place in moved if not self._ended(place, start)}
+        return {**end, **held}
 
     def after(self, number: int, most: int) -> list[Marker]:
         """Return the first markers with greater numbers."""

@@ -61,6 +61,11 @@ class MarkerLog:
         """What the marker clock had learned when the newest marker was set."""
         return self._clock
 
+    @property
+    def last(self) -> Marker | None:
+        """The newest marker as far as the log was read."""
+        return self._last
+
     def after(self, number: int, most: int) -> list[Marker]:
         """Return the first markers with greater numbers."""
         if number < self._floor:

@@ -10,6 +10,7 @@ Always true:
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError, SemelError, plain_text
@@ -63,26 +64,37 @@ class KafkaStream:
         return self._offsets(self.places(), self._spec().latest())
 
     def begins(self, places: Sequence[Place]) -> Positions:
-        """Return the first offset that is kept of each of these partitions."""
+        """Return the first offset that is kept of each of these partitions. A topic of a pattern
+        that was deleted is left out.
+        """
+        if self._options.pattern is not None:
+            there = set(self.places())
+            places = [place for place in places if place in there]
         return self._offsets(places, self._spec().earliest())
 
-    def cut(self, last: Marker, now: float) -> Cut:
-        """Return the ends, with partitions that were added as far as their parents were read."""
-        base, handoff = last.positions, last.handoff
-        places = self.places()
-        added = [place for place in places if place not in base]
-        topics = {topic for topic, _ in base}
+    def cut(self, last: Marker, base: Positions, now: float) -> Cut:
+        """Return the ends, with partitions that were added as far as their parents were read. What
+        was added follows from the marker before: other queries take this one too, and may not know
+        what this query began with.
+        """
+        handoff, places = last.handoff, self.places()
+        marked = {topic for topic, _ in last.positions}
+        known = last.positions.keys() | {place for place in base if place[0] not in marked}
+        added = [place for place in places if place not in known]
+        topics = {topic for topic, _ in known}
         young = {place for place in added if place[0] in topics}
-        if handoff is not None and now - handoff.since < HANDOFF_S:
-            young |= handoff.seen.keys()
+        read = handoff is not None and all(
+            base.get(place, at) >= at for place, at in handoff.after.items()
+        )
+        # It ends after a marker that was set, and read, when every producer knew them: the last
+        # record that went to another partition is before that one.
+        if handoff is not None and (last.at - handoff.since < HANDOFF_S or not read):
+            young |= handoff.seen.keys() & set(places)
         seen = self._offsets(sorted(young), self._spec().latest())  # before the others
         old = self._offsets([p for p in places if p not in young], self._spec().latest())
         ends = {**old, **self.begins(added)}
         if not young:
             return Cut(ends, held=bool(added))
-        read = handoff is not None and all(
-            base.get(place, at) >= at for place, at in handoff.after.items()
-        )
         if count(base, old) == 0:  # all before `seen` was read
             follow = seen
         else:
@@ -96,18 +108,50 @@ class KafkaStream:
             waiting = Handoff(since, seen, old)
         return Cut(ends, waiting, held=bool(added))
 
-    def follows(self, start: Positions, last: Marker | None, marker: Marker) -> bool:
+    def follows(self, last: Marker, marker: Marker) -> bool:
         """While partitions are handed over, each marker has a micro-batch of its own."""
+        return marker.handoff is None and last.handoff is None
+
+    def together(self, start: Positions, end: Positions) -> Positions:
+        """A micro-batch may have any range: markers are set where what was added may follow."""
         del start
-        return marker.handoff is None and (last is None or last.handoff is None)
+        return end
 
     def after(self, number: int, most: int) -> list[Marker]:
-        """Return the first markers with greater numbers."""
-        return self.markers().after(number, most)
+        """Return the first markers with greater numbers, as far as they are about this query."""
+        return [self._own(each) for each in self.markers().after(number, most)]
 
     def put(self, marker: Marker, clock: MarkerClock) -> bool:
-        """Append a marker to the companion topic; False if another reader was first."""
-        return self.markers().put(marker, clock.dump())
+        """Append a marker to the companion topic; False if another reader was first. What this
+        query does not read stays as the marker before has it.
+        """
+        log = self.markers()
+        others = {} if log.last is None else log.last.positions
+        others = {place: at for place, at in others.items() if not self._reads(place)}
+        marker = replace(marker, positions={**others, **marker.positions})
+        return log.put(marker, clock.dump())
+
+    def _own(self, marker: Marker) -> Marker:
+        """Return a marker without the partitions that this query does not read."""
+        if all(map(self._reads, marker.positions)):
+            return marker
+        own = {place: at for place, at in marker.positions.items() if self._reads(place)}
+        return replace(marker, positions=own)
+
+    def _reads(self, place: Place) -> bool:
+        options, topic = self._options, place[0]
+        if options.assigned:
+            return place in options.assigned
+        return self._matches(topic) if options.pattern is not None else topic in options.topics
+
+    def _matches(self, topic: str) -> bool:
+        """Whether a topic is one of `subscribePattern`."""
+        options = self._options
+        return (
+            re.fullmatch(options.pattern or "", topic) is not None
+            and topic != options.markers_topic
+            and topic[:2] != "__"
+        )
 
     def bytes_per_event(self, start: Positions, end: Positions) -> float:
         """Return the mean size of records, from the first ones of a few partitions."""
@@ -123,7 +167,7 @@ class KafkaStream:
         """Return where a query or a batch begins. Raises `ConfigurationError` if it is gone."""
         places = self.places()
         if start.marker is not None:
-            marker = self.markers().need(start.marker)
+            marker = self._own(self.markers().need(start.marker))
             begins = self.begins([each for each in places if each not in marker.positions])
             return Offset(marker.number, {**begins, **marker.positions}, initial=True)
         return Offset(0, self._start(start, places, default), initial=True)
@@ -153,7 +197,7 @@ class KafkaStream:
         """Return the end of a batch, with the markers inside it."""
         found = []
         number = start.marker
-        while several := self.markers().after(number, 1_000):
+        while several := self.after(number, 1_000):
             number = several[-1].number
             found += [Border(each.number, each.positions) for each in several]
         inside = [
@@ -171,7 +215,8 @@ class KafkaStream:
         if not self._options.fail_on_data_loss or not found:
             return found
         places = [(each.topic, each.partition) for each in found]
-        begins, ends = self.begins(places), self._offsets(places, self._spec().latest())
+        begins = self._offsets(places, self._spec().earliest())
+        ends = self._offsets(places, self._spec().latest())
         for place, piece in zip(places, found, strict=True):
             if not begins[place] <= piece.start <= piece.stop <= ends[place]:
                 at = piece.start if piece.start < begins[place] else piece.stop
@@ -184,7 +229,8 @@ class KafkaStream:
 
     def newest(self) -> Marker | None:
         """Return the newest marker; None if there is none."""
-        return self.markers().newest()
+        found = self.markers().newest()
+        return None if found is None else self._own(found)
 
     def register(self) -> None:
         """Kafka keeps records by its own rules."""
@@ -197,12 +243,7 @@ class KafkaStream:
         options = self._options
         if options.pattern is not None:
             found = self._ask(lambda: self._admin().list_topics(timeout=REQUEST_S)).topics
-            wanted = re.compile(options.pattern)
-            named = [
-                name
-                for name in found
-                if wanted.fullmatch(name) and name != options.markers_topic and name[:2] != "__"
-            ]
+            named = [name for name in found if self._matches(name)]
             places = [(name, number) for name in named for number in found[name].partitions]
             if not places:
                 raise ConfigurationError(

@@ -6,7 +6,8 @@ Always true:
   that were set before: then it ends between them;
 - a marker is recorded before an offset names it; the first one of a number counts for all readers;
 - events that depend on others (the children of a partition) are never in the same micro-batch as
-  those.
+  those, whoever set the marker: the other query may have begun later, or stand further;
+- a partition that was added is first in an offset with the position where it begins.
 """
 
 from __future__ import annotations
@@ -99,13 +100,14 @@ class Stream(Protocol):
     def begins(self, places: Sequence[Place]) -> Positions:
         """Return the first position that is kept of each of these partitions."""
 
-    def cut(self, last: Marker, now: float) -> Cut:
-        """Return where a marker after `last` may be set."""
+    def cut(self, last: Marker, base: Positions, now: float) -> Cut:
+        """Return where the marker after `last` may be set by who has read up to `base`."""
 
-    def follows(self, start: Positions, last: Marker | None, marker: Marker) -> bool:
-        """Whether a micro-batch from `start` that has the events of `last` may have those of
-        `marker` too.
-        """
+    def follows(self, last: Marker, marker: Marker) -> bool:
+        """Whether a micro-batch that has the events of `last` may have those of `marker` too."""
+
+    def together(self, start: Positions, end: Positions) -> Positions:
+        """Return as much of a range as one micro-batch may have: without what has to follow."""
 
     def after(self, number: int, most: int) -> list[Marker]:
         """Return the first markers with greater numbers."""
@@ -233,7 +235,7 @@ class Marking:
         for _ in range(TRIES):
             newest = unread[-1] if unread else last
             base = later(start.positions, newest.positions)
-            cut = self.stream.cut(replace(newest, positions=base), self.time.wall())
+            cut = self.stream.cut(newest, base, self.time.wall())
             ends = later(base, self._bounded(cut.ends))
             at = ends
             if not math.isinf(room):
@@ -277,9 +279,12 @@ class Marking:
         at, before = start.positions, None
         for marker in unread:
             full = later(at, marker.positions)
-            end = later(at, self._bounded(full))
+            whole = later(at, self._bounded(full))
+            end = self._together(start.positions, whole)
+            self._hurry = self._hurry or end != whole
             if before is not None and (
-                not self.stream.follows(start.positions, before, marker)
+                end != whole
+                or not self.stream.follows(before, marker)
                 or (len(taken) + 1) * len(full) > POSITIONS_MAX
             ):
                 self._hurry = True
@@ -287,7 +292,7 @@ class Marking:
             if count(start.positions, end) > room:
                 self._hurry = True
                 end = clip(at, end, int(room)) if before is None else at
-            if end != full:  # a limit, or the end of the query, is before the marker
+            if end != full:  # a limit, the end of the query or what has to follow is before it
                 if end == at:
                     break
                 number = start.marker if before is None else before.number
@@ -297,6 +302,16 @@ class Marking:
         if before is None:
             return None
         return Offset(before.number, at, tuple(taken[:-1]))
+
+    def _together(self, start: Positions, end: Positions) -> Positions:
+        """Return as much of a range as one micro-batch may have; what was added begins in the next
+        one.
+        """
+        added = sorted(end.keys() - start.keys())
+        if added:
+            begins = self.stream.begins(added)
+            end = {**end, **{at: min(end[at], begins.get(at, end[at])) for at in added}}
+        return self.stream.together(start, end)
 
 
 def _moves(positions: Positions, marker: Marker) -> bool:

@@ -44,7 +44,7 @@ class Offset:
         borders: the markers inside the micro-batch that ends here, without the last one.
         into: the marker whose events were begun, if a limit ended the micro-batch before it.
         begin: where that micro-batch began, if it is the first of its query: the start is not
-            recorded elsewhere.
+            recorded elsewhere. It counts only together with an `initial` start.
         initial: whether it is that start.
     """
 
@@ -109,7 +109,16 @@ class Piece:
 
 def pieces(start: Offset, end: Offset) -> list[Piece]:
     """Return what a micro-batch reads: one piece for each partition that moved."""
-    begins = start.positions if end.begin is None else end.begin
+    return pieces_from(begins_of(start, end), end)
+
+
+def begins_of(start: Offset, end: Offset) -> Positions:
+    """Return where the micro-batch between two offsets begins."""
+    return start.positions if end.begin is None or not start.initial else end.begin
+
+
+def pieces_from(begins: Positions, end: Offset) -> list[Piece]:
+    """Return what a micro-batch reads that begins at these positions."""
     into = end.into if end.into is not None else end.marker
     found = []
     for place, stop in sorted(end.positions.items()):
