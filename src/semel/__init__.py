@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from semel.events import Event, by_directory, by_range
     from semel.guarantees import explain
     from semel.ledger import Ledger
+    from semel.monitoring import JsonLogs
     from semel.sinks import sink
     from semel.spark.deliver import deliver, deliver_batch
     from semel.streams import INBOX_SCHEMA, Inbox, NewEvent
@@ -49,6 +50,7 @@ __all__ = [
     "Fenced",
     "HeldInDoubt",
     "Inbox",
+    "JsonLogs",
     "Ledger",
     "LedgerError",
     "LedgerUnavailable",
@@ -77,6 +79,7 @@ _HOMES = {
     "by_directory": "semel.events",
     "by_range": "semel.events",
     "Inbox": "semel.streams",
+    "JsonLogs": "semel.monitoring",
     "Ledger": "semel.ledger",
     "NewEvent": "semel.streams",
     "deliver": "semel.spark",

@@ -3,10 +3,19 @@
 from semel.delivery.assignment import Assignment
 from semel.delivery.driver import Driver
 from semel.delivery.observer import (
+    FIELDS,
+    NO_FIGURES,
+    DeliveryEvent,
+    EventResent,
+    Figures,
+    HeartbeatWritten,
     LogObserver,
+    MarkerChosen,
     MinibatchCompleted,
+    MinibatchOpened,
     Observer,
     Observers,
+    PartitionFigures,
     QueryProgressed,
 )
 from semel.delivery.pacing import Pacing
@@ -15,14 +24,23 @@ from semel.delivery.spec import PipelineSpec, only_look, refuse_while_looking
 from semel.runtime import Runtime
 
 __all__ = [
+    "FIELDS",
+    "NO_FIGURES",
     "Assignment",
+    "DeliveryEvent",
     "Driver",
+    "EventResent",
+    "Figures",
+    "HeartbeatWritten",
     "LogObserver",
+    "MarkerChosen",
     "MinibatchCompleted",
+    "MinibatchOpened",
     "Observer",
     "Observers",
     "Pacing",
     "PartitionDelivery",
+    "PartitionFigures",
     "PipelineSpec",
     "QueryProgressed",
     "Runtime",

@@ -91,7 +91,7 @@ class ProgressReader:
         state = tuple(
             self._state(place, each) for place, each in enumerate(report["stateOperators"])
         )
-        return QueryProgressed(self._pipeline, query, state)
+        return QueryProgressed(self._pipeline, query, state, behind(report))
 
     def _state(self, place: int, operator: Mapping[str, Any]) -> StateFigures:
         more: Mapping[str, int] = operator.get("customMetrics") or {}
@@ -132,6 +132,32 @@ class ProgressReader:
             count += known is not None and version > known
             self._uploaded[f"{place}/{name}"] = version
         return count
+
+
+def behind(report: Mapping[str, Any]) -> dict[str, int]:
+    """Return for each source, by its place, how many records its newest offsets are ahead of those
+    that were taken; only sources whose offsets are numbers by topic and partition.
+    """
+    found = {}
+    for place, source in enumerate(report.get("sources") or ()):
+        taken, newest = (_offsets(source.get(name)) for name in ("endOffset", "latestOffset"))
+        if taken is not None and newest is not None:
+            ahead = (at - taken.get(partition, at) for partition, at in newest.items())
+            found[str(place)] = sum(max(0, count) for count in ahead)
+    return found
+
+
+def _offsets(value: Any) -> dict[tuple[str, str], int] | None:
+    """Return offsets by topic and partition; None if that is not what they are."""
+    try:
+        known = json.loads(value) if isinstance(value, str) else value
+        return {
+            (topic, partition): int(at)
+            for topic, partitions in known.items()
+            for partition, at in partitions.items()
+        } or None
+    except (AttributeError, TypeError, ValueError):
+        return None
 
 
 _UPLOADED = "SnapshotLastUploaded."

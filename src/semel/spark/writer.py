@@ -27,20 +27,25 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from semel.delivery import Observer, PipelineSpec
+    from semel.monitoring import Monitoring
     from semel.spark.frames.kafka_topics import KafkaSource
 
 CHECKPOINT = "checkpointlocation"
 
 
 def make_writer(
-    frame: DataFrame, spec: PipelineSpec, ledger: str | None, source: KafkaSource | None
+    frame: DataFrame,
+    spec: PipelineSpec,
+    ledger: str | None,
+    source: KafkaSource | None,
+    monitoring: Monitoring,
 ) -> DataStreamWriter:
     """Return the session's own writer of the DataFrame, extended to deliver."""
     plain: Any = frame.writeStream
     writer: Any = object.__new__(_derived(type(plain), Delivering))
     writer.__dict__.update(plain.__dict__)
     writer.spec = spec
-    writer._semel = _WriterState(frame, ledger, source)  # noqa: SLF001 - its own
+    writer._semel = _WriterState(frame, ledger, source, monitoring)  # noqa: SLF001 - its own
     made: DataStreamWriter = writer
     return made
 
@@ -48,7 +53,14 @@ def make_writer(
 class _WriterState:
     """The settings of a writer, and what it needs to check them."""
 
-    def __init__(self, frame: DataFrame, ledger: str | None, source: KafkaSource | None) -> None:
+    def __init__(
+        self,
+        frame: DataFrame,
+        ledger: str | None,
+        source: KafkaSource | None,
+        monitoring: Monitoring,
+    ) -> None:
+        self.monitoring = monitoring
         self.spark: SparkSession = frame.sparkSession
         self.classic = is_classic(frame)
         self.ledger = ledger
@@ -152,11 +164,14 @@ class Delivering:
             self.spec, state.ledger, self._checkpoint(), uuid4().hex, state.source
         )
         batches.trigger_s = trigger_seconds(state.trigger)
+        batches.monitoring = state.monitoring
         if state.classic:
             batches.border, batches.observer = MicroBatchBorder(), state.observer
-            batches.look_first(state.spark)
-        super().foreachBatch(batches)  # type: ignore[misc]
-        query: StreamingQuery = super().start()  # type: ignore[misc]
+        with batches.ending_if_refused():
+            if state.classic:
+                batches.look_first(state.spark)
+            super().foreachBatch(batches)  # type: ignore[misc]
+            query: StreamingQuery = super().start()  # type: ignore[misc]
         query.__class__ = _derived(type(query), Waiting)
         _extend_await_any(type(state.spark.streams))
         if state.classic:

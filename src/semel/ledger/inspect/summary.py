@@ -9,7 +9,7 @@ numbers may have been assigned twice (a lost checkpoint, a rescaled pipeline) th
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from semel.errors import ConfigurationError
@@ -58,6 +58,47 @@ class _SpanNumbers(Row):
 
 
 @dataclass(frozen=True, slots=True)
+class _ParkedAt(Row):
+    """What the metrics read of a `ParkedRow`; its payload is not read."""
+
+    TABLE = PARKED_TABLE
+
+    state: ParkedState
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedAges:
+    """The parked events of one sink that are not final.
+
+    Attributes:
+        counts: how many, by state.
+        oldest: since when the oldest is in its state, by the clock of the machine that wrote it.
+        damaged: how many rows could not be read.
+    """
+
+    counts: Mapping[ParkedState, int]
+    oldest: Mapping[ParkedState, float]
+    damaged: int = 0
+
+
+def read_parked_ages(store: Store, pipeline: str, sink: str) -> ParkedAges:
+    """Count the parked events of a sink that are not final, without their payloads."""
+    stored = store.scan(PARKED_TABLE, make_prefix(pipeline, sink))
+    found, damaged = sift_rows(stored, _ParkedAt.load)
+    left = [(row.state, row.at) for _, row in found if not row.state.final]
+    return ParkedAges(Counter(state for state, _ in left), _oldest(left), len(damaged))
+
+
+def _oldest(left: Iterable[tuple[ParkedState, float]]) -> dict[ParkedState, float]:
+    """Return the earliest time of each state."""
+    oldest: dict[ParkedState, float] = {}
+    for state, at in left:
+        oldest[state] = min(oldest.get(state, at), at)
+    return oldest
+
+
+@dataclass(frozen=True, slots=True)
 class LastResend:
     """The event that was resent last, and the outcome.
 
@@ -88,6 +129,7 @@ class SinkSummary:
         transmitted: the last output sequence number that reached the destination, by partition.
         parked: how many events are parked, by state; pruned ones are included.
         blocked: how many entities wait behind a parked event.
+        oldest: since when the oldest parked event of each state that is not final is in it.
     """
 
     capability: str | None
@@ -98,6 +140,7 @@ class SinkSummary:
     parked: Mapping[ParkedState, int]
     last_resend: LastResend | None
     blocked: int
+    oldest: Mapping[ParkedState, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
@@ -111,6 +154,7 @@ class SinkSummary:
             "parked": {state.value: count for state, count in self.parked.items()},
             "last_resend": None if last is None else last.to_json(),
             "blocked": self.blocked,
+            "oldest_parked_at": {state.value: at for state, at in self.oldest.items()},
         }
 
 
@@ -259,6 +303,7 @@ def _summarize_sink(
         parked=_count_parked(parked, outcomes),
         last_resend=_last_resend(parked),
         blocked=len(every(keys.HEADS_TABLE, HeadRow.load)),
+        oldest=_oldest((row.state, row.at) for row in parked if not row.state.final),
     )
 
 

@@ -1,0 +1,30 @@
+"""Shows a running pipeline to the outside: metrics, traces, alerts and logs as JSON."""
+
+from semel.monitoring.alerts import Alert
+from semel.monitoring.catalogue import (
+    FILES,
+    METRICS,
+    Distribution,
+    Metric,
+    MetricKind,
+    Sample,
+    write_files,
+)
+from semel.monitoring.exposition import text_of
+from semel.monitoring.json_logs import JsonLogs
+from semel.monitoring.monitor import Monitor, Monitoring
+
+__all__ = [
+    "FILES",
+    "METRICS",
+    "Alert",
+    "Distribution",
+    "JsonLogs",
+    "Metric",
+    "MetricKind",
+    "Monitor",
+    "Monitoring",
+    "Sample",
+    "text_of",
+    "write_files",
+]
