@@ -193,8 +193,12 @@ class Alerts(threading.Thread):
             {"Content-Type": "application/json", "User-Agent": "semel"},
             method="POST",
         )
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
-            answer.read(1)
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
+                answer.read(1)
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise
 
     def _words(self, error: Exception | None) -> str:
         """Return what went wrong, without the URL, which may hold a token."""

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from semel.delivery import EventResent, MinibatchCompleted
+from semel.delivery import EventResent, MinibatchCompleted, MinibatchOpened
 from semel.monitoring import catalogue, telemetry
 from semel.monitoring.alerts import Alert, Alerts, require_target
 from semel.monitoring.catalogue import Sample
@@ -126,6 +126,7 @@ class Monitor(threading.Thread):
                 if not self._logged:
                     log.exception("pipeline %r: an event was not observed", self._pipeline)
                 self._logged = True
+        self._parked.expected |= isinstance(event, MinibatchOpened)
         if isinstance(event, EventResent) or (
             isinstance(event, MinibatchCompleted)
             and any(each.parked for each in event.figures.values())

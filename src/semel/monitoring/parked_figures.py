@@ -46,9 +46,14 @@ class ParkedStanding:
 
 
 class ParkedFigures:
-    """Reads the parked events of one pipeline now and then. Used by several threads."""
+    """Reads the parked events of one pipeline now and then. Used by several threads.
+
+    Attributes:
+        expected: whether a minibatch began, so that the ledger must be there.
+    """
 
     def __init__(self, pipeline: str, sinks: Sequence[str], ledger: str, clock: Clock) -> None:
+        self.expected = False
         self._pipeline = pipeline
         self._sinks = tuple(sinks)
         self._ledger = ledger
@@ -85,13 +90,13 @@ class ParkedFigures:
 
     def _warn(self, error: Exception) -> None:
         """Log once that the ledger cannot be read, until it can be."""
-        if not self._logged:
+        if self.expected and not self._logged:
             log.warning(
                 "pipeline %r: the parked events could not be read for the metrics: %s",
                 self._pipeline,
                 error if isinstance(error, SemelError) else repr(error),
             )
-        self._logged = True
+        self._logged = self.expected
 
     def _scanned(self) -> ParkedStanding:
         if self._store is None:
