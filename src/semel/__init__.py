@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from semel import errors, sinks
+    from semel.delivery import JsonLogs
     from semel.errors import (
         ConfigurationError,
         DeliveryError,
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from semel.events import Event, by_directory, by_range
     from semel.guarantees import explain
     from semel.ledger import Ledger
-    from semel.monitoring import JsonLogs
     from semel.sinks import sink
     from semel.spark.deliver import deliver, deliver_batch
     from semel.streams import INBOX_SCHEMA, Inbox, NewEvent
@@ -79,7 +79,7 @@ _HOMES = {
     "by_directory": "semel.events",
     "by_range": "semel.events",
     "Inbox": "semel.streams",
-    "JsonLogs": "semel.monitoring",
+    "JsonLogs": "semel.delivery",
     "Ledger": "semel.ledger",
     "NewEvent": "semel.streams",
     "deliver": "semel.spark",

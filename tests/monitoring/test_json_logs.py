@@ -11,6 +11,7 @@ import pytest
 import semel
 from semel.delivery import LogObserver
 from support.destinations import Post, lost
+from support.docs_blocks import blocks
 from support.pipeline import World
 
 
@@ -96,3 +97,16 @@ def test_without_the_level_info_no_line_is_made(caplog: pytest.LogCaptureFixture
         world.start()
         world.minibatch(0, "a1")
     assert caplog.messages == []
+
+
+def test_the_page_on_operating_sets_it_up_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    logger = logging.getLogger("semel")
+    before, level = list(logger.handlers), logger.level
+    block = blocks("docs/operating.md", "python")[2]
+    try:
+        exec(compile(block.text, str(block), "exec"), {})
+        logger.info("it works")
+    finally:
+        logger.handlers[:] = before
+        logger.setLevel(level)
+    assert json.loads(capsys.readouterr().err)["message"] == "it works"

@@ -2,8 +2,8 @@
 
 from semel.delivery.assignment import Assignment
 from semel.delivery.driver import Driver
+from semel.delivery.log_lines import JsonLogs, summary
 from semel.delivery.observer import (
-    FIELDS,
     NO_FIGURES,
     DeliveryEvent,
     EventResent,
@@ -24,7 +24,6 @@ from semel.delivery.spec import PipelineSpec, only_look, refuse_while_looking
 from semel.runtime import Runtime
 
 __all__ = [
-    "FIELDS",
     "NO_FIGURES",
     "Assignment",
     "DeliveryEvent",
@@ -32,6 +31,7 @@ __all__ = [
     "EventResent",
     "Figures",
     "HeartbeatWritten",
+    "JsonLogs",
     "LogObserver",
     "MarkerChosen",
     "MinibatchCompleted",
@@ -46,4 +46,5 @@ __all__ = [
     "Runtime",
     "only_look",
     "refuse_while_looking",
+    "summary",
 ]

@@ -15,6 +15,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
+from semel.delivery.log_lines import log_minibatch
 from semel.ledger import CommitFigures, RateFigures, RunFigures, SnapshotFigures
 
 if TYPE_CHECKING:
@@ -383,7 +384,7 @@ class LogObserver:
         with its count.
         """
         if log.isEnabledFor(logging.INFO):
-            _log_completed(event)
+            log_minibatch(event)
         figures = sum(event.figures.values(), Figures(skipped=event.skipped))
         before = "the minibatch was judged" if event.judged else "the checkpoint was lost"
         for count, text in (
@@ -411,47 +412,6 @@ class LogObserver:
             event.outcome,
         )
 
-
-def _log_completed(event: MinibatchCompleted) -> None:
-    """Log what a minibatch did, in words and, for a log that is read by programs, as fields."""
-    total = sum(event.figures.values(), Figures(skipped=event.skipped))
-    by_sink = {sink: each.delivered for sink, each in event.figures.items()}
-    each = f" ({', '.join(f'{n} to {s!r}' for s, n in by_sink.items())})" if by_sink else ""
-    rate = total.delivered / event.seconds if event.seconds > 0 else 0.0
-    fields = {
-        "pipeline": event.pipeline,
-        "run": event.run,
-        "minibatch": str(event.minibatch),
-        "delivered": total.delivered,
-        "delivered_by_sink": by_sink,
-        "skipped": total.skipped,
-        "suppressed": total.suppressed,
-        "parked": total.parked,
-        "in_doubt": total.doubted,
-        "dropped": total.dropped,
-        "counted_only": event.again,
-        "seconds": round(event.seconds, 3),
-        "per_s": round(rate, 1),
-    }
-    log.info(
-        "pipeline %r, minibatch %s: %d delivered%s, %d skipped, %d suppressed, %d parked, "
-        "%.3f s, %.0f/s%s",
-        event.pipeline,
-        event.minibatch,
-        total.delivered,
-        each,
-        total.skipped,
-        total.suppressed,
-        total.parked,
-        event.seconds,
-        rate,
-        ", counted only: it was complete before" if event.again else "",
-        extra={FIELDS: fields},
-    )
-
-
-FIELDS = "semel"
-"""The attribute of a log record that has its figures by name."""
 
 NEWEST = 20
 """Of how many minibatches the rates are: enough to see past one that was slow."""

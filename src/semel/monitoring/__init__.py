@@ -1,4 +1,4 @@
-"""Shows a running pipeline to the outside: metrics, traces, alerts and logs as JSON."""
+"""Shows a running pipeline to the outside: metrics, traces and alerts."""
 
 from semel.monitoring.alerts import Alert
 from semel.monitoring.catalogue import (
@@ -11,7 +11,6 @@ from semel.monitoring.catalogue import (
     write_files,
 )
 from semel.monitoring.exposition import text_of
-from semel.monitoring.json_logs import JsonLogs
 from semel.monitoring.monitor import Monitor, Monitoring
 
 __all__ = [
@@ -19,7 +18,6 @@ __all__ = [
     "METRICS",
     "Alert",
     "Distribution",
-    "JsonLogs",
     "Metric",
     "MetricKind",
     "Monitor",

@@ -134,13 +134,20 @@ def deliver(  # noqa: PLR0913 - the public parameters; all but two have a defaul
         remember_s=remember_s,
         partition_by=partition_by,
     )
+    if application is not None or latency_s is not None:
+        limits = {k: v for _, each in streams(df) for k, v in limits_of(each).items()}
+        spec = replace(spec, application=_application(name, application, latency_s), limits=limits)
+    return _made(df, spec, ledger, monitoring)
+
+
+def _made(
+    df: DataFrame, spec: PipelineSpec, ledger: str | None, monitoring: Monitoring
+) -> DataStreamWriter:
+    """Return the writer, which knows the Kafka source if the identity is by position."""
     source = None
     if spec.identity.uses_source_partitions:
         source = kafka_topics.find(df)
         spec = replace(spec, unknown_source=kafka_topics.unknown(df, source))
-    if application is not None or latency_s is not None:
-        limits = {k: v for _, each in streams(df) for k, v in limits_of(each).items()}
-        spec = replace(spec, application=_application(name, application, latency_s), limits=limits)
     return make_writer(df, spec, ledger, source, monitoring)
 
 

@@ -38,7 +38,12 @@ from semel.spark.frames.backlog import is_behind
 from semel.spark.frames.plan import is_classic
 from semel.spark.frames.repartition import arranged, plainly_named
 from semel.spark.heartbeat import Heartbeat
-from semel.spark.progress import BESIDE_CONNECT, ProgressReader, writes_changelogs
+from semel.spark.progress import (
+    BESIDE_CONNECT,
+    BatchFigures,
+    ProgressReader,
+    writes_changelogs,
+)
 from semel.spark.task import SCHEMA, Task, TaskOutcome
 from semel.spark.versions import installed, refuse_old
 
@@ -85,6 +90,7 @@ class MicroBatches:
         observer: is notified of what the driver does, besides the log.
         trigger_s: the interval of Spark's own trigger, for a paced pipeline.
         monitoring: the metrics, traces and alerts that are wanted.
+        figures: keeps what the newest micro-batches delivered.
     """
 
     spec: PipelineSpec
@@ -97,6 +103,7 @@ class MicroBatches:
     observer: Observer | None = None
     trigger_s: float = 0.0
     monitoring: Monitoring = field(default_factory=Monitoring)
+    figures: BatchFigures = field(default_factory=BatchFigures)
     _monitor: Monitor | None = field(default=None, init=False, repr=False)
     _live: Live | None = field(default=None, init=False, repr=False)
     _watched: OwnerRow | None = field(default=None, init=False, repr=False)
@@ -195,10 +202,10 @@ class MicroBatches:
                 self._monitor.close()
             raise
 
-    def _observed(self) -> Observer | None:
+    def _observed(self) -> Observer:
         """Return what is notified of this start, besides the log."""
-        found = [each for each in (self.observer, self._monitor) if each is not None]
-        return Observers(found) if found else None
+        others = [each for each in (self.observer, self._monitor) if each is not None]
+        return Observers([self.figures, *others])
 
     def _ask(
         self, frame: DataFrame, topics: Collection[str], known: Sources = UNKNOWN_SOURCES

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from semel.errors import ConfigurationError
+from semel.events import Minibatch
 from semel.ledger import keys
 from semel.ledger.keys import (
     EVENTS_TABLE,
@@ -29,12 +30,12 @@ from semel.ledger.verbs.complete import SEQUENCES_TABLE, SequenceRow
 from semel.ledger.verbs.divergence import comes_anew
 from semel.ledger.verbs.pruning import OUTCOMES_TABLE, OutcomeRow
 from semel.ledger.verbs.runs import OWNERS_TABLE, RESCALED, STAGE_OF, OwnerRow
-from semel.protocol import ParkedState, SpanState
+from semel.protocol import RECORDS_INTENTS, ParkedState, SpanState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from semel.events import EventID, Minibatch
+    from semel.events import EventID
     from semel.ledger.figures import RunFigures
     from semel.ledger.store.commit import Key, Store
     from semel.ledger.verbs.complete import Standing
@@ -130,6 +131,8 @@ class SinkSummary:
         parked: how many events are parked, by state; pruned ones are included.
         blocked: how many entities wait behind a parked event.
         oldest: since when the oldest parked event of each state that is not final is in it.
+        delivered_in_open: how many events of the open minibatch are delivered so far; None if none
+            is open, and for a sink whose destination keeps that itself (TRANSACTIONAL, SEQUENCED).
     """
 
     capability: str | None
@@ -141,6 +144,7 @@ class SinkSummary:
     last_resend: LastResend | None
     blocked: int
     oldest: Mapping[ParkedState, float] = field(default_factory=dict)
+    delivered_in_open: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
@@ -155,6 +159,7 @@ class SinkSummary:
             "last_resend": None if last is None else last.to_json(),
             "blocked": self.blocked,
             "oldest_parked_at": {state.value: at for state, at in self.oldest.items()},
+            "delivered_in_open": self.delivered_in_open,
         }
 
 
@@ -294,22 +299,56 @@ def _summarize_sink(
     last = sum(standing.osn for standing in standings.values())
     streams, parked = every(STREAMS_TABLE, PartitionRow.load), every(PARKED_TABLE, ParkedRow.load)
     outcomes = every(OUTCOMES_TABLE, OutcomeRow.load)
+    spans, _ = sift_rows(store.scan(EVENTS_TABLE, make_prefix(pipeline, sink)), _SpanNumbers.load)
+    capability = known["sinks"][sink].get("capability")
     return SinkSummary(
-        capability=known["sinks"][sink].get("capability"),
+        capability=capability,
         partitions=dict(Counter(row.state for row in streams)),
         last_osn=last if done is None else done.count,
         delivered=_count_delivered(sink, known, opened, standings, (parked, outcomes)),
-        transmitted=_transmitted(store, make_prefix(pipeline, sink), standings, streams, parked),
+        transmitted=_transmitted(spans, standings, streams, parked),
         parked=_count_parked(parked, outcomes),
         last_resend=_last_resend(parked),
         blocked=len(every(keys.HEADS_TABLE, HeadRow.load)),
         oldest=_oldest((row.state, row.at) for row in parked if not row.state.final),
+        delivered_in_open=_delivered_in_open(capability, opened, spans, streams, parked),
     )
 
 
+def _delivered_in_open(
+    capability: str | None,
+    opened: OpenRow | None,
+    spans: Sequence[tuple[Key, _SpanNumbers]],
+    streams: Sequence[PartitionRow],
+    parked: Sequence[ParkedRow],
+) -> int | None:
+    """Count the events of the settled spans of the open minibatch that were not set aside."""
+    if opened is None or opened.complete or capability not in RECORDS_INTENTS:
+        return None
+    names = {keys.part(row.partition): row.partition for row in streams}
+    aside = Counter(
+        (row.partition, row.osn)
+        for row in parked
+        if _is_left(row) and row.minibatch == opened.minibatch
+    )
+    count = 0
+    for at, span in spans:
+        place = keys.split_key(at.key)
+        generation, batch = (keys.key_number(each) for each in place[2:4])
+        if span.state is SpanState.SETTLED and Minibatch(generation, batch) == opened.minibatch:
+            first, last = span.osn
+            partition = names.get(place[4], "")
+            count += last - first + 1
+            count -= sum(
+                times
+                for (of, osn), times in aside.items()
+                if of == partition and first <= osn <= last
+            )
+    return count
+
+
 def _transmitted(
-    store: Store,
-    place: str,
+    spans: Sequence[tuple[Key, _SpanNumbers]],
     standings: Mapping[str, Standing],
     streams: Sequence[PartitionRow],
     parked: Sequence[ParkedRow],
@@ -318,7 +357,6 @@ def _transmitted(
     settled spans of a minibatch that is not complete.
     """
     sent = {name: standing.sent for name, standing in standings.items()}
-    spans, _ = sift_rows(store.scan(EVENTS_TABLE, place), _SpanNumbers.load)
     aside = {(row.partition, row.osn) for row in parked if not row.state.only_marks}
     names = {keys.part(row.partition): row.partition for row in streams}
     for at, span in spans:
