@@ -119,6 +119,7 @@ def test_a_ledger_that_cannot_be_read_is_shown_as_that(tmp_path: Path) -> None:
         world.store = store  # type: ignore[assignment]
         world.start()
     with semel.Ledger(url) as ledger:
+        ledger._repr_html_()
         for each in tmp_path.iterdir():
             each.unlink()
         seen = assert_plain(ledger._repr_html_())

@@ -45,7 +45,7 @@ def test_they_become_the_arguments_of_deliver(built: Build, folder: Path) -> Non
     [
         ("metrics = 0", "p.toml:4:1: metrics must be a port such as 9108"),
         ('metrics = "here"', "p.toml:4:1: metrics must be a port such as 9108"),
-        ("metrics = true", "p.toml:4:11: expected a port, or an address such as"),
+        ("metrics = true", "p.toml:4:11: metrics: expected a port, or an address such as"),
         ('alert = "alerts.example"', "p.toml:4:1: pipeline 'p': alert must be a URL such as"),
         ('alert = "no_module:tell"', "p.toml:4:9: cannot import 'no_module'"),
         ('alert = "json:__name__"', "p.toml:4:9: json:__name__ is a str, and not a function"),

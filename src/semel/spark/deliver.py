@@ -120,8 +120,6 @@ def deliver(  # noqa: PLR0913 - the public parameters; all but two have a defaul
             "otel": otel,
         },
     )
-    monitoring = Monitoring(metrics, otel, alert)
-    monitoring.check(name)
     named = Named(identity, entity, event, order_by, increasing)
     spec = _agree(
         df,
@@ -137,13 +135,14 @@ def deliver(  # noqa: PLR0913 - the public parameters; all but two have a defaul
     if application is not None or latency_s is not None:
         limits = {k: v for _, each in streams(df) for k, v in limits_of(each).items()}
         spec = replace(spec, application=_application(name, application, latency_s), limits=limits)
-    return _made(df, spec, ledger, monitoring)
+    return _made(df, spec, ledger, Monitoring(metrics, otel, alert))
 
 
 def _made(
     df: DataFrame, spec: PipelineSpec, ledger: str | None, monitoring: Monitoring
 ) -> DataStreamWriter:
     """Return the writer, which knows the Kafka source if the identity is by position."""
+    monitoring.check(spec.name)
     source = None
     if spec.identity.uses_source_partitions:
         source = kafka_topics.find(df)
