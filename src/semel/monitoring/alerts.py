@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import urllib.error
-import urllib.request
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -187,6 +185,9 @@ class Alerts(threading.Thread):
         if callable(self._to):
             self._to(alert)
             return
+        import urllib.error
+        import urllib.request
+
         request = urllib.request.Request(  # noqa: S310 - http or https: checked before
             self._to,
             canonical(alert.to_json()).encode(),
@@ -204,7 +205,9 @@ class Alerts(threading.Thread):
         """Return what went wrong, without the URL, which may hold a token."""
         if callable(self._to):
             return repr(error)
-        if isinstance(error, urllib.error.HTTPError):
+        from urllib.error import HTTPError
+
+        if isinstance(error, HTTPError):
             return f"{place(self._to)} answered {error.code}"
         return f"{place(self._to)}: {type(error).__name__}"
 
