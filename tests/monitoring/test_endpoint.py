@@ -242,3 +242,14 @@ def test_reading_parked_events_takes_at_most_a_twentieth_of_the_time(ledger: str
         clock.move(1.0)
     parked.close()
     assert 600 / 63 - 1 <= parked.looked <= 660 / 60 + 1
+
+
+@pytest.mark.parametrize("name", ['a"b', "a\nb", "a\\b", "a{b}c,d=e", "ä € \u202e", "# HELP x"])
+def test_a_pipeline_of_any_name_is_one_label(name: str, opened: Callable[..., Monitor]) -> None:
+    port = free_port()
+    opened(name, metrics=port)
+    assert {dict(labels).get("pipeline") for _, labels in scrape(port)} == {name}
+
+
+def test_a_url_with_a_token_is_not_in_what_is_printed() -> None:
+    assert "s3cret" not in repr(Monitoring(alert="https://alerts.example/?token=s3cret"))

@@ -19,10 +19,13 @@ import semel
 from semel.errors import ConfigurationError
 from semel.monitoring import Alert
 from semel.spark import delivered_by
+from semel.verify.demo.standalone import ConnectServer
+from semel.verify.process_group import ProcessGroup
 from support.docs_blocks import ON_SPARK, Reader, blocks
 from support.servers.ports import free_port
 from support.spark import query_job
 from support.spark.driver_scripts import Bed, Run, assert_once, wait_for
+from support.spark.pipeline_place import TIMEOUT_S, Place
 from support.spark.sessions import Desk
 
 STARTS_MAX = 4
@@ -195,3 +198,74 @@ def refusing(event: semel.Event) -> None:
     """Take all but one event."""
     if event.id == 2:
         raise semel.Rejected("not this one")
+
+
+def test_through_connect_the_endpoint_is_beside_the_server(
+    bed: Bed, connect: ConnectServer
+) -> None:
+    bed.payments(files=2, rows=6)
+    port = free_port()
+    words = {"partitions": 2, "metrics": port}
+    run = bed.start(bed.settings(master=connect.url, delay_s=0.5, words=words))
+    wait_for(lambda: scrape(port)["semel_events_delivered_total"] >= 6, run, 240)
+    run.finished()
+    assert_once(bed.house.charges(), bed.expected)
+    wait_for(lambda: not scrape(port))
+
+
+FILE = """
+[pipeline]
+name = "charges"
+ledger = "sqlite:///charges.db"
+checkpoint = "checkpoints/charges"
+alert = "own:tell"
+metrics = "127.0.0.1:PORT"
+
+[source]
+format = "json"
+schema = "customer string, payment_id bigint, amount bigint"
+options = { path = "payments", maxFilesPerTrigger = "1" }
+
+[identity]
+entity = "customer"
+event = "payment_id"
+
+[[sinks]]
+type = "own:charge"
+"""
+
+OWN = """
+import os
+
+import semel
+
+
+def tell(alert):
+    with open(os.environ["SEMEL_TEST_FOLDER"] + "/alerts.txt", "a") as out:
+        out.write(f"{alert.sink} {alert.parked} {alert.waiting}\\n")
+
+
+@semel.sink(window=1)
+def charge(event):
+    if event.id == 4:
+        raise semel.Rejected("not this one")
+"""
+
+
+def test_a_pipeline_file_runs_with_metrics_an_alert_and_log_lines_as_json(tmp_path: Path) -> None:
+    with ProcessGroup("metrics-file") as group:
+        place = Place(tmp_path, group)
+        place.payments(2, 5)
+        (place.folder / "own.py").write_text(OWN)
+        file = place.folder / "charges.toml"
+        file.write_text(FILE.replace("PORT", str(free_port())))
+        run = place.start("run", str(file), "--once", "--log-format", "json")
+        run.finished(TIMEOUT_S)
+        lines = [json.loads(each) for each in run.said().splitlines() if each.startswith("{")]
+        found = [each for each in lines if "minibatch" in each]
+        assert [each["minibatch"] for each in found] == ["1.0", "1.1"]
+        assert sum(each["delivered"] for each in found) == 9
+        assert sum(each["parked"] for each in found) == 1
+        assert any("metrics at http://127.0.0.1:" in each["message"] for each in lines)
+        assert "per_s" in found[0]
+        assert (place.folder / "alerts.txt").read_text() == "charge 1 1\n"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from semel.delivery import EventResent, MinibatchCompleted, MinibatchOpened
@@ -46,7 +46,7 @@ class Monitoring:
 
     metrics: str | int | None = None
     otel: bool = False
-    alert: str | Callable[[Alert], object] | None = None
+    alert: str | Callable[[Alert], object] | None = field(default=None, repr=False)
 
     def check(self, pipeline: str) -> None:
         """Raise `ConfigurationError` for a setting that cannot work."""

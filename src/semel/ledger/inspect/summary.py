@@ -132,7 +132,8 @@ class SinkSummary:
         blocked: how many entities wait behind a parked event.
         oldest: since when the oldest parked event of each state that is not final is in it.
         delivered_in_open: how many events of the open minibatch are delivered so far; None if none
-            is open, and for a sink whose destination keeps that itself (TRANSACTIONAL, SEQUENCED).
+            is open, for a sink whose destination keeps that itself (TRANSACTIONAL, SEQUENCED), and
+            for a second stage.
     """
 
     capability: str | None
@@ -311,7 +312,9 @@ def _summarize_sink(
         last_resend=_last_resend(parked),
         blocked=len(every(keys.HEADS_TABLE, HeadRow.load)),
         oldest=_oldest((row.state, row.at) for row in parked if not row.state.final),
-        delivered_in_open=_delivered_in_open(capability, opened, spans, streams, parked),
+        delivered_in_open=None
+        if STAGE_OF in known["sinks"][sink]
+        else _delivered_in_open(capability, opened, spans, streams, parked),
     )
 
 
