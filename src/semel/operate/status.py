@@ -83,7 +83,9 @@ class SinkStatus:
         waiting: events behind a parked one, and resends that are not done.
         delivered_in_open: how many events of the open minibatch are delivered so far; None if none
             is open, and where only the destination knows (TRANSACTIONAL, SEQUENCED).
-        oldest_s: since when the oldest parked event waits, in seconds; None if none does.
+        oldest_at: since when the oldest parked event waits, by the clock of the machine that wrote
+            it; None if none does.
+        oldest_s: how long ago that was by the clock of this machine, which may differ.
     """
 
     sink: str
@@ -100,6 +102,7 @@ class SinkStatus:
     blocked_entities: int
     resends: ResendStatus
     delivered_in_open: int | None = None
+    oldest_at: float | None = None
     oldest_s: float | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -119,7 +122,7 @@ class SinkStatus:
             "blocked_entities": self.blocked_entities,
             "resends": self.resends.to_json(),
             "delivered_in_open": self.delivered_in_open,
-            "oldest_parked_s": None if self.oldest_s is None else round(self.oldest_s, 1),
+            "oldest_parked_since": utc_text(self.oldest_at),
         }
 
 
@@ -347,5 +350,6 @@ def _sink_status(name: str, sink: SinkSummary, clock: Clock, *, finished: bool) 
             sink.last_resend,
         ),
         delivered_in_open=sink.delivered_in_open,
+        oldest_at=oldest,
         oldest_s=None if oldest is None else age_s(oldest, clock),
     )
