@@ -123,6 +123,14 @@ def engine(
     _measure("engine", "engine", as_json, keep, {"repetitions": repetitions})
 
 
+@app.command("metrics", epilog="Example: python -m benchmarks metrics --json.")
+def metrics(
+    repetitions: RepetitionsOption = 9, as_json: JsonOption = False, keep: KeepOption = True
+) -> None:
+    """Compare small minibatches with metrics that are scraped every second to the same without."""
+    _measure("metrics", "metrics", as_json, keep, {"repetitions": repetitions})
+
+
 @app.command("markers", epilog="Example: python -m benchmarks markers --json.")
 def markers(as_json: JsonOption = False, keep: KeepOption = True) -> None:
     """Compare the marker clock to the best fixed interval, in simulated time, and draw the rate,

@@ -23,6 +23,7 @@ PUBLIC = [
     "Fenced",
     "HeldInDoubt",
     "Inbox",
+    "JsonLogs",
     "Ledger",
     "LedgerError",
     "LedgerUnavailable",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from semel import errors, sinks
+    from semel.delivery import JsonLogs
     from semel.errors import (
         ConfigurationError,
         DeliveryError,
@@ -49,6 +50,7 @@ __all__ = [
     "Fenced",
     "HeldInDoubt",
     "Inbox",
+    "JsonLogs",
     "Ledger",
     "LedgerError",
     "LedgerUnavailable",
@@ -77,6 +79,7 @@ _HOMES = {
     "by_directory": "semel.events",
     "by_range": "semel.events",
     "Inbox": "semel.streams",
+    "JsonLogs": "semel.delivery",
     "Ledger": "semel.ledger",
     "NewEvent": "semel.streams",
     "deliver": "semel.spark",

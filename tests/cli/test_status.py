@@ -100,8 +100,12 @@ def test_status_tells_who_runs_what_is_open_and_what_is_parked(
             "discarded": 0,
             "blocked_entities": 1,
             "resends": {"asked": 0, "sending": 0, "last": None},
+            "delivered_in_open": 0,
+            "oldest_parked_since": told["sinks"][0]["oldest_parked_since"],
         }
     ]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]{8}Z", told["sinks"][0]["oldest_parked_since"])
+    assert re.search(r"the oldest parked event: \d+ s ago", out)
     assert status == 0
     beat = re.search(r"running, (\d+) s ago", out)
     assert beat is not None
@@ -203,10 +207,24 @@ def test_what_an_open_minibatch_transmitted_is_explained_beside_what_is_delivere
     [sink] = read_json(capsys, "status", "pay")["sinks"]
     assert (sink["last_osn"], sink["delivered"], sink["transmitted"]) == (2, 2, 5)
     _, out, _ = semel(capsys, "status")
-    assert "pay, sink out: minibatch 1.1 is open: `transmitted` includes 3 of its output" in out
+    assert sink["delivered_in_open"] == 3
+    said = "pay, sink out: minibatch 1.1 is open: 3 of its events are delivered so far. "
+    assert f"{said}`transmitted` includes 3 of its output" in out
     world.minibatch(1, "c3 d4 e5")
     _, out, _ = semel(capsys, "status")
     assert "is open" not in out
+    [sink] = read_json(capsys, "status", "pay")["sinks"]
+    assert sink["delivered_in_open"] is None
+
+
+def test_what_is_parked_in_an_open_minibatch_is_not_delivered_so_far(
+    world: World, capsys: Out
+) -> None:
+    world.minibatch(0, "a1 b2")
+    world.out.refuses.add("d4")
+    world.task(world.open(1), "c3 d4 e5 d6")
+    [sink] = read_json(capsys, "status", "pay")["sinks"]
+    assert (sink["delivered_in_open"], sink["rejected"], sink["delivered"]) == (3, 1, 2)
 
 
 def test_after_a_lost_checkpoint_nothing_is_said_of_how_many_are_delivered(

@@ -22,6 +22,7 @@ PAGES = sorted([*AT_ROOT, *ROOT.glob("docs/*.md"), *ROOT.glob("docs/sinks/*.md")
 NAMES = [str(each.relative_to(ROOT)) for each in PAGES]
 
 ON_SPARK = {
+    "docs/operating.md": [0, 1, 3],
     "docs/start.md": [0, 1, 2, 3],
     "docs/testing.md": [0, 1, 2, 3],
     "docs/sinks/files.md": [0, 1, 3, 4, 5],
@@ -33,6 +34,7 @@ ON_SPARK = {
 """The blocks of Python, by number in their page, that tests/spark/test_docs_run.py runs."""
 
 WITHOUT_SPARK = {
+    "docs/operating.md": [2],
     "docs/sinks/files.md": [2],
     "docs/streams.md": [0, 1],
     "docs/verify-sink.md": [0, 1],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,26 +33,48 @@ RUN_EPILOG = (
 )
 SCHEMA_EPILOG = "Example: semel schema > pipeline.schema.json"
 
+
+class LogFormat(StrEnum):
+    """How log lines are written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", show_default=False)]
 
 
 def init(
     file: Annotated[Path, typer.Argument(metavar="[FILE]")] = Path("pipeline.toml"),
+    monitoring: Annotated[
+        bool,
+        typer.Option(
+            "--monitoring",
+            help="Write only the dashboard for Grafana and the alert rules for Prometheus, into "
+            "the folder `monitoring` beside FILE.",
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write a commented pipeline file that works as it is, and sample payments beside it.
 
     It delivers files of JSON to files of JSON, and needs no server. Nothing is overwritten.
     """
-    with _pydantic():
-        from semel.pipeline import write_starter
-    written = write_starter(file)
+    if monitoring:
+        from semel.monitoring import write_files
+
+        written = write_files(file.parent / "monitoring")
+    else:
+        with _pydantic():
+            from semel.pipeline import write_starter
+        written = write_starter(file)
     if as_json:
         show_json([str(each) for each in written])
         return
     for each in written:
         print(f"wrote {plain(each)}")
-    print(f"next: semel run {plain(file)}")
+    if not monitoring:
+        print(f"next: semel run {plain(file)}")
 
 
 def check(file: FileArgument, as_json: JsonOption = False) -> None:
@@ -82,6 +105,14 @@ def run(
     once: Annotated[
         bool, typer.Option("--once", help="Deliver the input that is there, and end.")
     ] = False,
+    log_format: Annotated[
+        LogFormat,
+        typer.Option(
+            "--log-format",
+            help="How semel's log lines are written to standard error; `json` has a line for each "
+            "minibatch in place of the progress line.",
+        ),
+    ] = LogFormat.TEXT,
     as_json: JsonOption = False,
 ) -> None:
     """Run the pipeline of a file until it is stopped; start it again at any time.
@@ -91,8 +122,9 @@ def run(
     with _pydantic():
         from semel.pipeline import run as run_it
     pipeline = _built(file)
-    with _progress() as progress:
-        ended, status = run_it(pipeline, progress, once=once)
+    as_lines = log_format is LogFormat.JSON
+    with _progress(silent=as_lines) as progress:
+        ended, status = run_it(pipeline, progress, once=once, json_logs=as_lines)
     last = progress.last
     delivered = 0 if last is None else last.delivered
     if as_json:
@@ -170,10 +202,13 @@ class _Kept:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[_Kept]:
+def _progress(*, silent: bool) -> Iterator[_Kept]:
     """Show progress on standard error: one line that changes, or lines if it is not a terminal."""
-    from semel.pipeline import Lines
+    from semel.pipeline import Lines, Silent
 
+    if silent:
+        yield _Kept(Silent())
+        return
     if not sys.stderr.isatty():
         yield _Kept(Lines(lambda line: print(plain(line), file=sys.stderr, flush=True)))
         return

@@ -93,6 +93,9 @@ def _show(found: Sequence[PipelineStatus]) -> None:
     if waiting:
         events = "1 parked event waits" if waiting == 1 else f"{waiting} parked events wait"
         print(f"\n{events} for a person: semel parked ls")
+    ages = [sink.oldest_s for each in found for sink in each.sinks if sink.oldest_s is not None]
+    if ages:
+        print(f"the oldest parked event: {ago(max(ages))}")
 
 
 def _show_pipelines(found: Sequence[PipelineStatus]) -> None:
@@ -223,14 +226,15 @@ def _seconds(value: float | None) -> str:
 
 
 def _show_open(pipeline: PipelineStatus, sink: SinkStatus) -> None:
-    """Print why more is transmitted than delivered, if the open minibatch is the reason."""
-    more = (sink.transmitted or 0) - sink.last_osn
-    if pipeline.minibatch is None or pipeline.complete or more <= 0:
+    """Print how much of the open minibatch is delivered, and why more is transmitted."""
+    so_far, more = sink.delivered_in_open, (sink.transmitted or 0) - sink.last_osn
+    if so_far is None or (so_far == 0 and more <= 0):
         return
     place = f"{plain(pipeline.pipeline)}, sink {plain(sink.sink)}"
     print(
-        f"\n{place}: minibatch {pipeline.minibatch} is open: `transmitted` includes {more} of its "
-        "output sequence numbers, `last OSN` and `delivered` count complete minibatches only"
+        f"\n{place}: minibatch {pipeline.minibatch} is open: {so_far} of its events are delivered "
+        f"so far. `transmitted` includes {max(more, 0)} of its output sequence numbers, `last OSN` "
+        "and `delivered` count complete minibatches only"
     )
 
 

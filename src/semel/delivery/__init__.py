@@ -2,11 +2,20 @@
 
 from semel.delivery.assignment import Assignment
 from semel.delivery.driver import Driver
+from semel.delivery.log_lines import JsonLogs, summary
 from semel.delivery.observer import (
+    NO_FIGURES,
+    DeliveryEvent,
+    EventResent,
+    Figures,
+    HeartbeatWritten,
     LogObserver,
+    MarkerChosen,
     MinibatchCompleted,
+    MinibatchOpened,
     Observer,
     Observers,
+    PartitionFigures,
     QueryProgressed,
 )
 from semel.delivery.pacing import Pacing
@@ -15,17 +24,27 @@ from semel.delivery.spec import PipelineSpec, only_look, refuse_while_looking
 from semel.runtime import Runtime
 
 __all__ = [
+    "NO_FIGURES",
     "Assignment",
+    "DeliveryEvent",
     "Driver",
+    "EventResent",
+    "Figures",
+    "HeartbeatWritten",
+    "JsonLogs",
     "LogObserver",
+    "MarkerChosen",
     "MinibatchCompleted",
+    "MinibatchOpened",
     "Observer",
     "Observers",
     "Pacing",
     "PartitionDelivery",
+    "PartitionFigures",
     "PipelineSpec",
     "QueryProgressed",
     "Runtime",
     "only_look",
     "refuse_while_looking",
+    "summary",
 ]

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from semel.delivery.observer import (
     NO_FIGURES,
-    Figures,
+    HeartbeatWritten,
     LogObserver,
     MinibatchCompleted,
     MinibatchOpened,
     Observers,
+    PartitionFigures,
     RunRecorder,
 )
 from semel.delivery.parking.parking import stop_if_held
@@ -35,6 +36,7 @@ from semel.ledger import (
     STAGE_OF,
     STREAMS_TABLE,
     UNKNOWN_SOURCES,
+    CommitFigures,
     Journal,
     Minibatches,
     OpenMinibatch,
@@ -326,8 +328,10 @@ class Driver:
     def _completed(self, opening: OpenMinibatch, reports: Sequence[Report], skipped: int) -> None:
         """Notify the observer, with the figures that the tasks reported."""
         figures = {sink.name: NO_FIGURES for sink in self.sinks}
+        parts: list[PartitionFigures] = []
         for report in reports:
-            figures[report.sink] += Figures.of(report)
+            parts.append(PartitionFigures.of(report))
+            figures[report.sink] += parts[-1].figures
         now = self.runtime.clock.monotonic()
         self.observer.observe(
             MinibatchCompleted(
@@ -338,6 +342,10 @@ class Driver:
                 opening.row.continues,
                 0.0 if self._opened_at is None else now - self._opened_at,
                 sum((report.snapshots for report in reports), SnapshotFigures()),
+                self.run,
+                opening.row.again,
+                tuple(parts),
+                _sum_commits(reports),
             )
         )
 
@@ -351,6 +359,7 @@ class Driver:
         """
         figures = self.recorder.figures(self.run)
         Owners(self.client).beat(self.run, self.nonce, ended=ended, figures=figures)
+        self.observer.observe(HeartbeatWritten(self.client.pipeline, self.run, ended))
 
     # -- the end of a minibatch at the sinks
 
@@ -393,6 +402,16 @@ class Driver:
             )
             closing.run(found)
         return len(found)
+
+
+def _sum_commits(reports: Sequence[Report]) -> CommitFigures:
+    """Add up what the tasks asked of the ledger."""
+    used = [report.commits for report in reports]
+    return CommitFigures(
+        sum(each.commits for each in used),
+        sum(each.seconds for each in used),
+        sum(each.errors for each in used),
+    )
 
 
 def _ended(client: LedgerClient, sink: str, start: str) -> Iterator[Ended]:

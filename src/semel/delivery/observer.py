@@ -12,16 +12,18 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from semel.ledger import RateFigures, RunFigures, SnapshotFigures
+from semel.delivery.log_lines import log_minibatch
+from semel.ledger import CommitFigures, RateFigures, RunFigures, SnapshotFigures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from semel.events import EventID, Minibatch
+    from semel.events import Attempt, EventID, Minibatch
     from semel.ledger import QueryFigures, Report, StateFigures
+    from semel.protocol import ParkedState
     from semel.runtime import Clock
     from semel.streams import Choice
 
@@ -75,6 +77,31 @@ class Figures:
 
 
 NO_FIGURES = Figures()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFigures:
+    """What the attempt that Spark kept did with one partition for one sink.
+
+    Attributes:
+        began: when it began, by the clock of its machine.
+        ended: when it had delivered the partition.
+    """
+
+    sink: str
+    partition: str
+    attempt: Attempt
+    began: float
+    ended: float
+    figures: Figures
+
+    @classmethod
+    def of(cls, report: Report) -> PartitionFigures:
+        """Return the figures of a report."""
+        figures = Figures.of(report)
+        return cls(
+            report.sink, report.partition, report.attempt, report.began, report.ended, figures
+        )
 
 
 # -- events of a task
@@ -173,6 +200,10 @@ class MinibatchCompleted:
         judged: whether its generation began because a person judged the minibatch before it.
         seconds: since it was opened.
         snapshots: what the tasks read and wrote of the state in the ledger.
+        run: the run that completed it.
+        again: whether it was complete before, and its events were only counted.
+        partitions: the same figures by partition, with the time that each took.
+        commits: what the tasks asked of the ledger.
     """
 
     pipeline: str
@@ -182,6 +213,19 @@ class MinibatchCompleted:
     judged: bool = False
     seconds: float = 0.0
     snapshots: SnapshotFigures = field(default_factory=SnapshotFigures)
+    run: int = 0
+    again: bool = False
+    partitions: tuple[PartitionFigures, ...] = ()
+    commits: CommitFigures = field(default_factory=CommitFigures)
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatWritten:
+    """The run recorded that it is alive, or that it has ended."""
+
+    pipeline: str
+    run: int
+    ended: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,11 +235,14 @@ class QueryProgressed:
 
     Attributes:
         state: of each stateful operator, of this micro-batch alone.
+        behind: for each source whose offsets are numbers (Kafka), how many records it had when the
+            micro-batch was planned that no micro-batch had taken.
     """
 
     pipeline: str
     query: QueryFigures
     state: tuple[StateFigures, ...]
+    behind: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +253,7 @@ class EventResent:
         number: how often it was tried since it was parked.
         by: who asked for it; None if it was its turn.
         outcome: what became of it, in words.
+        state: how it is recorded now; None if it is still being sent.
     """
 
     pipeline: str
@@ -215,6 +263,7 @@ class EventResent:
     number: int
     by: str | None
     outcome: str
+    state: ParkedState | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +301,7 @@ DeliveryEvent = (
     | FirstFailure
     | MinibatchOpened
     | MinibatchCompleted
+    | HeartbeatWritten
     | QueryProgressed
     | EventResent
     | StageStopped
@@ -330,7 +380,11 @@ class LogObserver:
             log.warning("%s: accepted as recorded, as `semel resolve` decided", place)
 
     def _completed(self, event: MinibatchCompleted) -> None:
-        """Log a warning for each kind of event that was not sent, with its count."""
+        """Log one line for the minibatch, and a warning for each kind of event that was not sent,
+        with its count.
+        """
+        if log.isEnabledFor(logging.INFO):
+            log_minibatch(event)
         figures = sum(event.figures.values(), Figures(skipped=event.skipped))
         before = "the minibatch was judged" if event.judged else "the checkpoint was lost"
         for count, text in (
@@ -384,7 +438,7 @@ class RunRecorder:
         """Keep what a minibatch or a micro-batch did."""
         with self._lock:
             if isinstance(event, MinibatchCompleted):
-                self._newest.append((self._clock.monotonic(), event))
+                self._newest.append((self._clock.monotonic(), replace(event, partitions=())))
                 self._unsummed.append(event.snapshots)
             elif isinstance(event, QueryProgressed):
                 self._query = event.query

@@ -36,7 +36,7 @@ from semel.delivery.strategies.progress import ProgressStrategy
 from semel.delivery.strategies.replay_check import count_partition
 from semel.errors import Fenced
 from semel.events import Digest, Rows, put_together
-from semel.ledger import COUNTERS, Journal, JournalState, Report, require_counts
+from semel.ledger import COUNTERS, CommitFigures, Journal, JournalState, Report, require_counts
 from semel.protocol import RECORDS_INTENTS
 from semel.runtime import Runtime
 
@@ -158,6 +158,7 @@ class SinkDelivery:
         self._buffer = Buffer()
         self._strategy = strategy_of(partition, PartitionParking(partition), self._buffer)
         self._expected: Expected | None = None
+        self._began = partition.runtime.clock.wall()
 
     def wants(self) -> int:
         """Return how many rows the next step takes."""
@@ -226,6 +227,8 @@ class SinkDelivery:
             columns=buffer.columns,
             bytes=figures.bytes,
             seconds=figures.seconds,
+            began=self._began,
+            ended=partition.runtime.clock.wall(),
         )
 
     def give_up(self) -> None:
@@ -305,6 +308,7 @@ class PartitionDelivery:
         """
         # 1. Only count a finished batch job. A sink that was added with a later minibatch gets
         #    nothing of this one.
+        used = self.client.used.figures
         if self.assignment.opening.counts:
             return count_partition(self.assignment, self.sinks, batches)
         later = self.assignment.opening.later
@@ -343,7 +347,13 @@ class PartitionDelivery:
             reports = [replace(report, entries=(*report.entries, entry)) for report in reports]
         snapshots = self.journal.take_figures()
         if reports:
-            reports[0] = replace(reports[0], snapshots=snapshots)
+            after = self.client.used.figures
+            commits = CommitFigures(
+                after.commits - used.commits,
+                after.seconds - used.seconds,
+                after.errors - used.errors,
+            )
+            reports[0] = replace(reports[0], snapshots=snapshots, commits=commits)
         return reports
 
     def _to(self, sink: Sink, stack: contextlib.ExitStack) -> SinkDelivery:

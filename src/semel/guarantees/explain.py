@@ -28,6 +28,7 @@ from semel.guarantees.wording import (
     ON_REJECT,
     REJECTED_WHOLE,
 )
+from semel.notebook import table
 from semel.protocol import Capability
 from semel.sinks import Sink, sink
 
@@ -37,6 +38,16 @@ if TYPE_CHECKING:
     from semel.events import Identity
 
 _WIDTH = 100
+_HEADINGS = (
+    "sink",
+    "capability",
+    "because",
+    "after a crash, a retry or a restart",
+    "after a zombie",
+    "in doubt",
+    "rejected",
+    "costs and destination",
+)
 
 
 @dataclass(frozen=True)
@@ -116,6 +127,34 @@ class Explanation:
             + "\n".join(_wrapped(each, first="- ", rest="  ") for each in self.not_promised)
         )
         return "\n\n".join(parts)
+
+    def _repr_html_(self) -> str:
+        """Return it as tables, for a notebook."""
+        rows = [
+            (
+                each.name,
+                each.capability.upper(),
+                each.because,
+                each.after_a_crash,
+                each.after_a_zombie,
+                each.in_doubt,
+                each.rejected,
+                " ".join((each.costs, *each.destination)),
+            )
+            for each in self.sinks
+        ]
+        title = "The guarantee" if self.pipeline is None else f"Pipeline {self.pipeline!r}"
+        made = table(title, _HEADINGS, rows)
+        about = [("pacing", self.pacing)] if self.pacing is not None else []
+        if self.identity is not None:
+            about = [
+                ("the same event", f"({self.identity.kind}) {self.identity.same}"),
+                ("after a lost checkpoint", self.identity.lost_checkpoint),
+                ("order", self.identity.order),
+                *about,
+            ]
+        about += [("not promised", each) for each in self.not_promised]
+        return made + table("All sinks", ("about", "what holds"), about)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""

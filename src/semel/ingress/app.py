@@ -26,7 +26,6 @@ from semel.errors import (
     plain_text,
 )
 from semel.events.encoding import ascii_json
-from semel.ingress import metrics
 from semel.ingress.bodies import Body, ClientGone
 from semel.ingress.openapi import DESCRIPTION
 from semel.ingress.problems import PROBLEM_TYPE, HttpProblem, shown
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
 
     from semel.ingress.admission import Admission
     from semel.ingress.group_commit import GroupCommit
+    from semel.ingress.metrics import Metrics
     from semel.ingress.requests import Headers
     from semel.ingress.responses import Responses
     from semel.ingress.settings import IngressSettings
@@ -64,7 +64,7 @@ class IngressApp:
         writer: GroupCommit,
         admission: Admission,
         responses: Responses,
-        counted: metrics.Metrics,
+        counted: Metrics,
     ) -> None:
         self._settings = settings
         self._inbox = inbox
@@ -208,8 +208,8 @@ class IngressApp:
 
     async def _figures(self, request: Request) -> Response:
         self._admit(request)
-        text = self._metrics.text(len(self._writer), self._admission.bytes)
-        return Response(text, media_type=metrics.CONTENT_TYPE)
+        text, kind = self._metrics.text(len(self._writer), self._admission.bytes)
+        return Response(text, headers={"Content-Type": kind})
 
 
 def problem_of(error: Exception) -> HttpProblem | None:

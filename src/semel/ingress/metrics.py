@@ -1,7 +1,6 @@
-"""Figures of an ingress in the text format of Prometheus.
+"""Figures of an ingress, as samples that `monitoring` writes for Prometheus.
 
-A small writer of our own: the client library of Prometheus takes a lock for each figure of each
-request, and these are few figures, each counted by one thread.
+They are counted here, in plain fields, by the thread of the event loop: a request takes no lock.
 """
 
 from __future__ import annotations
@@ -9,14 +8,32 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING
+
+from semel.monitoring import Distribution, Metric, MetricKind, Sample, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
 _BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+def _metric(name: str, kind: MetricKind, about: str, labels: tuple[str, ...] = ()) -> Metric:
+    return Metric(f"semel_ingest_{name}", kind, about, labels)
+
+
+_REQUESTS = _metric(
+    "requests_total", MetricKind.COUNTER, "Requests answered, by status.", ("status",)
+)
+_EVENTS = _metric("events_total", MetricKind.COUNTER, "Events acknowledged.")
+_REPEATS = _metric(
+    "repeats_total", MetricKind.COUNTER, "Acknowledged events that were stored before."
+)
+_FAILED = _metric("commits_failed_total", MetricKind.COUNTER, "Commits that failed.")
+_COMMITS = _metric("commit_seconds", MetricKind.HISTOGRAM, "Duration of a group commit.")
+_WAITING = _metric("queue_requests", MetricKind.GAUGE, "Requests that wait for their commit.")
+_HELD = _metric("held_bytes", MetricKind.GAUGE, "Bytes of bodies that are held.")
 
 
 @dataclass(slots=True)
@@ -43,39 +60,18 @@ class Metrics:
         self.commit_s += seconds
         self._buckets[bisect_left(_BOUNDS_S, seconds)] += 1
 
-    def text(self, waiting_requests: int, held_bytes: int) -> str:
-        """Return all figures as Prometheus reads them."""
-        return "\n".join([*self._lines(waiting_requests, held_bytes), ""])
+    def text(self, waiting_requests: int, held_bytes: int) -> tuple[bytes, str]:
+        """Return all figures as Prometheus reads them, and the content type of that."""
+        return text_of(self._samples(waiting_requests, held_bytes))
 
-    def _lines(self, waiting_requests: int, held_bytes: int) -> Iterator[str]:
-        yield from _head("requests_total", "counter", "Requests answered, by status.")
+    def _samples(self, waiting_requests: int, held_bytes: int) -> Iterator[Sample]:
         for status, count in sorted(self.requests.items()):
-            yield f'semel_ingest_requests_total{{status="{status}"}} {count}'
-        yield from _one("events_total", "counter", "Events acknowledged.", self.events)
-        yield from _one(
-            "repeats_total", "counter", "Acknowledged events that were stored before.", self.repeats
-        )
-        yield from _one(
-            "commits_failed_total", "counter", "Commits that failed.", self.failed_commits
-        )
-        yield from _head("commit_seconds", "histogram", "Duration of a group commit.")
-        total = 0
-        for bound, count in zip((*_BOUNDS_S, "+Inf"), self._buckets, strict=True):
-            total += count
-            yield f'semel_ingest_commit_seconds_bucket{{le="{bound}"}} {total}'
-        yield f"semel_ingest_commit_seconds_sum {self.commit_s}"
-        yield f"semel_ingest_commit_seconds_count {self.commits}"
-        yield from _one(
-            "queue_requests", "gauge", "Requests that wait for their commit.", waiting_requests
-        )
-        yield from _one("held_bytes", "gauge", "Bytes of bodies that are held.", held_bytes)
-
-
-def _head(name: str, kind: str, what: str) -> Iterator[str]:
-    yield f"# HELP semel_ingest_{name} {what}"
-    yield f"# TYPE semel_ingest_{name} {kind}"
-
-
-def _one(name: str, kind: str, what: str, value: float) -> Iterator[str]:
-    yield from _head(name, kind, what)
-    yield f"semel_ingest_{name} {value}"
+            yield Sample(_REQUESTS, (str(status),), count)
+        yield Sample(_EVENTS, (), self.events)
+        yield Sample(_REPEATS, (), self.repeats)
+        yield Sample(_FAILED, (), self.failed_commits)
+        bounds = [*map(str, _BOUNDS_S), "+Inf"]
+        buckets = tuple(zip(bounds, accumulate(self._buckets), strict=True))
+        yield Sample(_COMMITS, (), Distribution(self.commits, self.commit_s, buckets))
+        yield Sample(_WAITING, (), waiting_requests)
+        yield Sample(_HELD, (), held_bytes)

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from semel.ledger.client import LedgerClient
+    from semel.ledger.client import CommitFigures, LedgerClient
     from semel.ledger.figures import (
         QueryFigures,
         RateFigures,
@@ -36,7 +36,13 @@ if TYPE_CHECKING:
     from semel.ledger.inspect.check import check_ledger
     from semel.ledger.inspect.ledger import TABLES, Ledger
     from semel.ledger.inspect.listing import Problem
-    from semel.ledger.inspect.summary import LastResend, PipelineSummary, SinkSummary
+    from semel.ledger.inspect.summary import (
+        LastResend,
+        ParkedAges,
+        PipelineSummary,
+        SinkSummary,
+        read_parked_ages,
+    )
     from semel.ledger.inspect.trace import EntityTrace, Trace
     from semel.ledger.journal import (
         COUNTERS,
@@ -163,6 +169,7 @@ __all__ = [
     "Claimant",
     "Claimed",
     "ClosedPartition",
+    "CommitFigures",
     "CounterRow",
     "DamagedRow",
     "Entity",
@@ -189,6 +196,7 @@ __all__ = [
     "OpenRow",
     "OwnerRow",
     "Owners",
+    "ParkedAges",
     "ParkedRow",
     "Parks",
     "PartitionClaim",
@@ -249,6 +257,7 @@ __all__ = [
     "producer_text",
     "read_heads",
     "read_parked",
+    "read_parked_ages",
     "read_row",
     "read_unsure",
     "refuse_other_keys",
@@ -273,7 +282,7 @@ __all__ = [
 # Imported when first used: a worker starts with the verbs that it needs. What a store needs is in
 # `semel.ledger.store`.
 _HOMES = {
-    "semel.ledger.client": ("LedgerClient",),
+    "semel.ledger.client": ("CommitFigures", "LedgerClient"),
     "semel.ledger.figures": (
         "QueryFigures",
         "RateFigures",
@@ -305,7 +314,13 @@ _HOMES = {
     "semel.ledger.inspect.check": ("check_ledger",),
     "semel.ledger.inspect.ledger": ("TABLES", "Ledger"),
     "semel.ledger.inspect.listing": ("Problem",),
-    "semel.ledger.inspect.summary": ("LastResend", "PipelineSummary", "SinkSummary"),
+    "semel.ledger.inspect.summary": (
+        "LastResend",
+        "ParkedAges",
+        "PipelineSummary",
+        "SinkSummary",
+        "read_parked_ages",
+    ),
     "semel.ledger.inspect.trace": ("EntityTrace", "Trace"),
     "semel.ledger.journal": (
         "COUNTERS",

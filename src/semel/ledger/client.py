@@ -7,6 +7,7 @@ issued again, and a late copy of it changes nothing: it meets a `Conflict`.
 from __future__ import annotations
 
 import logging
+import threading
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
@@ -29,6 +30,34 @@ LOG_EVERY_S = 5.0
 log = logging.getLogger("semel")
 
 
+@dataclass(frozen=True, slots=True)
+class CommitFigures:
+    """What a client asked of the store.
+
+    Attributes:
+        commits: how many commits were made or refused; a repeated one counts once.
+        seconds: how long they took, with their repetitions and the pauses between them.
+        errors: how often the store did not answer, reads included.
+    """
+
+    commits: int = 0
+    seconds: float = 0.0
+    errors: int = 0
+
+    def __add__(self, other: CommitFigures) -> CommitFigures:
+        return CommitFigures(
+            self.commits + other.commits, self.seconds + other.seconds, self.errors + other.errors
+        )
+
+
+class _Used:
+    """The figures of a client, counted by several threads."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.figures = CommitFigures()
+
+
 @dataclass(frozen=True)
 class LedgerClient:
     """Reads and commits for one pipeline, or one inbox. A store that is away is tried again for
@@ -42,6 +71,8 @@ class LedgerClient:
     kind: str = "pipeline"
     """What `pipeline` names, for messages."""
     _logged: set[tuple[str, ...]] = field(default_factory=set, compare=False, repr=False)
+    used: _Used = field(default_factory=_Used, compare=False, repr=False)
+    """What this client has asked of the store so far: `used.figures`."""
 
     @cached_property
     def open_key(self) -> Key:
@@ -99,7 +130,15 @@ class LedgerClient:
             return None
 
         until = "nothing more is sent until it can. " if self.kind == "pipeline" else ""
-        conflict = self._patiently(commit, began, until)
+        try:
+            conflict = self._patiently(commit, began, until)
+        finally:
+            seconds = self.clock.monotonic() - began
+            with self.used.lock:
+                before = self.used.figures
+                self.used.figures = CommitFigures(
+                    before.commits + 1, before.seconds + seconds, before.errors
+                )
         if conflict is None or (unknown and (landed or (lambda: self.stands(updates)))()):
             return began
         raise conflict
@@ -123,6 +162,8 @@ class LedgerClient:
                 return call()
             except LedgerUnavailable as error:
                 tries += 1
+                with self.used.lock:
+                    self.used.figures += CommitFigures(errors=1)
                 now = self.clock.monotonic()
                 if tries > 1 and now - began >= self.patience_s:
                     again = "restart the query" if self.kind == "pipeline" else "try again"

@@ -81,6 +81,11 @@ class SinkStatus:
         delivered: how many of them are delivered; None where the ledger does not know.
         transmitted: the same sum of the last numbers that reached the destination.
         waiting: events behind a parked one, and resends that are not done.
+        delivered_in_open: how many events of the open minibatch are delivered so far; None if none
+            is open, and where only the destination knows (TRANSACTIONAL, SEQUENCED).
+        oldest_at: since when the oldest parked event waits, by the clock of the machine that wrote
+            it; None if none does.
+        oldest_s: how long ago that was by the clock of this machine, which may differ.
     """
 
     sink: str
@@ -96,6 +101,9 @@ class SinkStatus:
     discarded: int
     blocked_entities: int
     resends: ResendStatus
+    delivered_in_open: int | None = None
+    oldest_at: float | None = None
+    oldest_s: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
@@ -113,6 +121,8 @@ class SinkStatus:
             "discarded": self.discarded,
             "blocked_entities": self.blocked_entities,
             "resends": self.resends.to_json(),
+            "delivered_in_open": self.delivered_in_open,
+            "oldest_parked_since": utc_text(self.oldest_at),
         }
 
 
@@ -307,7 +317,7 @@ def _status_of(summary: PipelineSummary, state: RunState, clock: Clock) -> Pipel
         identity=summary.identity,
         partitions=summary.partitions,
         sinks=tuple(
-            _sink_status(name, sink, finished=summary.finished)
+            _sink_status(name, sink, clock, finished=summary.finished)
             for name, sink in summary.sinks.items()
         ),
         figures=summary.figures,
@@ -319,7 +329,8 @@ def _figures_json(figures: RunFigures) -> dict[str, Any]:
     return {"at": utc_text(figures.at), **figures.to_json()}
 
 
-def _sink_status(name: str, sink: SinkSummary, *, finished: bool) -> SinkStatus:
+def _sink_status(name: str, sink: SinkSummary, clock: Clock, *, finished: bool) -> SinkStatus:
+    oldest = min(sink.oldest.values(), default=None)
     return SinkStatus(
         sink=name,
         capability=sink.capability,
@@ -338,4 +349,7 @@ def _sink_status(name: str, sink: SinkSummary, *, finished: bool) -> SinkStatus:
             sink.parked.get(ParkedState.SENDING, 0),
             sink.last_resend,
         ),
+        delivered_in_open=sink.delivered_in_open,
+        oldest_at=oldest,
+        oldest_s=None if oldest is None else age_s(oldest, clock),
     )

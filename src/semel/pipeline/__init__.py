@@ -10,6 +10,7 @@ from semel.pipeline.running import (
     RunEnd,
     RunProgress,
     RunStanding,
+    Silent,
     exit_status,
     run,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "RunEnd",
     "RunProgress",
     "RunStanding",
+    "Silent",
     "WrongPipelineFile",
     "build",
     "exit_status",

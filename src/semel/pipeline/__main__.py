@@ -1,4 +1,4 @@
-"""A pipeline file as an application of Spark: `python -m semel.pipeline FILE [--once]`.
+"""A pipeline file as an application of Spark: `python -m semel.pipeline FILE [OPTIONS]`.
 
 spark-submit takes the path of this file as the application.
 """
@@ -11,21 +11,24 @@ from pathlib import Path
 # As an application Python searches this folder first, where modules of semel would hide others.
 sys.path[:] = [each for each in sys.path if Path(each or ".").resolve() != Path(__file__).parent]
 
-USAGE = "use: python -m semel.pipeline FILE [--once]"
+USAGE = "use: python -m semel.pipeline FILE [--once] [--log-format=json]"
+ONCE, JSON_LOGS = "--once", "--log-format=json"
 
 
 def main(arguments: list[str]) -> int:
     """Run the pipeline of a file; return the exit status, as `semel run` does."""
     from semel.errors import SemelError
-    from semel.pipeline import Lines, build, exit_status, read_file, run
+    from semel.pipeline import Lines, Silent, build, exit_status, read_file, run
 
-    files = [each for each in arguments if each != "--once"]
+    files = [each for each in arguments if each not in (ONCE, JSON_LOGS)]
+    as_json = JSON_LOGS in arguments
     if len(files) != 1 or files[0].startswith("-"):
         _write(USAGE)
         return 2
     try:
         pipeline = build(read_file(files[0]))
-        ended, status = run(pipeline, Lines(_write), once="--once" in arguments)
+        progress = Silent() if as_json else Lines(_write)
+        ended, status = run(pipeline, progress, once=ONCE in arguments, json_logs=as_json)
     except SemelError as error:
         for line in str(error).splitlines():
             _write(f"semel: {line}")

@@ -18,6 +18,7 @@ from semel.delivery import PipelineSpec
 from semel.errors import ConfigurationError, SemelError
 from semel.events import by_directory, by_range
 from semel.ledger import REMEMBER_S
+from semel.monitoring import Monitoring
 from semel.pipeline.file import PipelineFile, SinkTable, checked, sink_table
 from semel.pipeline.kinds import is_reference
 from semel.pipeline.sink_settings import (
@@ -64,6 +65,7 @@ class Pipeline:
     function: Callable[..., Any] | None = None
     formats: Mapping[str, Any] = field(default_factory=dict)
     partition_by: Routing | None = None
+    monitoring: Monitoring = field(default_factory=Monitoring)
 
     @property
     def name(self) -> str:
@@ -91,6 +93,9 @@ class Pipeline:
             "remember_s": section.remember,
             "application": section.application,
             "latency_s": section.latency,
+            "metrics": self.monitoring.metrics,
+            "otel": self.monitoring.otel or None,
+            "alert": self.monitoring.alert,
         }
         return words | {name: value for name, value in later.items() if value is not None}
 
@@ -188,6 +193,7 @@ class _Making:
             function,
             self._formats(),
             self._routing(),
+            self._monitoring(),
         )
 
     def check(self, pipeline: Pipeline) -> None:
@@ -279,6 +285,18 @@ class _Making:
         except ConfigurationError as error:
             self._blame(path, error)
             return None
+
+    def _monitoring(self) -> Monitoring:
+        section = self._file.sections.pipeline
+        alert: Any = section.alert
+        if is_reference(alert):
+            alert = self._function(alert, ("pipeline", "alert"))
+        found = Monitoring(section.metrics, section.otel, alert)
+        try:
+            found.check(section.name)
+        except ConfigurationError as error:
+            self._blame(("pipeline",), error)
+        return found
 
     # -- sinks
 

@@ -173,6 +173,11 @@ Count = _checked(
     "an integer of at least 1",
     {"type": "integer", "minimum": 1},
 )
+Address = _checked(
+    lambda v: is_integer(v) or (isinstance(v, str) and v != ""),
+    'a port, or an address such as "127.0.0.1:9108"',
+    {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 65535}, _TEXT_SCHEMA]},
+)
 Number = _checked(is_number, "a number", {"type": "number"}, float)
 Duration = _checked(
     lambda v: seconds_of(v) is not None,

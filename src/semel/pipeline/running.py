@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from semel.delivery import MinibatchCompleted
+from semel.delivery import JsonLogs, MinibatchCompleted
 from semel.errors import ConfigurationError, LedgerUnavailable, SemelError
 from semel.ledger import Ledger
 from semel.pipeline.build import located
@@ -207,13 +207,16 @@ class Signals:
 # -- the run
 
 
-def run(pipeline: Pipeline, progress: RunProgress, *, once: bool = False) -> tuple[RunEnd, int]:
-    """Run a pipeline until its query ends; return how it ended, and the exit status.
+def run(
+    pipeline: Pipeline, progress: RunProgress, *, once: bool = False, json_logs: bool = False
+) -> tuple[RunEnd, int]:
+    """Run a pipeline until its query ends; return how it ended, and the exit status. With
+    `json_logs` semel's log lines are JSON, with one for each minibatch.
 
     Runs on the main thread of the driver. Raises `WrongPipelineFile`, `QueryFailed`, and
     `LedgerUnavailable` if the ledger cannot be reached at the start.
     """
-    with Signals() as signals, _concealing(pipeline.file.problems.secrets):
+    with Signals() as signals, _concealing(pipeline.file.problems.secrets, json_logs=json_logs):
         return _Running(pipeline, progress, signals).run(once=once)
 
 
@@ -348,18 +351,22 @@ class _Running:
 
 
 @contextmanager
-def _concealing(secrets: set[str]) -> Iterator[None]:
+def _concealing(secrets: set[str], *, json_logs: bool) -> Iterator[None]:
     """Let the log lines of semel hold no secret, and print them if nothing else takes them."""
     logger = logging.getLogger("semel")
     handler = logging.StreamHandler()
-    handler.setFormatter(_Concealing(secrets))
+    handler.setFormatter(_ConcealingJson(secrets) if json_logs else _Concealing(secrets))
     logger.addHandler(handler)
+    level = logger.level
+    if json_logs:
+        logger.setLevel(logging.INFO)
     propagate, logger.propagate = logger.propagate, False
     try:
         yield
     finally:
         logger.removeHandler(handler)
         logger.propagate = propagate
+        logger.setLevel(level)
 
 
 class _Concealing(logging.Formatter):
@@ -371,6 +378,27 @@ class _Concealing(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return conceal(super().format(record), self._secrets)
+
+
+class _ConcealingJson(JsonLogs):
+    """Writes a log line as JSON, without secrets."""
+
+    def __init__(self, secrets: set[str]) -> None:
+        super().__init__()
+        self._secrets = secrets
+
+    def fields(self, record: logging.LogRecord) -> dict[str, Any]:
+        return {
+            name: conceal(value, self._secrets) if isinstance(value, str) else value
+            for name, value in super().fields(record).items()
+        }
+
+
+class Silent:
+    """RunProgress that shows nothing: the log has a line for each minibatch."""
+
+    def show(self, standing: RunStanding) -> None:
+        """Show nothing."""
 
 
 def exit_status(error: BaseException) -> int:

@@ -80,6 +80,20 @@ class PipelineSection(Section):
     accept_gap: kinds.Flag = Field(
         False, description="Continue even if the input does not start where the ledger ends."
     )
+    metrics: kinds.Address | None = Field(
+        None,
+        description="Where Prometheus reads metrics: a port of 127.0.0.1, or an address such as "
+        '`"0.0.0.0:9108"`.',
+    )
+    otel: kinds.Flag = Field(
+        False,
+        description="Give a trace for each minibatch, and the metrics, to the SDK of "
+        "OpenTelemetry that the process has set up.",
+    )
+    alert: kinds.Text | None = Field(
+        None,
+        description="A URL that gets a POST, or `module:function`, when events were parked.",
+    )
     mode: kinds.one_of(("append", "update", "complete")) = Field(  # type: ignore[valid-type]
         "append", description="Spark's output mode."
     )

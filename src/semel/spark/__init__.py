@@ -6,6 +6,7 @@ from semel.spark.checkpoints import resolve as ledger_url
 from semel.spark.deliver import deliver, deliver_batch
 from semel.spark.frames.choose_identity import Named, implied
 from semel.spark.frames.repartition import arranged
+from semel.spark.progress import delivered_by
 from semel.spark.queries import drain, headline, read_source, run_sql, why_failed
 from semel.spark.session import make_session, pipeline_session
 from semel.spark.sources import register
@@ -17,6 +18,7 @@ __all__ = [
     "arranged",
     "deliver",
     "deliver_batch",
+    "delivered_by",
     "drain",
     "headline",
     "implied",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from semel.delivery import PipelineSpec, refuse_while_looking
 from semel.errors import ConfigurationError
 from semel.ledger import REMEMBER_S
+from semel.monitoring import Monitoring
 from semel.sinks import Sink, checked_words
 from semel.sinks import sink as make_sink
 from semel.spark.batch_job import Delivered, run_batch
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from semel.events import Identity, Routing
+    from semel.monitoring import Alert
 
     Destination = Sink | Callable[..., object]
 
@@ -57,6 +59,9 @@ def deliver(  # noqa: PLR0913 - the public parameters; all but two have a defaul
     partition_by: Routing | None = None,
     application: str | Application | None = None,
     latency_s: float | None = None,
+    metrics: str | int | None = None,
+    otel: bool = False,
+    alert: str | Callable[[Alert], object] | None = None,
 ) -> DataStreamWriter:
     """Deliver each row of a streaming DataFrame exactly once; return Spark's own writer.
 
@@ -86,6 +91,12 @@ def deliver(  # noqa: PLR0913 - the public parameters; all but two have a defaul
         application: "alerts", "payments", "dashboard", "etl" or "archive": how soon events must be
             delivered. Micro-batches then begin as rarely as that allows.
         latency_s: the same in seconds, if it is not the default of the application.
+        metrics: where Prometheus reads metrics: a port of 127.0.0.1, or "host:port"; pipelines of
+            one process may share it.
+        otel: whether each minibatch is a trace, and the metrics are there, for the SDK of
+            OpenTelemetry that the application has set up.
+        alert: a URL that gets a POST, or a function that is called with a
+            `semel.monitoring.Alert`, when events were parked.
     """
     _require_frame(df, name)
     refuse_version(name)
@@ -106,6 +117,7 @@ def deliver(  # noqa: PLR0913 - the public parameters; all but two have a defaul
             "increasing": increasing,
             "accept_gap": accept_gap,
             "remember_s": remember_s,
+            "otel": otel,
         },
     )
     named = Named(identity, entity, event, order_by, increasing)
@@ -120,14 +132,22 @@ def deliver(  # noqa: PLR0913 - the public parameters; all but two have a defaul
         remember_s=remember_s,
         partition_by=partition_by,
     )
+    if application is not None or latency_s is not None:
+        limits = _limits(name, df)
+        spec = replace(spec, application=_application(name, application, latency_s), limits=limits)
+    return _made(df, spec, ledger, Monitoring(metrics, otel, alert))
+
+
+def _made(
+    df: DataFrame, spec: PipelineSpec, ledger: str | None, monitoring: Monitoring
+) -> DataStreamWriter:
+    """Return the writer, which knows the Kafka source if the identity is by position."""
+    monitoring.check(spec.name)
     source = None
     if spec.identity.uses_source_partitions:
         source = kafka_topics.find(df)
         spec = replace(spec, unknown_source=kafka_topics.unknown(df, source))
-    if application is not None or latency_s is not None:
-        limits = _limits(name, df)
-        spec = replace(spec, application=_application(name, application, latency_s), limits=limits)
-    return make_writer(df, spec, ledger, source)
+    return make_writer(df, spec, ledger, source, monitoring)
 
 
 def _limits(pipeline: str, df: DataFrame) -> dict[str, str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -28,6 +28,7 @@ from semel.ledger import (
     open_store,
     starting_pipeline,
 )
+from semel.monitoring import Monitoring
 from semel.runtime import Process
 from semel.spark import checkpoints
 from semel.spark.checks import refuse_optimized
@@ -37,17 +38,23 @@ from semel.spark.frames.backlog import is_behind
 from semel.spark.frames.plan import is_classic
 from semel.spark.frames.repartition import arranged, plainly_named
 from semel.spark.heartbeat import Heartbeat
-from semel.spark.progress import BESIDE_CONNECT, ProgressReader, writes_changelogs
+from semel.spark.progress import (
+    BESIDE_CONNECT,
+    BatchFigures,
+    ProgressReader,
+    writes_changelogs,
+)
 from semel.spark.task import SCHEMA, Task, TaskOutcome
 from semel.spark.versions import installed, refuse_old
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
     from semel.delivery import Observer, PipelineSpec
     from semel.ledger import OpenMinibatch, OwnerRow
+    from semel.monitoring import Monitor
     from semel.spark.frames.kafka_topics import KafkaSource
     from semel.spark.queries import MicroBatchBorder
 
@@ -82,6 +89,8 @@ class MicroBatches:
         border: what a micro-batch passes first, if the query can be drained.
         observer: is notified of what the driver does, besides the log.
         trigger_s: the interval of Spark's own trigger, for a paced pipeline.
+        monitoring: the metrics, traces and alerts that are wanted.
+        figures: keeps what the newest micro-batches delivered.
     """
 
     spec: PipelineSpec
@@ -93,11 +102,14 @@ class MicroBatches:
     border: MicroBatchBorder | None = None
     observer: Observer | None = None
     trigger_s: float = 0.0
+    monitoring: Monitoring = field(default_factory=Monitoring)
+    figures: BatchFigures = field(default_factory=BatchFigures)
+    _monitor: Monitor | None = field(default=None, init=False, repr=False)
     _live: Live | None = field(default=None, init=False, repr=False)
     _watched: OwnerRow | None = field(default=None, init=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        unshared = dict.fromkeys(("query", "border", "observer", "_live"))
+        unshared = dict.fromkeys(("query", "border", "observer", "_live", "_monitor"))
         return {**self.__dict__, **unshared}
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
@@ -166,12 +178,34 @@ class MicroBatches:
         """
         self.ledger = checkpoints.resolve(self.ledger, self.checkpoint)
         checkpoints.refuse_unreachable(self.ledger, spark)
+        self._begin_monitor(self.ledger)
         with closing(open_store(self.ledger)) as store:
             client = LedgerClient(store, self.spec.name)
-            driver = make_driver(client, self.spec, self.nonce, spark, self.observer)
+            driver = make_driver(client, self.spec, self.nonce, spark, self._observed())
             driver.refuse_changed()
             self._watched = refuse_living(client)
             driver.drain()  # resolved events are sent even if no new input comes
+
+    def _begin_monitor(self, ledger: str) -> None:
+        """Begin to observe this start for the outside, once. Raises `ConfigurationError`."""
+        if self._monitor is None:
+            names = [each.name for sink in self.spec.sinks for each in (sink, sink.stage) if each]
+            self._monitor = self.monitoring.open(self.spec.name, names, ledger, self._active)
+
+    @contextmanager
+    def ending_if_refused(self) -> Iterator[None]:
+        """End what observes this start if it is refused."""
+        try:
+            yield
+        except BaseException:
+            if self._monitor is not None:
+                self._monitor.close()
+            raise
+
+    def _observed(self) -> Observer:
+        """Return what is notified of this start, besides the log."""
+        others = [each for each in (self.observer, self._monitor) if each is not None]
+        return Observers([self.figures, *others])
 
     def _ask(
         self, frame: DataFrame, topics: Collection[str], known: Sources = UNKNOWN_SOURCES
@@ -193,8 +227,11 @@ class MicroBatches:
         spark = frame.sparkSession
         ledger = checkpoints.resolve(self.ledger, self.checkpoint)
         checkpoints.refuse_unreachable(ledger, spark)
+        self._begin_monitor(ledger)
         client = LedgerClient(open_store(ledger), self.spec.name)
-        driver = make_driver(client, self.spec, self.nonce, spark, self.observer)
+        driver = make_driver(client, self.spec, self.nonce, spark, self._observed())
+        if self._monitor is not None:
+            self._monitor.knows(driver)
         if self.spec.application is not None:
             driver.pacing = Pacing(client, self.spec.application, driver.observer, self.trigger_s)
         between = threading.Lock()

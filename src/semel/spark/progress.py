@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import logging
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
-from semel.delivery import QueryProgressed
+from semel.delivery import MinibatchCompleted, QueryProgressed, summary
 from semel.ledger import QueryFigures, StateFigures, StateKind
 
 if TYPE_CHECKING:
@@ -28,7 +29,62 @@ BESIDE_CONNECT = (
     "with Spark Connect only the client has the progress of the query: query.lastProgress"
 )
 
+FIGURES = "semel"
+"""The key of Spark's progress under which a query of semel has its own figures."""
+KEPT = 100
+"""Of how many micro-batches the figures are kept: as many as Spark keeps the progress of."""
+
 log = logging.getLogger("semel")
+
+_recorders: WeakValueDictionary[str, BatchFigures] = WeakValueDictionary()
+
+
+class BatchFigures:
+    """Keeps what the newest micro-batches of one query delivered: an observer of its driver."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, dict[str, Any]] = {}
+
+    def observe(self, event: object) -> None:
+        """Keep the figures of a minibatch."""
+        if isinstance(event, MinibatchCompleted):
+            kept = {**self._kept, event.minibatch.batch: summary(event)}
+            self._kept = dict(list(kept.items())[-KEPT:])
+
+    def serve(self, query: str) -> None:
+        """Let `delivered_by` find them by the id of the query."""
+        _recorders[query] = self
+
+    def of(self, batch: int) -> dict[str, Any] | None:
+        """Return the figures of a micro-batch; None if they are not known."""
+        return self._kept.get(batch)
+
+    def newest(self, count: int) -> list[dict[str, Any]]:
+        """Return the figures of the newest micro-batches, the newest first."""
+        return list(self._kept.values())[: -count - 1 : -1]
+
+    def add_to(self, progress: Any) -> Any:
+        """Add the figures to a progress of the query, and to the text that it is printed as."""
+        if isinstance(progress, dict):
+            known = self.of(progress["batchId"])
+            for each in (progress, getattr(progress, "_jdict", None)):
+                if known is not None and isinstance(each, dict):
+                    each[FIGURES] = known
+        return progress
+
+
+def delivered_by(progress: Any) -> dict[str, Any] | None:
+    """Return what semel delivered in the micro-batch that a `StreamingQueryProgress` reports.
+
+    For `onQueryProgress(event)` of a listener: `delivered_by(event.progress)`. None if the query is
+    not one of semel's, or its driver is another process (Spark Connect).
+    """
+    is_dict = type(progress) is dict
+    query, batch = (
+        (progress["id"], progress["batchId"]) if is_dict else (progress.id, progress.batchId)
+    )
+    recorder = _recorders.get(str(query))
+    return None if recorder is None else recorder.of(batch)
 
 
 def writes_changelogs(spark: SparkSession) -> bool:
@@ -91,7 +147,7 @@ class ProgressReader:
         state = tuple(
             self._state(place, each) for place, each in enumerate(report["stateOperators"])
         )
-        return QueryProgressed(self._pipeline, query, state)
+        return QueryProgressed(self._pipeline, query, state, behind(report))
 
     def _state(self, place: int, operator: Mapping[str, Any]) -> StateFigures:
         more: Mapping[str, int] = operator.get("customMetrics") or {}
@@ -132,6 +188,32 @@ class ProgressReader:
             count += known is not None and version > known
             self._uploaded[f"{place}/{name}"] = version
         return count
+
+
+def behind(report: Mapping[str, Any]) -> dict[str, int]:
+    """Return for each source, by its place, how many records its newest offsets are ahead of those
+    that were taken; only sources whose offsets are numbers by topic and partition.
+    """
+    found = {}
+    for place, source in enumerate(report.get("sources") or ()):
+        taken, newest = (_offsets(source.get(name)) for name in ("endOffset", "latestOffset"))
+        if taken is not None and newest is not None:
+            ahead = (at - taken.get(partition, at) for partition, at in newest.items())
+            found[str(place)] = sum(max(0, count) for count in ahead)
+    return found
+
+
+def _offsets(value: Any) -> dict[tuple[str, str], int] | None:
+    """Return offsets by topic and partition; None if that is not what they are."""
+    try:
+        known = json.loads(value) if isinstance(value, str) else value
+        return {
+            (topic, partition): int(at)
+            for topic, partitions in known.items()
+            for partition, at in partitions.items()
+        } or None
+    except (AttributeError, TypeError, ValueError):
+        return None
 
 
 _UPLOADED = "SnapshotLastUploaded."

@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from semel.delivery import refuse_while_looking
 from semel.errors import ConfigurationError
+from semel.notebook import table
 from semel.spark import checks
 from semel.spark.failures import last_sentence
 from semel.spark.foreach_batch import MicroBatches
@@ -27,20 +28,31 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from semel.delivery import Observer, PipelineSpec
+    from semel.monitoring import Monitoring
     from semel.spark.frames.kafka_topics import KafkaSource
+    from semel.spark.progress import BatchFigures
 
 CHECKPOINT = "checkpointlocation"
+SHOWN = 10
+"""How many micro-batches a notebook shows of a query."""
+_COUNTS = ("skipped", "suppressed", "parked", "in_doubt", "seconds", "per_s")
+RECORDER = "_semel_figures"
+"""The attribute of a query that keeps what its micro-batches delivered."""
 
 
 def make_writer(
-    frame: DataFrame, spec: PipelineSpec, ledger: str | None, source: KafkaSource | None
+    frame: DataFrame,
+    spec: PipelineSpec,
+    ledger: str | None,
+    source: KafkaSource | None,
+    monitoring: Monitoring,
 ) -> DataStreamWriter:
     """Return the session's own writer of the DataFrame, extended to deliver."""
     plain: Any = frame.writeStream
     writer: Any = object.__new__(_derived(type(plain), Delivering))
     writer.__dict__.update(plain.__dict__)
     writer.spec = spec
-    writer._semel = _WriterState(frame, ledger, source)  # noqa: SLF001 - its own
+    writer._semel = _WriterState(frame, ledger, source, monitoring)  # noqa: SLF001 - its own
     made: DataStreamWriter = writer
     return made
 
@@ -48,7 +60,14 @@ def make_writer(
 class _WriterState:
     """The settings of a writer, and what it needs to check them."""
 
-    def __init__(self, frame: DataFrame, ledger: str | None, source: KafkaSource | None) -> None:
+    def __init__(
+        self,
+        frame: DataFrame,
+        ledger: str | None,
+        source: KafkaSource | None,
+        monitoring: Monitoring,
+    ) -> None:
+        self.monitoring = monitoring
         self.spark: SparkSession = frame.sparkSession
         self.classic = is_classic(frame)
         self.ledger = ledger
@@ -152,16 +171,21 @@ class Delivering:
             self.spec, state.ledger, self._checkpoint(), uuid4().hex, state.source
         )
         batches.trigger_s = trigger_seconds(state.trigger)
+        batches.monitoring = state.monitoring
         if state.classic:
             batches.border, batches.observer = MicroBatchBorder(), state.observer
-            batches.look_first(state.spark)
-        super().foreachBatch(batches)  # type: ignore[misc]
-        query: StreamingQuery = super().start()  # type: ignore[misc]
+        with batches.ending_if_refused():
+            if state.classic:
+                batches.look_first(state.spark)
+            super().foreachBatch(batches)  # type: ignore[misc]
+            query: StreamingQuery = super().start()  # type: ignore[misc]
         query.__class__ = _derived(type(query), Waiting)
         _extend_await_any(type(state.spark.streams))
         if state.classic:
             batches.query = query
             setattr(query, BORDER, batches.border)
+            setattr(query, RECORDER, batches.figures)
+            batches.figures.serve(query.id)
         return query
 
     # -- checks
@@ -198,6 +222,40 @@ class Delivering:
 
 class Waiting:
     """The methods in which the query of a delivering writer differs from Spark's."""
+
+    def _repr_html_(self) -> str:
+        """Return the newest micro-batches as a table, for a notebook."""
+        recorder: BatchFigures | None = getattr(self, RECORDER, None)
+        kept = [] if recorder is None else recorder.newest(SHOWN)
+        rows = [
+            (
+                each["minibatch"],
+                ", ".join(f"{name}: {count}" for name, count in each["delivered_by_sink"].items()),
+                *(each[name] for name in _COUNTS),
+            )
+            for each in kept
+        ]
+        notes = [] if rows else ["no micro-batch was completed yet"]
+        if recorder is None:
+            notes = ["with Spark Connect the figures are in the ledger: semel.Ledger(...)"]
+        query: Any = self
+        state = "running" if query.isActive else "ended"
+        name = kept[0]["pipeline"] if kept else query.name or query.id
+        return table(f"Query {name}: {state}", ("minibatch", "delivered", *_COUNTS), rows, notes)
+
+    @property
+    def lastProgress(self) -> Any:  # noqa: N802 - Spark's name
+        """As Spark's; `["semel"]` is what the micro-batch delivered."""
+        found = super().lastProgress  # type: ignore[misc]
+        recorder: BatchFigures | None = getattr(self, RECORDER, None)
+        return found if recorder is None else recorder.add_to(found)
+
+    @property
+    def recentProgress(self) -> Any:  # noqa: N802 - Spark's name
+        """As Spark's; `["semel"]` of each is what its micro-batch delivered."""
+        found = super().recentProgress  # type: ignore[misc]
+        recorder: BatchFigures | None = getattr(self, RECORDER, None)
+        return found if recorder is None else [recorder.add_to(each) for each in found]
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802
         """As Spark's; the text of an error ends with the sentence that semel stopped with."""

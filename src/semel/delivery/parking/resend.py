@@ -215,9 +215,9 @@ class Resending:
     ) -> None:
         """Record the outcome, and notify the observer. Raises `Fenced` if a later sender has it."""
         self._resends.settle(claimed, state, why, blocks=blocks, doubted=doubted)
-        self._report(claimed, f"{state.value} ({why})")
+        self._report(claimed, f"{state.value} ({why})", state)
 
-    def _report(self, claimed: Claimed, outcome: str) -> None:
+    def _report(self, claimed: Claimed, outcome: str, state: ParkedState | None = None) -> None:
         """Notify the observer which parked event was sent, who asked for it, and the outcome."""
         row = claimed.row
         self.observer.observe(
@@ -229,6 +229,7 @@ class Resending:
                 row.attempts,
                 row.by,
                 outcome,
+                state,
             )
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from semel.errors import ConfigurationError
+from semel.errors import ConfigurationError, SemelError
 from semel.events import unpacked
 from semel.ledger import keys
 from semel.ledger.client import LedgerClient
@@ -24,6 +24,8 @@ from semel.ledger.verbs.complete import SEQUENCES_TABLE
 from semel.ledger.verbs.parked import read_parked
 from semel.ledger.verbs.pruning import OUTCOMES_TABLE
 from semel.ledger.verbs.runs import LOOKS, OWNERS_TABLE, STAGE_OF, OwnerRow
+from semel.notebook import table
+from semel.protocol import ParkedState
 from semel.runtime import SystemClock
 
 if TYPE_CHECKING:
@@ -47,6 +49,22 @@ TABLES = (
     JOURNAL_TABLE,
     *INBOX_TABLES,
     MARKERS_TABLE,
+)
+
+
+_SHOWN = (ParkedState.HELD, ParkedState.REJECTED, ParkedState.WAITING)
+_HEADINGS = (
+    "pipeline",
+    "run",
+    "minibatch",
+    "state",
+    "sink",
+    "capability",
+    "delivered",
+    "of the open minibatch",
+    "in doubt",
+    "rejected",
+    "waiting",
 )
 
 
@@ -199,6 +217,30 @@ class Ledger:
         """
         client = LedgerClient(self._store, pipeline)
         return [trace_entity(client, name, entity) for name in self._first_stages(pipeline, sink)]
+
+    def _repr_html_(self) -> str:
+        """Return the pipelines and their sinks as a table, for a notebook. Raises nothing."""
+        try:
+            found = [self.summary(name) for name in self.pipelines()]
+        except SemelError as error:
+            return table("Ledger", ("it cannot be read",), [(error,)])
+        rows = [
+            (
+                each.pipeline,
+                each.run,
+                each.minibatch,
+                None if each.complete is None else "complete" if each.complete else "open",
+                name,
+                sink.capability,
+                sink.delivered,
+                sink.delivered_in_open,
+                *(sink.parked.get(state, 0) for state in _SHOWN),
+            )
+            for each in found
+            for name, sink in each.sinks.items()
+        ]
+        damaged = [str(row) for each in found for row in each.damaged]
+        return table("Ledger", _HEADINGS, rows, damaged)
 
     def close(self) -> None:
         """Close the connection."""

@@ -9,10 +9,11 @@ numbers may have been assigned twice (a lost checkpoint, a rescaled pipeline) th
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from semel.errors import ConfigurationError
+from semel.events import Minibatch
 from semel.ledger import keys
 from semel.ledger.keys import (
     EVENTS_TABLE,
@@ -29,12 +30,12 @@ from semel.ledger.verbs.complete import SEQUENCES_TABLE, SequenceRow
 from semel.ledger.verbs.divergence import comes_anew
 from semel.ledger.verbs.pruning import OUTCOMES_TABLE, OutcomeRow
 from semel.ledger.verbs.runs import OWNERS_TABLE, RESCALED, STAGE_OF, OwnerRow
-from semel.protocol import ParkedState, SpanState
+from semel.protocol import RECORDS_INTENTS, ParkedState, SpanState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from semel.events import EventID, Minibatch
+    from semel.events import EventID
     from semel.ledger.figures import RunFigures
     from semel.ledger.store.commit import Key, Store
     from semel.ledger.verbs.complete import Standing
@@ -55,6 +56,47 @@ class _SpanNumbers(Row):
 
     state: SpanState
     osn: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _ParkedAt(Row):
+    """What the metrics read of a `ParkedRow`; its payload is not read."""
+
+    TABLE = PARKED_TABLE
+
+    state: ParkedState
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedAges:
+    """The parked events of one sink that are not final.
+
+    Attributes:
+        counts: how many, by state.
+        oldest: since when the oldest is in its state, by the clock of the machine that wrote it.
+        damaged: how many rows could not be read.
+    """
+
+    counts: Mapping[ParkedState, int]
+    oldest: Mapping[ParkedState, float]
+    damaged: int = 0
+
+
+def read_parked_ages(store: Store, pipeline: str, sink: str) -> ParkedAges:
+    """Count the parked events of a sink that are not final, without their payloads."""
+    stored = store.scan(PARKED_TABLE, make_prefix(pipeline, sink))
+    found, damaged = sift_rows(stored, _ParkedAt.load)
+    left = [(row.state, row.at) for _, row in found if not row.state.final]
+    return ParkedAges(Counter(state for state, _ in left), _oldest(left), len(damaged))
+
+
+def _oldest(left: Iterable[tuple[ParkedState, float]]) -> dict[ParkedState, float]:
+    """Return the earliest time of each state."""
+    oldest: dict[ParkedState, float] = {}
+    for state, at in left:
+        oldest[state] = min(oldest.get(state, at), at)
+    return oldest
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +130,10 @@ class SinkSummary:
         transmitted: the last output sequence number that reached the destination, by partition.
         parked: how many events are parked, by state; pruned ones are included.
         blocked: how many entities wait behind a parked event.
+        oldest: since when the oldest parked event of each state that is not final is in it.
+        delivered_in_open: how many events of the open minibatch are delivered so far; None if none
+            is open, for a sink whose destination keeps that itself (TRANSACTIONAL, SEQUENCED), and
+            for a second stage.
     """
 
     capability: str | None
@@ -98,6 +144,8 @@ class SinkSummary:
     parked: Mapping[ParkedState, int]
     last_resend: LastResend | None
     blocked: int
+    oldest: Mapping[ParkedState, float] = field(default_factory=dict)
+    delivered_in_open: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
@@ -111,6 +159,8 @@ class SinkSummary:
             "parked": {state.value: count for state, count in self.parked.items()},
             "last_resend": None if last is None else last.to_json(),
             "blocked": self.blocked,
+            "oldest_parked_at": {state.value: at for state, at in self.oldest.items()},
+            "delivered_in_open": self.delivered_in_open,
         }
 
 
@@ -250,21 +300,58 @@ def _summarize_sink(
     last = sum(standing.osn for standing in standings.values())
     streams, parked = every(STREAMS_TABLE, PartitionRow.load), every(PARKED_TABLE, ParkedRow.load)
     outcomes = every(OUTCOMES_TABLE, OutcomeRow.load)
+    spans, _ = sift_rows(store.scan(EVENTS_TABLE, make_prefix(pipeline, sink)), _SpanNumbers.load)
+    capability = known["sinks"][sink].get("capability")
     return SinkSummary(
-        capability=known["sinks"][sink].get("capability"),
+        capability=capability,
         partitions=dict(Counter(row.state for row in streams)),
         last_osn=last if done is None else done.count,
         delivered=_count_delivered(sink, known, opened, standings, (parked, outcomes)),
-        transmitted=_transmitted(store, make_prefix(pipeline, sink), standings, streams, parked),
+        transmitted=_transmitted(spans, standings, streams, parked),
         parked=_count_parked(parked, outcomes),
         last_resend=_last_resend(parked),
         blocked=len(every(keys.HEADS_TABLE, HeadRow.load)),
+        oldest=_oldest((row.state, row.at) for row in parked if not row.state.final),
+        delivered_in_open=None
+        if STAGE_OF in known["sinks"][sink]
+        else _delivered_in_open(capability, opened, spans, streams, parked),
     )
 
 
+def _delivered_in_open(
+    capability: str | None,
+    opened: OpenRow | None,
+    spans: Sequence[tuple[Key, _SpanNumbers]],
+    streams: Sequence[PartitionRow],
+    parked: Sequence[ParkedRow],
+) -> int | None:
+    """Count the events of the settled spans of the open minibatch that were not set aside."""
+    if opened is None or opened.complete or capability not in RECORDS_INTENTS:
+        return None
+    names = {keys.part(row.partition): row.partition for row in streams}
+    aside = Counter(
+        (row.partition, row.osn)
+        for row in parked
+        if _is_left(row) and row.minibatch == opened.minibatch
+    )
+    count = 0
+    for at, span in spans:
+        place = keys.split_key(at.key)
+        generation, batch = (keys.key_number(each) for each in place[2:4])
+        if span.state is SpanState.SETTLED and Minibatch(generation, batch) == opened.minibatch:
+            first, last = span.osn
+            partition = names.get(place[4], "")
+            count += last - first + 1
+            count -= sum(
+                times
+                for (of, osn), times in aside.items()
+                if of == partition and first <= osn <= last
+            )
+    return count
+
+
 def _transmitted(
-    store: Store,
-    place: str,
+    spans: Sequence[tuple[Key, _SpanNumbers]],
     standings: Mapping[str, Standing],
     streams: Sequence[PartitionRow],
     parked: Sequence[ParkedRow],
@@ -273,7 +360,6 @@ def _transmitted(
     settled spans of a minibatch that is not complete.
     """
     sent = {name: standing.sent for name, standing in standings.items()}
-    spans, _ = sift_rows(store.scan(EVENTS_TABLE, place), _SpanNumbers.load)
     aside = {(row.partition, row.osn) for row in parked if not row.state.only_marks}
     names = {keys.written_part(row.partition): row.partition for row in streams}
     for at, span in spans:

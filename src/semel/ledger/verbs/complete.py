@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from semel.errors import Diverged, Fenced
 from semel.events import EventID, IdSet
 from semel.ledger import journal
+from semel.ledger.client import CommitFigures
 from semel.ledger.journal import SnapshotFigures
 from semel.ledger.keys import STREAMS_TABLE, make_key, make_prefix
 from semel.ledger.payloads import ADDED, LATER, Form, Row, codec_of, read_integer, read_list
@@ -178,6 +179,9 @@ class Report:
         bytes: the size of the rows of which this attempt delivered events.
         seconds: how long it took to deliver them, with the ledger writes.
         snapshots: what was read and written of the state; in the first report of a partition.
+        began: when the attempt began with the partition, by the clock of its machine.
+        ended: when it had delivered it.
+        commits: what the attempt asked of the ledger; in the first report of a partition.
     """
 
     sink: str
@@ -206,6 +210,9 @@ class Report:
     bytes: int = 0
     seconds: float = 0.0
     snapshots: SnapshotFigures = field(default_factory=SnapshotFigures)
+    began: float = 0.0
+    ended: float = 0.0
+    commits: CommitFigures = field(default_factory=CommitFigures)
 
 
 def complete(

@@ -1,0 +1,166 @@
+"""Prometheus: samples as its text, and the endpoint for all pipelines of a process.
+
+Always true:
+- an address that cannot be listened on is a `ConfigurationError` before any event moves;
+- pipelines that name the same address share one endpoint, which ends with the last of them;
+- an endpoint is read in a thread of its own, and takes nothing from delivery but a lock.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import TYPE_CHECKING, Any
+
+from semel.errors import ConfigurationError, MissingExtra
+from semel.monitoring.catalogue import Distribution, MetricKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from semel.monitoring.catalogue import Sample
+
+    Source = Callable[[], Iterable[Sample]]
+
+LOOPBACK = "127.0.0.1"
+_ADDRESS = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.-]+):)?(?P<port>\d{1,5})")
+
+Address = tuple[str, int]
+
+
+def parse_address(given: str | int) -> Address:
+    """Return host and port of `127.0.0.1:9108`, or of a port. Raises `ConfigurationError`."""
+    found = None
+    if not isinstance(given, bool) and isinstance(given, str | int):
+        found = _ADDRESS.fullmatch(str(given))
+    if found is None or not 0 < int(found["port"]) < 65_536:
+        raise ConfigurationError(
+            f"metrics must be a port such as 9108, or an address such as '127.0.0.1:9108', got "
+            f"{given!r}"
+        )
+    return (found["host"] or LOOPBACK).strip("[]"), int(found["port"])
+
+
+def prometheus() -> Any:
+    """Return the module `prometheus_client`. Raises `MissingExtra`."""
+    try:
+        import prometheus_client
+        import prometheus_client.core
+        import prometheus_client.exposition
+    except ImportError:
+        raise MissingExtra("metrics need prometheus-client: pip install 'semel[metrics]'") from None
+    return prometheus_client
+
+
+def families(samples: Iterable[Sample]) -> Iterator[Any]:
+    """Return samples as families of prometheus-client, one for each metric."""
+    core = prometheus().core
+    kinds = {
+        MetricKind.COUNTER: core.CounterMetricFamily,
+        MetricKind.GAUGE: core.GaugeMetricFamily,
+        MetricKind.HISTOGRAM: core.HistogramMetricFamily,
+        MetricKind.SUMMARY: core.SummaryMetricFamily,
+    }
+    made: dict[str, Any] = {}
+    for sample in samples:
+        metric, value = sample.metric, sample.value
+        if metric.name not in made:
+            kind = kinds[metric.kind]
+            made[metric.name] = kind(metric.name, metric.about, labels=metric.labels)
+        family = made[metric.name]
+        if not isinstance(value, Distribution):
+            family.add_metric(sample.labels, value)
+        elif metric.kind is MetricKind.SUMMARY:
+            family.add_metric(sample.labels, value.count, value.total)
+        else:
+            family.add_metric(sample.labels, value.buckets, value.total)
+    yield from made.values()
+
+
+class Collector:
+    """What prometheus-client asks for the figures of several sources, at each scrape."""
+
+    def __init__(self) -> None:
+        self._sources: list[Source] = []
+
+    def add(self, source: Source) -> None:
+        """Add a source of samples."""
+        self._sources = [*self._sources, source]
+
+    def remove(self, source: Source) -> int:
+        """Remove a source; return how many are left."""
+        self._sources = [each for each in self._sources if each != source]
+        return len(self._sources)
+
+    def describe(self) -> Iterable[Any]:
+        """Return nothing: so nothing is collected when this is registered."""
+        return ()
+
+    def collect(self) -> Iterator[Any]:
+        """Return the families as of now."""
+        yield from families(sample for source in self._sources for sample in source())
+
+
+def text_of(samples: Iterable[Sample]) -> tuple[bytes, str]:
+    """Return samples as the text that Prometheus reads, and its content type."""
+    exposition = prometheus().exposition
+    registry = prometheus().CollectorRegistry()
+    collector = Collector()
+    collector.add(lambda: samples)
+    registry.register(collector)
+    return exposition.generate_latest(registry), exposition.CONTENT_TYPE_LATEST
+
+
+class Endpoint:
+    """One address that is listened on, for all pipelines of this process that name it."""
+
+    def __init__(self, address: Address) -> None:
+        module = prometheus()
+        self._collector = Collector()
+        registry = module.CollectorRegistry()
+        registry.register(self._collector)
+        host, port = address
+        self._server, self._thread = module.start_http_server(port, addr=host, registry=registry)
+
+    def add(self, source: Source) -> None:
+        """Serve the samples of one more source."""
+        self._collector.add(source)
+
+    def remove(self, source: Source) -> int:
+        """Serve them no longer; return how many sources are left."""
+        return self._collector.remove(source)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+_endpoints: dict[Address, Endpoint] = {}
+_lock = threading.Lock()
+
+
+def serve(address: Address, source: Source, pipeline: str) -> Callable[[], None]:
+    """Serve a source at an address; return what ends it. Raises `ConfigurationError`."""
+    host, port = address
+    with _lock:
+        endpoint = _endpoints.get(address)
+        if endpoint is None:
+            try:
+                endpoint = _endpoints[address] = Endpoint(address)
+            except OSError as error:
+                why = error.strerror or str(error)
+                raise ConfigurationError(
+                    f"pipeline {pipeline!r}: metrics cannot be served at {host}:{port}: {why}. "
+                    "Stop what listens there, or pass another port"
+                ) from None
+        endpoint.add(source)
+
+    def end() -> None:
+        with _lock:
+            if not endpoint.remove(source) and _endpoints.get(address) is endpoint:
+                del _endpoints[address]
+                endpoint.close()
+
+    return end
