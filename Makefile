@@ -27,7 +27,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "step 1 of 2: a Python environment in .venv"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "step 2 of 2: semel, PySpark (large) and what the tests need; once, some minutes. What pip says:"
-	@$(BIN)/python -m pip install -c constraints.txt -e '.[connect,postgres,http,ingress,redis,kafka,pipeline,dev,docs]'
+	@$(BIN)/python -m pip install -c constraints.txt -e '.[connect,postgres,http,ingress,console,redis,kafka,pipeline,dev,docs]'
 	@touch $@
 
 install: $(INSTALLED) ## install all of it into .venv, once; the other targets do it by themselves
@@ -68,7 +68,7 @@ rows: $(INSTALLED) ## which test showed each row of the source systems in the la
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 	sed 's/^pyspark==.*/pyspark==$*/' constraints.txt > $(@D)/constraints.txt
 	PIP_CONSTRAINT=$(CURDIR)/$(@D)/constraints.txt PIP_BUILD_CONSTRAINT=$(CURDIR)/$(@D)/constraints.txt \
-		$(@D)/bin/python -m pip install -e '.[$(if $(filter 3.%,$*),spark,connect),postgres,http,ingress,redis,kafka,pipeline,dev]'
+		$(@D)/bin/python -m pip install -e '.[$(if $(filter 3.%,$*),spark,connect),postgres,http,ingress,console,redis,kafka,pipeline,dev]'
 	@touch $@
 
 test-spark: java maven .venv-spark-$(VERSION)/.installed ## the tests on Spark with another PySpark: make test-spark VERSION=3.5.9
