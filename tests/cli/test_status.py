@@ -85,6 +85,7 @@ def test_status_tells_who_runs_what_is_open_and_what_is_parked(
     assert (told["complete"], told["partitions"]) == (False, None)
     assert told["identity"]["kind"] == "given"
     assert told["waits_for_a_person"] == 1
+    assert told["sinks"][0].pop("oldest_parked").endswith("Z")
     assert told["sinks"] == [
         {
             "sink": "out",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from semel.ledger.client import LedgerClient
     from semel.ledger.figures import (
+        MinibatchFigures,
         QueryFigures,
         RateFigures,
         RunFigures,
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
         split_key,
     )
     from semel.ledger.payloads import DamagedRow, decode_row, read_row, sift_rows
-    from semel.ledger.rows import Finished, OpenRow, ParkedRow, PartitionRow, SpanRow
+    from semel.ledger.rows import Finished, HeadRow, OpenRow, ParkedRow, PartitionRow, SpanRow
     from semel.ledger.store.opening import SCHEMA_KEY, open_store
     from semel.ledger.stream_rows import MARKERS_TABLE, MarkerHead, MarkerRow
     from semel.ledger.verbs.batch_jobs import compare_batch, finish_batch, finished_batch
@@ -158,6 +159,7 @@ __all__ = [
     "EntityTrace",
     "Finished",
     "HeadMoved",
+    "HeadRow",
     "Heads",
     "InboxEndRow",
     "InboxGroupRow",
@@ -172,6 +174,7 @@ __all__ = [
     "Leftover",
     "MarkerHead",
     "MarkerRow",
+    "MinibatchFigures",
     "Minibatches",
     "OpenMinibatch",
     "OpenRequest",
@@ -258,6 +261,7 @@ __all__ = [
 _HOMES = {
     "semel.ledger.client": ("LedgerClient",),
     "semel.ledger.figures": (
+        "MinibatchFigures",
         "QueryFigures",
         "RateFigures",
         "RunFigures",
@@ -320,7 +324,7 @@ _HOMES = {
         "split_key",
     ),
     "semel.ledger.payloads": ("DamagedRow", "decode_row", "read_row", "sift_rows"),
-    "semel.ledger.rows": ("Finished", "OpenRow", "ParkedRow", "PartitionRow", "SpanRow"),
+    "semel.ledger.rows": ("Finished", "HeadRow", "OpenRow", "ParkedRow", "PartitionRow", "SpanRow"),
     "semel.ledger.store.opening": ("SCHEMA_KEY", "open_store"),
     "semel.ledger.stream_rows": ("MARKERS_TABLE", "MarkerHead", "MarkerRow"),
     "semel.ledger.verbs.batch_jobs": ("compare_batch", "finish_batch", "finished_batch"),

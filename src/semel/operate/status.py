@@ -81,6 +81,9 @@ class SinkStatus:
         delivered: how many of them are delivered; None where the ledger does not know.
         transmitted: the same sum of the last numbers that reached the destination.
         waiting: events behind a parked one, and resends that are not done.
+        oldest_at: when the oldest event that is not settled was parked; None if there is none.
+        cut: the tables that were not read to their end; what is counted from their rows is a least
+            number.
     """
 
     sink: str
@@ -96,6 +99,8 @@ class SinkStatus:
     discarded: int
     blocked_entities: int
     resends: ResendStatus
+    oldest_at: float | None = None
+    cut: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
@@ -113,6 +118,7 @@ class SinkStatus:
             "discarded": self.discarded,
             "blocked_entities": self.blocked_entities,
             "resends": self.resends.to_json(),
+            "oldest_parked": utc_text(self.oldest_at),
         }
 
 
@@ -217,19 +223,29 @@ def read_status(
 
 
 def read_statuses(
-    ledger: Ledger, pipelines: Sequence[str], *, watch: bool, clock: Clock | None = None
+    ledger: Ledger,
+    pipelines: Sequence[str],
+    *,
+    watch: bool,
+    clock: Clock | None = None,
+    rows_max: int | None = None,
+    moving: Mapping[str, bool] | None = None,
 ) -> list[PipelineStatus]:
     """Return the status of pipelines.
 
     With `watch`, heartbeats that prove nothing yet are watched for up to `WATCH_S`, together: then
-    a run is never `unconfirmed`. Without it, the answer is what the ledger and this machine know.
+    a run is never `unconfirmed`. Without it, the answer is what the ledger and this machine know,
+    and what the caller has seen: `moving` says of pipelines whether their heartbeat moves. With
+    `rows_max`, at most so many rows of each table and sink are read (`SinkStatus.cut`).
     """
     clock = clock or SystemClock()
-    moving = ledger.watch(pipelines, WATCH_S, clock) if watch else set()
+    if watch:
+        moved = ledger.watch(pipelines, WATCH_S, clock)
+        moving = {name: name in moved for name in pipelines}
     found = []
     for name in pipelines:
-        summary = ledger.summary(name)
-        moves = (name in moving) if watch else None
+        summary = ledger.summary(name, rows_max)
+        moves = (moving or {}).get(name)
         status = _status_of(summary, _state_of(summary, moves, clock), clock)
         pacing, damaged = _read_pacing(ledger, name)
         found.append(replace(status, pacing=pacing, damaged=(*status.damaged, *damaged)))
@@ -325,7 +341,7 @@ def _sink_status(name: str, sink: SinkSummary, *, finished: bool) -> SinkStatus:
         capability=sink.capability,
         last_osn=sink.last_osn,
         delivered=sink.delivered,
-        transmitted=None if finished else sum(sink.transmitted.values()),
+        transmitted=None if finished or sink.cut else sum(sink.transmitted.values()),
         pending_partitions=sink.partitions.get(PartitionState.PENDING, 0),
         in_doubt=sink.parked.get(ParkedState.HELD, 0),
         rejected=sink.parked.get(ParkedState.REJECTED, 0),
@@ -338,4 +354,6 @@ def _sink_status(name: str, sink: SinkSummary, *, finished: bool) -> SinkStatus:
             sink.parked.get(ParkedState.SENDING, 0),
             sink.last_resend,
         ),
+        oldest_at=sink.oldest_at,
+        cut=sink.cut,
     )

@@ -4,6 +4,7 @@ How many events of a sink are delivered, parked, skipped or discarded: each coun
 
 Always true: an event that is parked, skipped or discarded is not counted as delivered, and where
 numbers may have been assigned twice (a lost checkpoint, a rescaled pipeline) the count is None.
+A summary that reads a bounded number of rows says which tables it did not read to their end.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
     from semel.runtime import Process
 
 T = TypeVar("T")
+
+ROWS_BYTES_MAX = 8 * 2**20
+"""A bounded summary stops reading the rows of a table after so many characters."""
 
 FIRST_GENERATION = 1
 """The generation in which every event gets one number."""
@@ -88,6 +92,9 @@ class SinkSummary:
         transmitted: the last output sequence number that reached the destination, by partition.
         parked: how many events are parked, by state; pruned ones are included.
         blocked: how many entities wait behind a parked event.
+        oldest_at: when the oldest event that is not settled was parked; None if there is none.
+        cut: the tables that were not read to their end: what is counted from their rows is a least
+            number then, and `delivered` and `transmitted` are None.
     """
 
     capability: str | None
@@ -98,6 +105,8 @@ class SinkSummary:
     parked: Mapping[ParkedState, int]
     last_resend: LastResend | None
     blocked: int
+    oldest_at: float | None = None
+    cut: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
@@ -111,6 +120,8 @@ class SinkSummary:
             "parked": {state.value: count for state, count in self.parked.items()},
             "last_resend": None if last is None else last.to_json(),
             "blocked": self.blocked,
+            "oldest_at": self.oldest_at,
+            "cut": list(self.cut),
         }
 
 
@@ -175,9 +186,12 @@ class PipelineSummary:
         }
 
 
-def summarize(store: Store, pipeline: str) -> PipelineSummary:
+def summarize(store: Store, pipeline: str, rows_max: int | None = None) -> PipelineSummary:
     """Read the summary of a pipeline. Rows that cannot be read are left out, and are listed under
     `damaged`.
+
+    With `rows_max`, at most so many rows of each table and sink are read, and of partitions those
+    of the newest minibatch only.
 
     Raises `ConfigurationError` when the ledger does not have the pipeline.
     """
@@ -195,7 +209,7 @@ def summarize(store: Store, pipeline: str) -> PipelineSummary:
     known = one(PIPELINES_TABLE, read_description) or {}
     owner, opened = one(OWNERS_TABLE, OwnerRow.load), one(OPEN_TABLE, OpenRow.load)
     sinks = {
-        sink: _summarize_sink(store, pipeline, sink, (known, opened), damaged)
+        sink: _summarize_sink(_SinkRows(store, pipeline, sink, damaged, rows_max), (known, opened))
         for sink in sorted(known.get("sinks", {}))
     }
     judged = None if opened is None or opened.judged is None else opened.judged.decision
@@ -231,40 +245,92 @@ def unknown_pipeline(store: Store, pipeline: str) -> ConfigurationError:
     return ConfigurationError(f"there is no pipeline {pipeline!r} in this ledger: it has {known}")
 
 
-def _summarize_sink(
-    store: Store,
-    pipeline: str,
-    sink: str,
-    of: tuple[Mapping[str, Any], OpenRow | None],
-    damaged: list[DamagedRow],
-) -> SinkSummary:
+class _SinkRows:
+    """Reads the rows of one sink; of each table at most `rows_max`, and at most
+    `ROWS_BYTES_MAX`, if there is a limit.
+
+    Attributes:
+        cut: the tables that have more.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        pipeline: str,
+        sink: str,
+        damaged: list[DamagedRow],
+        rows_max: int | None,
+    ) -> None:
+        self.sink = sink
+        self.cut: list[str] = []
+        self._store = store
+        self._place = make_prefix(pipeline, sink)
+        self._damaged = damaged
+        self._rows_max = rows_max
+
+    def every(
+        self, table: str, load: Callable[[str, Key], T], below: str = "", *, quiet: bool = False
+    ) -> list[tuple[Key, T]]:
+        """Return the rows of a table that can be read; the others are listed unless `quiet`."""
+        prefix = self._place + below
+        rows: Iterable[tuple[Key, str]]
+        if self._rows_max is None:
+            rows = self._store.scan(table, prefix)
+        else:
+            rows = self._first(table, prefix, self._rows_max)
+        found, unread = sift_rows(rows, load)
+        if not quiet:
+            self._damaged.extend(unread)
+        return found
+
+    def below(self, minibatch: Minibatch | None) -> str:
+        """Return where the rows of partitions are read: of a bounded summary, one minibatch."""
+        if self._rows_max is None or minibatch is None:
+            return ""
+        return make_prefix(minibatch.generation, minibatch.batch)
+
+    def _first(self, table: str, prefix: str, rows_max: int) -> Iterable[tuple[Key, str]]:
+        size = 0
+        for taken, row in enumerate(self._store.scan(table, prefix, limit=rows_max + 1)):
+            if taken == rows_max or size > ROWS_BYTES_MAX:
+                self.cut.append(table)
+                return
+            yield row
+            size += len(row[1])
+
+
+def _summarize_sink(rows: _SinkRows, of: tuple[Mapping[str, Any], OpenRow | None]) -> SinkSummary:
     known, opened = of
-
-    def every(table: str, load: Callable[[str, Key], T]) -> list[T]:
-        found, unread = sift_rows(store.scan(table, make_prefix(pipeline, sink)), load)
-        damaged.extend(unread)
-        return [row for _, row in found]
-
+    sink = rows.sink
+    newest = rows.below(None if opened is None else opened.minibatch)
     done = (recorded_batch(known) or {}).get(sink)
-    standings = {row.partition: row.after for row in every(SEQUENCES_TABLE, SequenceRow.load)}
+    standings = {
+        row.partition: row.after for _, row in rows.every(SEQUENCES_TABLE, SequenceRow.load)
+    }
     last = sum(standing.osn for standing in standings.values())
-    streams, parked = every(STREAMS_TABLE, PartitionRow.load), every(PARKED_TABLE, ParkedRow.load)
-    outcomes = every(OUTCOMES_TABLE, OutcomeRow.load)
+    streams = [row for _, row in rows.every(STREAMS_TABLE, PartitionRow.load, newest)]
+    parked = [row for _, row in rows.every(PARKED_TABLE, ParkedRow.load)]
+    outcomes = [row for _, row in rows.every(OUTCOMES_TABLE, OutcomeRow.load)]
+    blocked = len(rows.every(keys.HEADS_TABLE, HeadRow.load))
+    spans = rows.every(EVENTS_TABLE, _SpanNumbers.load, newest, quiet=True)
+    exact = not {SEQUENCES_TABLE, STREAMS_TABLE, PARKED_TABLE, EVENTS_TABLE} & {*rows.cut}
+    delivered = _count_delivered(sink, known, opened, standings, (parked, outcomes))
     return SinkSummary(
         capability=known["sinks"][sink].get("capability"),
         partitions=dict(Counter(row.state for row in streams)),
         last_osn=last if done is None else done.count,
-        delivered=_count_delivered(sink, known, opened, standings, (parked, outcomes)),
-        transmitted=_transmitted(store, make_prefix(pipeline, sink), standings, streams, parked),
+        delivered=delivered if exact and OUTCOMES_TABLE not in rows.cut else None,
+        transmitted=_transmitted(spans, standings, streams, parked) if exact else {},
         parked=_count_parked(parked, outcomes),
         last_resend=_last_resend(parked),
-        blocked=len(every(keys.HEADS_TABLE, HeadRow.load)),
+        blocked=blocked,
+        oldest_at=min((row.at for row in parked if not row.state.final), default=None),
+        cut=tuple(rows.cut),
     )
 
 
 def _transmitted(
-    store: Store,
-    place: str,
+    spans: Iterable[tuple[Key, _SpanNumbers]],
     standings: Mapping[str, Standing],
     streams: Sequence[PartitionRow],
     parked: Sequence[ParkedRow],
@@ -273,7 +339,6 @@ def _transmitted(
     settled spans of a minibatch that is not complete.
     """
     sent = {name: standing.sent for name, standing in standings.items()}
-    spans, _ = sift_rows(store.scan(EVENTS_TABLE, place), _SpanNumbers.load)
     aside = {(row.partition, row.osn) for row in parked if not row.state.only_marks}
     names = {keys.part(row.partition): row.partition for row in streams}
     for at, span in spans:
