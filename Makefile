@@ -18,7 +18,7 @@ export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install java maven demo check docs test rows test-spark smoke-spark simulate bench bench-engine format clean
+.PHONY: help install java maven chromium demo check docs test rows test-spark smoke-spark simulate bench bench-engine format clean
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +39,9 @@ java: # Spark needs it; installed where that needs nobody's password
 maven: # it fetches the Kafka broker of the tests
 	@.ci/maven
 
+chromium: # the tests of the console run in it
+	@.ci/chromium
+
 demo: java $(INSTALLED) ## see it: real Spark, killed half-way, with semel and without
 	$(BIN)/semel demo
 
@@ -56,7 +59,7 @@ docs: $(INSTALLED) ## build the documentation site into site/; open site/index.h
 
 WORKERS ?= 2
 
-test: java maven $(INSTALLED) $(SMOKED:%=.venv-spark-%/.installed) ## every test on the newest Spark (WORKERS=2 processes), then the smoke tests on older ones
+test: java maven chromium $(INSTALLED) $(SMOKED:%=.venv-spark-%/.installed) ## every test on the newest Spark (WORKERS=2 processes), then the smoke tests on older ones
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 	for version in $(SMOKED); do $(MAKE) smoke-spark VERSION=$$version || exit 1; done
 

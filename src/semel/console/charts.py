@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -49,16 +50,16 @@ class Chart:
 
 def throughput_chart(newest: Sequence[MinibatchFigures]) -> Chart:
     """Return how many events per second each minibatch delivered, the pause before it included."""
-    rates = []
-    for number, each in enumerate(newest):
-        elapsed = each.at - newest[number - 1].at if number else each.seconds
-        rates.append(each.delivered / max(elapsed, each.seconds, 0.001))
-    return _bars(newest, rates, lambda rate: f"{rate:,.0f} events/s", "Throughput", None)
+    rates = [
+        each.delivered / max(each.at - before.at, each.seconds, 0.001)
+        for before, each in pairwise(newest)
+    ]
+    return _bars(newest[1:], rates, lambda rate: f"{rate:,.0f} events/s", "Throughput", None)
 
 
 def latency_chart(newest: Sequence[MinibatchFigures], limit_s: float | None) -> Chart:
     """Return how long each minibatch took, and the latency that is required."""
-    return _bars(newest, [each.seconds for each in newest], _seconds, "Minibatch", limit_s)
+    return _bars(newest, [each.seconds for each in newest], _seconds, "Time", limit_s)
 
 
 def timeline_chart(newest: Sequence[MinibatchFigures]) -> Chart:

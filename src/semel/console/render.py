@@ -67,6 +67,7 @@ class Renderer:
             "osn": _osn,
             "rate": _rate,
             "seconds": _seconds,
+            "sentence": _sentence,
             "utc": _utc,
         }
         self._environment.globals |= {
@@ -78,6 +79,9 @@ class Renderer:
             "latency_chart": latency_chart,
             "timeline_chart": timeline_chart,
         }
+
+        for name in self._environment.list_templates():
+            self._environment.get_template(name)  # compiled now, and not while a person waits
 
     def page(self, template: str, **values: Any) -> bytes:
         """Return a page in UTF-8."""
@@ -133,13 +137,13 @@ def _pipeline_values(detail: PipelineDetail) -> dict[str, Any]:
 
 
 def _rates(overview: PipelineOverview) -> dict[str, float | None]:
-    """Return events per second over all sinks, and seconds per minibatch."""
+    """Return events per second at the sink that gets the most, and seconds per minibatch."""
     figures = overview.status.figures
     rates = None if figures is None else figures.rates
     if rates is None:
         return {"per_second": None, "seconds": None, "seconds_max": None}
     return {
-        "per_second": sum(rates.per_second(sink) for sink in rates.delivered),
+        "per_second": max((rates.per_second(sink) for sink in rates.delivered), default=0.0),
         "seconds": rates.seconds_each,
         "seconds_max": rates.seconds_max,
     }
@@ -198,6 +202,11 @@ def _osn(value: tuple[int, int] | None) -> str:
     if value is None:
         return "-"
     return f"{value[0]:,}" if value[0] == value[1] else f"{value[0]:,}..{value[1]:,}"
+
+
+def _sentence(text: str) -> str:
+    """Write a message of semel as a sentence of a page."""
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
 
 
 def _utc(at: float | None) -> str:

@@ -410,7 +410,7 @@ class RunRecorder:
                 str(event.minibatch),
                 self._clock.wall(),
                 event.seconds,
-                done.delivered,
+                max((each.delivered for each in event.figures.values()), default=0),
                 repeats,
                 done.skipped,
                 done.parked,

@@ -177,12 +177,13 @@ class RateFigures:
 
 @dataclass(frozen=True, slots=True)
 class MinibatchFigures:
-    """One complete minibatch of a run; events of all sinks are summed.
+    """One complete minibatch of a run; except for `delivered`, the events of all sinks are summed.
 
     Attributes:
         minibatch: GENERATION.BATCH.
         at: when it was complete, by the clock of the run's machine.
         seconds: from opening it until it was complete and concluded.
+        delivered: events that were delivered at the sink that got the most.
         suppressed: events that were not sent again, because an earlier attempt had delivered,
             parked or dropped them.
         skipped: events that were handled before a checkpoint was lost, and were not sent.

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from semel.operate.status import PipelineStatus, SinkStatus
 
-COUNTED = ("parked", "outcomes")
-"""The tables from which parked events are counted."""
+RUN = "semel run FILE"
+"""The command to start a pipeline; the ledger does not know its file."""
 
 
 class Severity(StrEnum):
@@ -53,11 +53,6 @@ def advise(status: PipelineStatus) -> tuple[Advice, ...]:
     return tuple(sorted(found, key=lambda each: list(Severity).index(each.severity)))
 
 
-def at_least(count: int, *, cut: bool) -> str:
-    """Return a count in words, `1,000 or more` where rows were left out."""
-    return f"{count:,} or more" if cut else f"{count:,}"
-
-
 def _of_rows(status: PipelineStatus) -> Iterator[Advice]:
     count = len(status.damaged)
     if count:
@@ -72,25 +67,29 @@ def _of_rows(status: PipelineStatus) -> Iterator[Advice]:
 
 
 def _of_parked(status: PipelineStatus) -> Iterator[Advice]:
+    command = f"semel parked ls {shlex.quote(status.pipeline)}"
     for sink in status.sinks:
         cut = "parked" in sink.cut
         if sink.in_doubt:
+            events, one = _events(sink.in_doubt, cut=cut)
             yield Advice(
                 Severity.PROBLEM,
-                f"{at_least(sink.in_doubt, cut=cut)} in doubt at sink {sink.sink}: "
-                "each may have arrived, and the destination cannot be asked",
-                "find out whether it arrived, then decide: delivered, resend or discard",
-                f"semel parked ls {shlex.quote(status.pipeline)}",
+                f"{events} {'is' if one else 'are'} in doubt at sink {sink.sink}: "
+                f"{'it' if one else 'each'} may have arrived, and it is not known whether it did",
+                f"find out whether {'it' if one else 'each'} arrived, then decide: delivered, "
+                "resend or discard",
+                command,
                 sink.sink,
                 "held",
             )
         if sink.rejected:
+            events, one = _events(sink.rejected, cut=cut)
             yield Advice(
                 Severity.PROBLEM,
-                f"{at_least(sink.rejected, cut=cut)} rejected by sink {sink.sink}: they did not "
-                "arrive, and will not unless something changes",
-                "fix the cause at the destination and resend, or discard",
-                f"semel parked ls {shlex.quote(status.pipeline)}",
+                f"{events} {'was' if one else 'were'} rejected by sink {sink.sink}: "
+                f"{'it' if one else 'they'} did not arrive, and will not unless something changes",
+                "fix the cause and resend, or discard",
+                command,
                 sink.sink,
                 "rejected",
             )
@@ -106,18 +105,26 @@ def _of_parked(status: PipelineStatus) -> Iterator[Advice]:
             )
 
 
+def _events(count: int, *, cut: bool) -> tuple[str, bool]:
+    """Return how many events there are in words, and whether it is one."""
+    if cut:
+        return f"{count:,} or more events", False
+    return ("1 event", True) if count == 1 else (f"{count:,} events", False)
+
+
 def _of_run(status: PipelineStatus) -> Iterator[Advice]:
     run, name = status.run, shlex.quote(status.pipeline)
-    again = "start it again, with `semel run FILE` or as you started it"
+    again = "start it again from its pipeline file, or as you started it"
     open_ = status.minibatch is not None and not status.complete and not status.finished
+    then = f"{again}. {_next_start(status)}" if open_ else again
     match status.state:
         case RunState.GONE:
             yield Advice(
                 Severity.PROBLEM,
                 f"run {run} is gone: its process {status.process} on {status.host} has ended "
                 "without recording an end",
-                f"{again}; {_next_start(status)}" if open_ else again,
-                f"semel status {name}",
+                then,
+                RUN,
             )
         case RunState.SILENT:
             yield Advice(
@@ -145,8 +152,8 @@ def _of_run(status: PipelineStatus) -> Iterator[Advice]:
             yield Advice(
                 Severity.WARNING,
                 f"run {run} ended, and minibatch {status.minibatch} is not complete",
-                f"{again}; {_next_start(status)}",
-                f"semel status {name}",
+                then,
+                RUN,
             )
         case _:
             pass
@@ -156,7 +163,7 @@ def _of_run(status: PipelineStatus) -> Iterator[Advice]:
             Severity.WARNING,
             f"{asked:,} to be sent again, and no run is active to send them",
             again,
-            f"semel status {name}",
+            RUN,
         )
 
 
@@ -164,17 +171,17 @@ def _next_start(status: PipelineStatus) -> str:
     """Return what the next start does with partitions that are pending."""
     pending = [sink for sink in status.sinks if sink.pending_partitions]
     words = {_after_restart(sink) for sink in pending}
-    return "; ".join(sorted(words)) or "it continues where this one stopped"
+    return " and ".join(sorted(words)) or "It continues where this one stopped"
 
 
 def _after_restart(sink: SinkStatus) -> str:
     match sink.capability:
         case Capability.OPAQUE.value:
-            return "it shows which events of the pending partitions are in doubt"
+            return "The next start shows which events of the pending partitions are in doubt"
         case Capability.REPEATABLE.value:
-            return "it repeats, under the same keys, what may have been sent"
+            return "The next start repeats, under the same keys, what may have been sent"
         case _:
-            return "it asks the destination what it has"
+            return "The next start asks the destination what it has"
 
 
 def _of_latency(status: PipelineStatus) -> Iterator[Advice]:
