@@ -123,8 +123,8 @@ class Pages:
         """Record a decision about a parked event, and show the event as it is then."""
         form = await read_form(request)
         self._access.require_form(visitor, form)
-        key, by = form.get("key", ""), form.get("by", "").strip()
-        decision, reason = form.get("decision", ""), form.get("reason", "").strip()
+        key = form.get("key", "")
+        by, decision, reason = (form.get(name, "").strip() for name in ("by", "decision", "reason"))
         typed = {"by": by, "decision": decision, "reason": reason}
         missing = "a decision" if not decision else "a reason" if not reason else "your name"
         if not all(typed.values()):
