@@ -28,6 +28,7 @@ from semel.operate import (
 from semel.protocol import ParkedState
 from support.console.generated_ledger import GeneratedPipeline
 from support.console.running_console import Console
+from support.servers.postgres import PostgresServer
 
 PARKED = int(os.environ.get("SEMEL_LARGE_LEDGER", "12000"))
 MINIBATCHES = 10_000
@@ -59,10 +60,14 @@ class CountingStore:
         self._store.close()
 
 
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> str:
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def large(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Very many parked events, many minibatches and batch jobs, and a pipeline never pruned."""
-    url = f"sqlite:///{tmp_path_factory.mktemp('large')}/ledger.db"
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path_factory.mktemp('large')}/ledger.db"
+    else:
+        server: PostgresServer = request.getfixturevalue("postgres")
+        url = server.url(server.create())
     store = open_store(url)
     made = GeneratedPipeline(store, now=time.time(), batch=MINIBATCHES)
     made.register()

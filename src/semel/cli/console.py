@@ -1,4 +1,7 @@
-"""The command `semel console`: shows a ledger in a browser."""
+"""The command `semel console`: shows a ledger in a browser.
+
+Always true: the extra is imported when the command runs, so that the others do not need it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ from semel.errors import MissingExtra
 
 EPILOG = (
     "Example: semel console --ledger sqlite:///charges.db; then open http://127.0.0.1:8098 in a "
-    "browser."
+    "browser. For other machines: openssl rand -hex 32 > console.tokens; semel console --ledger "
+    "sqlite:///charges.db --host 0.0.0.0 --token-file console.tokens. Exit status: 0 after SIGTERM "
+    "or Ctrl-C; 2 a wrong option or ledger; 3 the ledger cannot be reached."
 )
 
 _PORT = 8098

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from semel.console.access import Access
-    from semel.console.live import Live
+    from semel.console.live import LiveFigures
     from semel.console.render import Renderer
     from semel.ledger import Ledger
 
@@ -68,7 +68,12 @@ class ConsoleApp:
     """Shows one ledger."""
 
     def __init__(
-        self, ledger: Ledger, renderer: Renderer, access: Access, live: Live, lookups: Lookups
+        self,
+        ledger: Ledger,
+        renderer: Renderer,
+        access: Access,
+        live: LiveFigures,
+        lookups: Lookups,
     ) -> None:
         self._ledger = ledger
         self._renderer = renderer

@@ -47,7 +47,7 @@ class _Figures:
     trouble: str = ""
 
 
-class Live:
+class LiveFigures:
     """Streams figures to clients; used by the thread of the event loop, except for `read`."""
 
     def __init__(self, ledger: Ledger, renderer: Renderer, polls: Lookups, clock: Clock) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from semel.console.access import Access, Visitor
-    from semel.console.live import Live
+    from semel.console.live import LiveFigures
     from semel.console.render import Renderer
     from semel.ledger import Ledger
     from semel.operate import ParkedEvent, ResolvedEvent
@@ -50,7 +50,12 @@ class Pages:
     """Answers visitors who are logged in."""
 
     def __init__(
-        self, ledger: Ledger, renderer: Renderer, access: Access, live: Live, lookups: Lookups
+        self,
+        ledger: Ledger,
+        renderer: Renderer,
+        access: Access,
+        live: LiveFigures,
+        lookups: Lookups,
     ) -> None:
         self._ledger = ledger
         self._renderer = renderer

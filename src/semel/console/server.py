@@ -15,7 +15,7 @@ import uvloop
 
 from semel.console.access import Access
 from semel.console.app import ConsoleApp
-from semel.console.live import Live
+from semel.console.live import LiveFigures
 from semel.console.render import Renderer
 from semel.operate import open_ledger
 from semel.runtime import SystemClock
@@ -76,7 +76,7 @@ async def _run(
     pages, polls = Lookups("console-pages", _THREADS), Lookups("console-live")
     access = Access(tokens, clock)
     renderer = Renderer(settings.ledger, clock, has_tokens=access.has_tokens)
-    live = Live(ledger, renderer, polls, clock)
+    live = LiveFigures(ledger, renderer, polls, clock)
     app = ConsoleApp(ledger, renderer, access, live, pages)
     try:
         await serve_app(

@@ -4,6 +4,7 @@ Always true:
 - a server that other machines can reach has tokens;
 - without tokens only requests to this machine by its own name are taken, so that a page in a
   browser cannot reach the server under a name of its own (DNS rebinding);
+- calls that block run in threads of their own, and those that wait for one are bounded;
 - after SIGTERM or SIGINT nothing new is taken, and `serve_app` returns.
 """
 
@@ -13,9 +14,10 @@ import asyncio
 import ipaddress
 import signal
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import uvicorn
 
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
 _KEEP_ALIVE_S = 75
 _BACKLOG = 2_048
 _CONNECTIONS_MAX = 8_192
+
+LOOKUPS_MAX = 256
+
+T = TypeVar("T")
 
 
 def is_loopback(host: str) -> bool:
@@ -84,6 +90,35 @@ def listen(host: str, port: int) -> Iterator[socket.socket]:
         ) from None
     with listener:
         yield listener
+
+
+class Lookups:
+    """Threads of their own for blocking calls; used by the thread of the event loop."""
+
+    def __init__(self, name: str, threads: int = 1, waiting_max: int = LOOKUPS_MAX) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._waiting_max = waiting_max
+        self._waiting = 0
+
+    def close(self) -> None:
+        """Drop what did not begin yet, and end the threads."""
+        self._threads.shutdown(cancel_futures=True)
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """Run a call in a thread and return its result. Raises `HttpProblem` if too many wait, and
+        what the call raises.
+        """
+        if self._waiting >= self._waiting_max:
+            raise HttpProblem(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "too many requests wait to read the ledger; send this one again",
+                retry_after_s=1,
+            )
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        finally:
+            self._waiting -= 1
 
 
 class _SignalledServer(uvicorn.Server):
