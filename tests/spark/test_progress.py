@@ -184,6 +184,7 @@ def test_the_newest_minibatches_are_kept_one_by_one_and_read_back() -> None:
         del written[later]
     older = codec.read(written)
     assert (older.newest, older.suppressed) == ((), 0)
-    for broken in ([["1.2", 1.0, 2.0]], [["1.2", 1.0, 2.0, 1, 1, 1, "x"]], [7], {}):
+    wrong: list[Any] = [[["1.2", 1.0, 2.0]], [["1.2", 1.0, 2.0, 1, 1, 1, "x"]], [7], {}]
+    for broken in wrong:
         with pytest.raises(Unfit):
             codec.read({**written, "newest": broken})

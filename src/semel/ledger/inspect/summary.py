@@ -47,6 +47,8 @@ T = TypeVar("T")
 ROWS_BYTES_MAX = 8 * 2**20
 """A bounded summary stops reading the rows of a table after so many characters."""
 
+_OF_PIPELINE = (PIPELINES_TABLE, OWNERS_TABLE, OPEN_TABLE)
+
 FIRST_GENERATION = 1
 """The generation in which every event gets one number."""
 
@@ -196,15 +198,17 @@ def summarize(store: Store, pipeline: str, rows_max: int | None = None) -> Pipel
     Raises `ConfigurationError` when the ledger does not have the pipeline.
     """
     damaged: list[DamagedRow] = []
+    places = {each: keys.make_key(each, pipeline) for each in _OF_PIPELINE}
+    texts = store.read(list(places.values()))
 
     def one(table: str, load: Callable[[str, Key], T]) -> T | None:
-        at = keys.make_key(table, pipeline)
-        text = store.read([at]).get(at)
+        at = places[table]
+        text = texts.get(at)
         found, unread = sift_rows([] if text is None else [(at, text)], load)
         damaged.extend(unread)
         return found[0][1] if found else None
 
-    if not store.read([keys.make_key(PIPELINES_TABLE, pipeline)]):
+    if places[PIPELINES_TABLE] not in texts:
         raise unknown_pipeline(store, pipeline)
     known = one(PIPELINES_TABLE, read_description) or {}
     owner, opened = one(OWNERS_TABLE, OwnerRow.load), one(OPEN_TABLE, OpenRow.load)
