@@ -18,7 +18,7 @@ export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install java maven promtool demo check docs test rows test-spark smoke-spark simulate bench bench-engine format clean
+.PHONY: help install java maven promtool chromium demo check docs test rows test-spark smoke-spark simulate bench bench-engine format clean
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -27,7 +27,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "step 1 of 2: a Python environment in .venv"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "step 2 of 2: semel, PySpark (large) and what the tests need; once, some minutes. What pip says:"
-	@$(BIN)/python -m pip install -c constraints.txt -e '.[connect,postgres,http,ingress,redis,kafka,pipeline,metrics,otel,dev,docs]'
+	@$(BIN)/python -m pip install -c constraints.txt -e '.[connect,postgres,http,ingress,console,redis,kafka,pipeline,metrics,otel,dev,docs]'
 	@touch $@
 
 install: $(INSTALLED) ## install all of it into .venv, once; the other targets do it by themselves
@@ -41,6 +41,9 @@ maven: # it fetches the Kafka broker of the tests
 
 promtool: $(INSTALLED) # the tests of the alert rules run it
 	@.ci/promtool
+
+chromium: # the tests of the console run in it
+	@.ci/chromium
 
 demo: java $(INSTALLED) ## see it: real Spark, killed half-way, with semel and without
 	$(BIN)/semel demo
@@ -59,7 +62,7 @@ docs: $(INSTALLED) ## build the documentation site into site/; open site/index.h
 
 WORKERS ?= 2
 
-test: java maven promtool $(INSTALLED) $(SMOKED:%=.venv-spark-%/.installed) ## every test on the newest Spark (WORKERS=2 processes), then the smoke tests on older ones
+test: java maven promtool chromium $(INSTALLED) $(SMOKED:%=.venv-spark-%/.installed) ## every test on the newest Spark (WORKERS=2 processes), then the smoke tests on older ones
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 	for version in $(SMOKED); do $(MAKE) smoke-spark VERSION=$$version || exit 1; done
 
@@ -71,7 +74,7 @@ rows: $(INSTALLED) ## which test showed each row of the source systems in the la
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 	sed 's/^pyspark==.*/pyspark==$*/' constraints.txt > $(@D)/constraints.txt
 	PIP_CONSTRAINT=$(CURDIR)/$(@D)/constraints.txt PIP_BUILD_CONSTRAINT=$(CURDIR)/$(@D)/constraints.txt \
-		$(@D)/bin/python -m pip install -e '.[$(if $(filter 3.%,$*),spark,connect),postgres,http,ingress,redis,kafka,pipeline,metrics,otel,dev]'
+		$(@D)/bin/python -m pip install -e '.[$(if $(filter 3.%,$*),spark,connect),postgres,http,ingress,console,redis,kafka,pipeline,metrics,otel,dev]'
 	@touch $@
 
 test-spark: java maven .venv-spark-$(VERSION)/.installed ## the tests on Spark with another PySpark: make test-spark VERSION=3.5.9

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 import semel
-from semel.cli import verify_sink
+from semel.cli import verify
 from semel.delivery import PipelineSpec
 from semel.events import Given, columns
 from semel.protocol import Capability
@@ -165,13 +165,13 @@ def test_what_is_printed_of_a_proof_is_what_the_command_prints(
         name="payments:charge", sink=SimpleNamespace(capability=Capability.TRANSACTIONAL)
     )
     command = ["semel", "verify-sink", "payments:charge", "--arrived", "payments:arrived"]
-    verify_sink._show(subject, results, 7, command)
+    verify._show(subject, results, 7, command)
     printed = {shape(line) for line in capsys.readouterr().out.splitlines()}
     [shown] = [each.text for each in blocks("docs/verify-sink.md", "") if each.text[:5] == "case "]
     assert [line for line in shown.splitlines() if shape(line) not in printed] == ["..."]
     subject.name = "till:till"
     whole = [CaseResult(case.name, case.says, Earned.YES, 2, 8) for case in CASES]
-    verify_sink._show(subject, whole, 7, command)
+    verify._show(subject, whole, 7, command)
     begins, ends = blocks("docs/own-sink.md", "")[-1].text.strip().split(" ... ")
     last = capsys.readouterr().out.splitlines()[-1]
     assert (last.startswith(begins), last.endswith(ends)) == (True, True), last

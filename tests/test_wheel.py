@@ -75,6 +75,14 @@ def test_the_wheel_has_every_module_of_the_package(wheel: Mapping[str, bytes]) -
     assert "semel/py.typed" in wheel
 
 
+@pytest.mark.parametrize("folder", ["static", "templates"])
+def test_the_wheel_has_the_pages_of_the_console(wheel: Mapping[str, bytes], folder: str) -> None:
+    source = ROOT / "src" / "semel" / "console" / folder
+    place = f"semel/console/{folder}/"
+    packed = {name.removeprefix(place) for name in wheel if name.startswith(place)}
+    assert packed == {path.name for path in source.iterdir()} != set()
+
+
 def test_the_wheel_has_no_tests_no_benchmarks_and_no_other_folder(
     wheel: Mapping[str, bytes],
 ) -> None:

@@ -169,8 +169,8 @@ def test_the_entity_comes_from_the_place_that_was_chosen(
     place: str, headers: dict[str, str], event: dict[str, Any], entity: str | None
 ) -> None:
     """Without a server: the place is a value of its own."""
-    from semel.ingress.problems import HttpProblem
     from semel.ingress.requests import EntityPlace, read_events
+    from semel.web import HttpProblem
 
     given = {name.lower().encode(): value.encode() for name, value in headers.items()}
     given[b"content-type"] = CLOUD_EVENT.encode()

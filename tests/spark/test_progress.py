@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from semel.delivery.observer import Figures, MinibatchCompleted, RunRecorder
+from semel.delivery.observer import KEPT, Figures, MinibatchCompleted, RunRecorder
 from semel.events import Minibatch
-from semel.ledger import RunFigures, StateKind
-from semel.ledger.payloads import codec_of
+from semel.ledger import MinibatchFigures, RunFigures, StateKind
+from semel.ledger.payloads import Unfit, codec_of
 from semel.spark.progress import ProgressReader
 from support.ledger.one_pipeline import PlannedClock
 
@@ -157,3 +157,34 @@ def test_throughput_and_latency_are_of_the_newest_minibatches() -> None:
     assert rates.per_second("out") == pytest.approx(200 / 38.5)
     assert rates.seconds_each == pytest.approx((19 * 0.5 + 1.5) / 20)
     assert rates.delivered == {"out": 200, "more": sum(range(10, 30))}
+
+
+@pytest.mark.rows("O20")
+def test_the_newest_minibatches_are_kept_one_by_one_and_read_back() -> None:
+    clock = StillClock()
+    recorder = RunRecorder(clock)
+    for batch in range(KEPT + 10):
+        clock.move(2.0)
+        figures = {
+            "out": Figures(delivered=10, suppressed=3, parked_before=1),
+            "more": Figures(delivered=12, parked=2, dropped_before=1, skipped=4),
+        }
+        completed = MinibatchCompleted("p", Minibatch(1, batch), figures, 5, seconds=0.25)
+        recorder.observe(completed)
+    figures_of_run = recorder.figures(1)
+    codec = codec_of(RunFigures)
+    assert codec.read(codec.write(figures_of_run)) == figures_of_run
+    newest = figures_of_run.newest
+    assert [each.minibatch for each in newest] == [f"1.{at}" for at in range(10, KEPT + 10)]
+    assert newest[-1] == MinibatchFigures(f"1.{KEPT + 9}", clock.wall(), 0.25, 12, 5, 9, 2)
+    assert figures_of_run.suppressed == (5 + 9) * (KEPT + 10)
+    assert len(figures_of_run.to_json()["minibatches"]) == KEPT
+    written = {**codec.write(figures_of_run)}
+    for later in ("newest", "suppressed"):  # an older version does not write them
+        del written[later]
+    older = codec.read(written)
+    assert (older.newest, older.suppressed) == ((), 0)
+    wrong: list[Any] = [[["1.2", 1.0, 2.0]], [["1.2", 1.0, 2.0, 1, 1, 1, "x"]], [7], {}]
+    for broken in wrong:
+        with pytest.raises(Unfit):
+            codec.read({**written, "newest": broken})

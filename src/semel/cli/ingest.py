@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from semel.cli.options import JsonOption, LedgerOption
+from semel.cli.options import (
+    HostOption,
+    JsonOption,
+    LedgerOption,
+    PortOption,
+    TokenOption,
+    require_url,
+)
 from semel.cli.output import plain, show_json
-from semel.errors import ConfigurationError, MissingExtra
+from semel.errors import MissingExtra
 
 EPILOG = (
     "Example: semel ingest orders --ledger sqlite:///shop.db; then: curl -i "
@@ -22,16 +28,6 @@ _PORT = 8099
 _EVENT_BYTES = 1024 * 1024
 
 StreamArgument = Annotated[str, typer.Argument(help="The name of the stream.", show_default=False)]
-HostOption = Annotated[str, typer.Option(help="The address to listen at.")]
-PortOption = Annotated[int, typer.Option(help="The port to listen at; 0 chooses a free one.")]
-TokenOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="A file with one bearer token on each line; required unless on loopback.",
-        show_default=False,
-    ),
-]
 EntityOption = Annotated[
     str,
     typer.Option(
@@ -78,11 +74,7 @@ def ingest(
     It runs until SIGTERM or Ctrl-C; then what was accepted is committed and answered, and the exit
     status is 0. Any number of these processes may share one stream.
     """
-    if not ledger:
-        raise ConfigurationError(
-            "no ledger given: pass --ledger URL or set SEMEL_LEDGER "
-            "(sqlite:///shop.db, postgresql://user@host/database)"
-        )
+    url = require_url(ledger)
     try:
         from semel.ingress import EntityPlace, IngressSettings, serve
     except ImportError as missing:
@@ -90,7 +82,7 @@ def ingest(
             f"{missing.name} is not installed: pip install 'semel[ingress]'"
         ) from missing
     settings = IngressSettings(
-        ledger,
+        url,
         stream,
         host,
         port,
@@ -101,7 +93,7 @@ def ingest(
         timeout,
         tuple(pipeline or ()),
     )
-    serve(settings, lambda url: _started(stream, url, as_json=as_json))
+    serve(settings, lambda at: _started(stream, at, as_json=as_json))
 
 
 def _started(stream: str, url: str, *, as_json: bool) -> None:

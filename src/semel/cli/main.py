@@ -19,6 +19,7 @@ import typer
 
 from semel import __version__
 from semel.cli import (
+    console,
     demo,
     inbox,
     ingest,
@@ -28,8 +29,7 @@ from semel.cli import (
     rescale,
     simulate,
     status,
-    verify_sink,
-    verify_store,
+    verify,
 )
 from semel.cli.options import JsonOption, LedgerOption
 from semel.cli.output import plain, show_json, show_table
@@ -59,6 +59,7 @@ HELP = {
     "demo": "Kill real Spark half-way, with semel and without.",
     "status": "Which run has each pipeline, how far it is, what is parked.",
     "ingest": "Take events over HTTP into an inbox, each once.",
+    "console": "Show pipelines and parked events in a browser.",
     "resolve": "Decide about an event in doubt or a dead letter.",
     "rescale": "Spread entities over another number of partitions.",
     "explain": "The guarantee of a pipeline or a sink, in plain words.",
@@ -136,6 +137,7 @@ app.command("schema", short_help=HELP["schema"], epilog=pipeline_file.SCHEMA_EPI
 app.command("demo", short_help=HELP["demo"], epilog=demo.EPILOG)(demo.demo)
 app.command("status", short_help=HELP["status"], epilog=status.EPILOG)(status.status)
 app.command("ingest", short_help=HELP["ingest"], epilog=ingest.EPILOG)(ingest.ingest)
+app.command("console", short_help=HELP["console"], epilog=console.EPILOG)(console.console)
 app.add_typer(parked.app, name="parked")
 app.command("resolve", short_help=HELP["resolve"], epilog=parked.RESOLVE_EPILOG)(parked.resolve)
 app.command("rescale", short_help=HELP["rescale"], epilog=rescale.EPILOG)(rescale.rescale)
@@ -144,11 +146,11 @@ app.add_typer(inbox.app, name="inbox")
 app.command("explain", short_help=HELP["explain"], epilog=EXPLAIN_EPILOG)(explain)
 app.command("doctor", short_help=HELP["doctor"], epilog=DOCTOR_EPILOG)(doctor)
 app.command("simulate", short_help=HELP["simulate"], epilog=simulate.EPILOG)(simulate.simulate)
-app.command("verify-sink", short_help=HELP["verify-sink"], epilog=verify_sink.EPILOG)(
-    verify_sink.verify_sink
+app.command("verify-sink", short_help=HELP["verify-sink"], epilog=verify.SINK_EPILOG)(
+    verify.verify_sink
 )
-app.command("verify-store", short_help=HELP["verify-store"], epilog=verify_store.EPILOG)(
-    verify_store.verify_store
+app.command("verify-store", short_help=HELP["verify-store"], epilog=verify.STORE_EPILOG)(
+    verify.verify_store
 )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,6 +25,16 @@ LedgerOption = Annotated[
         envvar="SEMEL_LEDGER",
         metavar="URL",
         help="The ledger: sqlite:///charges.db or postgresql://user@host/database.",
+        show_default=False,
+    ),
+]
+HostOption = Annotated[str, typer.Option(help="The address to listen at.")]
+PortOption = Annotated[int, typer.Option(help="The port to listen at; 0 chooses a free one.")]
+TokenOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="A file with one bearer token on each line; required unless on loopback.",
         show_default=False,
     ),
 ]

@@ -16,7 +16,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from semel.delivery.log_lines import log_minibatch
-from semel.ledger import CommitFigures, RateFigures, RunFigures, SnapshotFigures
+from semel.ledger import (
+    CommitFigures,
+    MinibatchFigures,
+    RateFigures,
+    RunFigures,
+    SnapshotFigures,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -416,6 +422,9 @@ class LogObserver:
 NEWEST = 20
 """Of how many minibatches the rates are: enough to see past one that was slow."""
 
+KEPT = 60
+"""Of how many minibatches the figures are kept one by one: some kilobytes in each heartbeat."""
+
 
 class RunRecorder:
     """Keeps the figures of a run for `semel status`. The driver notifies it from several threads.
@@ -429,6 +438,8 @@ class RunRecorder:
         self._clock = clock
         self._lock = threading.Lock()
         self._newest: deque[tuple[float, MinibatchCompleted]] = deque(maxlen=NEWEST)
+        self._kept: deque[MinibatchFigures] = deque(maxlen=KEPT)
+        self._suppressed = 0
         self._snapshots = SnapshotFigures()
         self._unsummed: list[SnapshotFigures] = []
         self._query: QueryFigures | None = None
@@ -439,6 +450,7 @@ class RunRecorder:
         with self._lock:
             if isinstance(event, MinibatchCompleted):
                 self._newest.append((self._clock.monotonic(), replace(event, partitions=())))
+                self._keep(event)
                 self._unsummed.append(event.snapshots)
             elif isinstance(event, QueryProgressed):
                 self._query = event.query
@@ -448,6 +460,22 @@ class RunRecorder:
                     self._state = tuple(before.then(later) for before, later in pairs)
                 else:
                     self._state = event.state
+
+    def _keep(self, event: MinibatchCompleted) -> None:
+        done = sum(event.figures.values(), Figures(skipped=event.skipped))
+        repeats = done.suppressed + done.parked_before + done.dropped_before
+        self._suppressed += repeats + done.skipped
+        self._kept.append(
+            MinibatchFigures(
+                str(event.minibatch),
+                self._clock.wall(),
+                event.seconds,
+                max((each.delivered for each in event.figures.values()), default=0),
+                repeats,
+                done.skipped,
+                done.parked,
+            )
+        )
 
     def figures(self, run: int) -> RunFigures:
         """Return the figures of the run as of now."""
@@ -463,6 +491,8 @@ class RunRecorder:
                 self._state if known else None,
                 "" if known else self.unknown,
                 self._snapshots,
+                tuple(self._kept),
+                self._suppressed,
             )
 
     def _rates(self) -> RateFigures | None:

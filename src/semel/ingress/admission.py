@@ -14,14 +14,13 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from semel.ingress.problems import HttpProblem, shown
-from semel.ingress.settings import is_loopback
+from semel.web import HttpProblem, require_own_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from semel.ingress.requests import Headers
-    from semel.ingress.tokens import Tokens
+    from semel.web import Tokens
 
 REQUESTS_MAX = 4_096
 CLIENT_REQUESTS_MAX = 1_024
@@ -41,15 +40,7 @@ class Admission:
     def client(self, scope: Any, headers: Headers) -> bytes:
         """Return who sent a request: its token's digest, or its address. Raises `HttpProblem`."""
         if self._tokens is None:
-            host = headers.get(b"host", b"localhost").decode("latin-1")
-            name = host.rpartition(":")[0] if not host.endswith("]") else ""
-            if not is_loopback((name or host).strip("[]")):
-                raise HttpProblem(
-                    HTTPStatus.MISDIRECTED_REQUEST,
-                    "this ingress has no tokens and takes requests to localhost or 127.0.0.1 only",
-                    field="host",
-                    value=shown(host),
-                )
+            require_own_name(headers.get(b"host", b"localhost"), "ingress")
             return str((scope.get("client") or ("",))[0]).encode()
         client = self._tokens.name_of(headers.get(b"authorization"))
         if client is None:

@@ -28,9 +28,9 @@ from semel.errors import (
 from semel.events.encoding import ascii_json
 from semel.ingress.bodies import Body, ClientGone
 from semel.ingress.openapi import DESCRIPTION
-from semel.ingress.problems import PROBLEM_TYPE, HttpProblem, shown
 from semel.ingress.requests import read_events, read_headers
 from semel.ingress.responses import WAIT_S_MAX
+from semel.web import PROBLEM_TYPE, HttpProblem, shown
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

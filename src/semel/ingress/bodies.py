@@ -6,7 +6,7 @@ import asyncio
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from semel.ingress.problems import HttpProblem, shown
+from semel.web import HttpProblem, shown
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

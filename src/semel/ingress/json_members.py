@@ -11,7 +11,7 @@ import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from semel.ingress.problems import HttpProblem, shown
+from semel.web import HttpProblem, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -27,8 +27,8 @@ from semel.ingress.json_members import (
     read_text,
     require_end,
 )
-from semel.ingress.problems import HttpProblem, shown
 from semel.streams import NewEvent
+from semel.web import HttpProblem, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,12 +8,10 @@ Always true:
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
-from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeVar
 
 from semel.errors import LedgerError
-from semel.ingress.problems import HttpProblem
+from semel.web import HttpProblem, Lookups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 WAIT_S_MAX = 60
 WAIT_EVENTS_MAX = 100
 WAITS_MAX = 1_024
-LOOKUPS_MAX = 256
 _FIRST_S, _LONGEST_S = 0.05, 0.5
 
 T = TypeVar("T")
@@ -35,29 +32,18 @@ class Responses:
 
     def __init__(self, found: Outcomes) -> None:
         self._found = found
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="responses")
+        self._reader = Lookups("responses")
         self._waits = 0
-        self._lookups = 0
 
     def close(self) -> None:
         """Drop what was not looked up yet, and end the thread."""
-        self._reader.shutdown(cancel_futures=True)
+        self._reader.close()
 
     async def read(self, call: Callable[[], T]) -> T:
         """Run a call that reads the ledger in the thread for it. Raises `HttpProblem` if too many
         wait, and what the call raises.
         """
-        if self._lookups >= LOOKUPS_MAX:
-            raise HttpProblem(
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                "too many requests wait to read the ledger; send this one again",
-                retry_after_s=1,
-            )
-        self._lookups += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._reader, call)
-        finally:
-            self._lookups -= 1
+        return await self._reader.run(call)
 
     async def outcomes(
         self, entity: str, event: int, place: tuple[int, int] | None = None

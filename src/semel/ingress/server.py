@@ -9,66 +9,27 @@ Always true:
 from __future__ import annotations
 
 import asyncio
-import signal
-import socket
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
-import uvicorn
 import uvloop
 
-from semel.errors import ConfigurationError
 from semel.ingress.admission import Admission
 from semel.ingress.app import IngressApp
 from semel.ingress.group_commit import GroupCommit
-from semel.ingress.guarded_http import guarded
 from semel.ingress.metrics import Metrics
 from semel.ingress.responses import Responses
-from semel.ingress.tokens import Tokens
 from semel.ledger import Ledger, open_store
 from semel.operate import Outcomes
 from semel.runtime import SystemClock
 from semel.streams import Inbox
+from semel.web import Tokens, listen, serve_app
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    import socket
+    from collections.abc import Callable
 
     from semel.ingress.settings import IngressSettings
-
-_KEEP_ALIVE_S = 75
-_BACKLOG = 2_048
-_CONNECTIONS_MAX = 8_192
-
-
-class _IngressServer(uvicorn.Server):
-    """uvicorn's server, which exits with the status 0 after a signal, and says when it takes
-    requests and when it stops.
-    """
-
-    def __init__(
-        self, config: uvicorn.Config, started: Callable[[], None], stopping: Callable[[], None]
-    ) -> None:
-        super().__init__(config)
-        self._started = started
-        self._stopping = stopping
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to take requests, and say so: a signal that follows is known already."""
-        await super().startup(sockets)
-        self._started()
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Stop at the first SIGTERM or SIGINT; at a second one without waiting for clients."""
-        loop = asyncio.get_running_loop()
-        for each in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(each, self._stop)
-        yield
-
-    def _stop(self) -> None:
-        self.force_exit = self.should_exit
-        self.should_exit = True
-        self._stopping()
 
 
 def serve(settings: IngressSettings, started: Callable[[str], None]) -> None:
@@ -80,7 +41,7 @@ def serve(settings: IngressSettings, started: Callable[[str], None]) -> None:
     clock = SystemClock()
     with ExitStack() as stack:
         tokens = None if settings.token_file is None else Tokens(settings.token_file, clock)
-        listener = stack.enter_context(_listener(settings))
+        listener = stack.enter_context(listen(settings.host, settings.port))
         inbox = stack.enter_context(
             Inbox(settings.ledger, settings.stream, partitions=settings.partitions)
         )
@@ -106,44 +67,16 @@ async def _run(
     def refused(status: int) -> None:
         counted.requests[status] += 1
 
-    config = uvicorn.Config(
-        cast("Any", app),
-        http=cast("Any", guarded(settings.timeout_s, refused)),
-        ws="none",
-        lifespan="off",
-        interface="asgi3",
-        log_config=None,
-        log_level="error",
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        backlog=_BACKLOG,
-        limit_concurrency=_CONNECTIONS_MAX,
-        timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=int(settings.timeout_s) + 1,
-    )
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    url = f"http://{host}:{listener.getsockname()[1]}"
     try:
-        server = _IngressServer(config, lambda: started(url), admission.stop)
-        await server.serve(sockets=[listener])
+        await serve_app(
+            app,
+            listener,
+            settings.host,
+            timeout_s=settings.timeout_s,
+            started=started,
+            stopping=admission.stop,
+            refused=refused,
+        )
     finally:
         await asyncio.to_thread(writer.close)
         responses.close()
-
-
-@contextmanager
-def _listener(settings: IngressSettings) -> Iterator[socket.socket]:
-    """Listen at host and port. Raises `ConfigurationError` if that is not possible."""
-    try:
-        [(family, *_, address), *_] = socket.getaddrinfo(
-            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        listener = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
-    except OSError as error:
-        raise ConfigurationError(
-            f"cannot listen at {settings.host} port {settings.port}: {error.strerror or error}; "
-            "pass another --host or --port"
-        ) from None
-    with listener:
-        yield listener

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError
 from semel.ingress.requests import EntityPlace
 from semel.streams import EVENT_BYTES_MAX
+from semel.web import require_safe
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,25 +50,9 @@ class IngressSettings:
             raise ConfigurationError(
                 f"--timeout must be more than 0 and at most 3600 seconds, got {self.timeout_s:g}"
             )
-        if not 0 <= self.port <= 65_535:
-            raise ConfigurationError(f"--port must be between 0 and 65535, got {self.port}")
-        if self.token_file is None and not is_loopback(self.host):
-            raise ConfigurationError(
-                f"--host {self.host} can be reached from other machines, and then a token is "
-                "required: pass --token-file with one token on each line, or --host 127.0.0.1"
-            )
+        require_safe(self.host, self.port, has_tokens=self.token_file is not None)
 
     @property
     def request_bytes_max(self) -> int:
         """The most bytes of a request's body."""
         return REQUEST_TIMES * self.event_bytes_max
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches a host, by its name or its address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False

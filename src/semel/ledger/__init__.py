@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from semel.ledger.client import CommitFigures, LedgerClient
     from semel.ledger.figures import (
+        MinibatchFigures,
         QueryFigures,
         RateFigures,
         RunFigures,
@@ -85,7 +86,7 @@ if TYPE_CHECKING:
         read_row,
         sift_rows,
     )
-    from semel.ledger.rows import Finished, OpenRow, ParkedRow, PartitionRow, SpanRow
+    from semel.ledger.rows import Finished, HeadRow, OpenRow, ParkedRow, PartitionRow, SpanRow
     from semel.ledger.store.opening import SCHEMA_KEY, open_store
     from semel.ledger.stream_rows import MARKERS_TABLE, MarkerHead, MarkerRow
     from semel.ledger.verbs.batch_jobs import compare_batch, finish_batch, finished_batch
@@ -176,6 +177,7 @@ __all__ = [
     "EntityTrace",
     "Finished",
     "HeadMoved",
+    "HeadRow",
     "Heads",
     "InboxEndRow",
     "InboxGroupRow",
@@ -190,6 +192,7 @@ __all__ = [
     "Leftover",
     "MarkerHead",
     "MarkerRow",
+    "MinibatchFigures",
     "Minibatches",
     "OpenMinibatch",
     "OpenRequest",
@@ -284,6 +287,7 @@ __all__ = [
 _HOMES = {
     "semel.ledger.client": ("CommitFigures", "LedgerClient"),
     "semel.ledger.figures": (
+        "MinibatchFigures",
         "QueryFigures",
         "RateFigures",
         "RunFigures",
@@ -363,7 +367,7 @@ _HOMES = {
         "dump_payload",
         "load_payload",
     ),
-    "semel.ledger.rows": ("Finished", "OpenRow", "ParkedRow", "PartitionRow", "SpanRow"),
+    "semel.ledger.rows": ("Finished", "HeadRow", "OpenRow", "ParkedRow", "PartitionRow", "SpanRow"),
     "semel.ledger.store.opening": ("SCHEMA_KEY", "open_store"),
     "semel.ledger.stream_rows": ("MARKERS_TABLE", "MarkerHead", "MarkerRow"),
     "semel.ledger.verbs.batch_jobs": ("compare_batch", "finish_batch", "finished_batch"),

@@ -13,7 +13,15 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 from semel.ledger.journal import SnapshotFigures
-from semel.ledger.payloads import LATER, Form, codec_of, read_integer, read_list, read_object
+from semel.ledger.payloads import (
+    LATER,
+    Form,
+    Unfit,
+    codec_of,
+    read_integer,
+    read_list,
+    read_object,
+)
 
 
 class StateKind(StrEnum):
@@ -167,6 +175,55 @@ class RateFigures:
         return _rounded(made)
 
 
+@dataclass(frozen=True, slots=True)
+class MinibatchFigures:
+    """One complete minibatch of a run; except for `delivered`, the events of all sinks are summed.
+
+    Attributes:
+        minibatch: GENERATION.BATCH.
+        at: when it was complete, by the clock of the run's machine.
+        seconds: from opening it until it was complete and concluded.
+        delivered: events that were delivered at the sink that got the most.
+        suppressed: events that were not sent again, because an earlier attempt had delivered,
+            parked or dropped them.
+        skipped: events that were handled before a checkpoint was lost, and were not sent.
+        parked: events that were parked, those in doubt included.
+    """
+
+    minibatch: str
+    at: float
+    seconds: float
+    delivered: int
+    suppressed: int = 0
+    skipped: int = 0
+    parked: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        return _rounded(asdict(self))
+
+
+def _read_newest(value: Any, name: str) -> tuple[MinibatchFigures, ...]:
+    found = []
+    for each in read_list(value, name):
+        match each:
+            case [str(minibatch), int() | float() as at, int() | float() as seconds, *counts] if (
+                len(counts) == 4
+            ):
+                numbers = [read_integer(count, name) for count in counts]
+                found.append(MinibatchFigures(minibatch, float(at), float(seconds), *numbers))
+            case _:
+                raise Unfit(f"the field {name!r} must be a list of minibatches")
+    return tuple(found)
+
+
+def _write_newest(newest: tuple[MinibatchFigures, ...]) -> list[Any]:
+    return [list(each.to_json().values()) for each in newest]
+
+
+_NEWEST = Form(_read_newest, _write_newest)
+
+
 def _read_states(value: Any, name: str) -> tuple[StateFigures, ...]:
     codec = codec_of(StateFigures)
     return tuple(codec.read_as(each, "a state") for each in read_list(value, name))
@@ -189,6 +246,10 @@ class RunFigures:
         unknown: why `query` and `state` are not known.
         ledger: the snapshots of semel's own state (counters, watermarks) that were written to and
             loaded from the ledger, summed over the run.
+        newest: the newest complete minibatches, the oldest of them first.
+        suppressed: events that were not sent again, because an earlier attempt had delivered,
+            parked or dropped them, or because they were handled before a checkpoint was lost;
+            summed over the run.
     """
 
     run: int
@@ -198,6 +259,8 @@ class RunFigures:
     state: Annotated[tuple[StateFigures, ...] | None, _STATES, LATER] = None
     unknown: Annotated[str, LATER] = ""
     ledger: Annotated[SnapshotFigures, LATER] = field(default_factory=SnapshotFigures)
+    newest: Annotated[tuple[MinibatchFigures, ...], _NEWEST, LATER] = ()
+    suppressed: Annotated[int, LATER] = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
@@ -208,6 +271,8 @@ class RunFigures:
             "state": None if self.state is None else [each.to_json() for each in self.state],
             "unknown": self.unknown,
             "ledger_state": _rounded(asdict(self.ledger)),
+            "minibatches": [each.to_json() for each in self.newest],
+            "suppressed": self.suppressed,
         }
 
 

@@ -27,6 +27,23 @@ if TYPE_CHECKING:
         refuse_damaged,
     )
     from semel.operate.outcomes import Outcome, Outcomes
+    from semel.operate.pages.advice import Advice, Severity
+    from semel.operate.pages.overview import (
+        HeartbeatWatch,
+        PipelineDetail,
+        PipelineOverview,
+        PipelinesPage,
+        read_pipeline_detail,
+        read_pipelines_page,
+    )
+    from semel.operate.pages.parked_page import (
+        STATES,
+        ParkedFilter,
+        ParkedPage,
+        read_parked_at,
+        read_parked_page,
+        resolve_parked_at,
+    )
     from semel.operate.parked import (
         ParkedEvent,
         ParkedEvents,
@@ -77,6 +94,23 @@ _HOMES = {
         "read_parked_events",
     ),
     "outcomes": ("Outcome", "Outcomes"),
+    "pages.advice": ("Advice", "Severity"),
+    "pages.overview": (
+        "HeartbeatWatch",
+        "PipelineDetail",
+        "PipelineOverview",
+        "PipelinesPage",
+        "read_pipeline_detail",
+        "read_pipelines_page",
+    ),
+    "pages.parked_page": (
+        "STATES",
+        "ParkedFilter",
+        "ParkedPage",
+        "read_parked_at",
+        "read_parked_page",
+        "resolve_parked_at",
+    ),
     "rescale": ("Rescaled", "rescale_pipeline"),
     "resolve": ("JudgedMinibatch", "ResolvedEvent", "record_decision"),
     "status": (
@@ -91,9 +125,12 @@ _HOMES = {
 }
 
 __all__ = [
+    "STATES",
+    "Advice",
     "Check",
     "EventFields",
     "Health",
+    "HeartbeatWatch",
     "InboxStatus",
     "JudgedMinibatch",
     "LedgerCheck",
@@ -102,11 +139,17 @@ __all__ = [
     "PacingStatus",
     "ParkedEvent",
     "ParkedEvents",
+    "ParkedFilter",
+    "ParkedPage",
+    "PipelineDetail",
+    "PipelineOverview",
     "PipelineStatus",
+    "PipelinesPage",
     "PutEvents",
     "Rescaled",
     "ResolvedEvent",
     "RunState",
+    "Severity",
     "SinkStatus",
     "age_s",
     "check_java",
@@ -125,13 +168,18 @@ __all__ = [
     "newest_events",
     "open_ledger",
     "put_events",
+    "read_parked_at",
     "read_parked_event",
     "read_parked_events",
+    "read_parked_page",
+    "read_pipeline_detail",
+    "read_pipelines_page",
     "read_status",
     "read_statuses",
     "record_decision",
     "refuse_damaged",
     "rescale_pipeline",
+    "resolve_parked_at",
     "trace_to_json",
     "utc_text",
     "write_id",

@@ -31,6 +31,7 @@ _MINIBATCH = re.compile(r"(.*)@([0-9]+\.[0-9]+)", re.DOTALL)
 _SHORT = re.compile(r"@([0-9a-f]{4,})")
 _CUT = "%~"
 _SHORT_LENGTH = 6
+_ALONE_LENGTH = 12
 _DAY_US = 86_400_000_000
 _DIGITS_MAX = 100
 """More digits than any id has; Python itself refuses to read some thousands."""
@@ -177,6 +178,11 @@ def _escape_first(written: str) -> str:
 
 def _digest(at: Key) -> str:
     return hashlib.blake2b(at.key.encode(), digest_size=16).hexdigest()
+
+
+def short_name(at: Key) -> str:
+    """Return a short name of one parked event that fits no other, without reading the others."""
+    return f"@{_digest(at)[:_ALONE_LENGTH]}"
 
 
 def short_names(places: Sequence[Key]) -> dict[Key, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError, LedgerError, MissingExtra
-from semel.ledger import TABLES, Ledger, check_ledger, open_store
+from semel.ledger import TABLES, Ledger, check_ledger, keys, open_store
 from semel.ledger.store.libpq import read_url
 from semel.ledger.store.sqlite_file import is_there, open_to_look
 from semel.urls import redact
@@ -119,13 +119,13 @@ def choose_pipeline(ledger: Ledger, name: str | None) -> str:
 
     Raises `ConfigurationError` when there is no such pipeline, or more than one.
     """
+    if name is not None and ledger.store.read([keys.make_key(keys.PIPELINES_TABLE, name)]):
+        return name
     known = ledger.pipelines()
     if name is None and len(known) == 1:
         return known[0]
     if not known:
         raise ConfigurationError("no pipeline has run with this ledger yet")
-    if name in known:
-        return str(name)
     batches = [] if name is None else [each for each in known if each.rpartition("@")[0] == name]
     if len(batches) == 1:
         return batches[0]

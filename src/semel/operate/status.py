@@ -86,6 +86,8 @@ class SinkStatus:
         oldest_at: since when the oldest parked event waits, by the clock of the machine that wrote
             it; None if none does.
         oldest_s: how long ago that was by the clock of this machine, which may differ.
+        cut: the tables that were not read to their end; what is counted from their rows is a least
+            number.
     """
 
     sink: str
@@ -104,6 +106,7 @@ class SinkStatus:
     delivered_in_open: int | None = None
     oldest_at: float | None = None
     oldest_s: float | None = None
+    cut: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
@@ -227,19 +230,29 @@ def read_status(
 
 
 def read_statuses(
-    ledger: Ledger, pipelines: Sequence[str], *, watch: bool, clock: Clock | None = None
+    ledger: Ledger,
+    pipelines: Sequence[str],
+    *,
+    watch: bool,
+    clock: Clock | None = None,
+    rows_max: int | None = None,
+    moving: Mapping[str, bool] | None = None,
 ) -> list[PipelineStatus]:
     """Return the status of pipelines.
 
     With `watch`, heartbeats that prove nothing yet are watched for up to `WATCH_S`, together: then
-    a run is never `unconfirmed`. Without it, the answer is what the ledger and this machine know.
+    a run is never `unconfirmed`. Without it, the answer is what the ledger and this machine know,
+    and what the caller has seen: `moving` says of pipelines whether their heartbeat moves. With
+    `rows_max`, at most so many rows of each table and sink are read (`SinkStatus.cut`).
     """
     clock = clock or SystemClock()
-    moving = ledger.watch(pipelines, WATCH_S, clock) if watch else set()
+    if watch:
+        moved = ledger.watch(pipelines, WATCH_S, clock)
+        moving = {name: name in moved for name in pipelines}
     found = []
     for name in pipelines:
-        summary = ledger.summary(name)
-        moves = (name in moving) if watch else None
+        summary = ledger.summary(name, rows_max)
+        moves = (moving or {}).get(name)
         status = _status_of(summary, _state_of(summary, moves, clock), clock)
         pacing, damaged = _read_pacing(ledger, name)
         found.append(replace(status, pacing=pacing, damaged=(*status.damaged, *damaged)))
@@ -336,7 +349,7 @@ def _sink_status(name: str, sink: SinkSummary, clock: Clock, *, finished: bool) 
         capability=sink.capability,
         last_osn=sink.last_osn,
         delivered=sink.delivered,
-        transmitted=None if finished else sum(sink.transmitted.values()),
+        transmitted=None if finished or sink.cut else sum(sink.transmitted.values()),
         pending_partitions=sink.partitions.get(PartitionState.PENDING, 0),
         in_doubt=sink.parked.get(ParkedState.HELD, 0),
         rejected=sink.parked.get(ParkedState.REJECTED, 0),
@@ -352,4 +365,5 @@ def _sink_status(name: str, sink: SinkSummary, clock: Clock, *, finished: bool) 
         delivered_in_open=sink.delivered_in_open,
         oldest_at=oldest,
         oldest_s=None if oldest is None else age_s(oldest, clock),
+        cut=sink.cut,
     )

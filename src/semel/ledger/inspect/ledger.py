@@ -171,11 +171,14 @@ class Ledger:
         good, damaged = sift_rows(self._store.scan(PARKED_TABLE, ""), ParkedRow.load)
         return sorted(good, key=_in_order), damaged
 
-    def summary(self, pipeline: str) -> PipelineSummary:
+    def summary(self, pipeline: str, rows_max: int | None = None) -> PipelineSummary:
         """Return which run has a pipeline, which minibatch is open, and what is pending, parked and
         blocked. Rows that cannot be read are left out, and are listed under `damaged`.
+
+        With `rows_max`, at most so many rows of each table and sink are read; `SinkSummary.cut`
+        names the tables that have more.
         """
-        return summarize(self._store, pipeline)
+        return summarize(self._store, pipeline, rows_max)
 
     def watch(
         self, pipelines: Iterable[str], lease_s: float, clock: Clock | None = None

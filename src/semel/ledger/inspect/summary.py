@@ -4,6 +4,7 @@ How many events of a sink are delivered, parked, skipped or discarded: each coun
 
 Always true: an event that is parked, skipped or discarded is not counted as delivered, and where
 numbers may have been assigned twice (a lost checkpoint, a rescaled pipeline) the count is None.
+A summary that reads a bounded number of rows says which tables it did not read to their end.
 """
 
 from __future__ import annotations
@@ -43,6 +44,11 @@ if TYPE_CHECKING:
     from semel.runtime import Process
 
 T = TypeVar("T")
+
+ROWS_BYTES_MAX = 8 * 2**20
+"""A bounded summary stops reading the rows of a table after so many characters."""
+
+_OF_PIPELINE = (PIPELINES_TABLE, OWNERS_TABLE, OPEN_TABLE)
 
 FIRST_GENERATION = 1
 """The generation in which every event gets one number."""
@@ -134,6 +140,8 @@ class SinkSummary:
         delivered_in_open: how many events of the open minibatch are delivered so far; None if none
             is open, for a sink whose destination keeps that itself (TRANSACTIONAL, SEQUENCED), and
             for a second stage.
+        cut: the tables that were not read to their end: what is counted from their rows is a least
+            number then, and `delivered`, `transmitted` and `delivered_in_open` are not known.
     """
 
     capability: str | None
@@ -146,6 +154,7 @@ class SinkSummary:
     blocked: int
     oldest: Mapping[ParkedState, float] = field(default_factory=dict)
     delivered_in_open: int | None = None
+    cut: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
@@ -161,6 +170,7 @@ class SinkSummary:
             "blocked": self.blocked,
             "oldest_parked_at": {state.value: at for state, at in self.oldest.items()},
             "delivered_in_open": self.delivered_in_open,
+            "cut": list(self.cut),
         }
 
 
@@ -225,27 +235,32 @@ class PipelineSummary:
         }
 
 
-def summarize(store: Store, pipeline: str) -> PipelineSummary:
+def summarize(store: Store, pipeline: str, rows_max: int | None = None) -> PipelineSummary:
     """Read the summary of a pipeline. Rows that cannot be read are left out, and are listed under
     `damaged`.
+
+    With `rows_max`, at most so many rows of each table and sink are read, and of partitions those
+    of the newest minibatch only.
 
     Raises `ConfigurationError` when the ledger does not have the pipeline.
     """
     damaged: list[DamagedRow] = []
+    places = {each: keys.make_key(each, pipeline) for each in _OF_PIPELINE}
+    texts = store.read(list(places.values()))
 
     def one(table: str, load: Callable[[str, Key], T]) -> T | None:
-        at = keys.make_key(table, pipeline)
-        text = store.read([at]).get(at)
+        at = places[table]
+        text = texts.get(at)
         found, unread = sift_rows([] if text is None else [(at, text)], load)
         damaged.extend(unread)
         return found[0][1] if found else None
 
-    if not store.read([keys.make_key(PIPELINES_TABLE, pipeline)]):
+    if places[PIPELINES_TABLE] not in texts:
         raise unknown_pipeline(store, pipeline)
     known = one(PIPELINES_TABLE, read_description) or {}
     owner, opened = one(OWNERS_TABLE, OwnerRow.load), one(OPEN_TABLE, OpenRow.load)
     sinks = {
-        sink: _summarize_sink(store, pipeline, sink, (known, opened), damaged)
+        sink: _summarize_sink(_SinkRows(store, pipeline, sink, damaged, rows_max), (known, opened))
         for sink in sorted(known.get("sinks", {}))
     }
     judged = None if opened is None or opened.judged is None else opened.judged.decision
@@ -281,40 +296,91 @@ def unknown_pipeline(store: Store, pipeline: str) -> ConfigurationError:
     return ConfigurationError(f"there is no pipeline {pipeline!r} in this ledger: it has {known}")
 
 
-def _summarize_sink(
-    store: Store,
-    pipeline: str,
-    sink: str,
-    of: tuple[Mapping[str, Any], OpenRow | None],
-    damaged: list[DamagedRow],
-) -> SinkSummary:
+class _SinkRows:
+    """Reads the rows of one sink; of each table at most `rows_max`, and at most
+    `ROWS_BYTES_MAX`, if there is a limit.
+
+    Attributes:
+        cut: the tables that have more.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        pipeline: str,
+        sink: str,
+        damaged: list[DamagedRow],
+        rows_max: int | None,
+    ) -> None:
+        self.sink = sink
+        self.cut: list[str] = []
+        self._store = store
+        self._place = make_prefix(pipeline, sink)
+        self._damaged = damaged
+        self._rows_max = rows_max
+
+    def every(
+        self, table: str, load: Callable[[str, Key], T], below: str = "", *, quiet: bool = False
+    ) -> list[tuple[Key, T]]:
+        """Return the rows of a table that can be read; the others are listed unless `quiet`."""
+        prefix = self._place + below
+        rows: Iterable[tuple[Key, str]]
+        if self._rows_max is None:
+            rows = self._store.scan(table, prefix)
+        else:
+            rows = self._first(table, prefix, self._rows_max)
+        found, unread = sift_rows(rows, load)
+        if not quiet:
+            self._damaged.extend(unread)
+        return found
+
+    def below(self, minibatch: Minibatch | None) -> str:
+        """Return where the rows of partitions are read: of a bounded summary, one minibatch."""
+        if self._rows_max is None or minibatch is None:
+            return ""
+        return make_prefix(minibatch.generation, minibatch.batch)
+
+    def _first(self, table: str, prefix: str, rows_max: int) -> Iterable[tuple[Key, str]]:
+        size = 0
+        for taken, row in enumerate(self._store.scan(table, prefix, limit=rows_max + 1)):
+            if taken == rows_max or size > ROWS_BYTES_MAX:
+                self.cut.append(table)
+                return
+            yield row
+            size += len(row[1])
+
+
+def _summarize_sink(rows: _SinkRows, of: tuple[Mapping[str, Any], OpenRow | None]) -> SinkSummary:
     known, opened = of
-
-    def every(table: str, load: Callable[[str, Key], T]) -> list[T]:
-        found, unread = sift_rows(store.scan(table, make_prefix(pipeline, sink)), load)
-        damaged.extend(unread)
-        return [row for _, row in found]
-
+    sink = rows.sink
+    newest = rows.below(None if opened is None else opened.minibatch)
     done = (recorded_batch(known) or {}).get(sink)
-    standings = {row.partition: row.after for row in every(SEQUENCES_TABLE, SequenceRow.load)}
+    standings = {
+        row.partition: row.after for _, row in rows.every(SEQUENCES_TABLE, SequenceRow.load)
+    }
     last = sum(standing.osn for standing in standings.values())
-    streams, parked = every(STREAMS_TABLE, PartitionRow.load), every(PARKED_TABLE, ParkedRow.load)
-    outcomes = every(OUTCOMES_TABLE, OutcomeRow.load)
-    spans, _ = sift_rows(store.scan(EVENTS_TABLE, make_prefix(pipeline, sink)), _SpanNumbers.load)
+    streams = [row for _, row in rows.every(STREAMS_TABLE, PartitionRow.load, newest)]
+    parked = [row for _, row in rows.every(PARKED_TABLE, ParkedRow.load)]
+    outcomes = [row for _, row in rows.every(OUTCOMES_TABLE, OutcomeRow.load)]
+    blocked = len(rows.every(keys.HEADS_TABLE, HeadRow.load))
+    spans = rows.every(EVENTS_TABLE, _SpanNumbers.load, newest, quiet=True)
+    exact = not {SEQUENCES_TABLE, STREAMS_TABLE, PARKED_TABLE, EVENTS_TABLE} & {*rows.cut}
+    delivered = _count_delivered(sink, known, opened, standings, (parked, outcomes))
     capability = known["sinks"][sink].get("capability")
     return SinkSummary(
         capability=capability,
         partitions=dict(Counter(row.state for row in streams)),
         last_osn=last if done is None else done.count,
-        delivered=_count_delivered(sink, known, opened, standings, (parked, outcomes)),
-        transmitted=_transmitted(spans, standings, streams, parked),
+        delivered=delivered if exact and OUTCOMES_TABLE not in rows.cut else None,
+        transmitted=_transmitted(spans, standings, streams, parked) if exact else {},
         parked=_count_parked(parked, outcomes),
         last_resend=_last_resend(parked),
-        blocked=len(every(keys.HEADS_TABLE, HeadRow.load)),
+        blocked=blocked,
         oldest=_oldest((row.state, row.at) for row in parked if not row.state.final),
         delivered_in_open=None
-        if STAGE_OF in known["sinks"][sink]
+        if STAGE_OF in known["sinks"][sink] or not exact
         else _delivered_in_open(capability, opened, spans, streams, parked),
+        cut=tuple(rows.cut),
     )
 
 

@@ -41,7 +41,7 @@ from semel.ledger.verbs.batch_jobs import finished_batch
 from semel.ledger.verbs.complete import SEQUENCES_TABLE as SEQUENCES
 from semel.ledger.verbs.complete import SequenceRow, sequence_key
 from semel.ledger.verbs.divergence import comes_anew
-from semel.ledger.verbs.parked import read_heads, read_parked
+from semel.ledger.verbs.parked import head_key, read_heads, read_parked
 from semel.ledger.verbs.pruning import OutcomeRow, outcome_key
 from semel.protocol import ParkedState, PartitionState, SpanState
 
@@ -121,11 +121,32 @@ _GONE = {
 def trace_entity(client: LedgerClient, sink: str, entity: str) -> EntityTrace:
     """Return what the ledger knows of an entity at a sink."""
     upto, ids = handled(client, sink, entity)
-    parked = [
-        (at, row) for at, row, _ in read_parked(client, sink) if entity in (row.entity, row.scope)
-    ]
-    heads = [head for who, (head, _) in read_heads(client, sink).items() if entity in who]
-    return EntityTrace(sink, upto, ids, parked, heads)
+    parked = [(at, row) for at, row, _ in _parked_of(client, sink, entity)]
+    return EntityTrace(sink, upto, ids, parked, _heads_of(client, sink, entity))
+
+
+def _is_scope(client: LedgerClient) -> bool:
+    """Whether an entity that is asked for may be the source partition of other entities' events:
+    with position identity and an entity column.
+    """
+    at = keys.make_key(PIPELINES_TABLE, client.pipeline)
+    identity = read_description(client.read_one(at), at).get("identity") or {}
+    return identity.get("kind") == "position" and identity.get("entity") is not None
+
+
+def _parked_of(client: LedgerClient, sink: str, entity: str) -> list[tuple[Key, ParkedRow, str]]:
+    """Return the parked events of an entity or of a source partition, in their order."""
+    found = read_parked(client, sink, None if _is_scope(client) else entity)
+    return [each for each in found if entity in (each[1].entity, each[1].scope)]
+
+
+def _heads_of(client: LedgerClient, sink: str, entity: str) -> list[HeadRow]:
+    """Return the heads of an entity or of a source partition."""
+    if _is_scope(client):
+        return [head for who, (head, _) in read_heads(client, sink).items() if entity in who]
+    at = head_key(client.pipeline, sink, (entity, entity))
+    text = client.read_one(at)
+    return [] if text is None else [HeadRow.load(text, at)]
 
 
 def trace_event(client: LedgerClient, sink: str, entity: str, event: EventID) -> Trace:
@@ -151,9 +172,9 @@ def _in_parked(
     client: LedgerClient, sink: str, entity: str, event: EventID
 ) -> tuple[Trace, bool] | None:
     """Return the newest parked row of an event, and whether the event is delivered again."""
-    for _, row, _ in reversed(read_parked(client, sink)):
+    for _, row, _ in reversed(_parked_of(client, sink, entity)):
         state = _PARKED_AS.get(row.state)
-        if state is not None and row.event == event and entity in (row.entity, row.scope):
+        if state is not None and row.event == event:
             osn = (row.osn, row.osn)
             resolved = f"; {row.by}: {row.reason}" if row.by else ""
             trace = Trace(sink, state, row.minibatch, None, osn, row.at, row.why + resolved)

@@ -39,7 +39,11 @@ if TYPE_CHECKING:
     from semel.ledger.store.opening import Arranged
     from semel.runtime import Clock
 
-_SCAN = "SELECT key, payload FROM semel WHERE tbl = ? AND key > ? AND key >= ?"
+_SCAN = "SELECT key, payload FROM semel WHERE tbl = ? AND key >= ?"
+_SCAN_AFTER = "SELECT key, payload FROM semel WHERE tbl = ? AND key > ?"
+"""Each with one lower bound: with two of them SQLite begins to search at the first, not at the
+higher one, and reads every row between them.
+"""
 _PUT = "INSERT OR REPLACE INTO semel VALUES (?, ?, ?)"
 _ADD = "INSERT INTO semel VALUES (?, ?, ?)"
 _DELETE = "DELETE FROM semel WHERE tbl = ? AND key = ?"
@@ -112,8 +116,10 @@ class SqliteStore:
         """
 
         def fetch(last: str | None, after: str, wanted: int) -> list[tuple[Any, ...]]:
-            statement = _SCAN + (_BELOW if last else "") + " ORDER BY key LIMIT ?"
-            bound = (table, after, prefix, *([last] if last else []), wanted)
+            begin = _SCAN_AFTER if after and _bytes(after) >= _bytes(prefix) else _SCAN
+            statement = begin + (_BELOW if last else "") + " ORDER BY key LIMIT ?"
+            lowest = after if begin is _SCAN_AFTER else prefix
+            bound = (table, lowest, *([last] if last else []), wanted)
             return self._look(lambda reader: reader.execute(statement, bound).fetchall()) or []
 
         return paged(fetch, table, prefix, after, limit)
@@ -353,6 +359,11 @@ _CANNOT_BE = {
     sqlite3.SQLITE_ERROR: "is not a ledger of this semel; name another file",
     sqlite3.SQLITE_MISUSE: "was used wrongly",
 }
+
+
+def _bytes(text: str) -> bytes:
+    """Return the bytes by which SQLite sorts a text."""
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _primary(error: sqlite3.Error) -> int:

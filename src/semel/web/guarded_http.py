@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from semel.ingress.problems import PROBLEM_TYPE, HttpProblem
+from semel.web.problems import PROBLEM_TYPE, HttpProblem
 
 if TYPE_CHECKING:
     import asyncio

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from functools import partial
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError
@@ -39,10 +40,13 @@ class Tokens:
         scheme, _, token = (header or b"").partition(b" ")
         if scheme.lower() != b"bearer":
             return None
-        self._look()
         digest = hashlib.sha256(token.strip()).digest()
-        matches = [hmac.compare_digest(digest, each) for each in self._digests]
-        return digest if any(matches) else None
+        return digest if self.has(digest) else None
+
+    def has(self, digest: bytes) -> bool:
+        """Return whether the file still has the token with this digest."""
+        self._look()
+        return any(list(map(partial(hmac.compare_digest, digest), self._digests)))
 
     def _look(self) -> None:
         """Read the file again if it changed, at most once a second."""
