@@ -85,6 +85,8 @@ def test_status_tells_who_runs_what_is_open_and_what_is_parked(
     assert (told["complete"], told["partitions"]) == (False, None)
     assert told["identity"]["kind"] == "given"
     assert told["waits_for_a_person"] == 1
+    oldest = [sink.pop("oldest_parked") is not None for sink in told["sinks"]]
+    assert (oldest, told["sinks"][0].pop("oldest_parked_s") < 60) == ([True], True)
     assert told["sinks"] == [
         {
             "sink": "out",

@@ -43,7 +43,8 @@ def status(
     sequence number. `delivered` is how many of them are delivered: not those in doubt, rejected,
     waiting, skipped (policy `skip`) or discarded (by a person). `transmitted` is the same sum of
     the last numbers that are known to have reached the destination; it is lower where the last
-    events are parked, and higher where events of the open minibatch have arrived.
+    events are parked, and higher where events of the open minibatch have arrived. `oldest parked`
+    is how long the oldest event that is in doubt, rejected or waiting is parked in this state.
 
     Then how fast the newest minibatches were delivered, and the state that the query keeps in
     Spark: rows, and how many changelogs and snapshots were written and read (w/r) by this run.
@@ -128,7 +129,7 @@ def _show_sinks(found: Sequence[PipelineStatus]) -> None:
         "blocked",
     )
     show_table(
-        ("pipeline", "sink", "capability", *numbers),
+        ("pipeline", "sink", "capability", *numbers, "oldest parked"),
         [
             (
                 each.pipeline,
@@ -144,6 +145,7 @@ def _show_sinks(found: Sequence[PipelineStatus]) -> None:
                 sink.skipped,
                 sink.discarded,
                 sink.blocked_entities,
+                None if sink.oldest_parked_s is None else ago(sink.oldest_parked_s),
             )
             for each in found
             for sink in each.sinks

@@ -257,6 +257,21 @@ class SpanRow(Row):
 
 
 @dataclass(frozen=True, slots=True)
+class Edited:
+    """A person's change of the payload of a parked event: who, why, when, and what it was before
+    the first change.
+    """
+
+    by: str
+    reason: str
+    at: float
+    before: Annotated[dict[str, Any], _VALUES]
+
+    def __post_init__(self) -> None:
+        _cut_fields(self, "by", "reason")
+
+
+@dataclass(frozen=True, slots=True)
 class ParkedRow(Row):
     """An event that is kept with its payload, beside the stream.
 
@@ -269,6 +284,8 @@ class ParkedRow(Row):
         shown: the entity as a sink sees it, if it was not known when the row was written.
         fault: how a call for it failed without a known outcome, if one did; one for each call.
         trace: the traceback of that, if it is the first of its kind.
+        edited: the last change that a person made to `value`, if any. The digests of its minibatch
+            are of what the query produced, so a replay does not compare `value`.
     """
 
     TABLE = PARKED_TABLE
@@ -293,6 +310,7 @@ class ParkedRow(Row):
     shown: str | None = None
     fault: Annotated[Fault | None, LATER] = None
     trace: Annotated[str | None, LATER] = None
+    edited: Annotated[Edited | None, LATER] = None
 
     def __post_init__(self) -> None:
         _cut_fields(self, "why", "by", "reason")

@@ -4,6 +4,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from semel.operate.bulk.decisions import (
+        BulkDecision,
+        resolve_many,
+    )
+    from semel.operate.bulk.parked_filter import (
+        ParkedFilter,
+        read_filter,
+    )
+    from semel.operate.bulk.transfer import (
+        ParkedImport,
+        export_parked,
+        import_parked,
+    )
     from semel.operate.checks import Check, Health
     from semel.operate.doctor import check_java, diagnose
     from semel.operate.event_names import write_id
@@ -88,9 +101,23 @@ _HOMES = {
         "read_statuses",
     ),
     "times": ("age_s", "utc_text"),
+    "bulk.decisions": (
+        "BulkDecision",
+        "resolve_many",
+    ),
+    "bulk.transfer": (
+        "ParkedImport",
+        "export_parked",
+        "import_parked",
+    ),
+    "bulk.parked_filter": (
+        "ParkedFilter",
+        "read_filter",
+    ),
 }
 
 __all__ = [
+    "BulkDecision",
     "Check",
     "EventFields",
     "Health",
@@ -102,6 +129,8 @@ __all__ = [
     "PacingStatus",
     "ParkedEvent",
     "ParkedEvents",
+    "ParkedFilter",
+    "ParkedImport",
     "PipelineStatus",
     "PutEvents",
     "Rescaled",
@@ -116,15 +145,18 @@ __all__ = [
     "diagnose",
     "entity_to_json",
     "event_to_json",
+    "export_parked",
     "find_entity",
     "find_event",
     "follow_events",
+    "import_parked",
     "is_seen",
     "list_inboxes",
     "list_parked",
     "newest_events",
     "open_ledger",
     "put_events",
+    "read_filter",
     "read_parked_event",
     "read_parked_events",
     "read_status",
@@ -132,6 +164,7 @@ __all__ = [
     "record_decision",
     "refuse_damaged",
     "rescale_pipeline",
+    "resolve_many",
     "trace_to_json",
     "utc_text",
     "write_id",

@@ -156,8 +156,8 @@ def read_parked_events(ledger: Ledger) -> ParkedEvents:
     behind = _count_behind([(at, row) for at, row, _ in found])
     events = [
         ParkedEvent(
-            pipeline=_text_in(at, 0),
-            sink=_text_in(at, 1),
+            pipeline=part_of_key(at, 0),
+            sink=part_of_key(at, 1),
             key=at,
             row=row,
             handle=name if often[name] == 1 else f"{name}@{row.minibatch}",
@@ -199,7 +199,7 @@ def read_parked_event(ledger: Ledger, typed: str) -> tuple[ParkedEvent, dict[str
     return found, row
 
 
-def _text_in(at: Key, place: int) -> str:
+def part_of_key(at: Key, place: int) -> str:
     """Return the pipeline or the sink in a key; of a very long name the part that the key has."""
     written = keys.split_key(at.key)[place]
     return keys.key_text(written) if keys.is_text(written) else written

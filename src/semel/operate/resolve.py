@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from semel.operate.status import PipelineStatus
 
 _MINIBATCH = re.compile(r"(.+)/([0-9]{1,18})\.([0-9]{1,18})", re.DOTALL)
-_DECISIONS = {
+DECISIONS = {
     "delivered": ParkedState.DELIVERED,
     "resend": ParkedState.RESEND,
     "discard": ParkedState.DISCARDED,
@@ -96,13 +96,18 @@ class JudgedMinibatch:
         }
 
 
-def _require_decision(decision: str, reason: str) -> None:
-    """Raise `ConfigurationError` for an unknown decision or an empty reason."""
+def require_reason(reason: str) -> None:
+    """Raise `ConfigurationError` for an empty reason."""
     if not reason.strip():
         raise ConfigurationError("the reason is empty; write why, it is kept in the ledger")
-    if decision not in {*_DECISIONS, *Judgement}:
+
+
+def require_decision(decision: str, reason: str) -> None:
+    """Raise `ConfigurationError` for an unknown decision or an empty reason."""
+    require_reason(reason)
+    if decision not in {*DECISIONS, *Judgement}:
         raise ConfigurationError(
-            f"unknown decision {decision!r}; use {', '.join(_DECISIONS)} for an event, "
+            f"unknown decision {decision!r}; use {', '.join(DECISIONS)} for an event, "
             f"{' or '.join(Judgement)} for a minibatch"
         )
 
@@ -116,9 +121,9 @@ def record_decision(
     Raises `ConfigurationError` when the subject does not exist or cannot be decided so, and for a
     minibatch while its pipeline is running.
     """
-    _require_decision(decision, reason)
-    if decision in _DECISIONS:
-        return _resolve_event(ledger, subject, _DECISIONS[decision], by, reason)
+    require_decision(decision, reason)
+    if decision in DECISIONS:
+        return _resolve_event(ledger, subject, DECISIONS[decision], by, reason)
     return _judge(ledger, subject, Judgement(decision), by, reason)
 
 

@@ -81,6 +81,9 @@ class SinkStatus:
         delivered: how many of them are delivered; None where the ledger does not know.
         transmitted: the same sum of the last numbers that reached the destination.
         waiting: events behind a parked one, and resends that are not done.
+        oldest_parked_at: since when the oldest of these parked events is in its state; None if
+            there are none.
+        oldest_parked_s: how long that is, by the clock of this machine.
     """
 
     sink: str
@@ -96,9 +99,12 @@ class SinkStatus:
     discarded: int
     blocked_entities: int
     resends: ResendStatus
+    oldest_parked_at: float | None = None
+    oldest_parked_s: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
+        oldest_s = self.oldest_parked_s
         return {
             "sink": self.sink,
             "capability": self.capability,
@@ -112,6 +118,8 @@ class SinkStatus:
             "skipped": self.skipped,
             "discarded": self.discarded,
             "blocked_entities": self.blocked_entities,
+            "oldest_parked": utc_text(self.oldest_parked_at),
+            "oldest_parked_s": None if oldest_s is None else round(oldest_s, 1),
             "resends": self.resends.to_json(),
         }
 
@@ -307,7 +315,7 @@ def _status_of(summary: PipelineSummary, state: RunState, clock: Clock) -> Pipel
         identity=summary.identity,
         partitions=summary.partitions,
         sinks=tuple(
-            _sink_status(name, sink, finished=summary.finished)
+            _sink_status(name, sink, clock, finished=summary.finished)
             for name, sink in summary.sinks.items()
         ),
         figures=summary.figures,
@@ -319,7 +327,7 @@ def _figures_json(figures: RunFigures) -> dict[str, Any]:
     return {"at": utc_text(figures.at), **figures.to_json()}
 
 
-def _sink_status(name: str, sink: SinkSummary, *, finished: bool) -> SinkStatus:
+def _sink_status(name: str, sink: SinkSummary, clock: Clock, *, finished: bool) -> SinkStatus:
     return SinkStatus(
         sink=name,
         capability=sink.capability,
@@ -338,4 +346,6 @@ def _sink_status(name: str, sink: SinkSummary, *, finished: bool) -> SinkStatus:
             sink.parked.get(ParkedState.SENDING, 0),
             sink.last_resend,
         ),
+        oldest_parked_at=sink.oldest,
+        oldest_parked_s=None if sink.oldest is None else age_s(sink.oldest, clock),
     )

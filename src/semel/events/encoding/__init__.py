@@ -18,7 +18,11 @@ if TYPE_CHECKING:
         json_value,
         plain_value,
     )
-    from semel.events.encoding.python_values import CANNOT, arrow_value
+    from semel.events.encoding.python_values import (
+        CANNOT,
+        arrow_value,
+        kept_value,
+    )
     from semel.events.encoding.tagged_values import ArrowValue, decode_value, encode_value
 
 __all__ = [
@@ -35,6 +39,7 @@ __all__ = [
     "json_column",
     "json_text",
     "json_value",
+    "kept_value",
     "plain_value",
     "readable_json",
 ]
@@ -54,7 +59,11 @@ _HOMES = {
         "json_text",
         "readable_json",
     ),
-    "semel.events.encoding.python_values": ("CANNOT", "arrow_value"),
+    "semel.events.encoding.python_values": (
+        "CANNOT",
+        "arrow_value",
+        "kept_value",
+    ),
     "semel.events.encoding.tagged_values": ("ArrowValue", "decode_value", "encode_value"),
 }
 """The names of each module, which is imported when one of them is first used: what reads no columns

@@ -88,6 +88,8 @@ class SinkSummary:
         transmitted: the last output sequence number that reached the destination, by partition.
         parked: how many events are parked, by state; pruned ones are included.
         blocked: how many entities wait behind a parked event.
+        oldest: since when the oldest of the parked events is in its state that are not in a final
+            one; None if there are none.
     """
 
     capability: str | None
@@ -98,6 +100,7 @@ class SinkSummary:
     parked: Mapping[ParkedState, int]
     last_resend: LastResend | None
     blocked: int
+    oldest: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
@@ -111,6 +114,7 @@ class SinkSummary:
             "parked": {state.value: count for state, count in self.parked.items()},
             "last_resend": None if last is None else last.to_json(),
             "blocked": self.blocked,
+            "oldest": self.oldest,
         }
 
 
@@ -259,6 +263,7 @@ def _summarize_sink(
         parked=_count_parked(parked, outcomes),
         last_resend=_last_resend(parked),
         blocked=len(every(keys.HEADS_TABLE, HeadRow.load)),
+        oldest=min((row.at for row in parked if not row.state.final), default=None),
     )
 
 
