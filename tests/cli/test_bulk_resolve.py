@@ -133,7 +133,7 @@ def parked_world() -> World:
 
 
 def decide(world: World, decision: str = "resend", **others: Any) -> Any:
-    ledger = Ledger(world.store)  # type: ignore[arg-type]
+    ledger = Ledger(world.store)
     return resolve_many(
         ledger,
         others.pop("where", "sink=out"),
@@ -166,7 +166,7 @@ def test_what_another_person_or_the_query_changed_meanwhile_is_left_and_counted(
                 world.driver.drain()
             self.inner.commit(requirements, updates)
 
-    ledger = Ledger(Moves(world.store))  # type: ignore[arg-type]
+    ledger = Ledger(Moves(world.store))
     found = resolve_many(
         ledger, "sink=out", "resend", by="bob", reason="all", dry_run=False, clock=world.clock
     )
@@ -264,7 +264,7 @@ def test_heads_that_move_all_the_time_do_not_keep_it_from_ending() -> None:
             world.store.commit(requirements, updates)
 
     found = resolve_many(
-        Ledger(Busy()),  # type: ignore[arg-type]
+        Ledger(Busy()),
         "sink=out",
         "resend",
         by="ann",

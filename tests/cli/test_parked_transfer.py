@@ -318,7 +318,7 @@ def test_a_lost_checkpoint_does_not_bring_back_what_was_edited(when: str, tmp_pa
 
 def edit(world: World, tmp_path: Path, entity: str, **columns: Any) -> Any:
     """Export, edit one event, import."""
-    ledger = Ledger(world.store)  # type: ignore[arg-type]
+    ledger = Ledger(world.store)
     lines = [json.loads(each) for each in export_parked(ledger)]
     for line in lines:
         if line["entity"] == entity:
@@ -509,7 +509,7 @@ def test_what_arrow_would_drop_or_change_silently_is_refused(
 
 def test_numbers_that_other_programs_would_round_are_exported_with_a_tag(tmp_path: Path) -> None:
     world = typed_world(pa.array([2**53 + 1]))
-    ledger = Ledger(world.store)  # type: ignore[arg-type]
+    ledger = Ledger(world.store)
     [line] = export_parked(ledger)
     assert json.loads(line)["payload"]["v"] == {"$int": "9007199254740993"}
     assert json.loads(line, parse_int=float)["payload"]["id"] == 1.0
@@ -535,7 +535,7 @@ def test_any_content_comes_back_as_it_was(content: list[tuple[Any, ...]]) -> Non
     value = [dict(zip("abcd", each, strict=True)) for each in content]
     world = typed_world(pa.array([value], kind))
     [(at, row, _)] = read_parked(world.client, "out")
-    [line] = export_parked(Ledger(world.store))  # type: ignore[arg-type]
+    [line] = export_parked(Ledger(world.store))
     payload = json.loads(line.encode())["payload"]
     from semel.operate.bulk.payloads import edited_value
 

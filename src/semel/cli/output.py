@@ -8,11 +8,11 @@ Always true:
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from semel.errors import printable
+from semel.runtime import SystemClock
 
 _WIDEST = 100_000
 _SHORT = 60
@@ -80,10 +80,11 @@ class ProgressLine:
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._next = time.monotonic() + self.EVERY_S
+        self._clock = SystemClock()
+        self._next = self._clock.monotonic() + self.EVERY_S
 
     def show(self, count: int, more: str = "") -> None:
         """Print how far it is, if the last line is old enough."""
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + self.EVERY_S
+        if self._clock.monotonic() >= self._next:
+            self._next = self._clock.monotonic() + self.EVERY_S
             print(f"{count} {self._what}{f', {more}' if more else ''}", file=sys.stderr)

@@ -191,11 +191,13 @@ def export_parked(
         str | None, typer.Option(metavar="FILTER", help=WHERE_HELP, show_default=False)
     ] = None,
     ledger: LedgerOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Print parked events as JSON lines, with their payloads, for `semel parked import`.
 
-    Events in a final state are left out, unless a filter chooses them.
+    Events in a final state are left out, unless a filter chooses them. It is always JSON.
     """
+    del as_json
     from semel.operate import choose_pipeline, export_parked, read_filter
 
     chooses = None if where is None else read_filter(where)

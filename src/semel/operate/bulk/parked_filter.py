@@ -86,7 +86,7 @@ def read_filter(text: str) -> ParkedFilter:
         raise ConfigurationError(
             f"the filter has {len(text)} characters, at most {LENGTH_MAX} are read"
         )
-    return _Reader(text).read()
+    return _FilterReader(text).read()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class _Token:
         return self.kind == "word" and self.text.lower() in words
 
 
-class _Reader:
+class _FilterReader:
     """Reads one filter, token by token."""
 
     def __init__(self, text: str) -> None:

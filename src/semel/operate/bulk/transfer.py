@@ -17,7 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError
-from semel.events.encoding import canonical, encode_value
+from semel.events.encoding import canonical, encode_value, json_value
 from semel.ledger import (
     PARKED_TABLE,
     STAGE_OF,
@@ -100,7 +100,7 @@ def _line_of(event: ChosenEvent) -> str:
         "version": payload_version(row.value),
         "payload": None if row.value is None else _shown(_encoded(row.value)),
     }
-    return json.dumps(line, ensure_ascii=False, separators=(", ", ": "))
+    return json_value(line)
 
 
 def _encoded(value: Mapping[str, Any]) -> dict[str, Any]:
