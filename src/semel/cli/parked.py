@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from semel.cli.options import JsonOption, LedgerOption, opened
+from semel.cli.options import JsonOption, LedgerOption, opened, user_at_host
 from semel.cli.output import (
     ProgressLine,
     ago,
@@ -240,7 +238,7 @@ def import_parked(
         found = import_parked(
             looked_at,
             file,
-            by=by or _user_at_host(),
+            by=by or user_at_host(),
             reason=reason,
             dry_run=dry_run,
             progress=progress.show,
@@ -312,7 +310,7 @@ def resolve(
     """
     from semel.operate import record_decision
 
-    who = by or _user_at_host()
+    who = by or user_at_host()
     if where is not None:
         _resolve_many(words, where, who, reason, yes=yes, ledger=ledger, as_json=as_json)
         return
@@ -394,12 +392,3 @@ def _show_many(found: BulkDecision) -> None:
     if found.resolved:
         names = ", ".join(map(plain, sorted(found.pipelines)))
         print(f"what waits to be sent is sent before the next minibatches of {names}")
-
-
-def _user_at_host() -> str:
-    """Return the name of the person at this terminal."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # this container has no such user
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"

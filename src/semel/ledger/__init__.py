@@ -124,6 +124,15 @@ if TYPE_CHECKING:
     from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
     from semel.ledger.verbs.rescale import rescale_pipeline
     from semel.ledger.verbs.resends import SENT_AGAIN, WHOLE_SINK, Claimed, Resends, SlotRow
+    from semel.ledger.verbs.reset import (
+        RESETS_TABLE,
+        ResetRow,
+        ResetStanding,
+        pending_reset,
+        read_reset_standing,
+        refuse_parked,
+        reset_pipeline,
+    )
     from semel.ledger.verbs.runs import (
         OWNERS_TABLE,
         ROUTING,
@@ -153,6 +162,7 @@ __all__ = [
     "PARKED_TABLE",
     "PRODUCERS_TABLE",
     "REMEMBER_S",
+    "RESETS_TABLE",
     "ROUTING",
     "SCHEMA_KEY",
     "SENT_AGAIN",
@@ -205,6 +215,8 @@ __all__ = [
     "RateFigures",
     "Report",
     "Resends",
+    "ResetRow",
+    "ResetStanding",
     "RunFigures",
     "SinkSummary",
     "SlotRow",
@@ -246,18 +258,22 @@ __all__ = [
     "open_store",
     "parked_key",
     "partition_key",
+    "pending_reset",
     "plan_parking",
     "producer_text",
     "read_heads",
     "read_parked",
+    "read_reset_standing",
     "read_row",
     "read_unsure",
     "refuse_other_keys",
+    "refuse_parked",
     "refuse_reason",
     "register_start",
     "require_counts",
     "require_reached",
     "rescale_pipeline",
+    "reset_pipeline",
     "resolve_parked",
     "same_hashes",
     "scan_parked",
@@ -403,6 +419,15 @@ _HOMES = {
         "forget_start",
         "register_start",
         "starting_pipeline",
+    ),
+    "semel.ledger.verbs.reset": (
+        "RESETS_TABLE",
+        "ResetRow",
+        "ResetStanding",
+        "pending_reset",
+        "read_reset_standing",
+        "refuse_parked",
+        "reset_pipeline",
     ),
 }
 """The names of each module."""

@@ -93,6 +93,29 @@ class Judged:
         _cut_fields(self, "by", "reason")
 
 
+def _read_positions(value: Any, name: str) -> dict[str, int]:
+    """Return an object of positions by source partition."""
+    found = read_object(value, name)
+    return {at: read_integer(each, name) for at, each in found.items()}
+
+
+POSITIONS = Form(_read_positions)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingReset:
+    """A person's reset that the next start of the pipeline acts on; see `ResetRow`.
+
+    Attributes:
+        starts: where the query has to begin, in the partitions that the person named.
+        accepts_gap: whether the query may begin after what the ledger has.
+    """
+
+    number: int
+    starts: Annotated[dict[str, int], POSITIONS] = field(default_factory=dict)
+    accepts_gap: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class OpenRow(Row):
     """The open minibatch and its run. Every write of a task requires this row unchanged.
@@ -121,6 +144,7 @@ class OpenRow(Row):
             or an older version wrote the row.
         inputs: the position of each input after the last complete minibatch, as Spark writes it;
             empty if it is not known, or an older version wrote the row.
+        reset: a reset that no start has acted on yet; removed by the open that does.
     """
 
     TABLE = OPEN_TABLE
@@ -145,6 +169,7 @@ class OpenRow(Row):
     lost: Annotated[int, LATER] = 0
     first: Annotated[int, LATER] = 0
     inputs: Annotated[tuple[str, ...], LATER] = ()
+    reset: Annotated[PendingReset | None, LATER] = None
 
     @property
     def began(self) -> int:

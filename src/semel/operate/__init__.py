@@ -48,6 +48,11 @@ if TYPE_CHECKING:
         read_parked_events,
     )
     from semel.operate.rescale import Rescaled, rescale_pipeline
+    from semel.operate.reset import (
+        ResetPartition,
+        ResetPlan,
+        reset_pipeline,
+    )
     from semel.operate.resolve import JudgedMinibatch, ResolvedEvent, record_decision
     from semel.operate.status import (
         PacingStatus,
@@ -114,6 +119,11 @@ _HOMES = {
         "ParkedFilter",
         "read_filter",
     ),
+    "reset": (
+        "ResetPartition",
+        "ResetPlan",
+        "reset_pipeline",
+    ),
 }
 
 __all__ = [
@@ -134,6 +144,8 @@ __all__ = [
     "PipelineStatus",
     "PutEvents",
     "Rescaled",
+    "ResetPartition",
+    "ResetPlan",
     "ResolvedEvent",
     "RunState",
     "SinkStatus",
@@ -164,6 +176,7 @@ __all__ = [
     "record_decision",
     "refuse_damaged",
     "rescale_pipeline",
+    "reset_pipeline",
     "resolve_many",
     "trace_to_json",
     "utc_text",

@@ -26,6 +26,7 @@ from semel.ledger import (
     Owners,
     Sources,
     open_store,
+    pending_reset,
     starting_pipeline,
 )
 from semel.runtime import Process
@@ -171,7 +172,23 @@ class MicroBatches:
             driver = make_driver(client, self.spec, self.nonce, spark, self.observer)
             driver.refuse_changed()
             self._watched = refuse_living(client)
+            self._follow_reset(client, spark)
             driver.drain()  # resolved events are sent even if no new input comes
+
+    def _follow_reset(self, client: LedgerClient, spark: SparkSession) -> None:
+        """Move the checkpoint aside if the pipeline was reset and has not begun anew since."""
+        reset = pending_reset(client)
+        if reset is None:
+            return
+        aside = checkpoints.move_aside(spark, self.checkpoint, reset.number)
+        log.info(
+            "pipeline %r begins anew, because %s reset it to %s (%s); %s",
+            self.spec.name,
+            reset.by,
+            reset.to,
+            reset.reason,
+            "it has no checkpoint yet" if aside is None else f"its checkpoint is now {aside}",
+        )
 
     def _ask(
         self, frame: DataFrame, topics: Collection[str], known: Sources = UNKNOWN_SOURCES
@@ -205,7 +222,7 @@ class MicroBatches:
             heartbeat.start()
         try:
             starts = None
-            if self.spec.identity.uses_source_partitions:
+            if self.spec.identity.uses_source_partitions or pending_reset(client) is not None:
                 starts = checkpoints.starts(spark, self.checkpoint, batch)
             known = self._ask(frame, {_topic(name) for name in starts or ()})
             query = checkpoints.query_id(spark, self.checkpoint)
