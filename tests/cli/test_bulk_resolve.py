@@ -330,7 +330,7 @@ def test_memory_does_not_grow_with_the_number_of_parked_events(tmp_path: Path) -
         tracemalloc.stop()
         assert found.resolved == count
         assert len(found.chosen.to_json()) == 1, "numbers in a reason make no group of their own"
-        world.store.memory.close()  # type: ignore[attr-defined]
+        world.store.memory.close()
     assert peaks[1] < 1.5 * peaks[0] + 200_000
 
 
@@ -362,7 +362,7 @@ def test_long_work_says_how_far_it_is(
     monkeypatch.setattr(ProgressLine, "EVERY_S", 0.0)
     world = pipeline_at(tmp_path / "ledger.db")
     many(world.store.memory, 450)
-    world.store.memory.close()  # type: ignore[attr-defined]
+    world.store.memory.close()
     ledger = ("--ledger", f"sqlite:///{tmp_path}/ledger.db")
     status, out, err = semel(
         capsys, "resolve", "--where", "state=rejected", "discard", *REASON, "--yes", *ledger
