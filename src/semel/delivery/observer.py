@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -42,6 +42,7 @@ class Figures:
     skipped: int = 0
     bytes: int = 0
     seconds: float = 0.0
+    repeats: int = 0
 
     def __add__(self, other: Figures) -> Figures:
         return Figures(
@@ -55,6 +56,7 @@ class Figures:
             self.skipped + other.skipped,
             self.bytes + other.bytes,
             self.seconds + other.seconds,
+            self.repeats + other.repeats,
         )
 
     @classmethod
@@ -71,6 +73,7 @@ class Figures:
             report.skipped,
             report.bytes,
             report.seconds,
+            report.repeats,
         )
 
 
@@ -110,6 +113,13 @@ class ChunkDelivered(PartitionEvent):
 @dataclass(frozen=True, slots=True)
 class EventsSkipped(PartitionEvent):
     """Events were handled before a checkpoint was lost, and are not sent."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatsDropped(PartitionEvent):
+    """Events have ids that came in an earlier minibatch, and are not sent (`drop_repeats`)."""
 
     count: int
 
@@ -335,6 +345,7 @@ class LogObserver:
         before = "the minibatch was judged" if event.judged else "the checkpoint was lost"
         for count, text in (
             (figures.skipped, _SKIPPED.format(before=before)),
+            (figures.repeats, _REPEATS),
             (figures.suppressed, _SUPPRESSED),
             (figures.parked_before, _PARKED_BEFORE),
             (figures.dropped_before, _DROPPED_BEFORE),
@@ -376,6 +387,7 @@ class RunRecorder:
         self._lock = threading.Lock()
         self._newest: deque[tuple[float, MinibatchCompleted]] = deque(maxlen=NEWEST)
         self._snapshots = SnapshotFigures()
+        self._repeats: Counter[str] = Counter()
         self._unsummed: list[SnapshotFigures] = []
         self._query: QueryFigures | None = None
         self._state: tuple[StateFigures, ...] = ()
@@ -386,6 +398,9 @@ class RunRecorder:
             if isinstance(event, MinibatchCompleted):
                 self._newest.append((self._clock.monotonic(), event))
                 self._unsummed.append(event.snapshots)
+                for sink, figures in event.figures.items():
+                    if figures.repeats:
+                        self._repeats[sink] += figures.repeats
             elif isinstance(event, QueryProgressed):
                 self._query = event.query
                 same = [each.operator for each in self._state]
@@ -409,6 +424,7 @@ class RunRecorder:
                 self._state if known else None,
                 "" if known else self.unknown,
                 self._snapshots,
+                dict(self._repeats),
             )
 
     def _rates(self) -> RateFigures | None:
@@ -425,6 +441,7 @@ class RunRecorder:
 
 
 _SKIPPED = "not sent, because handled (delivered, parked or dropped) before {before}"
+_REPEATS = "dropped, because their ids came in an earlier minibatch (drop_repeats=True)"
 _SUPPRESSED = "not sent again, because an earlier attempt delivered them"
 _PARKED_BEFORE = (
     "not sent again and not delivered, because an earlier attempt parked them (list them with "

@@ -189,6 +189,8 @@ class RunFigures:
         unknown: why `query` and `state` are not known.
         ledger: the snapshots of semel's own state (counters, watermarks) that were written to and
             loaded from the ledger, summed over the run.
+        repeats: by sink, how many events of the run were dropped because their ids came in an
+            earlier minibatch (`drop_repeats`).
     """
 
     run: int
@@ -198,6 +200,7 @@ class RunFigures:
     state: Annotated[tuple[StateFigures, ...] | None, _STATES, LATER] = None
     unknown: Annotated[str, LATER] = ""
     ledger: Annotated[SnapshotFigures, LATER] = field(default_factory=SnapshotFigures)
+    repeats: Annotated[dict[str, int], _COUNTS, LATER] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
@@ -208,6 +211,7 @@ class RunFigures:
             "state": None if self.state is None else [each.to_json() for each in self.state],
             "unknown": self.unknown,
             "ledger_state": _rounded(asdict(self.ledger)),
+            "repeats_dropped": dict(self.repeats),
         }
 
 

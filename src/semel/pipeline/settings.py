@@ -80,6 +80,11 @@ class PipelineSection(Section):
     accept_gap: kinds.Flag = Field(
         False, description="Continue even if the input does not start where the ledger ends."
     )
+    drop_repeats: kinds.Flag = Field(
+        False,
+        description="Drop events whose ids came in an earlier minibatch, as far as the ledger "
+        "remembers them.",
+    )
     mode: kinds.one_of(("append", "update", "complete")) = Field(  # type: ignore[valid-type]
         "append", description="Spark's output mode."
     )

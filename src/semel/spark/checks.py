@@ -192,6 +192,7 @@ _FORMS: dict[str, tuple[Callable[[object], bool], str]] = {
     "order": _FLAG,
     "increasing": _FLAG,
     "accept_gap": _FLAG,
+    "drop_repeats": _FLAG,
     "fail_on_parked": _FLAG,
     "remember_s": (_is_time, "a number of seconds, not negative"),
 }

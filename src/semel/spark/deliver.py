@@ -54,6 +54,7 @@ def deliver(  # noqa: PLR0913 - the public parameters; all but two have a defaul
     increasing: bool = False,
     remember_s: float = REMEMBER_S,
     accept_gap: bool = False,
+    drop_repeats: bool = False,
     partition_by: Routing | None = None,
     application: str | Application | None = None,
     latency_s: float | None = None,
@@ -81,6 +82,8 @@ def deliver(  # noqa: PLR0913 - the public parameters; all but two have a defaul
         increasing: the ids of an entity only rise (checked); they are then never forgotten.
         remember_s: how long other ids are remembered, in case the checkpoint is lost.
         accept_gap: continue even if the input does not start where the ledger ends.
+        drop_repeats: drop events whose ids came in an earlier minibatch, as far as the ledger
+            remembers them. A late event with a lower id is dropped too if ids are `increasing`.
         partition_by: how entities are spread over partitions: `semel.by_range([1000, 2000])` or
             `semel.by_directory(table_or_function)`; by default by hash.
         application: "alerts", "payments", "dashboard", "etl" or "archive": how soon events must be
@@ -105,6 +108,7 @@ def deliver(  # noqa: PLR0913 - the public parameters; all but two have a defaul
             "order": order,
             "increasing": increasing,
             "accept_gap": accept_gap,
+            "drop_repeats": drop_repeats,
             "remember_s": remember_s,
         },
     )
@@ -117,6 +121,7 @@ def deliver(  # noqa: PLR0913 - the public parameters; all but two have a defaul
         partitions=partitions,
         order=order,
         accept_gap=accept_gap,
+        drop_repeats=drop_repeats,
         remember_s=remember_s,
         partition_by=partition_by,
     )

@@ -295,7 +295,8 @@ def deliver(
         task = Task(spec, ledger, driver.nonce, opening, driver.waited)
         try:
             outcome = run_tasks(frame, task)
-            driver.end(opening, outcome.reports, learn(outcome), outcome.skipped)
+            ids, skipped, repeats = learn(outcome), outcome.skipped, outcome.repeats
+            driver.end(opening, outcome.reports, ids, skipped, repeats)
         except Fenced:
             if not left or not driver.holds(opening):
                 raise
@@ -353,6 +354,7 @@ def make_driver(
         partitions=spec.partitions,
         default_partitions=None if positions else _parallelism(spark),
         accept_gap=spec.accept_gap,
+        drop_repeats=spec.drop_repeats,
         remember_s=spec.remember_s,
         forms=spec.forms,
         routing=None if spec.partition_by is None else spec.partition_by.describe(),
