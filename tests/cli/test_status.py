@@ -627,3 +627,15 @@ def test_what_came_from_outside_cannot_colour_the_screen(world: World, capsys: O
         out = semel(capsys, *arguments)[1]
         assert "\x1b" not in out
         assert "[bold]loud[/bold]" in out
+
+
+def test_repeats_that_were_dropped_are_shown(world: World, capsys: Out) -> None:
+    world.driver.drop_repeats = True
+    for batch, text in enumerate(("a1 b2", "a1 b2 a3")):
+        opening = world.open(batch)
+        world.driver.end(opening, world.task(opening, text, drop_repeats=True))
+    assert "dropped as repeats" not in semel(capsys, "status")[1]
+    world.driver.beat()
+    assert read_json(capsys, "status", "pay")["figures"]["repeats_dropped"] == {"out": 2}
+    out = semel(capsys, "status")[1]
+    assert "pay, sink out: events of the run dropped as repeats (drop_repeats): 2" in out

@@ -82,6 +82,7 @@ def _show(found: Sequence[PipelineStatus]) -> None:
         _show_pacing(each)
         for sink in each.sinks:
             _show_open(each, sink)
+            _show_repeats(each, sink)
             _show_resends(each, sink)
             _show_pending(each, sink)
         if each.state == "unconfirmed" and each.beat_age_s is not None:
@@ -234,6 +235,14 @@ def _show_open(pipeline: PipelineStatus, sink: SinkStatus) -> None:
         f"\n{place}: minibatch {pipeline.minibatch} is open: `transmitted` includes {more} of its "
         "output sequence numbers, `last OSN` and `delivered` count complete minibatches only"
     )
+
+
+def _show_repeats(pipeline: PipelineStatus, sink: SinkStatus) -> None:
+    """Print how many repeats of producers were dropped, if any."""
+    count = 0 if pipeline.figures is None else pipeline.figures.repeats.get(sink.sink, 0)
+    if count:
+        place = f"{plain(pipeline.pipeline)}, sink {plain(sink.sink)}"
+        print(f"\n{place}: events of the run dropped as repeats (drop_repeats): {count}")
 
 
 def _show_resends(pipeline: PipelineStatus, sink: SinkStatus) -> None:
