@@ -10,6 +10,7 @@ import pytest
 from semel.delivery import MinibatchCompleted, PipelineSpec
 from semel.errors import ConfigurationError, Diverged
 from semel.events import Identity
+from semel.guarantees import explain
 from semel.ledger.verbs.pruning import REMEMBER_S
 from support.destinations import Crash, Post, crash, lost
 from support.pipeline import (
@@ -199,3 +200,14 @@ def test_it_is_in_the_figures_of_the_run() -> None:
 def test_it_is_refused_where_no_ids_are_remembered(identity: Identity) -> None:
     with pytest.raises(ConfigurationError, match="drop_repeats=True needs ids"):
         PipelineSpec("pay", (Post().sink("out"),), identity, drop_repeats=True)
+
+
+@pytest.mark.parametrize("identity", BY_ID.values(), ids=BY_ID)
+def test_explain_says_what_is_dropped(identity: Identity) -> None:
+    sinks = (Post().sink("out"),)
+    told = str(explain(PipelineSpec("pay", sinks, identity, drop_repeats=True)))
+    assert "is dropped and counted" in " ".join(told.split())
+    assert ("a late event too" in " ".join(told.split())) == (identity is INCREASING)
+    assert "dropped and counted" not in " ".join(
+        str(explain(PipelineSpec("pay", sinks, identity))).split()
+    )

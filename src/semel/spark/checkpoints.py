@@ -47,7 +47,7 @@ def query_id(spark: SparkSession, location: str) -> str:
 
 
 def move_aside(spark: SparkSession, location: str, number: int) -> Path | None:
-    """Move the checkpoint from before reset `number` aside, so that the query begins anew; return
+    """Move the checkpoint from before reset `number` aside, so that the query begins again; return
     where to. Nothing is deleted.
 
     Raises `ConfigurationError` if there is a checkpoint on a file system where it cannot be moved.

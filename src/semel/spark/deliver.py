@@ -97,34 +97,17 @@ def deliver(  # noqa: PLR0913 - the public parameters; all but two have a defaul
             f"pipeline {name!r}: the DataFrame is not streaming. For a batch job call "
             'semel.deliver_batch(df, ..., batch="2026-11-14")'
         )
-    require_types(
-        name,
-        {
-            "entity": entity,
-            "event": event,
-            "order_by": order_by,
-            "ledger": ledger,
-            "partitions": partitions,
-            "order": order,
-            "increasing": increasing,
-            "accept_gap": accept_gap,
-            "drop_repeats": drop_repeats,
-            "remember_s": remember_s,
-        },
-    )
+    words: dict[str, Any] = {
+        "partitions": partitions,
+        "order": order,
+        "accept_gap": accept_gap,
+        "drop_repeats": drop_repeats,
+        "remember_s": remember_s,
+    }
+    columns = {"entity": entity, "event": event, "order_by": order_by}
+    require_types(name, {**columns, "ledger": ledger, "increasing": increasing, **words})
     named = Named(identity, entity, event, order_by, increasing)
-    spec = _agree(
-        df,
-        to,
-        name,
-        named,
-        partitions=partitions,
-        order=order,
-        accept_gap=accept_gap,
-        drop_repeats=drop_repeats,
-        remember_s=remember_s,
-        partition_by=partition_by,
-    )
+    spec = _agree(df, to, name, named, partition_by=partition_by, **words)
     source = None
     if spec.identity.uses_source_partitions:
         source = kafka_topics.find(df)

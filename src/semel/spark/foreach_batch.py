@@ -176,13 +176,13 @@ class MicroBatches:
             driver.drain()  # resolved events are sent even if no new input comes
 
     def _follow_reset(self, client: LedgerClient, spark: SparkSession) -> None:
-        """Move the checkpoint aside if the pipeline was reset and has not begun anew since."""
+        """Move the checkpoint aside if the pipeline was reset and has not begun again since."""
         reset = pending_reset(client)
         if reset is None:
             return
         aside = checkpoints.move_aside(spark, self.checkpoint, reset.number)
         log.info(
-            "pipeline %r begins anew, because %s reset it to %s (%s); %s",
+            "pipeline %r begins again, because %s reset it to %s (%s); %s",
             self.spec.name,
             reset.by,
             reset.to,
