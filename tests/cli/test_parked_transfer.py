@@ -21,7 +21,7 @@ from semel.ledger.store.commit import Put
 from semel.ledger.verbs.parked import read_parked
 from semel.operate import export_parked, import_parked
 from semel.operate.bulk.transfer import WrongLines
-from semel.protocol import OnReject, ParkedState
+from semel.protocol import OnDoubt, OnReject, ParkedState
 from support.command_line import pipeline_at, read_json, refused, semel
 from support.destinations import Post, lost
 from support.pipeline import (
@@ -145,6 +145,26 @@ def test_an_event_in_doubt_is_edited_only_after_a_person_released_it(
     assert [each.value["v"] for each in world.out.effects if each.event == 1] == [0, 5]
     row = {row.event: row for _, row in world.parked_rows()}[1]
     assert (row.by, row.reason) == ("eve", "not there"), "who released it is kept"
+
+
+def test_an_event_that_a_policy_sends_again_may_have_arrived_and_is_not_edited(
+    tmp_path: Path,
+) -> None:
+    """A person released it, its call was lost, and on_doubt="resend" sends it once more."""
+    world = world_of(Post(), on_doubt=OnDoubt.RESEND, lease_s=0.0, deadline_s=0.0)
+    world.out.refuses.add("a1")
+    world.minibatch(0, "a1")
+    world.out.refuses.clear()
+    world.resolve("a1", "resend")
+    world.out.plan(lost)
+    world.driver.drain()
+    [(_, row)] = world.parked_rows()
+    assert (row.state, row.by, row.unsure) == (ParkedState.RESEND, "ann", True)
+    with pytest.raises(WrongLines, match="is resend, and it may have arrived"):
+        edit(world, tmp_path, "a", v=1)
+    world.resolve("a1", "discarded")
+    [(_, row)] = world.parked_rows()
+    assert not row.unsure
 
 
 def test_an_event_that_waits_is_edited_and_goes_on_waiting(

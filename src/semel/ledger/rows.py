@@ -309,6 +309,8 @@ class ParkedRow(Row):
         shown: the entity as a sink sees it, if it was not known when the row was written.
         fault: how a call for it failed without a known outcome, if one did; one for each call.
         trace: the traceback of that, if it is the first of its kind.
+        unsure: whether a policy, and not a person, decided that it is sent again: it was sent since
+            the last decision, with an unknown outcome.
         edited: the last change that a person made to `value`, if any. The digests of its minibatch
             are of what the query produced, so a replay does not compare `value`.
     """
@@ -336,6 +338,7 @@ class ParkedRow(Row):
     fault: Annotated[Fault | None, LATER] = None
     trace: Annotated[str | None, LATER] = None
     edited: Annotated[Edited | None, LATER] = None
+    unsure: Annotated[bool, LATER] = False
 
     def __post_init__(self) -> None:
         _cut_fields(self, "why", "by", "reason")

@@ -255,7 +255,7 @@ def refuse_reason(reason: str) -> None:
 def decided(row: ParkedRow, decision: ParkedState, by: str, reason: str) -> ParkedRow:
     """Return a parked event as it is after a person's decision."""
     blocks = _still_blocks(row, decision)
-    return replace(row, state=decision, by=by, reason=reason, blocks=blocks)
+    return replace(row, state=decision, by=by, reason=reason, blocks=blocks, unsure=False)
 
 
 @dataclass(frozen=True, slots=True)

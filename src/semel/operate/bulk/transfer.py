@@ -336,7 +336,9 @@ class _Importer:
                 "and export it again"
             )
         waits = row.state in (ParkedState.REJECTED, ParkedState.WAITING) and not row.doubted
-        if not waits and row.state is not ParkedState.RESEND:
+        released = row.by is not None and not row.unsure
+        free = row.state is ParkedState.RESEND and (released or not row.doubted)
+        if not waits and not free:
             doubt = ", and it may have arrived" if row.doubted else ""
             raise _WrongLine(
                 f"{name} is {row.state.value}{doubt}: only dead letters, events that wait behind "
