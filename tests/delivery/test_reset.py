@@ -8,7 +8,7 @@ import pytest
 
 from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events import Identity, Position
-from semel.ledger import check_ledger, pending_reset, read_reset_standing, reset_pipeline
+from semel.ledger import Ledger, check_ledger, pending_reset, read_reset_standing, reset_pipeline
 from semel.ledger.rows import OpenRow
 from support.destinations import Crash, Post, crash, lost
 from support.pipeline import (
@@ -282,3 +282,43 @@ def test_a_row_of_an_older_version_has_no_reset() -> None:
     [(_, text)] = world.store.memory.scan("open", "")
     assert '"reset"' not in text
     assert OpenRow.load(text).dump() == text
+
+
+# -- what the ledger answers afterwards
+
+
+def found(world: World, entity: str, event: int) -> tuple[str, str]:
+    """What the ledger knows of an event, and why."""
+    [trace] = Ledger(world.store).find("pay", entity, event)
+    return trace.state, trace.why or ""
+
+
+def test_an_event_that_was_skipped_is_not_found_as_delivered() -> None:
+    world = world_with("opaque", POSITION)
+    reset(world, "positions", p0=7)
+    begin_again(world, "a7", {"t/0": 7})
+    state, why = found(world, "t/0", 6)
+    assert state == "handled"
+    assert "reset 1 to positions, by ann): events that it skipped count as handled too" in why
+
+
+def test_ids_that_were_forgotten_are_not_seen_because_of_the_reset() -> None:
+    world = world_with("opaque", GIVEN)
+    assert found(world, "a", 1)[0] in ("handled", "delivered")
+    reset(world, "earliest", repeat=True)
+    begin_again(world, "c2")
+    state, why = found(world, "a", 1)
+    assert state == "not seen"
+    assert "what was delivered before it may not be remembered" in why
+
+
+def test_an_event_that_was_discarded_and_delivered_by_a_repeat_is_found_as_delivered() -> None:
+    world = world_of(Post(), GIVEN)
+    world.out.plan(lost)
+    world.minibatch(0, "a1 b2")
+    world.resolve("a1", "discarded")
+    assert found(world, "a", 1)[0] == "discarded"
+    reset(world, "earliest", repeat=True)
+    begin_again(world, "a1 b2")
+    assert found(world, "a", 1)[0] == "delivered"
+    assert world.out.seen.split().count("a1") == 2, "the lost call had arrived"

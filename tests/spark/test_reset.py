@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from semel import Ledger
 from semel.operate import ResetPlan, open_ledger, reset_pipeline, status
+from semel.spark import checkpoints
 from semel.streams import Inbox, NewEvent
 from semel.verify.process_group import ProcessGroup
 from support.servers.kafka import KafkaBroker
@@ -202,3 +204,26 @@ def test_the_next_semel_run_begins_where_the_reset_says_whatever_the_file_has(
     for _ in range(2):
         place.start("run", str(file), "--once").finished()
         assert notes.read_text().split() == ["6", "7", "8", "9", "4", "5", "6", "7", "8", "9"]
+
+
+# -- what happens to the old checkpoint
+
+
+def test_a_checkpoint_is_moved_and_never_deleted_or_written_over(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    place = tmp_path / "checkpoint"
+    assert checkpoints.move_aside(spark, str(place), 1) is None
+    place.mkdir()
+    assert checkpoints.move_aside(spark, str(place), 1) is None, "it is not a checkpoint yet"
+    for name in ("checkpoint.before-reset-1", "checkpoint.before-reset-1-1"):
+        place.mkdir(exist_ok=True)
+        (place / "metadata").write_text(name)
+        assert checkpoints.move_aside(spark, str(place), 1) == tmp_path / name
+        assert not place.exists()
+        assert (tmp_path / name / "metadata").read_text() == name
+    place.mkdir()
+    (place / "metadata").write_text("{}")
+    assert checkpoints.move_aside(spark, place.as_uri(), 2) == (
+        tmp_path / "checkpoint.before-reset-2"
+    )

@@ -274,6 +274,12 @@ def _forgotten_ids(client: LedgerClient, standing: ResetStanding) -> list[Update
     return journal.journal_updates(client.pipeline, entries.values())
 
 
+def read_resets(client: LedgerClient) -> list[ResetRow]:
+    """Return every reset of the pipeline, the oldest first."""
+    rows = client.scan(RESETS_TABLE, make_prefix(client.pipeline))
+    return [ResetRow.load(text, at) for at, text in rows]
+
+
 def pending_reset(client: LedgerClient) -> ResetRow | None:
     """Return the reset that no start has acted on yet."""
     text = client.read_one(client.open_key)
