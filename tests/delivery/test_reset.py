@@ -10,7 +10,8 @@ from semel.errors import ConfigurationError, Diverged, Fenced
 from semel.events import Identity, Position
 from semel.ledger import Ledger, check_ledger, pending_reset, read_reset_standing, reset_pipeline
 from semel.ledger.rows import OpenRow
-from support.destinations import Crash, Post, crash, lost
+from semel.ledger.verbs.rescale import rescale_pipeline
+from support.destinations import Crash, Database, Post, crash, lost
 from support.pipeline import (
     COUNTER,
     GIVEN,
@@ -322,3 +323,35 @@ def test_an_event_that_was_discarded_and_delivered_by_a_repeat_is_found_as_deliv
     begin_again(world, "a1 b2")
     assert found(world, "a", 1)[0] == "delivered"
     assert world.out.seen.split().count("a1") == 2, "the lost call had arrived"
+
+
+# -- and a rescaling
+
+
+@pytest.mark.parametrize("minibatches", [1, 2, 3])
+@pytest.mark.parametrize("identity", BY_ID.values(), ids=BY_ID)
+def test_a_rescaling_after_it_brings_no_forgotten_id_back(
+    identity: Identity, minibatches: int
+) -> None:
+    world = World(identity, partition="0of1", partitions=1)
+    world.add(Database())
+    world.start()
+    world.minibatch(0, "a1 b2")
+    world.minibatch(1, "a3 b4")
+    reset(world, "earliest", repeat=True)
+    with pytest.raises(ConfigurationError, match=r"was reset \(reset 1\) and has not begun there"):
+        rescale_pipeline(world.client, 2)
+    world.start()
+    for batch, text in enumerate(["c5", "c6", "c7"][:minibatches]):
+        world.minibatch(batch, text, "q2")
+    rescale_pipeline(world.client, 2)
+    rescale_pipeline(world.client, 1)
+    assert not check_ledger(world.store)[1]
+    world.start()
+    world.minibatch(minibatches, "a1 b2 c8", "q2")
+    world.start()  # what came since the reset is remembered
+    world.minibatch(0, "a1 b2 a3 b4 c5 c8", "lost")
+    told = ["a1", "a1", "b2", "b2", "a3", "a3", "b4", "b4", "c5", "c6", "c7", "c8"]
+    left_out = {"c6", "c7"} if minibatches == 1 else {"c7"} if minibatches == 2 else set()
+    assert once(world.out.seen).split() == [name for name in told if name not in left_out]
+    assert not check_ledger(world.store)[1]

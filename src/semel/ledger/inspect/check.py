@@ -293,6 +293,8 @@ def _grows(chain: list[tuple[str, journal.JournalRow]], forgotten: set[int]) -> 
     for at, entry in chain:
         if entry.full and not entry.state and entry.number in forgotten:
             reached = {}
+        for name in [name for name, value in entry.state.items() if value is None]:
+            reached.pop(name, None)  # it was removed, which semel does only after a reset
         counted = {name: value for name, each in entry.state.items() if (value := _count(each))}
         fallen = any(value < reached.get(name, 0) for name, value in counted.items())
         if fallen or (entry.full and reached.keys() - entry.state.keys()):
