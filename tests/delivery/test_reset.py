@@ -22,6 +22,7 @@ from support.pipeline import (
     World,
     crash_everywhere,
     once,
+    reply_lost,
     world_like,
     world_of,
 )
@@ -254,6 +255,16 @@ def test_after_a_crash_at_any_call_it_is_reset_as_a_whole_or_not_at_all(
         else:
             begin_again(world, "a1 b2 a3 b4", None)
             assert once(world.out.seen) == "a1 a1 b2 b2 a3 a3 b4 b4 a8 b9", what
+
+
+@pytest.mark.parametrize("identity", [POSITION, GIVEN], ids=["position", "given"])
+def test_a_lost_reply_is_recognised(identity: Identity) -> None:
+    world = world_with("opaque", identity)
+    world.store.script.append(reply_lost)
+    assert reset(world, "earliest", repeat=True).number == 1
+    begin_again(world, "a1 b2 a3 b4")
+    assert once(world.out.seen) == "a1 a1 b2 b2 a3 a3 b4 b4 a8 b9"
+    assert len(list(world.store.memory.scan("resets", ""))) == 1
 
 
 @pytest.mark.parametrize("identity", [POSITION, GIVEN, INCREASING])

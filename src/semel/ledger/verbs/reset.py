@@ -171,9 +171,9 @@ def reset_pipeline(
 ) -> ResetRow:
     """Record a reset, and move the watermarks if events are to be repeated or skipped.
 
-    Raises `ConfigurationError` if events are to be repeated while some are parked, `Fenced` if the
-    pipeline ran since its standing was read. After a lost reply it is `Fenced` too, or recorded:
-    `semel ledger ls resets` shows which.
+    A lost reply is recognised; called again, it is another reset. Raises `ConfigurationError` if
+    events are to be repeated while some are parked, `Fenced` if the pipeline ran since its standing
+    was read.
     """
     opened = standing.opened
     if repeat:
