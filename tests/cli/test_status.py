@@ -85,6 +85,8 @@ def test_status_tells_who_runs_what_is_open_and_what_is_parked(
     assert (told["complete"], told["partitions"]) == (False, None)
     assert told["identity"]["kind"] == "given"
     assert told["waits_for_a_person"] == 1
+    oldest = [sink.pop("oldest_parked") is not None for sink in told["sinks"]]
+    assert (oldest, told["sinks"][0].pop("oldest_parked_s") < 60) == ([True], True)
     assert told["sinks"] == [
         {
             "sink": "out",
@@ -643,3 +645,15 @@ def test_what_came_from_outside_cannot_colour_the_screen(world: World, capsys: O
         out = semel(capsys, *arguments)[1]
         assert "\x1b" not in out
         assert "[bold]loud[/bold]" in out
+
+
+def test_repeats_that_were_dropped_are_shown(world: World, capsys: Out) -> None:
+    world.driver.drop_repeats = True
+    for batch, text in enumerate(("a1 b2", "a1 b2 a3")):
+        opening = world.open(batch)
+        world.driver.end(opening, world.task(opening, text, drop_repeats=True))
+    assert "dropped as repeats" not in semel(capsys, "status")[1]
+    world.driver.beat()
+    assert read_json(capsys, "status", "pay")["figures"]["repeats_dropped"] == {"out": 2}
+    out = semel(capsys, "status")[1]
+    assert "pay, sink out: events of the run dropped as repeats (drop_repeats): 2" in out

@@ -49,6 +49,7 @@ def test_a_file_with_every_section_becomes_the_arguments_of_deliver(
         "partitions": 4,
         "order": True,
         "accept_gap": False,
+        "drop_repeats": False,
         "partition_by": None,
         "remember_s": 12 * 3600.0,
     }

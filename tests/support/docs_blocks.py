@@ -101,6 +101,7 @@ def forms(line: str) -> list[list[str]]:
     """Give what a line means as arguments: each of its alternatives, with all that is optional."""
     line = re.sub(r"\[([^\]]*)\](\.\.\.)?", r"\1", line)
     words = shlex.split(line, comments=True)[1:]
+    words = words[: words.index(">")] if ">" in words else words  # the shell takes the rest
     choices = [[_SAMPLES.get(word, word)] if "|" not in word else word.split("|") for word in words]
     return [list(each) for each in product(*choices)]
 

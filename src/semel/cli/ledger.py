@@ -37,7 +37,7 @@ def list_rows(
         typer.Argument(
             help="One of pipelines, owners, open, streams, events, sequences, parked, heads, "
             "outcomes, journal, inbox, inbox_ends, inbox_readers, counters, producers, "
-            "markers.",
+            "markers, resets.",
             show_default=False,
         ),
     ] = None,

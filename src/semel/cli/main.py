@@ -26,9 +26,9 @@ from semel.cli import (
     ledger,
     parked,
     pipeline_file,
-    rescale,
     simulate,
     status,
+    stopped_pipeline,
     verify,
 )
 from semel.cli.options import JsonOption, LedgerOption
@@ -62,6 +62,7 @@ HELP = {
     "console": "Show pipelines and parked events in a browser.",
     "resolve": "Decide about an event in doubt or a dead letter.",
     "rescale": "Spread entities over another number of partitions.",
+    "reset": "Let a stopped pipeline begin elsewhere in its input.",
     "explain": "The guarantee of a pipeline or a sink, in plain words.",
     "doctor": "Check this machine; what is missing, and what to install.",
     "simulate": "The real protocol in thousands of simulated worlds.",
@@ -140,7 +141,12 @@ app.command("ingest", short_help=HELP["ingest"], epilog=ingest.EPILOG)(ingest.in
 app.command("console", short_help=HELP["console"], epilog=console.EPILOG)(console.console)
 app.add_typer(parked.app, name="parked")
 app.command("resolve", short_help=HELP["resolve"], epilog=parked.RESOLVE_EPILOG)(parked.resolve)
-app.command("rescale", short_help=HELP["rescale"], epilog=rescale.EPILOG)(rescale.rescale)
+app.command("rescale", short_help=HELP["rescale"], epilog=stopped_pipeline.RESCALE_EPILOG)(
+    stopped_pipeline.rescale
+)
+app.command("reset", short_help=HELP["reset"], epilog=stopped_pipeline.RESET_EPILOG)(
+    stopped_pipeline.reset
+)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(inbox.app, name="inbox")
 app.command("explain", short_help=HELP["explain"], epilog=EXPLAIN_EPILOG)(explain)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from semel.errors import printable
+from semel.runtime import SystemClock
 
 _WIDEST = 100_000
 _SHORT = 60
@@ -68,3 +69,22 @@ def ago(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit} ago"
     return f"{seconds:.0f} s ago"
+
+
+class ProgressLine:
+    """A line on standard error while a long command works: at most one every `EVERY_S`, and none
+    for a command that ends before the first.
+    """
+
+    EVERY_S = 2.0
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._clock = SystemClock()
+        self._next = self._clock.monotonic() + self.EVERY_S
+
+    def show(self, count: int, more: str = "") -> None:
+        """Print how far it is, if the last line is old enough."""
+        if self._clock.monotonic() >= self._next:
+            self._next = self._clock.monotonic() + self.EVERY_S
+            print(f"{count} {self._what}{f', {more}' if more else ''}", file=sys.stderr)

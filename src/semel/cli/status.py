@@ -43,7 +43,8 @@ def status(
     sequence number. `delivered` is how many of them are delivered: not those in doubt, rejected,
     waiting, skipped (policy `skip`) or discarded (by a person). `transmitted` is the same sum of
     the last numbers that are known to have reached the destination; it is lower where the last
-    events are parked, and higher where events of the open minibatch have arrived.
+    events are parked, and higher where events of the open minibatch have arrived. `oldest parked`
+    is how long the oldest event that is in doubt, rejected or waiting is parked in this state.
 
     Then how fast the newest minibatches were delivered, and the state that the query keeps in
     Spark: rows, and how many changelogs and snapshots were written and read (w/r) by this run.
@@ -81,6 +82,7 @@ def _show(found: Sequence[PipelineStatus]) -> None:
         _show_pacing(each)
         for sink in each.sinks:
             _show_open(each, sink)
+            _show_repeats(each, sink)
             _show_resends(each, sink)
             _show_pending(each, sink)
         if each.state == "unconfirmed" and each.beat_age_s is not None:
@@ -131,7 +133,7 @@ def _show_sinks(found: Sequence[PipelineStatus]) -> None:
         "blocked",
     )
     show_table(
-        ("pipeline", "sink", "capability", *numbers),
+        ("pipeline", "sink", "capability", *numbers, "oldest parked"),
         [
             (
                 each.pipeline,
@@ -147,6 +149,7 @@ def _show_sinks(found: Sequence[PipelineStatus]) -> None:
                 sink.skipped,
                 sink.discarded,
                 sink.blocked_entities,
+                None if sink.oldest_parked_s is None else ago(sink.oldest_parked_s),
             )
             for each in found
             for sink in each.sinks
@@ -236,6 +239,14 @@ def _show_open(pipeline: PipelineStatus, sink: SinkStatus) -> None:
         f"so far. `transmitted` includes {max(more, 0)} of its output sequence numbers, `last OSN` "
         "and `delivered` count complete minibatches only"
     )
+
+
+def _show_repeats(pipeline: PipelineStatus, sink: SinkStatus) -> None:
+    """Print how many repeats of producers were dropped, if any."""
+    count = 0 if pipeline.figures is None else pipeline.figures.repeats.get(sink.sink, 0)
+    if count:
+        place = f"{plain(pipeline.pipeline)}, sink {plain(sink.sink)}"
+        print(f"\n{place}: events of the run dropped as repeats (drop_repeats): {count}")
 
 
 def _show_resends(pipeline: PipelineStatus, sink: SinkStatus) -> None:

@@ -42,6 +42,7 @@ class Assignment:
         order: whether the events of an entity wait for each other, if an entity is named.
         accept_gap: proceed even if the input does not continue where the ledger stands.
         waited: whether the driver has waited out every attempt of earlier runs.
+        drop_repeats: drop events whose ids the ledger remembers from earlier minibatches.
     """
 
     pipeline: str
@@ -54,6 +55,7 @@ class Assignment:
     order: bool = True
     accept_gap: bool = False
     waited: bool = False
+    drop_repeats: bool = False
 
     @property
     def starts_at(self) -> int | None:

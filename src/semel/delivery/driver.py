@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import groupby
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from semel.delivery.observer import (
-    NO_FIGURES,
+    Figures,
     HeartbeatWritten,
     LogObserver,
     MinibatchCompleted,
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from semel.runtime import Process
     from semel.sinks import Sink
 
+NO_REPEATS: Mapping[str, int] = MappingProxyType({})
 PRUNE_EVERY = 100
 """How many minibatches pass between two looks for rows that have grown too old."""
 
@@ -89,6 +91,8 @@ class Driver:
         default_partitions: the same for a pipeline that never ran, if no number is requested.
         accept_gap: proceed even if the input does not continue where the ledger stands.
         remember_s: how long ids, and the outcomes of parked events, are kept.
+        drop_repeats: whether events with remembered ids are dropped; the same ids have to be
+            remembered when a minibatch is replayed.
         routing: the description of how entities are spread over partitions; None is by their hash.
         forms: the type of each id column: integer, text, date, ...
         observer: is notified of what the driver does, and gets the figures of the tasks.
@@ -112,6 +116,7 @@ class Driver:
     routing: dict[str, Any] | None = None
     observer: Observer = field(default_factory=LogObserver)
     pacing: Pacing | None = None
+    drop_repeats: bool = False
     _closed: int = 0
     _opened_at: float | None = None
     _owners: Owners = field(init=False)
@@ -231,7 +236,8 @@ class Driver:
             self._closed = generation
         # 6. Delete old rows. A crash before it only leaves them for a later minibatch.
         lost = lost_before is not None
-        if lost or opening.row.serial % PRUNE_EVERY == 0:
+        replayed = self.drop_repeats and opening.first_of_run
+        if lost or (opening.row.serial % PRUNE_EVERY == 0 and not replayed):
             names = [sink.name for sink in self._destinations]
             Pruning(self.client, self.remember_s).run(names, lost_before or 0)
         self._opened(opening, began)
@@ -308,10 +314,11 @@ class Driver:
         reports: Sequence[Report],
         ids: Mapping[str, str] = NO_TOPIC_IDS,
         skipped: int = 0,
+        repeats: Mapping[str, int] = NO_REPEATS,
     ) -> None:
         """Complete the minibatch from the tasks' reports that Spark returned, then conclude it at
         the sinks; `ids` are those of topics that were first read in it, `skipped` counts the events
-        of partitions without a report.
+        of partitions without a report, `repeats` those among them that were dropped, by sink.
         """
         # 1. Complete in one commit. A crash before it leaves the minibatch open, and a restart
         #    replays it.
@@ -321,13 +328,19 @@ class Driver:
         # 2. Conclude only then, and before Spark commits: after a crash in between, Spark runs the
         #    micro-batch again, its events are only counted, and it is concluded from the same rows.
         self._conclude(opening.row.minibatch)
-        self._completed(opening, reports, skipped)
+        self._completed(opening, reports, skipped, repeats)
         if self.pacing is not None:
             self.pacing.ended()
 
-    def _completed(self, opening: OpenMinibatch, reports: Sequence[Report], skipped: int) -> None:
+    def _completed(
+        self,
+        opening: OpenMinibatch,
+        reports: Sequence[Report],
+        skipped: int,
+        repeats: Mapping[str, int],
+    ) -> None:
         """Notify the observer, with the figures that the tasks reported."""
-        figures = {sink.name: NO_FIGURES for sink in self.sinks}
+        figures = {sink.name: Figures(repeats=repeats.get(sink.name, 0)) for sink in self.sinks}
         parts: list[PartitionFigures] = []
         for report in reports:
             parts.append(PartitionFigures.of(report))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -50,6 +50,7 @@ class Figures:
     skipped: int = 0
     bytes: int = 0
     seconds: float = 0.0
+    repeats: int = 0
 
     def __add__(self, other: Figures) -> Figures:
         return Figures(
@@ -63,6 +64,7 @@ class Figures:
             self.skipped + other.skipped,
             self.bytes + other.bytes,
             self.seconds + other.seconds,
+            self.repeats + other.repeats,
         )
 
     @classmethod
@@ -79,6 +81,7 @@ class Figures:
             report.skipped,
             report.bytes,
             report.seconds,
+            report.repeats,
         )
 
 
@@ -143,6 +146,13 @@ class ChunkDelivered(PartitionEvent):
 @dataclass(frozen=True, slots=True)
 class EventsSkipped(PartitionEvent):
     """Events were handled before a checkpoint was lost, and are not sent."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatsDropped(PartitionEvent):
+    """Events have ids that came in an earlier minibatch, and are not sent (`drop_repeats`)."""
 
     count: int
 
@@ -395,6 +405,7 @@ class LogObserver:
         before = "the minibatch was judged" if event.judged else "the checkpoint was lost"
         for count, text in (
             (figures.skipped, _SKIPPED.format(before=before)),
+            (figures.repeats, _REPEATS),
             (figures.suppressed, _SUPPRESSED),
             (figures.parked_before, _PARKED_BEFORE),
             (figures.dropped_before, _DROPPED_BEFORE),
@@ -441,6 +452,7 @@ class RunRecorder:
         self._kept: deque[MinibatchFigures] = deque(maxlen=KEPT)
         self._suppressed = 0
         self._snapshots = SnapshotFigures()
+        self._repeats: Counter[str] = Counter()
         self._unsummed: list[SnapshotFigures] = []
         self._query: QueryFigures | None = None
         self._state: tuple[StateFigures, ...] = ()
@@ -452,6 +464,9 @@ class RunRecorder:
                 self._newest.append((self._clock.monotonic(), replace(event, partitions=())))
                 self._keep(event)
                 self._unsummed.append(event.snapshots)
+                for sink, figures in event.figures.items():
+                    if figures.repeats:
+                        self._repeats[sink] += figures.repeats
             elif isinstance(event, QueryProgressed):
                 self._query = event.query
                 same = [each.operator for each in self._state]
@@ -493,6 +508,7 @@ class RunRecorder:
                 self._snapshots,
                 tuple(self._kept),
                 self._suppressed,
+                dict(self._repeats),
             )
 
     def _rates(self) -> RateFigures | None:
@@ -509,6 +525,7 @@ class RunRecorder:
 
 
 _SKIPPED = "not sent, because handled (delivered, parked or dropped) before {before}"
+_REPEATS = "dropped, because their ids came in an earlier minibatch (drop_repeats=True)"
 _SUPPRESSED = "not sent again, because an earlier attempt delivered them"
 _PARKED_BEFORE = (
     "not sent again and not delivered, because an earlier attempt parked them (list them with "

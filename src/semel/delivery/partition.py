@@ -27,6 +27,7 @@ from semel.delivery.observer import (
     EventsSuppressed,
     Figures,
     LogObserver,
+    RepeatsDropped,
 )
 from semel.delivery.parking.parking import Expected, PartitionParking, schema_text
 from semel.delivery.recovery.watermarks import watermark
@@ -178,10 +179,11 @@ class SinkDelivery:
             self._step(wanted)
 
     def _skip(self, rows: Rows) -> None:
-        """Count events that came before a checkpoint was lost, and fill in the payload of parked
-        ones that wait for it.
+        """Count events that came before: before a checkpoint was lost, or as a repeat; and fill in
+        the payload of parked ones that wait for it.
         """
-        self._note(Figures(skipped=len(rows)))
+        repeats = self._watermark.repeats
+        self._note(Figures(skipped=len(rows) - repeats, repeats=repeats))
         if self._expected is None:
             self._expected = Expected(self.partition.client, self.partition.sink.name)
         self._expected.fill(rows, schema_text(rows))
@@ -227,6 +229,7 @@ class SinkDelivery:
             columns=buffer.columns,
             bytes=figures.bytes,
             seconds=figures.seconds,
+            repeats=figures.repeats,
             began=self._began,
             ended=partition.runtime.clock.wall(),
         )
@@ -263,6 +266,8 @@ class SinkDelivery:
         observe = self.partition.observer.observe
         if figures.skipped:
             observe(EventsSkipped(*place, figures.skipped))
+        if figures.repeats:
+            observe(RepeatsDropped(*place, figures.repeats))
         if figures.suppressed or figures.parked_before or figures.dropped_before:
             before = (figures.suppressed, figures.parked_before, figures.dropped_before)
             observe(EventsSuppressed(*place, *before))
@@ -300,6 +305,8 @@ class PartitionDelivery:
     observer: Observer = field(default_factory=LogObserver)
     skipped: int = 0
     """Events of partitions without a report: all of them were handled before a lost checkpoint."""
+    repeats: dict[str, int] = field(default_factory=dict)
+    """By sink, events of partitions without a report that were dropped as repeats."""
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> list[Report]:
         """Deliver everything and return one report for each sink that had events.
@@ -333,11 +340,13 @@ class PartitionDelivery:
                 #    nothing, so the driver cannot complete the minibatch without it.
                 reports = [report for each in deliveries if (report := each.finish()) is not None]
             reported = {report.sink for report in reports}
-            self.skipped = sum(
-                each.figures.skipped
-                for each in deliveries
-                if each.partition.sink.name not in reported
-            )
+            silent = [each for each in deliveries if each.partition.sink.name not in reported]
+            self.skipped = sum(each.figures.skipped for each in silent)
+            self.repeats = {
+                each.partition.sink.name: each.figures.repeats
+                for each in silent
+                if each.figures.repeats
+            }
         # 5. Return the new counters with the reports. They are written in the commit that completes
         #    the minibatch: a crash before it leaves the old ones for the replay.
         counted = stamper.state() if self.assignment.identity.assigns_ids else {}

@@ -39,6 +39,7 @@ class PipelineSpec:
             Kafka is asked.
         application: how soon events must be delivered; None leaves it to Spark's trigger.
         limits: the options with which the source limits a micro-batch, by their lower-case names.
+        drop_repeats: drop events whose ids the ledger remembers from earlier minibatches.
     """
 
     name: str
@@ -53,6 +54,7 @@ class PipelineSpec:
     partition_by: Routing | None = None
     application: Application | None = None
     limits: Mapping[str, str] = field(default_factory=dict)
+    drop_repeats: bool = False
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -73,6 +75,12 @@ class PipelineSpec:
                     'distinguishes sinks by name, so pass another name="..." for one of them'
                 )
         self._take_routing()
+        if self.drop_repeats and not self.identity.memory.keeps_ids:
+            raise ConfigurationError(
+                f"pipeline {self.name!r}: drop_repeats=True needs ids that the ledger remembers: "
+                f"pass entity= and event=. With {self.identity.kind} identity every row is an "
+                "event of its own"
+            )
         if self.partitions is not None and self.partitions < 1:
             raise ConfigurationError(
                 f"pipeline {self.name!r}: partitions must be at least 1, got {self.partitions}"

@@ -22,6 +22,7 @@ from semel.guarantees.wording import (
     AFTER_AN_OPAQUE_ZOMBIE,
     ASKED,
     BECAUSE,
+    DROPS_REPEATS,
     GAP_ACCEPTED,
     GAP_REFUSED,
     ON_DOUBT,
@@ -367,11 +368,19 @@ def _identity(spec: PipelineSpec) -> IdentityPromise:
     identity = spec.identity
     return IdentityPromise(
         kind=identity.kind,
-        same=identity.explain(),
+        same=identity.explain() + _drops_repeats(spec),
         lost_checkpoint=_after_a_lost_checkpoint(spec),
         survives_lost_checkpoint=identity.survives_lost_checkpoint,
         order=_order(spec),
     )
+
+
+def _drops_repeats(spec: PipelineSpec) -> str:
+    """Return what is dropped as a repeat of a producer; empty if nothing is."""
+    if not spec.drop_repeats:
+        return ""
+    text = DROPS_REPEATS[spec.identity.memory]
+    return text.format(remembered=_duration(spec.remember_s))
 
 
 def _after_a_lost_checkpoint(spec: PipelineSpec) -> str:

@@ -79,6 +79,12 @@ AFTER_A_LOST_CHECKPOINT = {
     "distinguish delivered events from new ones: restore the checkpoint, or start under a new "
     "name.",
 }
+DROPS_REPEATS = {
+    Memory.HIGHEST_IDS: " An event whose id is not greater than the last one of its entity is "
+    "dropped and counted, a late event too (drop_repeats).",
+    Memory.ALL_IDS: " An event whose id came in an earlier minibatch of the last {remembered} is "
+    "dropped and counted (drop_repeats).",
+}
 GAP_ACCEPTED = "Input that does not continue there is accepted (accept_gap)."
 GAP_REFUSED = (
     "Input that does not continue there stops the pipeline until it is accepted with "

@@ -250,6 +250,8 @@ class RunFigures:
         suppressed: events that were not sent again, because an earlier attempt had delivered,
             parked or dropped them, or because they were handled before a checkpoint was lost;
             summed over the run.
+        repeats: by sink, how many events of the run were dropped because their ids came in an
+            earlier minibatch (`drop_repeats`).
     """
 
     run: int
@@ -261,6 +263,7 @@ class RunFigures:
     ledger: Annotated[SnapshotFigures, LATER] = field(default_factory=SnapshotFigures)
     newest: Annotated[tuple[MinibatchFigures, ...], _NEWEST, LATER] = ()
     suppressed: Annotated[int, LATER] = 0
+    repeats: Annotated[dict[str, int], _COUNTS, LATER] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
@@ -273,6 +276,7 @@ class RunFigures:
             "ledger_state": _rounded(asdict(self.ledger)),
             "minibatches": [each.to_json() for each in self.newest],
             "suppressed": self.suppressed,
+            "repeats_dropped": dict(self.repeats),
         }
 
 

@@ -93,6 +93,29 @@ class Judged:
         _cut_fields(self, "by", "reason")
 
 
+def _read_positions(value: Any, name: str) -> dict[str, int]:
+    """Return an object of positions by source partition."""
+    found = read_object(value, name)
+    return {at: read_integer(each, name) for at, each in found.items()}
+
+
+POSITIONS = Form(_read_positions)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingReset:
+    """A person's reset that the next start of the pipeline acts on; see `ResetRow`.
+
+    Attributes:
+        starts: where the query has to begin, in the partitions that the person named.
+        accepts_gap: whether the query may begin after what the ledger has.
+    """
+
+    number: int
+    starts: Annotated[dict[str, int], POSITIONS] = field(default_factory=dict)
+    accepts_gap: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class OpenRow(Row):
     """The open minibatch and its run. Every write of a task requires this row unchanged.
@@ -121,6 +144,7 @@ class OpenRow(Row):
             or an older version wrote the row.
         inputs: the position of each input after the last complete minibatch, as Spark writes it;
             empty if it is not known, or an older version wrote the row.
+        reset: a reset that no start has acted on yet; removed by the open that does.
     """
 
     TABLE = OPEN_TABLE
@@ -145,6 +169,7 @@ class OpenRow(Row):
     lost: Annotated[int, LATER] = 0
     first: Annotated[int, LATER] = 0
     inputs: Annotated[tuple[str, ...], LATER] = ()
+    reset: Annotated[PendingReset | None, LATER] = None
 
     @property
     def began(self) -> int:
@@ -257,6 +282,21 @@ class SpanRow(Row):
 
 
 @dataclass(frozen=True, slots=True)
+class Edited:
+    """A person's change of the payload of a parked event: who, why, when, and what it was before
+    the first change.
+    """
+
+    by: str
+    reason: str
+    at: float
+    before: Annotated[dict[str, Any], _VALUES]
+
+    def __post_init__(self) -> None:
+        _cut_fields(self, "by", "reason")
+
+
+@dataclass(frozen=True, slots=True)
 class ParkedRow(Row):
     """An event that is kept with its payload, beside the stream.
 
@@ -269,6 +309,10 @@ class ParkedRow(Row):
         shown: the entity as a sink sees it, if it was not known when the row was written.
         fault: how a call for it failed without a known outcome, if one did; one for each call.
         trace: the traceback of that, if it is the first of its kind.
+        unsure: whether a policy, and not a person, decided that it is sent again: it was sent since
+            the last decision, with an unknown outcome.
+        edited: the last change that a person made to `value`, if any. The digests of its minibatch
+            are of what the query produced, so a replay does not compare `value`.
     """
 
     TABLE = PARKED_TABLE
@@ -293,6 +337,8 @@ class ParkedRow(Row):
     shown: str | None = None
     fault: Annotated[Fault | None, LATER] = None
     trace: Annotated[str | None, LATER] = None
+    edited: Annotated[Edited | None, LATER] = None
+    unsure: Annotated[bool, LATER] = False
 
     def __post_init__(self) -> None:
         _cut_fields(self, "why", "by", "reason")

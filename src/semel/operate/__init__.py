@@ -4,6 +4,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from semel.operate.bulk.decisions import (
+        BulkDecision,
+        resolve_many,
+    )
+    from semel.operate.bulk.parked_filter import (
+        ParkedFilter,
+        read_filter,
+    )
+    from semel.operate.bulk.transfer import (
+        ParkedImport,
+        export_parked,
+        import_parked,
+    )
     from semel.operate.checks import Check, Health
     from semel.operate.doctor import check_java, diagnose
     from semel.operate.event_names import write_id
@@ -52,6 +65,11 @@ if TYPE_CHECKING:
         read_parked_events,
     )
     from semel.operate.rescale import Rescaled, rescale_pipeline
+    from semel.operate.reset import (
+        ResetPartition,
+        ResetPlan,
+        reset_pipeline,
+    )
     from semel.operate.resolve import JudgedMinibatch, ResolvedEvent, record_decision
     from semel.operate.status import (
         PacingStatus,
@@ -122,11 +140,30 @@ _HOMES = {
         "read_statuses",
     ),
     "times": ("age_s", "utc_text"),
+    "bulk.decisions": (
+        "BulkDecision",
+        "resolve_many",
+    ),
+    "bulk.transfer": (
+        "ParkedImport",
+        "export_parked",
+        "import_parked",
+    ),
+    "bulk.parked_filter": (
+        "ParkedFilter",
+        "read_filter",
+    ),
+    "reset": (
+        "ResetPartition",
+        "ResetPlan",
+        "reset_pipeline",
+    ),
 }
 
 __all__ = [
     "STATES",
     "Advice",
+    "BulkDecision",
     "Check",
     "EventFields",
     "Health",
@@ -140,6 +177,7 @@ __all__ = [
     "ParkedEvent",
     "ParkedEvents",
     "ParkedFilter",
+    "ParkedImport",
     "ParkedPage",
     "PipelineDetail",
     "PipelineOverview",
@@ -147,6 +185,8 @@ __all__ = [
     "PipelinesPage",
     "PutEvents",
     "Rescaled",
+    "ResetPartition",
+    "ResetPlan",
     "ResolvedEvent",
     "RunState",
     "Severity",
@@ -159,15 +199,18 @@ __all__ = [
     "diagnose",
     "entity_to_json",
     "event_to_json",
+    "export_parked",
     "find_entity",
     "find_event",
     "follow_events",
+    "import_parked",
     "is_seen",
     "list_inboxes",
     "list_parked",
     "newest_events",
     "open_ledger",
     "put_events",
+    "read_filter",
     "read_parked_at",
     "read_parked_event",
     "read_parked_events",
@@ -179,6 +222,8 @@ __all__ = [
     "record_decision",
     "refuse_damaged",
     "rescale_pipeline",
+    "reset_pipeline",
+    "resolve_many",
     "resolve_parked_at",
     "trace_to_json",
     "utc_text",

@@ -96,10 +96,15 @@ class JudgedMinibatch:
         }
 
 
-def require_decision(decision: str, reason: str) -> None:
-    """Raise `ConfigurationError` for an unknown decision or an empty reason."""
+def require_reason(reason: str) -> None:
+    """Raise `ConfigurationError` for an empty reason."""
     if not reason.strip():
         raise ConfigurationError("the reason is empty; write why, it is kept in the ledger")
+
+
+def require_decision(decision: str, reason: str) -> None:
+    """Raise `ConfigurationError` for an unknown decision or an empty reason."""
+    require_reason(reason)
     if decision not in {*DECISIONS, *Judgement}:
         raise ConfigurationError(
             f"unknown decision {decision!r}; use {', '.join(DECISIONS)} for an event, "

@@ -87,6 +87,7 @@ class Pipeline:
             "partitions": section.partitions,
             "order": section.order,
             "accept_gap": section.accept_gap,
+            "drop_repeats": section.drop_repeats,
             "partition_by": self.partition_by,
         }
         later = {
@@ -126,6 +127,7 @@ class Pipeline:
             partitions=section.partitions,
             order=section.order,
             accept_gap=section.accept_gap,
+            drop_repeats=section.drop_repeats,
             remember_s=REMEMBER_S if section.remember is None else section.remember,
             partition_by=self.partition_by,
         )

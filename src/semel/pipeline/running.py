@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from semel.delivery import JsonLogs, MinibatchCompleted
 from semel.errors import ConfigurationError, LedgerUnavailable, SemelError
-from semel.ledger import Ledger
+from semel.ledger import Ledger, LedgerClient, pending_reset
 from semel.pipeline.build import located
 from semel.protocol import ParkedState
 from semel.runtime import SystemClock
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
+    from semel.ledger import ResetRow
     from semel.pipeline.build import Pipeline
     from semel.pipeline.positions import Path
     from semel.runtime import Clock
@@ -264,6 +265,8 @@ class _Running:
         """Return the DataFrame that is delivered."""
         sections = self._file.sections
         one = sections.source is not None
+        with self._blaming(("pipeline",)):
+            reset = self._reset()
         frames = {}
         for name, each in sections.named_sources.items():
             with self._blaming(("source",) if one else ("sources", name)):
@@ -271,7 +274,11 @@ class _Running:
                     spark,
                     self._pipeline.formats[name],
                     each.schema_,
-                    self._located(each.options),
+                    self._located(
+                        each.options
+                        if each.static
+                        else _begun(self._pipeline.formats[name], each.options, reset)
+                    ),
                     static=each.static,
                 )
         transform = sections.transform
@@ -289,6 +296,16 @@ class _Running:
                     f"{transform.python} must return a Spark DataFrame, got {kind}"
                 )
         return made
+
+    def _reset(self) -> ResetRow | None:
+        """Return a reset of the pipeline that no start has acted on yet."""
+        url = ledger_url(self._pipeline.words()["ledger"], self._pipeline.checkpoint)
+        try:
+            ledger = Ledger(url)
+        except ConfigurationError:  # there is no ledger before the first run
+            return None
+        with ledger:
+            return pending_reset(LedgerClient(ledger.store, self._pipeline.name))
 
     def _located(self, options: dict[str, str]) -> dict[str, str]:
         """Return the options with a relative `path` that starts at the folder of the file."""
@@ -348,6 +365,24 @@ class _Running:
             text = str(error) if isinstance(error, SemelError) else headline(error)
             self._file.problems.at_key(path, text)
             self._file.problems.raise_any()
+
+
+_BEGINS = ("startingoffsets", "startingmarker", "startingtimestamp", "startingoffsetsbytimestamp")
+_TOPICS = {"kafka": "subscribe", "semel.kafka": "subscribe", "semel.inbox": "stream"}
+"""The formats that take `startingOffsets`, and the option that names their topics."""
+
+
+def _begun(form: str, options: dict[str, str], reset: ResetRow | None) -> dict[str, str]:
+    """Return the options of a source that begins where a reset says."""
+    if reset is None or form not in _TOPICS:
+        return options
+    named = next((text for at, text in options.items() if at.lower() == _TOPICS[form]), None)
+    topics = None if named is None else {each.strip() for each in named.split(",")}
+    begins = reset.starting_offsets(topics)
+    if not begins:
+        return options
+    kept = {name: value for name, value in options.items() if name.lower() not in _BEGINS}
+    return {**kept, "startingOffsets": begins}
 
 
 @contextmanager

@@ -94,6 +94,11 @@ class PipelineSection(Section):
         None,
         description="A URL that gets a POST, or `module:function`, when events were parked.",
     )
+    drop_repeats: kinds.Flag = Field(
+        False,
+        description="Drop events whose ids came in an earlier minibatch, as far as the ledger "
+        "remembers them.",
+    )
     mode: kinds.one_of(("append", "update", "complete")) = Field(  # type: ignore[valid-type]
         "append", description="Spark's output mode."
     )

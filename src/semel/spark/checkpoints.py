@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -43,6 +44,32 @@ def query_id(spark: SparkSession, location: str) -> str:
             "checkpointLocation that the driver can read, on durable storage"
         )
     return str(json.loads(text.splitlines()[-1])["id"])
+
+
+def move_aside(spark: SparkSession, location: str, number: int) -> Path | None:
+    """Move the checkpoint from before reset `number` aside, so that the query begins again; return
+    where to. Nothing is deleted.
+
+    Raises `ConfigurationError` if there is a checkpoint on a file system where it cannot be moved.
+    """
+    path = local_path(location)
+    if path is None or not path.exists():
+        if _read(spark, location, "metadata") is None:
+            return None
+        raise ConfigurationError(
+            f"the pipeline was reset, and {location} is its checkpoint from before: move it aside "
+            "(semel moves local folders only), or pass another checkpointLocation, and start again"
+        )
+    if not (path / "metadata").exists():
+        return None
+    path = path.absolute()
+    names = (
+        path.with_name(f"{path.name}.before-reset-{number}{f'-{more}' if more else ''}")
+        for more in count()
+    )
+    aside = next(name for name in names if not name.exists())
+    path.rename(aside)
+    return aside
 
 
 def starts(spark: SparkSession, location: str, batch: int) -> Mapping[str, int] | None:

@@ -56,6 +56,7 @@ def deliver(  # noqa: PLR0913 - the public parameters; all but two have a defaul
     increasing: bool = False,
     remember_s: float = REMEMBER_S,
     accept_gap: bool = False,
+    drop_repeats: bool = False,
     partition_by: Routing | None = None,
     application: str | Application | None = None,
     latency_s: float | None = None,
@@ -86,6 +87,8 @@ def deliver(  # noqa: PLR0913 - the public parameters; all but two have a defaul
         increasing: the ids of an entity only rise (checked); they are then never forgotten.
         remember_s: how long other ids are remembered, in case the checkpoint is lost.
         accept_gap: continue even if the input does not start where the ledger ends.
+        drop_repeats: drop events whose ids came in an earlier minibatch, as far as the ledger
+            remembers them. A late event with a lower id is dropped too if ids are `increasing`.
         partition_by: how entities are spread over partitions: `semel.by_range([1000, 2000])` or
             `semel.by_directory(table_or_function)`; by default by hash.
         application: "alerts", "payments", "dashboard", "etl" or "archive": how soon events must be
@@ -105,33 +108,19 @@ def deliver(  # noqa: PLR0913 - the public parameters; all but two have a defaul
             f"pipeline {name!r}: the DataFrame is not streaming. For a batch job call "
             'semel.deliver_batch(df, ..., batch="2026-11-14")'
         )
+    words: dict[str, Any] = {
+        "partitions": partitions,
+        "order": order,
+        "accept_gap": accept_gap,
+        "drop_repeats": drop_repeats,
+        "remember_s": remember_s,
+    }
+    columns = {"entity": entity, "event": event, "order_by": order_by}
     require_types(
-        name,
-        {
-            "entity": entity,
-            "event": event,
-            "order_by": order_by,
-            "ledger": ledger,
-            "partitions": partitions,
-            "order": order,
-            "increasing": increasing,
-            "accept_gap": accept_gap,
-            "remember_s": remember_s,
-            "otel": otel,
-        },
+        name, {**columns, "ledger": ledger, "increasing": increasing, "otel": otel, **words}
     )
     named = Named(identity, entity, event, order_by, increasing)
-    spec = _agree(
-        df,
-        to,
-        name,
-        named,
-        partitions=partitions,
-        order=order,
-        accept_gap=accept_gap,
-        remember_s=remember_s,
-        partition_by=partition_by,
-    )
+    spec = _agree(df, to, name, named, partition_by=partition_by, **words)
     if application is not None or latency_s is not None:
         limits = _limits(name, df)
         spec = replace(spec, application=_application(name, application, latency_s), limits=limits)

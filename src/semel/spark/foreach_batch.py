@@ -26,6 +26,7 @@ from semel.ledger import (
     Owners,
     Sources,
     open_store,
+    pending_reset,
     starting_pipeline,
 )
 from semel.monitoring import Monitoring
@@ -184,6 +185,7 @@ class MicroBatches:
             driver = make_driver(client, self.spec, self.nonce, spark, self._observed())
             driver.refuse_changed()
             self._watched = refuse_living(client)
+            self._follow_reset(client, spark)
             driver.drain()  # resolved events are sent even if no new input comes
 
     def _begin_monitor(self, ledger: str) -> None:
@@ -206,6 +208,21 @@ class MicroBatches:
         """Return what is notified of this start, besides the log."""
         others = [each for each in (self.observer, self._monitor) if each is not None]
         return Observers([self.figures, *others])
+
+    def _follow_reset(self, client: LedgerClient, spark: SparkSession) -> None:
+        """Move the checkpoint aside if the pipeline was reset and has not begun again since."""
+        reset = pending_reset(client)
+        if reset is None:
+            return
+        aside = checkpoints.move_aside(spark, self.checkpoint, reset.number)
+        log.info(
+            "pipeline %r begins again, because %s reset it to %s (%s); %s",
+            self.spec.name,
+            reset.by,
+            reset.to,
+            reset.reason,
+            "it has no checkpoint yet" if aside is None else f"its checkpoint is now {aside}",
+        )
 
     def _ask(
         self, frame: DataFrame, topics: Collection[str], known: Sources = UNKNOWN_SOURCES
@@ -242,7 +259,7 @@ class MicroBatches:
             heartbeat.start()
         try:
             starts = None
-            if self.spec.identity.uses_source_partitions:
+            if self.spec.identity.uses_source_partitions or pending_reset(client) is not None:
                 starts = checkpoints.starts(spark, self.checkpoint, batch)
             known = self._ask(frame, {_topic(name) for name in starts or ()})
             query = checkpoints.query_id(spark, self.checkpoint)
@@ -315,7 +332,8 @@ def deliver(
         task = Task(spec, ledger, driver.nonce, opening, driver.waited)
         try:
             outcome = run_tasks(frame, task)
-            driver.end(opening, outcome.reports, learn(outcome), outcome.skipped)
+            ids, skipped, repeats = learn(outcome), outcome.skipped, outcome.repeats
+            driver.end(opening, outcome.reports, ids, skipped, repeats)
         except Fenced:
             if not left or not driver.holds(opening):
                 raise
@@ -373,6 +391,7 @@ def make_driver(
         partitions=spec.partitions,
         default_partitions=None if positions else _parallelism(spark),
         accept_gap=spec.accept_gap,
+        drop_repeats=spec.drop_repeats,
         remember_s=spec.remember_s,
         forms=spec.forms,
         routing=None if spec.partition_by is None else spec.partition_by.describe(),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections import deque
+from collections import Counter, deque
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -41,7 +41,7 @@ from semel.spark.failures import TEXT_MAX, kind_of, marked
 from semel.spark.frames.repartition import BUCKET
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from semel.delivery import PipelineSpec
     from semel.ledger import OpenMinibatch, Report
@@ -55,24 +55,28 @@ class TaskOutcome:
 
     Attributes:
         skipped: events of partitions without a report, because nothing in them was new.
+        repeats: by sink, those among such events that were dropped as repeats.
         error: the error that stopped it, if another attempt cannot help.
     """
 
     reports: tuple[Report, ...] = ()
     skipped: int = 0
     error: SemelError | None = None
+    repeats: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, parts: Iterable[TaskOutcome]) -> TaskOutcome:
         """Combine the outcomes of several tasks. Raises the first error among them."""
         reports: list[Report] = []
         skipped = 0
+        repeats: Counter[str] = Counter()
         for part in parts:
             if part.error is not None:
                 raise part.error
             reports += part.reports
             skipped += part.skipped
-        return cls(tuple(reports), skipped)
+            repeats.update(part.repeats)
+        return cls(tuple(reports), skipped, repeats=dict(repeats))
 
     def dump(self) -> bytes:
         """Return it as bytes, for the driver."""
@@ -150,7 +154,7 @@ class Task:
             done.add(partition)
             delivery = self._delivery(partition)
             reports = delivery.run(batch for _, batch in pairs)
-            yield TaskOutcome(tuple(reports), delivery.skipped)
+            yield TaskOutcome(tuple(reports), delivery.skipped, repeats=delivery.repeats)
 
     def _partitions(
         self, batches: Iterator[pa.RecordBatch]
@@ -187,6 +191,7 @@ class Task:
             task=context.partitionId(),
             order=self.spec.order,
             accept_gap=self.spec.accept_gap,
+            drop_repeats=self.spec.drop_repeats,
             waited=self.waited,
         )
         return PartitionDelivery(assignment, self.spec.sinks, client, journal)

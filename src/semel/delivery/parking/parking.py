@@ -18,7 +18,7 @@ import pyarrow as pa
 from semel.delivery.observer import NO_FIGURES, Figures
 from semel.errors import HeldInDoubt, NotDelivered, Rejected
 from semel.events import EntityIds, IdSet, Labels, Rows
-from semel.events.encoding import CANNOT, ArrowValue, arrow_value, encode_value
+from semel.events.encoding import ArrowValue, kept_value
 from semel.ledger import (
     ParkedRow,
     fill_parked,
@@ -262,17 +262,7 @@ def value_of(rows: Rows, at: int) -> dict[str, Any]:
     hold.
     """
     batch = rows.batch.slice(at, 1)
-    return dict(zip(batch.schema.names, map(_kept, batch.columns), strict=True))
-
-
-def _kept(array: pa.Array) -> Any:
-    try:
-        value = array[0].as_py()
-        encode_value(value)
-        pa.array([value], array.type)  # a value that Python holds may not convert back to Arrow
-    except (pa.ArrowException, *CANNOT, TypeError):
-        return arrow_value(array)
-    return value
+    return dict(zip(batch.schema.names, map(kept_value, batch.columns), strict=True))
 
 
 def schema_text(rows: Rows) -> str:

@@ -111,11 +111,17 @@ class Again:
         return claimed.token - claimed.first >= IN_VAIN_MAX
 
     def _unsent(self, claimed: Claimed) -> DeliveryError | None:
-        """Return why an event cannot be restored as it was, if so; nothing of it was sent."""
+        """Return why an event cannot be restored as it was, or has other columns than the sink
+        needs now, if so; nothing of it was sent.
+        """
         try:
-            self._chunk(claimed)
+            chunk = self._chunk(claimed)
         except Exception as error:  # noqa: BLE001 - reading sends nothing
             return Unsendable(f"it cannot be read again ({type(error).__name__}: {error})")
+        try:
+            self.sink.refuse(chunk.rows.batch.schema)
+        except ConfigurationError as error:
+            return Unsendable(f"the event has the columns that it was parked with: {error}")
         return None
 
     def _within_lease(self, claimed: Claimed) -> None:

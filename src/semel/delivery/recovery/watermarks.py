@@ -24,6 +24,7 @@ from semel.ledger import (
     MET,
     DamagedRow,
     Journal,
+    JournalState,
     PositionMark,
     StateOperator,
     next_offset,
@@ -49,6 +50,10 @@ if TYPE_CHECKING:
 
 class Watermark(Protocol):
     """What one sink has handled of one partition before this minibatch."""
+
+    @property
+    def repeats(self) -> int:
+        """How many of the rows that `handled` marked last came before in this generation."""
 
     def handled(self, rows: Rows) -> NDArray[np.bool_]:
         """Mark the rows that are not to be delivered again."""
@@ -79,6 +84,8 @@ def watermark(assignment: Assignment, sink: Sink, journal: Journal) -> Watermark
 class _Nothing:
     """Counter identity: a lost checkpoint is refused, so there is nothing to remember."""
 
+    repeats = 0
+
     def handled(self, rows: Rows) -> NDArray[np.bool_]:
         return np.zeros(len(rows.positions), dtype=bool)
 
@@ -94,6 +101,8 @@ class _Nothing:
 
 class _ByPosition:
     """Everything up to an id, and a set above it, per source partition."""
+
+    repeats = 0
 
     def __init__(self, assignment: Assignment, sink: Sink) -> None:
         self._assignment = assignment
@@ -206,6 +215,12 @@ class _Journaled:
         self._operator: StateOperator = watermark_of(sink.name)
         self._generation = assignment.opening.row.minibatch.generation
         self._serial = assignment.opening.row.serial
+        self._drops = assignment.drop_repeats
+        self._repeats = 0
+
+    @property
+    def repeats(self) -> int:
+        return self._repeats
 
     @property
     def _place(self) -> str:
@@ -301,20 +316,23 @@ class _ByMaximum(_Journaled):
                 yield scope, known, generation == self._generation
 
     def handled(self, rows: Rows) -> NDArray[np.bool_]:
+        self._repeats = 0
         if not self._state.values or (
             self._greatest is not None and rows.all_after(self._greatest)
         ):
             return np.zeros(len(rows.positions), dtype=bool)
         before = rows.contained_in(self._beyond)
         again = rows.at_most(self._same) & ~before
-        if again.any():
+        self._repeats = int(again.sum()) if self._drops else 0
+        if again.any() and not self._drops:
             at = int(np.flatnonzero(again)[0])
             raise Diverged(
                 f"{self._place}: event {rows.id(at)} of {rows.scope(at)!r} arrived after event "
                 f"{self._same[rows.scope(at)]}, but the ids were declared increasing. Nothing of "
-                "this chunk was sent. Remove increasing=True, with a new pipeline name"
+                "this chunk was sent. Pass drop_repeats=True to drop what comes after a greater "
+                "id, or remove increasing=True, with a new pipeline name"
             )
-        return rows.at_most(self._older) | before
+        return rows.at_most(self._older) | before | again
 
     def observe(self, rows: Rows) -> None:
         self._reached.add(rows)
@@ -335,7 +353,7 @@ class _ByMaximum(_Journaled):
 
 class _BySet(_Journaled):
     """Other ids: the sets of the minibatches that are remembered, read only after a lost
-    checkpoint.
+    checkpoint, or if repeats are dropped.
     """
 
     def __init__(self, assignment: Assignment, sink: Sink, journal: Journal) -> None:
@@ -343,19 +361,29 @@ class _BySet(_Journaled):
         self._ids = Gathered()
         self._known = EntityIds.EMPTY
         self._forgot = False
-        if self._generation > 1:
+        self._here = EntityIds.EMPTY
+        if self._generation > 1 or self._drops:
             state = journal.restore(self._operator, assignment.partition, before=self._serial)
             place = journal.place(self._operator, assignment.partition)
             self._known = sets_in(state, place)
             opened = assignment.opening.row
+            if self._drops:
+                here = {at: ids for at, ids in state.values.items() if _is_since(at, opened.first)}
+                self._here = sets_in(JournalState(here), place)
             accepted = opened.accepted or assignment.accept_gap
             forgot = int(state.values.get(FORGOT, opened.began)) < opened.began
-            self._forgot = forgot and not accepted and state.values.get(MET, 0) < opened.began
+            again = self._generation > 1 and forgot and not accepted
+            self._forgot = again and state.values.get(MET, 0) < opened.began
 
     def handled(self, rows: Rows) -> NDArray[np.bool_]:
-        if self._generation == 1 or not len(rows.positions):
+        self._repeats = 0
+        if not self._known and not self._forgot:
             return np.zeros(len(rows.positions), dtype=bool)
+        if not len(rows.positions):
+            return np.zeros(0, dtype=bool)
         known = rows.contained_in(self._known)
+        if self._here:
+            self._repeats = int(rows.contained_in(self._here).sum())
         if self._forgot and not known.all():
             at = int(np.flatnonzero(~known)[0])
             raise HeldInDoubt(
@@ -374,6 +402,11 @@ class _BySet(_Journaled):
             return None
         delta: dict[str, Any] = {str(self._serial): self._ids.written()}
         return self._journal.append(self._operator, self._assignment.partition, self._serial, delta)
+
+
+def _is_since(name: str, first: int) -> bool:
+    """Whether a value of the journal is the set of a minibatch from serial `first` on."""
+    return name.isdecimal() and int(name) >= first
 
 
 def _all_after(upto: EventID, rows: Rows) -> bool:

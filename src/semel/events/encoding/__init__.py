@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         plain_value,
     )
     from semel.events.encoding.moments import moment_texts, unwritable_moments
-    from semel.events.encoding.python_values import CANNOT, arrow_value, value_error
+    from semel.events.encoding.python_values import CANNOT, arrow_value, kept_value, value_error
     from semel.events.encoding.tagged_values import ArrowValue, decode_value, encode_value
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "json_text",
     "json_value",
     "moment_texts",
+    "kept_value",
     "plain_value",
     "readable_json",
     "unwritable_moments",
@@ -62,7 +63,12 @@ _HOMES = {
         "json_text",
         "readable_json",
     ),
-    "semel.events.encoding.python_values": ("CANNOT", "arrow_value", "value_error"),
+    "semel.events.encoding.python_values": (
+        "CANNOT",
+        "arrow_value",
+        "kept_value",
+        "value_error",
+    ),
     "semel.events.encoding.tagged_values": ("ArrowValue", "decode_value", "encode_value"),
 }
 """The names of each module, which is imported when one of them is first used: what reads no columns

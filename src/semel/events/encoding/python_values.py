@@ -6,19 +6,32 @@ not UTF-8.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from semel.errors import ConfigurationError
 from semel.events.encoding.moments import moment_texts
-from semel.events.encoding.tagged_values import ArrowValue
+from semel.events.encoding.tagged_values import ArrowValue, encode_value
 
 if TYPE_CHECKING:
     from semel.events.rows import Rows
 
 CANNOT = (OverflowError, ValueError)
 """What Arrow raises for a value that Python cannot hold; not UTF-8 is a ValueError too."""
+
+
+def kept_value(array: pa.Array) -> Any:
+    """Return the value of an array of one value as the ledger keeps it: as Python has it, or as
+    Arrow has it if Python cannot hold it.
+    """
+    try:
+        value = array[0].as_py()
+        encode_value(value)
+        pa.array([value], array.type)  # a value that Python holds may not convert back to Arrow
+    except (pa.ArrowException, *CANNOT, TypeError):
+        return arrow_value(array)
+    return value
 
 
 def arrow_value(array: pa.Array) -> ArrowValue:

@@ -25,6 +25,7 @@ from semel.ledger.keys import (
 from semel.ledger.stream_rows import MARKERS_TABLE
 from semel.ledger.verbs.complete import SEQUENCES_TABLE
 from semel.ledger.verbs.pruning import OUTCOMES_TABLE
+from semel.ledger.verbs.reset import RESETS_TABLE
 from semel.ledger.verbs.runs import OWNERS_TABLE, RESCALED
 from semel.protocol import ParkedState, PartitionState, SpanState
 
@@ -277,14 +278,23 @@ def _journals(rows: LedgerRows) -> Iterator[Problem]:
         if opened is not None and entry.number > opened.reached()[1]:
             what = "its minibatch was never opened"
             yield Problem(journal.JOURNAL_TABLE, "/".join(parts), what)
-    for chain in chains.values():
-        yield from _grows(sorted(chain, key=lambda each: each[1].number))
+    resets: dict[str, set[int]] = defaultdict(set)
+    for parts, reset in rows.of(RESETS_TABLE):
+        resets[parts[0]] |= {reset.serial} if reset.repeat else set()
+    for place, chain in chains.items():
+        forgotten = resets[place.partition("/")[0]]
+        yield from _grows(sorted(chain, key=lambda each: each[1].number), forgotten)
     yield from _journaled(rows)
 
 
-def _grows(chain: list[tuple[str, journal.JournalRow]]) -> Iterator[Problem]:
+def _grows(chain: list[tuple[str, journal.JournalRow]], forgotten: set[int]) -> Iterator[Problem]:
+    """Find an entity behind its earlier value; a reset forgets all of them as of its number."""
     reached: dict[str, int] = {}
     for at, entry in chain:
+        if entry.full and not entry.state and entry.number in forgotten:
+            reached = {}
+        for name in [name for name, value in entry.state.items() if value is None]:
+            reached.pop(name, None)  # it was removed, which semel does only after a reset
         counted = {name: value for name, each in entry.state.items() if (value := _count(each))}
         fallen = any(value < reached.get(name, 0) for name, value in counted.items())
         if fallen or (entry.full and reached.keys() - entry.state.keys()):

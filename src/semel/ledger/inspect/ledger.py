@@ -23,6 +23,7 @@ from semel.ledger.stream_rows import MARKERS_TABLE
 from semel.ledger.verbs.complete import SEQUENCES_TABLE
 from semel.ledger.verbs.parked import read_parked
 from semel.ledger.verbs.pruning import OUTCOMES_TABLE
+from semel.ledger.verbs.reset import RESETS_TABLE
 from semel.ledger.verbs.runs import LOOKS, OWNERS_TABLE, STAGE_OF, OwnerRow
 from semel.notebook import table
 from semel.protocol import ParkedState
@@ -49,6 +50,7 @@ TABLES = (
     JOURNAL_TABLE,
     *INBOX_TABLES,
     MARKERS_TABLE,
+    RESETS_TABLE,
 )
 
 

@@ -48,6 +48,7 @@ from semel.ledger.verbs.parked import event_in_key
 from semel.ledger.verbs.pruning import OUTCOMES_TABLE as OUTCOMES
 from semel.ledger.verbs.pruning import OutcomeRow
 from semel.ledger.verbs.resends import SlotRow
+from semel.ledger.verbs.reset import RESETS_TABLE, ResetRow
 from semel.ledger.verbs.runs import OWNERS_TABLE, OwnerRow
 
 if TYPE_CHECKING:
@@ -171,6 +172,7 @@ _LOAD: dict[str, Any] = {
     COUNTERS_TABLE: CounterRow.load,
     PRODUCERS_TABLE: ProducerRow.load,
     MARKERS_TABLE: MarkerHead.load,
+    RESETS_TABLE: ResetRow.load,
 }
 
 _LENGTHS = {
@@ -190,6 +192,7 @@ _LENGTHS = {
     COUNTERS_TABLE: (2,),
     PRODUCERS_TABLE: (3,),
     MARKERS_TABLE: (1, 2),
+    RESETS_TABLE: (2,),
 }
 """How many parts a key of each table has."""
 
@@ -249,6 +252,8 @@ def _disagrees(at: Key, row: Any) -> str | None:
         wanted = [("number", parts[-1], keys.written_part(row.number))]
     elif at.table == INBOX_READERS_TABLE and len(parts) == 2:
         wanted = [("reader", parts[-1], keys.written_part(row.reader))]
+    elif at.table == RESETS_TABLE:
+        wanted = [("number", parts[-1], keys.written_part(row.number))]
     elif at.table == OUTCOMES:
         wanted = [("scope", parts[-1], keys.written_part(row.scope))]
     elif at.table == HEADS_TABLE:

@@ -6,7 +6,7 @@ that an event is `handled`, not that it was delivered.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter, or_
 from typing import TYPE_CHECKING, Any, cast
@@ -43,9 +43,12 @@ from semel.ledger.verbs.complete import SequenceRow, sequence_key
 from semel.ledger.verbs.divergence import comes_anew
 from semel.ledger.verbs.parked import head_key, read_heads, read_parked
 from semel.ledger.verbs.pruning import OutcomeRow, outcome_key
+from semel.ledger.verbs.reset import ResetRow, read_resets
 from semel.protocol import ParkedState, PartitionState, SpanState
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from semel.events import EventID, Minibatch
     from semel.ledger.client import LedgerClient
     from semel.ledger.journal import StateOperator
@@ -151,21 +154,47 @@ def _heads_of(client: LedgerClient, sink: str, entity: str) -> list[HeadRow]:
 
 def trace_event(client: LedgerClient, sink: str, entity: str, event: EventID) -> Trace:
     """Return what the ledger knows of an event at a sink."""
+    resets = read_resets(client)
+    repeated = max((each.minibatch for each in resets if each.repeat), default=None)
     parked = _in_parked(client, sink, entity, event)
-    if parked is not None and not parked[1]:
+    if parked is not None and not (parked[1] or _is_before(parked[0].minibatch, repeated)):
         return parked[0]
-    return (
-        _in_outcomes(client, sink, entity, event)
+    outcome = _in_outcomes(client, sink, entity, event)
+    found = (
+        (outcome if repeated is None else None)
         or _in_spans(client, sink, entity, event)
         or _in_recent(client, sink, entity, event)
         or _in_watermarks(client, sink, entity, event)
         or _in_unsure(client, sink, entity, event)
         or _in_pending(client, sink)
         or (None if parked is None else parked[0])
+        or outcome
         or _in_finished(client, sink)
         or _counted(client, sink, entity, event)
         or Trace(sink, "not seen")
     )
+    return _with_resets(found, resets)
+
+
+def _is_before(minibatch: Minibatch | None, reset: Minibatch | None) -> bool:
+    """Whether a minibatch is not later than the last one before a reset."""
+    return minibatch is not None and reset is not None and minibatch <= reset
+
+
+def _with_resets(found: Trace, resets: Sequence[ResetRow]) -> Trace:
+    """Return an answer that a reset makes weaker with the reason: ids that were forgotten to be
+    repeated are not seen any more, and positions that were skipped count as handled.
+    """
+    if not resets or found.state not in ("handled", "not seen"):
+        return found
+    last = resets[-1]
+    what = (
+        "events that it skipped count as handled too"
+        if found.state == "handled"
+        else "what was delivered before it may not be remembered"
+    )
+    why = f"the pipeline was reset (reset {last.number} to {last.to}, by {last.by}): {what}"
+    return replace(found, why=f"{found.why}; {why}" if found.why else why)
 
 
 def _in_parked(

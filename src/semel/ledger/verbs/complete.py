@@ -178,6 +178,7 @@ class Report:
         placed: what the destination returned about the location of the events, if they have one.
         bytes: the size of the rows of which this attempt delivered events.
         seconds: how long it took to deliver them, with the ledger writes.
+        repeats: events that were dropped, because their ids came in an earlier minibatch.
         snapshots: what was read and written of the state; in the first report of a partition.
         began: when the attempt began with the partition, by the clock of its machine.
         ended: when it had delivered it.
@@ -210,6 +211,7 @@ class Report:
     bytes: int = 0
     seconds: float = 0.0
     snapshots: SnapshotFigures = field(default_factory=SnapshotFigures)
+    repeats: int = 0
     began: float = 0.0
     ended: float = 0.0
     commits: CommitFigures = field(default_factory=CommitFigures)

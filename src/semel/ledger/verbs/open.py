@@ -203,7 +203,9 @@ class Minibatches:
         if before is not None and _same(before, row):
             row = before
         elif begins:
-            compared = open_checks.compare_positions(self._client, standing, request)
+            compared = open_checks.compare_positions(
+                self._client, standing, request, accepted=row.accepted
+            )
             row = replace(row, compared=compared)
         joined: frozenset[str] = frozenset()
         if row.again:
@@ -310,6 +312,9 @@ class Minibatches:
         )
         began = before.began if before.began > 1 else 0
         accepted = began > 0 and (before.accepted or request.accept_gap)
+        if before.reset is not None:
+            open_checks.refuse_other_start(self._client, before, before.reset, request)
+            fresh = replace(fresh, accepted=fresh.accepted or before.reset.accepts_gap)
         if judged.new_generation:
             return replace(fresh, continues=True, since=before.since, lost=began, accepted=accepted)
         if request.query == before.query and step in (-1, 0, 1) and self._steps(before, request):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from semel.events import EventID, Minibatch
     from semel.ledger.client import LedgerClient
-    from semel.ledger.rows import OpenRow
+    from semel.ledger.rows import OpenRow, PendingReset
     from semel.ledger.verbs.complete import PositionMark, SequenceRow
     from semel.ledger.verbs.open import OpenRequest
 
@@ -189,6 +189,36 @@ def lost_checkpoint(
     )
 
 
+def refuse_other_start(
+    client: LedgerClient, before: OpenRow, reset: PendingReset, request: OpenRequest
+) -> None:
+    """Refuse, after a reset, the checkpoint from before it, and a query that begins elsewhere.
+
+    Raises `ConfigurationError`. Where Spark began is not known for every source.
+    """
+    name = f"pipeline {client.pipeline!r} was reset (`semel ledger ls resets`)"
+    if request.query == before.query:
+        raise ConfigurationError(
+            f"{name}, and the query continues the checkpoint from before. Nothing was sent. Stop "
+            "the query, move its checkpoint aside, and start it again at the new positions"
+        )
+    if request.starts is None:
+        return
+    other = {at: request.starts.get(at) for at in reset.starts}
+    if other != reset.starts:
+        wrong = ", ".join(
+            f"{at} begins at {other[at]} and not at {offset}"
+            for at, offset in sorted(reset.starts.items())
+            if other[at] != offset
+        )
+        where = starting_offsets(reset.starts, {*reset.starts, *request.starts})
+        raise ConfigurationError(
+            f"{name}, and the query begins elsewhere: {wrong}. Nothing was sent. Start it again "
+            f"with .option('startingOffsets', '{where}'); its checkpoint, which has begun in the "
+            "wrong place, is moved aside then, or has to be, on another file system"
+        )
+
+
 def next_offset(mark: PositionMark) -> int | None:
     """Return the first offset that may not be handled as a whole; None if nothing is known."""
     if mark.upto is None:
@@ -231,9 +261,14 @@ def refuse_unknown(pipeline: str, request: OpenRequest) -> None:
 
 
 def compare_positions(
-    client: LedgerClient, standing: Mapping[str, Mapping[str, SequenceRow]], request: OpenRequest
+    client: LedgerClient,
+    standing: Mapping[str, Mapping[str, SequenceRow]],
+    request: OpenRequest,
+    *,
+    accepted: bool,
 ) -> bool:
-    """Compare where Spark begins with where the ledger stands, for all sinks of the request.
+    """Compare where Spark begins with where the ledger stands, for all sinks of the request, unless
+    a person `accepted` that it begins later.
 
     Returns False if the tasks have to compare: Spark's start is not known, or a partition will have
     its first watermark only when it is closed. Raises `Diverged`.
@@ -241,7 +276,7 @@ def compare_positions(
     if request.starts is None:
         return False
     known = positions(standing.values())
-    if not request.accept_gap:
+    if not accepted:
         _refuse(client.pipeline, known, request.starts)
     return not any(
         PartitionRow.load(text, at).partition not in known

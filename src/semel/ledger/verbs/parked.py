@@ -22,7 +22,7 @@ from semel.ledger.store.commit import Absent, Conflict, Equals, Put
 from semel.protocol import Judgement, ParkedState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from semel.events import EventID, Minibatch
     from semel.ledger.client import LedgerClient
@@ -38,6 +38,12 @@ Heads = dict[Entity, tuple[HeadRow, str]]
 AS_REPLAYED_MARK = f"{Judgement.AS_REPLAYED.value}: "
 """How the reason of an event begins that was discarded because its minibatch is delivered as
 replayed."""
+
+
+SCAN_ROWS = 200
+"""How many parked rows are read at once where all of them would not fit."""
+TOGETHER_MAX = 3
+"""How often the changes of several events are tried in one commit before each gets its own."""
 
 
 class HeadMoved(LedgerError):
@@ -157,6 +163,20 @@ def read_heads(client: LedgerClient, sink: str) -> Heads:
     return found
 
 
+def scan_parked(client: LedgerClient, start: str) -> Iterator[list[tuple[Key, str]]]:
+    """Return the parked rows whose keys begin with `start`, in the order of their keys, page by
+    page: no more than `SCAN_ROWS` are in memory.
+    """
+    after = ""
+    while True:
+        page = client.scan(PARKED_TABLE, start, after=after, limit=SCAN_ROWS)
+        if page:
+            yield page
+        if len(page) < SCAN_ROWS:
+            return
+        after = page[-1][0].key
+
+
 def read_parked(
     client: LedgerClient, sink: str, entity: str | None = None, minibatch: Minibatch | None = None
 ) -> list[tuple[Key, ParkedRow, str]]:
@@ -205,12 +225,7 @@ def resolve_parked(
     event: both require the row as it was read. Raises `ConfigurationError` if there is no such
     event or it cannot be resolved like this.
     """
-    if reason.startswith(AS_REPLAYED_MARK):
-        raise ConfigurationError(
-            f"pipeline {client.pipeline!r}: a reason must not begin with "
-            f"{AS_REPLAYED_MARK!r}: that marks events that come again because their minibatch "
-            "was judged. Give another reason"
-        )
+    refuse_reason(reason)
     while True:
         text = client.read_one(row_key)
         if text is None:
@@ -222,29 +237,119 @@ def resolve_parked(
         if row.state is decision:
             return row
         _refuse(client.pipeline, row)
-        done = replace(
-            row, state=decision, by=by, reason=reason, blocks=_still_blocks(row, decision)
+        done = ParkedChange(row_key, text, row, decided(row, decision, by, reason))
+        if change_parked(client, sink, [done]):
+            return done.after
+
+
+def refuse_reason(reason: str) -> None:
+    """Raise `ConfigurationError` for a reason that looks like one that semel writes itself."""
+    if reason.startswith(AS_REPLAYED_MARK):
+        raise ConfigurationError(
+            f"a reason must not begin with {AS_REPLAYED_MARK!r}: that marks events that come "
+            "again because their minibatch was judged. Give another reason"
         )
-        entity = (row.entity, row.scope)
-        at = head_key(client.pipeline, sink, entity)
-        head_text = client.read_one(at)
-        requirements: list[Requirement] = [Equals(row_key, text)]
-        updates: list[Update] = [Put(row_key, done.dump())]
-        if head_text is not None:
-            head = HeadRow.load(head_text, at)
-            requirements.append(Equals(at, head_text))
-            left = head.waiting - (decision.final and head.waiting > 0)
-            bumped = replace(head, version=head.version + 1, waiting=left)
-            updates.append(Put(at, bumped.dump()))
-        elif decision is ParkedState.RESEND:
-            requirements.append(Absent(at))
-            head = HeadRow(row.entity, row.scope, 1, 0, _origin(row_key, row))
-            updates.append(Put(at, head.dump()))
+
+
+def decided(row: ParkedRow, decision: ParkedState, by: str, reason: str) -> ParkedRow:
+    """Return a parked event as it is after a person's decision."""
+    blocks = _still_blocks(row, decision)
+    return replace(row, state=decision, by=by, reason=reason, blocks=blocks, unsure=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedChange:
+    """A person's change of one parked event: the row as it was read, and as it becomes."""
+
+    key: Key
+    text: str
+    before: ParkedRow
+    after: ParkedRow
+
+    @property
+    def entity(self) -> Entity:
+        """The entity whose head counts it."""
+        return (self.before.entity, self.before.scope)
+
+    def passed(self, text: str | None) -> bool:
+        """Whether the row shows that this change was made, and the query has gone on since."""
+        row = None if text is None else ParkedRow.load(text, self.key)
+        if row is None:
+            return False
+        edited = self.after.edited
+        if edited is not None and edited is not self.before.edited:
+            return row.edited is not None and row.edited.at == edited.at
+        moved = row.state is not self.before.state
+        return moved and (row.by, row.reason) == (self.after.by, self.after.reason)
+
+
+def change_parked(client: LedgerClient, sink: str, changes: Sequence[ParkedChange]) -> set[Key]:
+    """Make changes to parked events of one sink in one commit; return the keys of those that were
+    made. The others were changed by the query or by another person since they were read.
+
+    May be repeated: a change that was made does not fit a second time.
+    """
+    left, tries = list(changes), 0
+    while left:
+        requirements, updates = _changing(client, sink, left)
+        own = updates[: len(left)]
+        try:
+            client.commit(requirements, updates, partial(client.stands, own))
+        except Conflict:
+            found = client.read(*(each.key for each in left))
+            made = {each.key for each in left if each.passed(found.get(each.key))}
+            still = [each for each in left if found.get(each.key) == each.text]
+            if made or tries >= TOGETHER_MAX:  # one by one, where heads move all the time
+                for each in still:
+                    made |= _change_one(client, sink, each)
+                return made
+            left, tries = still, tries + 1
+            continue
+        return {each.key for each in left}
+    return set()
+
+
+def _change_one(client: LedgerClient, sink: str, change: ParkedChange) -> set[Key]:
+    """Make one change, as often as only the head of its entity has moved."""
+    while True:
+        requirements, updates = _changing(client, sink, [change])
         try:
             client.commit(requirements, updates, partial(client.stands, updates[:1]))
         except Conflict:
-            continue
-        return done
+            text = client.read_one(change.key)
+            if text == change.text:
+                continue
+            return {change.key} if change.passed(text) else set()
+        return {change.key}
+
+
+def _changing(
+    client: LedgerClient, sink: str, changes: Sequence[ParkedChange]
+) -> tuple[list[Requirement], list[Update]]:
+    """Return the commit of changes: the rows first, then the heads of their entities."""
+    moved = [each for each in changes if each.after.state is not each.before.state]
+    places = {each.entity: head_key(client.pipeline, sink, each.entity) for each in moved}
+    texts = client.read(*places.values()) if places else {}
+    heads: dict[Entity, HeadRow | None] = {
+        entity: HeadRow.load(texts[at], at) if at in texts else None
+        for entity, at in places.items()
+    }
+    for each in moved:
+        head, state = heads[each.entity], each.after.state
+        if head is not None:
+            left = head.waiting - (state.final and head.waiting > 0)
+            heads[each.entity] = replace(head, version=head.version + 1, waiting=left)
+        elif state is ParkedState.RESEND:
+            origin = _origin(each.key, each.before)
+            heads[each.entity] = HeadRow(*each.entity, 1, 0, origin)
+    requirements: list[Requirement] = [Equals(each.key, each.text) for each in changes]
+    updates: list[Update] = [Put(each.key, each.after.dump()) for each in changes]
+    for entity, at in places.items():
+        head = heads[entity]
+        if head is not None:
+            requirements.append(Equals(at, texts[at]) if at in texts else Absent(at))
+            updates.append(Put(at, head.dump()))
+    return requirements, updates
 
 
 def _still_blocks(row: ParkedRow, decision: ParkedState) -> bool:

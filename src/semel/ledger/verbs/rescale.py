@@ -121,6 +121,11 @@ def _complete_serial(client: LedgerClient, opened: OpenRow) -> int:
             f"pipeline {client.pipeline!r}: minibatch {opened.minibatch} is not complete. Start "
             "the query with the old number until it is, stop it, then rescale"
         )
+    if opened.reset is not None:
+        raise ConfigurationError(
+            f"pipeline {client.pipeline!r} was reset (reset {opened.reset.number}) and has not "
+            "begun there yet. Start it once, stop it, then rescale"
+        )
     _, serial, complete = opened.reached()
     if not complete:
         raise ConfigurationError(
@@ -197,7 +202,8 @@ def _rebucketed(
         if oldest:
             made.append(JournalEntry.of(operator, place, number - 2, oldest, at, full=True))
         for minibatch, was, became in ((number - 1, oldest, older), (number, older, state)):
-            changed = {name: value for name, value in became.items() if was.get(name) != value}
+            changed: dict[str, Any] = dict.fromkeys(was.keys() - became.keys())  # a reset forgot it
+            changed |= {name: value for name, value in became.items() if was.get(name) != value}
             if changed:
                 made.append(JournalEntry.of(operator, place, minibatch, changed, at))
     return made

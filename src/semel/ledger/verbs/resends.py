@@ -167,6 +167,7 @@ class Resends:
             why=why,
             blocks=blocks,
             doubted=claimed.row.doubted or in_doubt,
+            unsure=doubted and state is ParkedState.RESEND,
             # an event that still waits may have been sent as early as before
             at=claimed.was.at if state is ParkedState.WAITING else self._client.clock.wall(),
         )
