@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from benchmarks.progress import Progress
+    from benchmarks.progress import BenchmarkProgress
 
 MINIBATCHES = 300
 EVENTS = 100
@@ -36,7 +36,7 @@ SCRAPE_S = 1.0
 LENGTH = None
 
 
-def measure(say: Progress, repetitions: int) -> dict[str, list[dict[str, Any]]]:
+def measure(say: BenchmarkProgress, repetitions: int) -> dict[str, list[dict[str, Any]]]:
     """Run the same minibatches with metrics and without, interleaved."""
     with folder() as place:
         off, on = partial(_run, place, metrics=False), partial(_run, place, metrics=True)

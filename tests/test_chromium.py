@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from support.script_machine import Machine
+from support.script_machine import ScriptMachine
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path, "chromium")
+def machine(tmp_path: Path) -> ScriptMachine:
+    return ScriptMachine(tmp_path, "chromium")
 
 
 @pytest.mark.parametrize("name", ["chromium", "chromium-browser", "google-chrome"])
-def test_a_chromium_that_is_there_is_left_alone(machine: Machine, name: str) -> None:
+def test_a_chromium_that_is_there_is_left_alone(machine: ScriptMachine, name: str) -> None:
     machine.put(name)
     machine.put_manager("apt-get", "chromium")
     done = machine.run()
@@ -35,18 +35,20 @@ def test_a_chromium_that_is_there_is_left_alone(machine: Machine, name: str) -> 
     ],
 )
 @pytest.mark.parametrize("user", [0, 1000])
-def test_who_may_gets_it_installed(machine: Machine, manager: str, call: str, user: int) -> None:
+def test_who_may_gets_it_installed(
+    machine: ScriptMachine, manager: str, call: str, user: int
+) -> None:
     machine.put_manager(manager, "chromium")
     machine.be(user, sudo=user != 0)
     machine.assert_installs(call)
 
 
-def test_who_may_not_is_told_the_one_line(machine: Machine) -> None:
+def test_who_may_not_is_told_the_one_line(machine: ScriptMachine) -> None:
     machine.put_manager("apt-get", "chromium")
     machine.be(1000)
     assert "type: sudo sh -c 'apt-get update && apt-get install" in machine.refusal()
 
 
-def test_an_unknown_system_is_told_what_is_missing(machine: Machine) -> None:
+def test_an_unknown_system_is_told_what_is_missing(machine: ScriptMachine) -> None:
     machine.be(0)
     assert "need Chromium: install it" in machine.refusal()

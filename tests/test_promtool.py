@@ -8,27 +8,27 @@ from pathlib import Path
 
 import pytest
 
-from support.script_machine import Machine
+from support.script_machine import ScriptMachine
 
 TOOLS = ("mktemp", "rm", "mv")
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    made = Machine(tmp_path, "promtool")
+def machine(tmp_path: Path) -> ScriptMachine:
+    made = ScriptMachine(tmp_path, "promtool")
     for name in TOOLS:
         (made.path / name).symlink_to(Path("/usr/bin") / name)
     return made
 
 
-def debian(machine: Machine, *download: str) -> None:
+def debian(machine: ScriptMachine, *download: str) -> None:
     """A Debian whose package has a promtool."""
     machine.put("apt-get", f'echo "apt-get $*" >> {machine.record}', *download)
     machine.put("dpkg-deb", f'echo "dpkg-deb $1" >> {machine.record}')
     machine.put("tar", "printf '#!/bin/sh\\necho promtool\\n'")
 
 
-def test_a_promtool_that_is_there_is_left_alone(machine: Machine, tmp_path: Path) -> None:
+def test_a_promtool_that_is_there_is_left_alone(machine: ScriptMachine, tmp_path: Path) -> None:
     debian(machine)
     machine.put("promtool")
     done = machine.run(PROMTOOL=str(tmp_path / "promtool"))
@@ -36,7 +36,9 @@ def test_a_promtool_that_is_there_is_left_alone(machine: Machine, tmp_path: Path
     assert machine.calls == []
 
 
-def test_it_is_taken_out_of_the_package_without_root(machine: Machine, tmp_path: Path) -> None:
+def test_it_is_taken_out_of_the_package_without_root(
+    machine: ScriptMachine, tmp_path: Path
+) -> None:
     debian(machine, ": > prometheus_2.deb")
     machine.be(1000)
     tool = tmp_path / "promtool"
@@ -48,7 +50,7 @@ def test_it_is_taken_out_of_the_package_without_root(machine: Machine, tmp_path:
 
 
 def test_the_lists_of_packages_are_fetched_where_that_needs_no_password(
-    machine: Machine, tmp_path: Path
+    machine: ScriptMachine, tmp_path: Path
 ) -> None:
     once = f'[ "$1" = update ] || [ $(cat {machine.record} | sed -n "$=") -gt 1 ] || exit 1'
     debian(machine, once, '[ "$1" = update ] || : > prometheus_2.deb')
@@ -66,7 +68,7 @@ def test_the_lists_of_packages_are_fetched_where_that_needs_no_password(
     ],
 )
 def test_where_it_cannot_be_had_that_is_said_and_stops_nothing(
-    machine: Machine, tmp_path: Path, commands: tuple[str, ...], why: str
+    machine: ScriptMachine, tmp_path: Path, commands: tuple[str, ...], why: str
 ) -> None:
     if commands:
         debian(machine, *commands)

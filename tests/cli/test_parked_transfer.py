@@ -466,7 +466,7 @@ def test_a_value_of_any_type_comes_back_exactly_whether_it_was_edited_or_not(
     assert digest_of(world) == digest_of(typed_world(pa.array([value], kind)))
     [(_, row)] = world.parked_rows()
     assert row.edited is not None
-    before = payloads.load(text)["value"]
+    before = payloads.load_payload(text)["value"]
     assert {at: encode_value(each) for at, each in row.edited.before.items()} == before
 
 
@@ -581,11 +581,11 @@ def test_a_manifest_for_a_second_stage_is_not_edited(tmp_path: Path) -> None:
     world.out.refuses.add("a1")
     world.minibatch(0, "a1")
     [(at, text)] = world.store.memory.scan("pipelines", "")
-    described = payloads.load(text)
+    described = payloads.load_payload(text)
     described["sinks"]["out"]["stage_of"] = "files"
     from semel.ledger import STAGE_OF
 
     described["sinks"]["out"][STAGE_OF] = "files"
-    world.store.memory.commit([], [Put(at, payloads.dump(described))])
+    world.store.memory.commit([], [Put(at, payloads.dump_payload(described))])
     with pytest.raises(WrongLines, match="is a manifest for a second stage"):
         edit(world, tmp_path, "a", v=1)

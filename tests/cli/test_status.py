@@ -85,8 +85,6 @@ def test_status_tells_who_runs_what_is_open_and_what_is_parked(
     assert (told["complete"], told["partitions"]) == (False, None)
     assert told["identity"]["kind"] == "given"
     assert told["waits_for_a_person"] == 1
-    oldest = [sink.pop("oldest_parked") is not None for sink in told["sinks"]]
-    assert (oldest, told["sinks"][0].pop("oldest_parked_s") < 60) == ([True], True)
     assert told["sinks"] == [
         {
             "sink": "out",
@@ -107,7 +105,7 @@ def test_status_tells_who_runs_what_is_open_and_what_is_parked(
         }
     ]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]{8}Z", told["sinks"][0]["oldest_parked_since"])
-    assert re.search(r"the oldest parked event: \d+ s ago", out)
+    assert re.search(r"oldest parked(.|\n)*\d+ s ago", out)
     assert status == 0
     beat = re.search(r"running, (\d+) s ago", out)
     assert beat is not None

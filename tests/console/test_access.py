@@ -16,7 +16,7 @@ from support.command_line import refused
 from support.console.generated_ledger import GeneratedPipeline
 from support.console.hostile_requests import is_a_plain_page, state_of
 from support.console.running_console import Console
-from support.ingress import Answer
+from support.ingress import IngressAnswer
 
 Out = pytest.CaptureFixture[str]
 
@@ -36,7 +36,7 @@ def guarded(url: str, charges: GeneratedPipeline, token_file: Path) -> Iterator[
         yield running
 
 
-def log_in(console: Console, token: str = TOKEN, **others: str) -> Answer:
+def log_in(console: Console, token: str = TOKEN, **others: str) -> IngressAnswer:
     form = {"form_token": console.form_token("/"), "token": token, "next": "/parked"}
     return console.post("/login", {**form, **others})
 

@@ -20,7 +20,7 @@ from semel.operate import (
 from semel.protocol import ParkedState
 from semel.runtime import Process
 from support.console.generated_ledger import ELSEWHERE, NOW, GeneratedPipeline
-from support.ledger.one_pipeline import StillClock
+from support.ledger.one_pipeline import PlannedClock
 
 HERE = Process.here()
 
@@ -31,7 +31,7 @@ def charges(tmp_path: Path) -> GeneratedPipeline:
 
 
 def detail(pipeline: GeneratedPipeline, **moving: bool) -> PipelineDetail:
-    return read_pipeline_detail(Ledger(pipeline.store), pipeline.name, moving, StillClock(NOW))
+    return read_pipeline_detail(Ledger(pipeline.store), pipeline.name, moving, PlannedClock(NOW))
 
 
 def advice(pipeline: GeneratedPipeline, **moving: bool) -> list[Advice]:
@@ -119,7 +119,7 @@ def test_a_name_that_a_shell_would_split_is_quoted(charges: GeneratedPipeline) -
 def test_a_heartbeat_is_judged_by_what_was_seen_of_it(charges: GeneratedPipeline) -> None:
     charges.process = ELSEWHERE
     charges.register()
-    clock = StillClock()
+    clock = PlannedClock()
     watch = HeartbeatWatch(clock)
 
     def look(after_s: float) -> dict[str, bool]:

@@ -17,7 +17,7 @@ import pytest
 from semel.ledger import Ledger, open_store
 from semel.ledger.store.commit import Key, Payload, Requirement, Store, Update
 from semel.operate import (
-    ParkedFilter,
+    ParkedChoice,
     find_event,
     read_parked_at,
     read_parked_page,
@@ -95,18 +95,18 @@ def test_every_answer_reads_a_bounded_number_of_rows(
 ) -> None:
     ledger, store = counting
     last = f"c{PARKED - 1:07}"
-    page = read_parked_page(ledger, ParkedFilter("charges", "bank", entity=last))
+    page = read_parked_page(ledger, ParkedChoice("charges", "bank", entity=last))
     [event] = page.events
     status = read_pipeline_detail(ledger, "charges").overview.status
     answers: dict[str, tuple[int, Callable[[], object]]] = {
         "pipelines": (10_000, lambda: read_pipelines_page(ledger)),
         "pipeline": (5_000, lambda: read_pipeline_detail(ledger, "charges")),
         "pipeline, unpruned": (5_000, lambda: read_pipeline_detail(ledger, "unpruned")),
-        "parked": (2_200, lambda: read_parked_page(ledger, ParkedFilter())),
-        "parked, none fits": (2_200, lambda: read_parked_page(ledger, ParkedFilter(why="nothing"))),
+        "parked": (2_200, lambda: read_parked_page(ledger, ParkedChoice())),
+        "parked, none fits": (2_200, lambda: read_parked_page(ledger, ParkedChoice(why="nothing"))),
         "parked, one entity": (
             200,
-            lambda: read_parked_page(ledger, ParkedFilter(entity=last, pipeline="charges")),
+            lambda: read_parked_page(ledger, ParkedChoice(entity=last, pipeline="charges")),
         ),
         "event": (10, lambda: read_parked_at(ledger, event.key.key)),
         "find": (200, lambda: find_event(ledger, last, ["5"], "charges")),
@@ -147,7 +147,7 @@ def test_pages_follow_each_other_to_the_end_without_a_gap(
     seen: list[str] = []
     after: str | None = ""
     while after is not None and len(seen) < len(wanted):
-        page = read_parked_page(ledger, ParkedFilter("charges"), after)
+        page = read_parked_page(ledger, ParkedChoice("charges"), after)
         seen += [each.row.entity for each in page.events]
         assert page.next_after is None or page.next_after > after
         after = page.next_after

@@ -154,7 +154,7 @@ def test_every_metric_of_the_catalogue_is_served_and_no_other(
     assert {name for name, _ in found} == wanted
     assert found["semel_source_records_behind", (("pipeline", "pay"), ("source", "0"))] == 7
     labels = {name for _, pairs in found for name, _ in pairs}
-    allowed = {"pipeline", "sink", "state", "where", "quantile", "source", "operator", "le"}
+    allowed = {"pipeline", "sink", "state", "where", "share", "source", "operator", "le"}
     assert labels == allowed, "a label is never an entity or an event"
     world.client.store.close()
 

@@ -15,7 +15,15 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from semel.errors import ConfigurationError
-from semel.monitoring import FILES, METRICS, write_files
+from semel.monitoring import (
+    FILES,
+    METRICS,
+    Distribution,
+    MetricKind,
+    Sample,
+    text_of,
+    write_files,
+)
 from semel.monitoring.catalogue import sample_names
 
 ROOT = Path(__file__).parents[2]
@@ -98,7 +106,7 @@ def test_each_alert_fires_for_what_it_is_about_and_not_before(
         ("> 900", "> 90"),
         ("and semel_run_number > 0", ""),
         ("offset 15m", "offset 45m"),
-        ('quantile="0.99"', 'quantile="0.5"'),
+        ('share="0.99"', 'share="0.5"'),
         ("increase(semel_ledger_errors_total", "(semel_ledger_errors_total"),
     ],
 )
@@ -108,6 +116,23 @@ def test_a_rule_that_is_wrong_is_found(
     planted = RULES.read_text().replace(right, wrong)
     assert planted != RULES.read_text()
     assert case_run(promtool, planted, tmp_path).returncode != 0
+
+
+def test_the_text_of_the_endpoint_has_nothing_that_promtool_finds_fault_with(promtool: str) -> None:
+    samples = []
+    for metric in METRICS.values():
+        value: float | Distribution = 1.0
+        if metric.kind is MetricKind.HISTOGRAM:
+            value = Distribution(2, 3.0, (("1.0", 1), ("+Inf", 2)))
+        elif metric.kind is MetricKind.SUMMARY:
+            value = Distribution(2, 3.0)
+        samples.append(Sample(metric, tuple(f"a {each}" for each in metric.labels), value))
+    text, _ = text_of(samples)
+    command = [promtool, "check", "metrics"]
+    done = subprocess.run(command, input=text, capture_output=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, b"")
+    wrong = text.replace(b"semel_events_parked_total", b"semel_eventsParked")
+    assert subprocess.run(command, input=wrong, capture_output=True, check=False).returncode != 0
 
 
 def test_the_queries_of_the_dashboard_are_queries(promtool: str, tmp_path: Path) -> None:

@@ -21,11 +21,11 @@ from semel.monitoring import Alert
 from semel.spark import delivered_by
 from semel.verify.demo.standalone import ConnectServer
 from semel.verify.process_group import ProcessGroup
-from support.docs_blocks import ON_SPARK, Reader, blocks
+from support.docs_blocks import ON_SPARK, PageReader, blocks
 from support.servers.ports import free_port
 from support.spark import query_job
 from support.spark.driver_scripts import Bed, Run, assert_once, wait_for
-from support.spark.pipeline_place import TIMEOUT_S, Place
+from support.spark.pipeline_place import TIMEOUT_S, PipelinePlace
 from support.spark.sessions import Desk
 
 STARTS_MAX = 4
@@ -172,7 +172,7 @@ def test_the_page_on_operating_runs_as_printed(
         "sqlite:///charges.db": f"sqlite:///{tmp_path}/charges.db",
         "metrics=9108": f"metrics={port}, alert=tell",
     }
-    reader = Reader("docs/operating.md", places)
+    reader = PageReader("docs/operating.md", places)
     printed = blocks(reader.page, "python")
     for number in ON_SPARK[reader.page]:
         reader.run(printed[number])
@@ -254,7 +254,7 @@ def charge(event):
 
 def test_a_pipeline_file_runs_with_metrics_an_alert_and_log_lines_as_json(tmp_path: Path) -> None:
     with ProcessGroup("metrics-file") as group:
-        place = Place(tmp_path, group)
+        place = PipelinePlace(tmp_path, group)
         place.payments(2, 5)
         (place.folder / "own.py").write_text(OWN)
         file = place.folder / "charges.toml"

@@ -10,7 +10,8 @@ from semel.delivery.observer import KEPT, Figures, MinibatchCompleted, RunRecord
 from semel.events import Minibatch
 from semel.ledger import MinibatchFigures, RunFigures, StateKind
 from semel.ledger.payloads import Unfit, codec_of
-from semel.spark.progress import ProgressReader
+from semel.spark import progress as spark_progress
+from semel.spark.progress import BatchFigures, ProgressReader, behind, delivered_by
 from support.ledger.one_pipeline import PlannedClock
 
 ROCKSDB = {
@@ -161,7 +162,7 @@ def test_throughput_and_latency_are_of_the_newest_minibatches() -> None:
 
 @pytest.mark.rows("O20")
 def test_the_newest_minibatches_are_kept_one_by_one_and_read_back() -> None:
-    clock = StillClock()
+    clock = PlannedClock()
     recorder = RunRecorder(clock)
     for batch in range(KEPT + 10):
         clock.move(2.0)
@@ -188,3 +189,49 @@ def test_the_newest_minibatches_are_kept_one_by_one_and_read_back() -> None:
     for broken in wrong:
         with pytest.raises(Unfit):
             codec.read({**written, "newest": broken})
+
+
+def offsets(**partitions: int) -> dict[str, dict[str, int]]:
+    return {"t": {name.removeprefix("p"): at for name, at in partitions.items()}}
+
+
+@pytest.mark.parametrize(
+    ("end", "latest", "expected"),
+    [
+        (offsets(p0=5, p1=7), offsets(p0=9, p1=7), 4),
+        ('{"t": {"0": 5}}', '{"t": {"0": 9}}', 4),
+        (offsets(p0=5), offsets(p0=5, p1=100), 0),  # p1 is new: where it begins is not known
+        (offsets(p0=9), offsets(p0=5), 0),  # deleted and created again
+        ({"logOffset": 3}, {"logOffset": 5}, None),
+        ({"logOffset": 3}, "null", None),
+        (7, 9, None),
+        (None, offsets(p0=5), None),
+        ({}, {}, None),
+        ("not json", "not json", None),
+    ],
+)
+def test_a_source_is_behind_by_its_offsets_where_they_are_numbers(
+    end: Any, latest: Any, expected: int | None
+) -> None:
+    source = {"description": "s", "endOffset": end, "latestOffset": latest}
+    found = behind({"sources": [{"description": "another"}, source]})
+    assert found == ({} if expected is None else {"1": expected})
+    assert behind({}) == {}
+
+
+def test_the_figures_of_the_newest_micro_batches_are_kept_and_found_by_query() -> None:
+    figures = BatchFigures()
+    figures.serve("q-1")
+    for batch in range(spark_progress.KEPT + 20):
+        done = MinibatchCompleted("p", Minibatch(1, batch), {"s": Figures(delivered=batch)})
+        figures.observe(done)
+    assert delivered_by({"id": "q-1", "batchId": 19}) is None
+    found = delivered_by({"id": "q-1", "batchId": 20})
+    assert found is not None
+    assert found["delivered"] == 20
+    assert [each["delivered"] for each in figures.newest(3)] == [119, 118, 117]
+    assert delivered_by({"id": "q-2", "batchId": 20}) is None
+    progress = {"id": "q-1", "batchId": 5}
+    assert figures.add_to(progress) == {"id": "q-1", "batchId": 5}
+    assert figures.add_to({"id": "q-1", "batchId": 50})["semel"]["delivered"] == 50
+    assert figures.add_to(None) is None

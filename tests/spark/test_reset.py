@@ -19,7 +19,7 @@ from semel.verify.process_group import ProcessGroup
 from support.servers.kafka import KafkaBroker
 from support.sinks.kafka_inputs import produce
 from support.spark.driver_scripts import names
-from support.spark.pipeline_place import Place
+from support.spark.pipeline_place import PipelinePlace
 from support.spark.sessions import Desk
 
 pytestmark = pytest.mark.rows("O22")
@@ -174,14 +174,14 @@ type = "notes:note"
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def place(tmp_path: Path) -> Iterator[PipelinePlace]:
     with ProcessGroup("reset") as group:
-        yield Place(tmp_path, group)
+        yield PipelinePlace(tmp_path, group)
 
 
 @pytest.mark.needs("markers")
 def test_the_next_semel_run_begins_where_the_reset_says_whatever_the_file_has(
-    place: Place,
+    place: PipelinePlace,
 ) -> None:
     (place.folder / "notes.py").write_text(SINK)
     file = place.folder / "orders.toml"

@@ -95,9 +95,6 @@ def _show(found: Sequence[PipelineStatus]) -> None:
     if waiting:
         events = "1 parked event waits" if waiting == 1 else f"{waiting} parked events wait"
         print(f"\n{events} for a person: semel parked ls")
-    ages = [sink.oldest_s for each in found for sink in each.sinks if sink.oldest_s is not None]
-    if ages:
-        print(f"the oldest parked event: {ago(max(ages))}")
 
 
 def _show_pipelines(found: Sequence[PipelineStatus]) -> None:
@@ -149,7 +146,7 @@ def _show_sinks(found: Sequence[PipelineStatus]) -> None:
                 sink.skipped,
                 sink.discarded,
                 sink.blocked_entities,
-                None if sink.oldest_parked_s is None else ago(sink.oldest_parked_s),
+                None if sink.oldest_s is None else ago(sink.oldest_s),
             )
             for each in found
             for sink in each.sinks

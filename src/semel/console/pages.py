@@ -16,7 +16,7 @@ from semel.console.fields import read_form, read_query
 from semel.errors import ConfigurationError
 from semel.operate import (
     STATES,
-    ParkedFilter,
+    ParkedChoice,
     choose_pipeline,
     find_entity,
     find_event,
@@ -88,7 +88,7 @@ class Pages:
         """Show some parked events."""
         fields = read_query(request)
         chosen = {name: fields[name].strip() for name in _FILTERS if fields.get(name, "").strip()}
-        after, where = fields.get("after", ""), ParkedFilter(**chosen)
+        after, where = fields.get("after", ""), ParkedChoice(**chosen)
         found = await self._lookups.run(lambda: read_parked_page(self._ledger, where, after))
         return self._page(
             "parked.html",

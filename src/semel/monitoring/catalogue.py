@@ -153,7 +153,7 @@ PARKED_READ_AGE = _gauge(
 LATENCY = _gauge(
     "semel_latency_seconds",
     "Estimate of the latency that this share of the recent events had at most; paced pipelines.",
-    ("pipeline", "quantile"),
+    ("pipeline", "share"),
 )
 LATENCY_REQUIRED = _gauge(
     "semel_latency_required_seconds", "The latency that is required; paced pipelines.", _PIPELINE

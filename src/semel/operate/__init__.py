@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     )
     from semel.operate.pages.parked_page import (
         STATES,
-        ParkedFilter,
+        ParkedChoice,
         ParkedPage,
         read_parked_at,
         read_parked_page,
@@ -123,7 +123,7 @@ _HOMES = {
     ),
     "pages.parked_page": (
         "STATES",
-        "ParkedFilter",
+        "ParkedChoice",
         "ParkedPage",
         "read_parked_at",
         "read_parked_page",
@@ -174,6 +174,7 @@ __all__ = [
     "Outcome",
     "Outcomes",
     "PacingStatus",
+    "ParkedChoice",
     "ParkedEvent",
     "ParkedEvents",
     "ParkedFilter",

@@ -110,7 +110,6 @@ class SinkStatus:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
-        oldest_s = self.oldest_parked_s
         return {
             "sink": self.sink,
             "capability": self.capability,
@@ -124,8 +123,6 @@ class SinkStatus:
             "skipped": self.skipped,
             "discarded": self.discarded,
             "blocked_entities": self.blocked_entities,
-            "oldest_parked": utc_text(self.oldest_parked_at),
-            "oldest_parked_s": None if oldest_s is None else round(oldest_s, 1),
             "resends": self.resends.to_json(),
             "delivered_in_open": self.delivered_in_open,
             "oldest_parked_since": utc_text(self.oldest_at),

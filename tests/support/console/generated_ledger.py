@@ -20,7 +20,7 @@ from semel.ledger.figures import (
     StateKind,
 )
 from semel.ledger.keys import make_key
-from semel.ledger.payloads import dump
+from semel.ledger.payloads import dump_payload
 from semel.ledger.rows import HeadRow, OpenRow, ParkedRow, PartitionRow
 from semel.ledger.store.commit import Put, Store, Update
 from semel.ledger.stream_rows import MarkerHead, MarkerRow
@@ -80,7 +80,7 @@ class GeneratedPipeline:
             3, Minibatch(1, self.batch), self.batch, "q", self.partitions, complete=complete
         )
         rows: list[Update] = [
-            Put(make_key("pipelines", self.name), dump(described)),
+            Put(make_key("pipelines", self.name), dump_payload(described)),
             Put(make_key("open", self.name), opened.dump()),
             self.owner(**owner),
         ]

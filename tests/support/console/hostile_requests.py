@@ -8,7 +8,7 @@ import re
 from semel.ledger import Ledger
 from semel.protocol import ParkedState
 from support.console.running_console import Console
-from support.ingress import Answer
+from support.ingress import IngressAnswer
 
 GUARDS = {
     "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'self'; "
@@ -41,7 +41,7 @@ def state_of(ledger: Ledger, entity: str = "c7") -> ParkedState:
     return row.state
 
 
-def is_a_plain_page(answer: Answer) -> None:
+def is_a_plain_page(answer: IngressAnswer) -> None:
     """An answer without a traceback or a script, with all headers."""
     assert GUARDS.items() <= answer.headers.items()
     assert answer.headers["content-type"] == "text/html; charset=utf-8"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 from urllib.parse import urlencode
 
-from support.ingress import PATIENCE_S, Answer, environment
+from support.ingress import PATIENCE_S, IngressAnswer, environment
 
 _COMMAND = "import sys; from semel.cli.main import main; sys.argv[0] = 'semel'; main()"
 _BEGUN = re.compile(r"semel console: http://(.*):(\d+)$")
@@ -77,18 +77,18 @@ class Console:
         path: str,
         body: str | bytes | None = None,
         headers: dict[str, str] | None = None,
-    ) -> Answer:
+    ) -> IngressAnswer:
         """Send one request and read its whole answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         try:
             connection.request(method, path, body, headers or {})
             response = connection.getresponse()
             named = {name.lower(): value for name, value in response.getheaders()}
-            return Answer(response.status, named, response.read())
+            return IngressAnswer(response.status, named, response.read())
         finally:
             connection.close()
 
-    def get(self, path: str, query: dict[str, Any] | None = None, **headers: str) -> Answer:
+    def get(self, path: str, query: dict[str, Any] | None = None, **headers: str) -> IngressAnswer:
         target = f"{path}?{urlencode(query)}" if query else path
         return self.request("GET", target, headers=_named(headers))
 
@@ -104,7 +104,7 @@ class Console:
         assert found is not None, path
         return found[1]
 
-    def post(self, path: str, form: dict[str, str], **headers: str) -> Answer:
+    def post(self, path: str, form: dict[str, str], **headers: str) -> IngressAnswer:
         """Send a form as a browser on a page of this console does."""
         named = {
             "Content-Type": "application/x-www-form-urlencoded",

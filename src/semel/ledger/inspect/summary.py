@@ -394,7 +394,7 @@ def _delivered_in_open(
     """Count the events of the settled spans of the open minibatch that were not set aside."""
     if opened is None or opened.complete or capability not in RECORDS_INTENTS:
         return None
-    names = {keys.part(row.partition): row.partition for row in streams}
+    names = {keys.written_part(row.partition): row.partition for row in streams}
     aside = Counter(
         (row.partition, row.osn)
         for row in parked

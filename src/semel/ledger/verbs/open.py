@@ -47,6 +47,7 @@ class OpenMinibatch:
 
     Attributes:
         sequences: the row of each partition of each sink; `standing` reads it as of this minibatch.
+        first_of_run: whether this is the first of the run: a previous run may have left partitions.
         new_generation: whether a generation began just now: the checkpoint was lost or replaced, or
             a person has judged a divergence.
         counts: whether it belongs to a finished batch job, and to no ledger: tasks only count.
@@ -62,6 +63,7 @@ class OpenMinibatch:
     row: OpenRow
     text: str
     sequences: Mapping[str, Mapping[str, SequenceRow]] = field(default_factory=dict)
+    first_of_run: bool = False
     new_generation: bool = False
     counts: bool = False
     joined: frozenset[str] = frozenset()
@@ -215,6 +217,7 @@ class Minibatches:
             row,
             row.dump(),
             standing,
+            first_of_run=before is None or before.run != self._run,
             new_generation=before is not None
             and before.minibatch.generation != row.minibatch.generation,
             joined=joined - later,

@@ -153,7 +153,7 @@ def read_pipelines_page(
     found = ledger.store.scan(keys.PIPELINES_TABLE, "", after=after, limit=PIPELINES_MAX + 1)
     written = [at.key for at, _ in found]
     here = written[:PIPELINES_MAX]
-    names = [keys.key_text(each) for each in here if keys.is_text(each)]
+    names = [keys.key_text(each) for each in here if keys.is_key_text(each)]
     rows_max = min(ROWS_MAX, LISTED_ROWS_MAX // max(len(names), 1))
     statuses = read_statuses(
         ledger, names, watch=False, clock=clock, rows_max=rows_max, moving=moving

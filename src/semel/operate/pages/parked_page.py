@@ -53,7 +53,7 @@ state.
 
 
 @dataclass(frozen=True, slots=True)
-class ParkedFilter:
+class ParkedChoice:
     """Which parked events are meant; what is empty does not filter.
 
     Attributes:
@@ -106,7 +106,7 @@ class ParkedPage:
 
 
 def read_parked_page(
-    ledger: Ledger, where: ParkedFilter, after: str = "", events_max: int = EVENTS_MAX
+    ledger: Ledger, where: ParkedChoice, after: str = "", events_max: int = EVENTS_MAX
 ) -> ParkedPage:
     """Return the first events above the key `after` that are meant.
 
@@ -166,7 +166,7 @@ def resolve_parked_at(
     )
 
 
-def _rows(ledger: Ledger, where: ParkedFilter, after: str) -> Iterator[tuple[Key, str]]:
+def _rows(ledger: Ledger, where: ParkedChoice, after: str) -> Iterator[tuple[Key, str]]:
     """Read rows in the order of their keys, some at a time, from the places that are meant."""
     for prefix in _places(ledger, where):
         begin = after
@@ -178,7 +178,7 @@ def _rows(ledger: Ledger, where: ParkedFilter, after: str) -> Iterator[tuple[Key
             begin = rows[-1][0].key
 
 
-def _places(ledger: Ledger, where: ParkedFilter) -> Sequence[str]:
+def _places(ledger: Ledger, where: ParkedChoice) -> Sequence[str]:
     """Return the prefixes of the keys that are meant, in their order."""
     if not where.pipeline:
         return [""]
