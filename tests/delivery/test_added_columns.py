@@ -1,4 +1,4 @@
-"""A column is added between minibatches: parked events of the older schema stop nobody."""
+"""A column is added between minibatches: parked events of the older schema stop no other."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ STARTS_MAX = 4
 
 
 def scrape(port: int) -> Counter[str]:
-    """Sum up each metric over its labels; nothing where nobody answers."""
+    """Sum up each metric over its labels; nothing where no server answers."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
             text = answer.read().decode()

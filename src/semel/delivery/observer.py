@@ -15,7 +15,13 @@ from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from semel.delivery.log_lines import log_minibatch
+from semel.delivery.log_lines import (
+    log_chosen,
+    log_minibatch,
+    log_not_sent,
+    log_opened,
+    log_resent,
+)
 from semel.ledger import (
     CommitFigures,
     MinibatchFigures,
@@ -83,6 +89,16 @@ class Figures:
             report.seconds,
             report.repeats,
         )
+
+    @property
+    def before(self) -> int:
+        """How many events an earlier attempt had delivered, parked or dropped."""
+        return self.suppressed + self.parked_before + self.dropped_before
+
+    @property
+    def any_not_sent(self) -> bool:
+        """Whether there are events that were not sent, now or by this attempt."""
+        return bool(self.before or self.parked or self.dropped or self.skipped or self.repeats)
 
 
 NO_FIGURES = Figures()
@@ -350,12 +366,12 @@ class LogObserver:
     def observe(self, event: DeliveryEvent) -> None:
         """Log what a person may have to know; most events are not logged."""
         match event:
-            case MinibatchOpened():
-                self._opened(event)
+            case MinibatchOpened() if event.new_generation or event.settled:
+                log_opened(event)
             case MinibatchCompleted():
                 self._completed(event)
             case EventResent():
-                self._resent(event)
+                log_resent(event)
             case FirstFailure():
                 log.warning(
                     "%s: the first %s of this run in this process (others are not logged):\n%s",
@@ -368,66 +384,17 @@ class LogObserver:
                     "%s: %s (%s); `semel parked ls` shows it", event.place, event.state, event.why
                 )
             case MarkerChosen() if event.news:
-                self._chosen(event)
+                log_chosen(event)
             case _:
                 return
 
-    def _chosen(self, event: MarkerChosen) -> None:
-        """Log a choice that differs: as a warning if the latency cannot be reached."""
-        level = logging.INFO if event.choice.reachable else logging.WARNING
-        reached = "" if event.p99_s is None else f"; the p99 so far is about {event.p99_s:.2g} s"
-        log.log(level, "pipeline %r: %s%s", event.pipeline, event.choice.reason, reached)
-
-    def _opened(self, event: MinibatchOpened) -> None:
-        if not (event.new_generation or event.settled):
-            return
-        place = f"pipeline {event.pipeline!r}, minibatch {event.minibatch}"
-        if event.new_generation:
-            why = "the checkpoint was lost or replaced"
-            if event.judged:
-                why = "the previous minibatch was judged with `semel resolve`"
-            log.warning(
-                "%s: %s; generation %d continues from the ledger and logs what it skips",
-                place,
-                why,
-                event.minibatch.generation,
-            )
-        if event.settled:
-            log.warning("%s: accepted as recorded, as `semel resolve` decided", place)
-
     def _completed(self, event: MinibatchCompleted) -> None:
-        """Log one line for the minibatch, and a warning for each kind of event that was not sent,
-        with its count.
-        """
+        """Log one line for the minibatch, and what was not sent."""
         if log.isEnabledFor(logging.INFO):
             log_minibatch(event)
         figures = sum(event.figures.values(), Figures(skipped=event.skipped))
-        before = "the minibatch was judged" if event.judged else "the checkpoint was lost"
-        for count, text in (
-            (figures.skipped, _SKIPPED.format(before=before)),
-            (figures.repeats, _REPEATS),
-            (figures.suppressed, _SUPPRESSED),
-            (figures.parked_before, _PARKED_BEFORE),
-            (figures.dropped_before, _DROPPED_BEFORE),
-            (figures.doubted, _DOUBTED),
-            (figures.parked - figures.doubted, _PARKED),
-            (figures.dropped, _DROPPED),
-        ):
-            if count:
-                place = f"pipeline {event.pipeline!r}, minibatch {event.minibatch}"
-                log.warning("%s: events %s: %d", place, text, count)
-
-    def _resent(self, event: EventResent) -> None:
-        log.info(
-            "pipeline %r, sink %r: resend %d of event %s of %r, %s: %s",
-            event.pipeline,
-            event.sink,
-            event.number,
-            event.event,
-            event.entity,
-            f"requested by {event.by}" if event.by else "next in its queue",
-            event.outcome,
-        )
+        if figures.any_not_sent:
+            log_not_sent(event, figures)
 
 
 NEWEST = 20
@@ -448,8 +415,7 @@ class RunRecorder:
         self.unknown = unknown
         self._clock = clock
         self._lock = threading.Lock()
-        self._newest: deque[tuple[float, MinibatchCompleted]] = deque(maxlen=NEWEST)
-        self._kept: deque[MinibatchFigures] = deque(maxlen=KEPT)
+        self._newest: deque[tuple[float, MinibatchCompleted]] = deque(maxlen=KEPT)
         self._suppressed = 0
         self._snapshots = SnapshotFigures()
         self._repeats: Counter[str] = Counter()
@@ -462,7 +428,8 @@ class RunRecorder:
         with self._lock:
             if isinstance(event, MinibatchCompleted):
                 self._newest.append((self._clock.monotonic(), replace(event, partitions=())))
-                self._keep(event)
+                done = sum(event.figures.values(), Figures(skipped=event.skipped))
+                self._suppressed += done.before + done.skipped
                 self._unsummed.append(event.snapshots)
                 for sink, figures in event.figures.items():
                     if figures.repeats:
@@ -475,22 +442,6 @@ class RunRecorder:
                     self._state = tuple(before.then(later) for before, later in pairs)
                 else:
                     self._state = event.state
-
-    def _keep(self, event: MinibatchCompleted) -> None:
-        done = sum(event.figures.values(), Figures(skipped=event.skipped))
-        repeats = done.suppressed + done.parked_before + done.dropped_before
-        self._suppressed += repeats + done.skipped
-        self._kept.append(
-            MinibatchFigures(
-                str(event.minibatch),
-                self._clock.wall(),
-                event.seconds,
-                max((each.delivered for each in event.figures.values()), default=0),
-                repeats,
-                done.skipped,
-                done.parked,
-            )
-        )
 
     def figures(self, run: int) -> RunFigures:
         """Return the figures of the run as of now."""
@@ -506,34 +457,32 @@ class RunRecorder:
                 self._state if known else None,
                 "" if known else self.unknown,
                 self._snapshots,
-                tuple(self._kept),
+                self._minibatches(),
                 self._suppressed,
                 dict(self._repeats),
             )
 
+    def _minibatches(self) -> tuple[MinibatchFigures, ...]:
+        """Return the figures of the newest minibatches, one by one."""
+        ahead = self._clock.wall() - self._clock.monotonic()
+        found = []
+        for at, event in self._newest:
+            done = sum(event.figures.values(), Figures(skipped=event.skipped))
+            delivered = max((each.delivered for each in event.figures.values()), default=0)
+            named = str(event.minibatch)
+            numbers = (delivered, done.before, done.skipped, done.parked)
+            found.append(MinibatchFigures(named, at + ahead, event.seconds, *numbers))
+        return tuple(found)
+
     def _rates(self) -> RateFigures | None:
         if not self._newest:
             return None
-        first_end, first = self._newest[0]
-        seconds = [event.seconds for _, event in self._newest]
+        newest = list(self._newest)[-NEWEST:]
+        first_end, first = newest[0]
+        seconds = [event.seconds for _, event in newest]
         delivered: dict[str, int] = {}
-        for _, event in self._newest:
+        for _, event in newest:
             for sink, figures in event.figures.items():
                 delivered[sink] = delivered.get(sink, 0) + figures.delivered
-        elapsed_s = self._newest[-1][0] - first_end + first.seconds
+        elapsed_s = newest[-1][0] - first_end + first.seconds
         return RateFigures(len(seconds), elapsed_s, sum(seconds), max(seconds), delivered)
-
-
-_SKIPPED = "not sent, because handled (delivered, parked or dropped) before {before}"
-_REPEATS = "dropped, because their ids came in an earlier minibatch (drop_repeats=True)"
-_SUPPRESSED = "not sent again, because an earlier attempt delivered them"
-_PARKED_BEFORE = (
-    "not sent again and not delivered, because an earlier attempt parked them (list them with "
-    "`semel parked ls`)"
-)
-_DROPPED_BEFORE = (
-    "not sent again, because an earlier attempt dropped them in doubt (on_doubt='skip')"
-)
-_DOUBTED = "parked in doubt (list them with `semel parked ls`)"
-_PARKED = "parked for another reason, or behind a parked event (list them with `semel parked ls`)"
-_DROPPED = "in doubt and dropped (on_doubt='skip'): they may not have arrived"

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from semel.ledger.keys import (
         OPEN_TABLE,
         PARKED_TABLE,
+        PIPELINES_TABLE,
         STREAMS_TABLE,
         is_key_text,
         key_below,
@@ -179,6 +180,7 @@ __all__ = [
     "OPEN_TABLE",
     "OWNERS_TABLE",
     "PARKED_TABLE",
+    "PIPELINES_TABLE",
     "PRODUCERS_TABLE",
     "REMEMBER_S",
     "RESETS_TABLE",
@@ -382,6 +384,7 @@ _HOMES = {
     "semel.ledger.keys": (
         "OPEN_TABLE",
         "PARKED_TABLE",
+        "PIPELINES_TABLE",
         "STREAMS_TABLE",
         "key_number",
         "key_below",

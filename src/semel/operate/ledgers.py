@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError, LedgerError, MissingExtra
-from semel.ledger import TABLES, Ledger, check_ledger, keys, open_store
+from semel.ledger import PIPELINES_TABLE, TABLES, Ledger, check_ledger, make_key, open_store
 from semel.ledger.store.libpq import read_url
 from semel.ledger.store.sqlite_file import is_there, open_to_look
 from semel.urls import redact
@@ -119,7 +119,7 @@ def choose_pipeline(ledger: Ledger, name: str | None) -> str:
 
     Raises `ConfigurationError` when there is no such pipeline, or more than one.
     """
-    if name is not None and ledger.store.read([keys.make_key(keys.PIPELINES_TABLE, name)]):
+    if name is not None and ledger.store.read([make_key(PIPELINES_TABLE, name)]):
         return name
     known = ledger.pipelines()
     if name is None and len(known) == 1:

@@ -70,7 +70,7 @@ def alerts(frame: DataFrame) -> DataFrame:
         StatefulProcessorHandle,
     )
 
-    class Alerts(StatefulProcessor):
+    class FailuresThenSuccess(StatefulProcessor):
         """A pattern: at least three failures of a customer, then a success."""
 
         def init(self, handle: StatefulProcessorHandle) -> None:
@@ -93,7 +93,7 @@ def alerts(frame: DataFrame) -> DataFrame:
 
     worked = sql.expr("payment_id div 4 % (3 + payment_id % 4) = 2 + payment_id % 4 as worked")
     grouped = frame.select("customer", "payment_id", worked).groupBy("customer")
-    return grouped.transformWithState(Alerts(), PAYMENTS, "append", "None")
+    return grouped.transformWithState(FailuresThenSuccess(), PAYMENTS, "append", "None")
 
 
 QUERIES: dict[str, tuple[Callable[[DataFrame], DataFrame], dict[str, Any]]] = {

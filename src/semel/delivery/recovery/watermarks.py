@@ -362,7 +362,8 @@ class _BySet(_Journaled):
         self._known = EntityIds.EMPTY
         self._forgot = False
         self._here = EntityIds.EMPTY
-        if self._generation > 1 or self._drops:
+        self._looks = self._generation > 1 or self._drops
+        if self._looks:
             state = journal.restore(self._operator, assignment.partition, before=self._serial)
             place = journal.place(self._operator, assignment.partition)
             self._known = sets_in(state, place)
@@ -377,10 +378,8 @@ class _BySet(_Journaled):
 
     def handled(self, rows: Rows) -> NDArray[np.bool_]:
         self._repeats = 0
-        if not self._known and not self._forgot:
+        if not self._looks or not len(rows.positions):
             return np.zeros(len(rows.positions), dtype=bool)
-        if not len(rows.positions):
-            return np.zeros(0, dtype=bool)
         known = rows.contained_in(self._known)
         if self._here:
             self._repeats = int(rows.contained_in(self._here).sum())

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import printable
-from semel.ledger import DamagedRow, LedgerClient, ParkedRow, keys, scan_parked
+from semel.ledger import DamagedRow, LedgerClient, ParkedRow, make_prefix, scan_parked
 from semel.operate.bulk.parked_filter import FilteredEvent
 from semel.operate.event_names import name_of
 from semel.operate.parked import text_in
@@ -73,7 +73,7 @@ class ParkedScan:
         named = self.pipeline or (None if self.where is None else self.where.pipeline)
         client = LedgerClient(self.ledger.store, named or "", self.clock)
         now = self.clock.wall()
-        for rows in scan_parked(client, "" if named is None else keys.make_prefix(named)):
+        for rows in scan_parked(client, "" if named is None else make_prefix(named)):
             chosen: dict[tuple[str, str], list[ChosenEvent]] = {}
             for at, text in rows:
                 event = self._load(at, text)

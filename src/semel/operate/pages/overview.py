@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING
 
 from semel.ledger import (
     MARKERS_TABLE,
+    PIPELINES_TABLE,
     STREAMS_TABLE,
     DamagedRow,
     MarkerRow,
     PartitionRow,
-    keys,
+    is_key_text,
+    key_text,
+    make_key,
+    make_prefix,
     sift_rows,
 )
 from semel.operate.pages.advice import Severity, advise
@@ -150,10 +154,10 @@ def read_pipelines_page(
     clock: Clock | None = None,
 ) -> PipelinesPage:
     """Return up to `PIPELINES_MAX` pipelines whose key is above `after`."""
-    found = ledger.store.scan(keys.PIPELINES_TABLE, "", after=after, limit=PIPELINES_MAX + 1)
+    found = ledger.store.scan(PIPELINES_TABLE, "", after=after, limit=PIPELINES_MAX + 1)
     written = [at.key for at, _ in found]
     here = written[:PIPELINES_MAX]
-    names = [keys.key_text(each) for each in here if keys.is_key_text(each)]
+    names = [key_text(each) for each in here if is_key_text(each)]
     rows_max = min(ROWS_MAX, LISTED_ROWS_MAX // max(len(names), 1))
     statuses = read_statuses(
         ledger, names, watch=False, clock=clock, rows_max=rows_max, moving=moving
@@ -197,7 +201,7 @@ def _partitions(
     if status.minibatch is None:
         return [], False
     newest = status.minibatch
-    place = keys.make_prefix(status.pipeline, sink, newest.generation, newest.batch)
+    place = make_prefix(status.pipeline, sink, newest.generation, newest.batch)
     rows = list(ledger.store.scan(STREAMS_TABLE, place, limit=CELLS_MAX + 1))
     good, _ = sift_rows(rows[:CELLS_MAX], PartitionRow.load)
     return [row for _, row in good], len(rows) > CELLS_MAX
@@ -211,7 +215,7 @@ def _markers(
         return [], []
     stream, last = stream_of_pipeline(status.pipeline), status.pacing.marker
     numbers = range(last, max(last - MARKERS_SHOWN, 0), -1)
-    places = {keys.make_key(MARKERS_TABLE, stream, each): each for each in numbers}
+    places = {make_key(MARKERS_TABLE, stream, each): each for each in numbers}
     rows = ledger.store.read(list(places))
     good, damaged = sift_rows(rows.items(), MarkerRow.load)
     found = sorted(((places[at], row) for at, row in good), reverse=True, key=lambda each: each[0])

@@ -17,7 +17,7 @@ from semel.ledger import (
     LedgerClient,
     ParkedRow,
     head_key,
-    keys,
+    make_prefix,
     resolve_parked,
     sift_rows,
 )
@@ -184,10 +184,10 @@ def _places(ledger: Ledger, where: ParkedChoice) -> Sequence[str]:
         return [""]
     pipeline = choose_pipeline(ledger, where.pipeline)
     if not where.entity and not where.sink:
-        return [keys.make_prefix(pipeline)]
+        return [make_prefix(pipeline)]
     sinks = choose_sinks(ledger, pipeline, where.sink or None)
     entity = (where.entity,) if where.entity else ()
-    return sorted(keys.make_prefix(pipeline, sink, *entity) for sink in sinks)
+    return sorted(make_prefix(pipeline, sink, *entity) for sink in sinks)
 
 
 def _is_named(at: Key) -> bool:
