@@ -196,6 +196,8 @@ def test_a_summary_tells_who_runs_what_is_open_and_what_is_parked() -> None:
         "parked": {"held": 1, "waiting": 1},
         "last_resend": None,
         "blocked": 1,
+        "oldest_at": 1_000.0,
+        "cut": [],
     }
     assert [row.event for _, row in ledger.parked("pay")] == [1, 3]
 

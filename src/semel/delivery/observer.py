@@ -377,11 +377,10 @@ class RunRecorder:
         self.unknown = unknown
         self._clock = clock
         self._lock = threading.Lock()
-        self._newest: deque[tuple[float, MinibatchCompleted]] = deque(maxlen=NEWEST)
-        self._kept: deque[MinibatchFigures] = deque(maxlen=KEPT)
+        self._newest: deque[tuple[float, MinibatchCompleted]] = deque(maxlen=KEPT)
         self._suppressed = 0
         self._snapshots = SnapshotFigures()
-        self._unsummed: list[SnapshotFigures] = []
+        self._unsummed: list[MinibatchCompleted] = []
         self._query: QueryFigures | None = None
         self._state: tuple[StateFigures, ...] = ()
 
@@ -390,8 +389,7 @@ class RunRecorder:
         with self._lock:
             if isinstance(event, MinibatchCompleted):
                 self._newest.append((self._clock.monotonic(), event))
-                self._keep(event)
-                self._unsummed.append(event.snapshots)
+                self._unsummed.append(event)
             elif isinstance(event, QueryProgressed):
                 self._query = event.query
                 same = [each.operator for each in self._state]
@@ -401,28 +399,14 @@ class RunRecorder:
                 else:
                     self._state = event.state
 
-    def _keep(self, event: MinibatchCompleted) -> None:
-        done = sum(event.figures.values(), Figures(skipped=event.skipped))
-        repeats = done.suppressed + done.parked_before + done.dropped_before
-        self._suppressed += repeats + done.skipped
-        self._kept.append(
-            MinibatchFigures(
-                str(event.minibatch),
-                self._clock.wall(),
-                event.seconds,
-                max((each.delivered for each in event.figures.values()), default=0),
-                repeats,
-                done.skipped,
-                done.parked,
-            )
-        )
-
     def figures(self, run: int) -> RunFigures:
         """Return the figures of the run as of now."""
         with self._lock:
             known = self._query is not None
-            self._snapshots = sum(self._unsummed, self._snapshots)
+            self._snapshots = sum((each.snapshots for each in self._unsummed), self._snapshots)
+            self._suppressed += sum(map(_suppressed, self._unsummed))
             self._unsummed.clear()
+            began = self._clock.wall() - self._clock.monotonic()
             return RunFigures(
                 run,
                 self._clock.wall(),
@@ -431,21 +415,39 @@ class RunRecorder:
                 self._state if known else None,
                 "" if known else self.unknown,
                 self._snapshots,
-                tuple(self._kept),
+                tuple(_figures_of(began + end, event) for end, event in self._newest),
                 self._suppressed,
             )
 
     def _rates(self) -> RateFigures | None:
-        if not self._newest:
+        newest = list(self._newest)[-NEWEST:]
+        if not newest:
             return None
-        first_end, first = self._newest[0]
-        seconds = [event.seconds for _, event in self._newest]
+        first_end, first = newest[0]
+        seconds = [event.seconds for _, event in newest]
         delivered: dict[str, int] = {}
-        for _, event in self._newest:
+        for _, event in newest:
             for sink, figures in event.figures.items():
                 delivered[sink] = delivered.get(sink, 0) + figures.delivered
-        elapsed_s = self._newest[-1][0] - first_end + first.seconds
+        elapsed_s = newest[-1][0] - first_end + first.seconds
         return RateFigures(len(seconds), elapsed_s, sum(seconds), max(seconds), delivered)
+
+
+def _figures_of(at: float, event: MinibatchCompleted) -> MinibatchFigures:
+    """Return the figures of one minibatch that was complete at a time."""
+    done = sum(event.figures.values(), Figures(skipped=event.skipped))
+    delivered = max((each.delivered for each in event.figures.values()), default=0)
+    repeats = done.suppressed + done.parked_before + done.dropped_before
+    minibatch = str(event.minibatch)
+    return MinibatchFigures(
+        minibatch, at, event.seconds, delivered, repeats, done.skipped, done.parked
+    )
+
+
+def _suppressed(event: MinibatchCompleted) -> int:
+    """Return how many events of a minibatch were not sent, because they were handled before."""
+    figures = _figures_of(0.0, event)
+    return figures.suppressed + figures.skipped
 
 
 _SKIPPED = "not sent, because handled (delivered, parked or dropped) before {before}"
