@@ -15,7 +15,7 @@ from semel.protocol import ParkedState
 from support.command_line import refused
 from support.console.generated_ledger import GeneratedPipeline
 from support.console.hostile_requests import is_a_plain_page, state_of
-from support.console.running_console import Console
+from support.console.running_console import Console, next_event
 from support.ingress import IngressAnswer
 
 Out = pytest.CaptureFixture[str]
@@ -111,7 +111,11 @@ def test_logging_in_leads_to_no_other_site(guarded: Console, target: str) -> Non
 def test_a_session_ends_with_its_token(guarded: Console, token_file: Path) -> None:
     session = log_in(guarded).headers["set-cookie"].partition(";")[0]
     assert guarded.get("/", Cookie=session).status == 200
-    token_file.write_text("another-token-of-the-console-42\n")
+    with guarded.stream("/live", Cookie=session) as stream:
+        assert next_event(stream, "polled")
+        token_file.write_text("another-token-of-the-console-42\n")
+        while next_event(stream, "polled"):
+            pass  # it ends
     time.sleep(1.2)  # the file is looked at once a second
     assert guarded.get("/", Cookie=session).status == 401
 

@@ -196,7 +196,9 @@ def test_a_summary_tells_who_runs_what_is_open_and_what_is_parked() -> None:
         "parked": {"held": 1, "waiting": 1},
         "last_resend": None,
         "blocked": 1,
-        "oldest": 1000.0,
+        "oldest_parked_at": {"held": 1000.0, "waiting": 1000.0},
+        "delivered_in_open": 0,
+        "cut": [],
     }
     assert [row.event for _, row in ledger.parked("pay")] == [1, 3]
 

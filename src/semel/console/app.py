@@ -185,11 +185,11 @@ class ConsoleApp:
     # -- figures, files, errors
 
     async def _stream(self, request: Request, visitor: Visitor) -> Response:
-        del visitor
         fields = read_query(request)
         self._live.require_room()
         page = LivePage(fields.get("pipeline"), fields.get("after", ""))
-        return StreamingResponse(self._live.stream(page), media_type="text/event-stream")
+        events = self._live.stream(page, lambda: self._access.visitor(request) == visitor)
+        return StreamingResponse(events, media_type="text/event-stream")
 
     async def _file(self, request: Request) -> Response:
         self._access.require_place(request)

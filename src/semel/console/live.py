@@ -20,7 +20,7 @@ from semel.operate import HeartbeatWatch, read_pipeline_detail, read_pipelines_p
 from semel.web import HttpProblem, Lookups
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
     from semel.console.render import Renderer
     from semel.ledger import Ledger
@@ -86,9 +86,9 @@ class LiveFigures:
                 retry_after_s=5,
             )
 
-    async def stream(self, page: LivePage) -> AsyncIterator[bytes]:
-        """Yield events with the regions that changed, until the client goes or the console
-        stops.
+    async def stream(self, page: LivePage, may_go_on: Callable[[], bool]) -> AsyncIterator[bytes]:
+        """Yield events with the regions that changed, until the client goes, the console stops, or
+        the client may see no more: its session has ended.
         """
         self._pages[page] += 1
         if self._task is None or self._task.done():
@@ -96,7 +96,7 @@ class LiveFigures:
         try:
             sent: dict[str, str] = {}
             yield b"retry: 2000\n\n"
-            while not self._stopped.is_set():
+            while not self._stopped.is_set() and may_go_on():
                 polled, known = self._polled, self._newest.get(page)
                 if known is not None:
                     yield _news(known, sent)

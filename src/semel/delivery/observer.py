@@ -475,7 +475,8 @@ class RunRecorder:
         return tuple(found)
 
     def _rates(self) -> RateFigures | None:
-        if not self._newest:
+        newest = list(self._newest)[-NEWEST:]
+        if not newest:
             return None
         newest = list(self._newest)[-NEWEST:]
         first_end, first = newest[0]
