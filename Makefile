@@ -18,7 +18,7 @@ export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install java maven promtool chromium demo check docs test rows test-spark smoke-spark simulate bench bench-engine format clean
+.PHONY: help install java maven promtool chromium demo check docs reference test rows test-spark smoke-spark simulate bench bench-engine format clean
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -65,6 +65,9 @@ WORKERS ?= 2
 test: java maven promtool chromium $(INSTALLED) $(SMOKED:%=.venv-spark-%/.installed) ## every test on the newest Spark (WORKERS=2 processes), then the smoke tests on older ones
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 	for version in $(SMOKED); do $(MAKE) smoke-spark VERSION=$$version || exit 1; done
+
+reference: $(INSTALLED) ## write docs/reference/ again: commands, keys of a pipeline file, public names
+	cd tests && ../$(BIN)/python -m support.reference
 
 rows: $(INSTALLED) ## which test showed each row of the source systems in the last run; JSON=1
 	@$(BIN)/python -m tests.support.rows $(if $(JSON),--json)

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from benchmarks.progress import BenchmarkProgress
 
 RECORDS = 2_000_000
-EVENTS = 400_000
+EVENTS = 2_000_000
 BATCHES = 5
 PARTITIONS = 2
 VALUE_BYTES = 100
 REPETITIONS = 5
-LENGTH = Length(sides=3, run_s=15.0, start_s=60.0)
+LENGTH = Length(sides=3, run_s=15.0, start_s=180.0)
 APPENDED = 10_000
 
 

@@ -25,6 +25,7 @@ from semel.protocol import Capability
 from semel.sinks import Files
 from semel.verify.contract.cases import CASES
 from semel.verify.contract.suite import CaseResult, Earned, Finding
+from support import reference
 from support.docs_blocks import (
     ELSEWHERE,
     NAMES,
@@ -40,6 +41,7 @@ from support.docs_blocks import (
     wrong_commands,
 )
 from support.pipeline import World
+from support.reference import stale
 from support.servers.s3 import S3Server, rclone
 
 pages = pytest.mark.parametrize("page", NAMES)
@@ -75,7 +77,7 @@ def test_a_wrong_command_is_found() -> None:
 
 def test_every_option_of_a_command_is_in_its_synopsis() -> None:
     shown: dict[tuple[str, ...], set[str]] = {}
-    for block in blocks("docs/commands.md", ""):
+    for block in blocks("docs/reference/commands.md", ""):
         for line in typed(block):
             words = re.match(r"semel ((?:[a-z-]+ ?)+)", line)
             assert words is not None
@@ -85,6 +87,39 @@ def test_every_option_of_a_command_is_in_its_synopsis() -> None:
 
 
 GROUPS = ("parked", "ledger", "inbox")
+
+
+# -- the reference
+
+
+def test_the_reference_is_that_of_the_code() -> None:
+    assert stale() == {}
+
+
+def test_a_stale_reference_is_found_with_the_command_that_writes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["commands.md", "pipeline-file.md", "api.md", "pipeline.schema.json"]
+    changes = [
+        ("[--check]", ""),
+        ("required", "nothing"),
+        ("`semel.deliver`", "x"),
+        ("title", "titel"),
+    ]
+    made = {path.name: path for path in reference.PAGES}
+    copies = {}
+    for name, (old, new) in zip(names, changes, strict=True):
+        text = made[name].read_text()
+        assert old in text
+        (tmp_path / name).write_text(text.replace(old, new, 1))
+        copies[tmp_path / name] = reference.PAGES[made[name]]
+    monkeypatch.setattr(reference, "PAGES", copies)
+    assert list(stale().values()) == [
+        f"{name} is out of date: run `make reference`" for name in names
+    ]
+    monkeypatch.setitem(reference.API, "Deliver", ("", "semel.deliver"))
+    with pytest.raises(KeyError, match=r"add semel\.by_directory, .* to a section of API"):
+        reference.api_page()
 
 
 # -- Python
@@ -143,6 +178,19 @@ def test_the_sink_and_the_tests_of_the_page_on_proofs_run(tmp_path: Path) -> Non
         check=False,
     )
     assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout + done.stderr
+
+
+def test_the_tests_of_the_page_on_testing_pass(tmp_path: Path) -> None:
+    (tmp_path / "test_payments.py").write_text(blocks("docs/testing.md", "python")[3].text)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_payments.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert (done.returncode, "3 passed" in done.stdout) == (0, True), done.stdout + done.stderr
 
 
 def test_what_is_printed_of_a_proof_is_what_the_command_prints(

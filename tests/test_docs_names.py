@@ -126,7 +126,7 @@ def test_what_is_not_there_is_found() -> None:
 
 
 def test_every_command_is_in_commands_md() -> None:
-    text = (ROOT / "docs/commands.md").read_text()
+    text = (ROOT / "docs/reference/commands.md").read_text()
     for name, group in commands().items():
         for each in [f"{name} {sub}" for sub in group] or [name]:
             assert f"semel {each}" in text, each

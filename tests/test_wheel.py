@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import sysconfig
+import urllib.request
 import venv
 from collections.abc import Mapping
 from email.message import Message
 from email.parser import Parser
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 from zipfile import ZipFile
 
 import pytest
@@ -146,10 +149,39 @@ def test_the_installed_wheel_runs_simulate(commands: Path, tmp_path: Path) -> No
     assert json.loads(done.stdout)["worlds"] == 3
 
 
+class Shown(NamedTuple):
+    """What status and console say of the pipeline: its state, and how much is delivered."""
+
+    status: str
+    console: str
+    delivered: int
+    delivered_on_page: int
+
+
+def shown(place: PipelinePlace, console: str) -> Shown:
+    """Ask `semel status` and the console while whatever runs is running."""
+    ledger = ("--ledger", f"sqlite:///{place.folder}/charges.db")
+    status = json.loads(place.semel("status", "charges", *ledger, "--json"))
+    with urllib.request.urlopen(f"{console}/pipeline?name=charges", timeout=30) as answer:
+        page = answer.read().decode()
+    [sink] = status["sinks"]
+    states = re.findall(r'class="state state-([a-z-]+)"', page)
+    [row] = re.findall(r'<th scope="row">files</th>(.*?)</tr>', page, re.DOTALL)
+    cells = [re.sub(r"<[^>]*>|,", "", each) for each in re.findall(r"<td.*?</td>", row)]
+    on_page = int(cells[DELIVERED].replace("-", "0"))
+    return Shown(status["state"], states[0], sink["delivered"] or 0, on_page)
+
+
+DELIVERED = 3
+"""The cell of the console's table of sinks that says how many events are delivered."""
+
+
 def test_the_quick_start_by_the_letter_killed_half_way_delivers_everything_once(
     commands: Path, tmp_path: Path
 ) -> None:
-    """Installed from a wheel: `semel init`, two lines edited, `semel run`, SIGKILL, `semel run`."""
+    """Installed from a wheel: `semel init`, two lines edited, `semel run`, SIGKILL, `semel run`.
+    Status and console tell the truth before, after and meanwhile.
+    """
     python = str(commands / "python")
     variables = {"PYTHONPATH": "", "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
     file = tmp_path / "pipeline.toml"
@@ -157,21 +189,38 @@ def test_the_quick_start_by_the_letter_killed_half_way_delivers_everything_once(
         place = PipelinePlace(tmp_path, group, variables, command=(str(commands / "semel"),))
         place.semel("init", str(file))
         assert (tmp_path / "payments" / "0003.json").exists(), "a sample to begin with"
-        expected = place.payments(6, 20, within="ours")
+        expected = place.payments(16, 8, within="ours")
         text = file.read_text()
         for old, new in (('"payments"', '"ours"'), ('"delivered"', '"out"')):
             assert text.count(old) == 1
             text = text.replace(old, new)
         file.write_text(text)
         killed = place.start("run", str(file))
+        wait_for((tmp_path / "checkpoints/charges/commits/0").exists, killed, TIMEOUT_S)
+        ledger = f"sqlite:///{tmp_path}/charges.db"
+        served = place.start("console", "--ledger", ledger, "--port", "0", "--json")
+        wait_for(lambda: '"url"' in served.said(), served, TIMEOUT_S)
+        [console] = re.findall(r'"url": "([^"]+)"', served.said())
         wait_for(lambda: place.delivered("out"), killed, TIMEOUT_S)
+        first = shown(place, console)
+        assert (first.status, first.console) == ("running", "running")
+        assert 0 <= first.delivered <= first.delivered_on_page <= len(place.delivered("out"))
         killed.kill(signal.SIGKILL)
         assert killed.wait() == -signal.SIGKILL
         assert 0 < len(place.delivered("out")) < len(expected)
+        dead = shown(place, console)
+        assert (dead.status, dead.console) == ("gone", "gone")
+        assert dead.delivered == dead.delivered_on_page <= len(place.delivered("out"))
         again = place.start("run", str(file))
         wait_for(lambda: len(place.delivered("out")) >= len(expected), again, TIMEOUT_S)
+        second = shown(place, console)
+        assert (second.status, second.console) == ("running", "running")
         again.kill(signal.SIGTERM)
         again.finished(TIMEOUT_S)
+        ended = shown(place, console)
+        assert ended == ("ended", "ended", len(expected), len(expected))
+        served.kill(signal.SIGTERM)
+        served.finished(TIMEOUT_S)
         said = again.said()
         status = place.status("charges")["files"]
     assert sorted(place.delivered("out")) == expected

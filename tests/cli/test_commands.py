@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 import typer.main
 
 from semel.cli.main import app
+from semel.cli.options import JsonOption
 from semel.ledger import LedgerClient
 from semel.ledger.inspect.ledger import TABLES
 from semel.ledger.verbs.runs import Owners
@@ -21,38 +24,80 @@ from semel.runtime import Process
 from semel.verify.contract.suite import SEED, SETTLES_S
 from support.command_line import pipeline_at, refused, semel
 from support.destinations import lost
+from support.docs_blocks import problem
+from support.reference import commands, groups
 
 Out = pytest.CaptureFixture[str]
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "commands.md"
+ROOT = Path(__file__).parents[2]
+UNDETECTED = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"
+"""With it the shell is named in the command; nothing here has a shell above it to detect."""
+DOCUMENT = ROOT / "docs" / "reference" / "commands.md"
 
 
-def leaves(group: Any, *path: str) -> dict[str, Any]:
-    """Every command that does something, by the words that call it."""
-    found: dict[str, Any] = {}
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            found |= leaves(command, *path, name)
-        else:
-            found[" ".join((*path, name))] = command
+COMMANDS = dict(commands(typer.main.get_command(app)))
+
+WITHOUT_JSON: dict[str, str] = {}
+"""Commands without `--json`, and why it has no meaning for them. There is none."""
+
+
+def examples(command: Any) -> list[str]:
+    """The commands that the end of a help shows."""
+    text = " ".join((command.epilog or "").split())
+    _, begins, rest = text.partition("Example: ")
+    found = re.split(r"; or |; | && |, or |\. (?=[A-Z])", rest) if begins else []
+    return [each.rstrip(".").partition(" > ")[0] for each in found if each.startswith("semel ")]
+
+
+def lacking(root: Any) -> list[str]:
+    """What commands and groups of the whole tree lack: a help, an example that the command line
+    takes, `--json`.
+    """
+    found = []
+    for name, command in [*commands(root), *groups(root)]:
+        shown = examples(command)
+        if not command.help:
+            found.append(f"{name}: no help")
+        if not shown or not shown[0].startswith(f"semel {name}"):
+            found.append(f"{name}: no example")
+        found += [
+            f"{name}: the example {each!r} is refused: {error}"
+            for each in shown
+            if (error := problem(shlex.split(each)[1:], root)) is not None
+        ]
+        if hasattr(command, "commands") or name in WITHOUT_JSON:
+            continue
+        if not any("--json" in each.opts for each in command.params):
+            found.append(f"{name}: no --json")
     return found
 
 
-COMMANDS = leaves(typer.main.get_command(app))
+def test_every_command_has_help_with_an_example_and_json() -> None:
+    assert len(COMMANDS) >= 29, "the whole tree"
+    assert lacking(typer.main.get_command(app)) == []
+    assert WITHOUT_JSON.keys() <= COMMANDS.keys()
 
 
-def test_the_commands_are_these() -> None:
-    assert {
-        "status",
-        "parked ls",
-        "parked show",
-        "resolve",
-        "ledger ls",
-        "ledger find",
-        "explain",
-        "doctor",
-        "simulate",
-    } <= COMMANDS.keys()
+def test_a_command_without_help_example_or_json_is_found() -> None:
+    planted = typer.Typer()
+    group = typer.Typer(help="A group.", epilog="Example: semel deep bare")
+    planted.add_typer(group, name="deep")
+
+    @group.command("bare")
+    def _bare() -> None:
+        pass
+
+    @planted.command("wrong", epilog="Example: semel wrong --fast --json. It is fast.")
+    def _wrong(as_json: JsonOption = False) -> None:
+        """Be wrong."""
+
+    found = lacking(typer.main.get_command(planted))
+    assert [each.partition(" is refused")[0] for each in found] == [
+        "wrong: the example 'semel wrong --fast --json'",
+        "deep bare: no help",
+        "deep bare: no example",
+        "deep bare: no --json",
+    ]
 
 
 def test_the_document_has_every_command_and_no_other() -> None:
@@ -61,12 +106,58 @@ def test_the_document_has_every_command_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_has_help_with_an_example_and_json(name: str, capsys: Out) -> None:
+def test_the_help_of_a_command_shows_its_example_and_json(name: str, capsys: Out) -> None:
     status, out, _ = semel(capsys, *name.split(), "--help")
     words = " ".join(out.split())
     assert status == 0
     assert f"Example: semel {name}" in words
-    assert "--json" in words
+    assert name in WITHOUT_JSON or "--json" in words
+
+
+SHELLS: dict[str, Callable[[str], dict[str, str]]] = {
+    "bash": lambda line: {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))},
+    "zsh": lambda line: {"_TYPER_COMPLETE_ARGS": line},
+    "fish": lambda line: {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
+}
+"""What the script of each shell asks the command with, for what is typed so far."""
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_shell_completes_commands_and_options(shell: str) -> None:
+    script = run("--show-completion", shell, env=os.environ | {UNDETECTED: "1"})
+    assert (script.returncode, script.stderr) == (0, b"")
+    assert f"_SEMEL_COMPLETE=complete_{shell}".encode() in script.stdout
+    for line, completed, others in [
+        ("semel res", "resolve rescale reset", "status"),
+        ("semel parked ", "ls show export import", "status"),
+        ("semel ledger find --ent", "--entity", "--event"),
+    ]:
+        asked = {"_SEMEL_COMPLETE": f"complete_{shell}", **SHELLS[shell](line)}
+        done = run(env=os.environ | asked)
+        offered = set(re.findall(r"[\w-]+", done.stdout.decode()))
+        assert done.stderr == b"", line
+        assert set(completed.split()) <= offered, line
+        assert not set(others.split()) & offered, line
+
+
+def test_bash_itself_completes_with_the_script(tmp_path: Path) -> None:
+    semel_here = tmp_path / "semel"
+    semel_here.write_text(
+        f"#!/bin/sh\nexec {sys.executable} -c 'from semel.cli.main import main; main()' \"$@\"\n"
+    )
+    semel_here.chmod(0o700)
+    script = (
+        'eval "$(semel --show-completion bash)"; complete -p semel; '
+        "COMP_WORDS=(semel inbox re); COMP_CWORD=2; _semel_completion semel; "
+        'echo "${COMPREPLY[@]}"'
+    )
+    places = {"PATH": f"{tmp_path}:{os.environ['PATH']}", UNDETECTED: "1"}
+    done = subprocess.run(
+        ["bash", "-c", script], env=os.environ | places, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[0].endswith("_semel_completion semel")
+    assert done.stdout.splitlines()[-1] == "repartition"
+    assert done.stderr == ""
 
 
 def test_the_help_has_the_tables_and_defaults_that_the_commands_use(capsys: Out) -> None:

@@ -102,6 +102,7 @@ def test_status_tells_who_runs_what_is_open_and_what_is_parked(
             "resends": {"asked": 0, "sending": 0, "last": None},
             "delivered_in_open": 0,
             "oldest_parked_since": told["sinks"][0]["oldest_parked_since"],
+            "cut": [],
         }
     ]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]{8}Z", told["sinks"][0]["oldest_parked_since"])

@@ -30,6 +30,8 @@ from semel.ledger.verbs.divergence import judge_minibatch
 from semel.ledger.verbs.parked import resolve_parked
 from semel.ledger.verbs.pruning import REMEMBER_S, OutcomeRow, Pruning, outcome_key
 from semel.ledger.verbs.rescale import rescale_pipeline
+from semel.ledger.verbs.reset import ResetRow, read_reset_standing
+from semel.ledger.verbs.runs import NameRow, name_key
 from semel.protocol import Judgement, ParkedState
 from semel.verify.simulator.cluster import MemoryStore
 from support.command_line import semel
@@ -76,6 +78,21 @@ def crash_of(name: str) -> Crashed:
     made = Crashed(name, rows, {(name, each["sink"]): each for each in lines if "sink" in each})
     outcome = OutcomeRow(made.scope, IdSet.of([1]), IdSet.of([2]))
     rows[outcome_key(name, "post", made.scope)] = outcome.dump()
+    reset = ResetRow(
+        number=1,
+        at=1.7e9,
+        by="ann",
+        reason="the input was moved",
+        to="positions",
+        positions={"t/0": 1},
+        before={"t/0": 4},
+        repeat=False,
+        run=1,
+        minibatch=Minibatch(1, 0),
+        serial=1,
+    )
+    rows[make_key("resets", name, 1)] = reset.dump()
+    rows[name_key(f"{name}-before")] = NameRow(name, 1.7e9, "ann").dump()
     stream = f"pipeline:{name}"
     marker = MarkerRow({"0": '{"logOffset":1}'}, 1.5, 20.0, "a marker every 1.5 s", 1.7e9, 30)
     rows[make_key("markers", stream)] = MarkerHead(1, {"rate": 20.0}).dump()
@@ -161,6 +178,7 @@ def looks(world: World, scope: str) -> Iterator[Callable[[], object]]:
         yield partial(resolve_parked, client, "post", at, ParkedState.DISCARDED, "ann", "looked")
     yield partial(judge_minibatch, client, Minibatch(1, 2), Judgement.AS_REPLAYED, "ann", "looked")
     yield partial(rescale_pipeline, client, 3)
+    yield partial(read_reset_standing, client)
     yield partial(Pruning(client, 1.0).run, ["post", "base", "absorb"])
 
 

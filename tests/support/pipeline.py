@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -28,9 +28,10 @@ from semel.ledger.store.commit import Key, Payload, Put, Requirement, Update
 from semel.ledger.verbs.complete import Report
 from semel.ledger.verbs.open import OpenMinibatch
 from semel.ledger.verbs.parked import read_heads, read_parked, resolve_parked
+from semel.ledger.verbs.runs import Owners
 from semel.protocol import ParkedState
 from semel.runtime import Process
-from semel.sinks import Sink
+from semel.sinks import AuditLog, Sink
 from semel.verify.simulator.cluster import MemoryStore
 from support.destinations import (
     Absorber,
@@ -197,8 +198,10 @@ class World:
     destinations: dict[str, Any] = field(default_factory=dict)
     partitions: int | None = None
     name: str = "pay"
+    known_as: str = ""
     routing: dict[str, Any] | None = None
     observer: Observer = field(default_factory=LogObserver)
+    audit: AuditLog | None = None
 
     def __post_init__(self) -> None:
         if not self.partition:
@@ -240,12 +243,20 @@ class World:
             self.partitions,
             routing=self.routing,
             observer=self.observer,
+            audit=self.audit,
         )
         self.driver.start()
         return self.driver
 
     def process(self, name: str) -> Process:
         return Process("host", "boot", 1, name)
+
+    def take_name(self, name: str) -> None:
+        """Let the next start have another name, and learn from the ledger what it is known as."""
+        self.name = name
+        plain = LedgerClient(self.store, name, self.clock)
+        self.known_as = Owners(plain).known_as()
+        self.client = replace(plain, known_as=self.known_as)
 
     # -- one minibatch
 
@@ -273,10 +284,11 @@ class World:
             Attempt(opening.row.run, task),
             others.pop("process", self.process(f"task-{task}")),
             others.pop("spark_task", 0),
+            known_as=self.known_as,
             **others,
         )
         clock = clock or self.clock
-        client = LedgerClient(self.store, self.name, clock)
+        client = LedgerClient(self.store, self.name, clock, known_as=self.known_as)
         delivery = PartitionDelivery(
             assignment,
             self.sinks if sinks is None else sinks,
@@ -284,6 +296,7 @@ class World:
             Journal(client),
             Runtime(clock, self.runtime.random, self.runtime.gone),
             self.observer,
+            self.audit,
         )
         return delivery.run([events(text)] if isinstance(text, str) else text)
 

@@ -25,7 +25,9 @@ PRUNE_EPILOG = "Example: semel inbox prune orders --keep-s 86400 --ledger sqlite
 FORGET_EPILOG = "Example: semel inbox forget orders charges --ledger sqlite:///orders.db"
 
 app = typer.Typer(
-    help="Events on the way in: put some, list streams, look at the newest.", no_args_is_help=True
+    help="Events on the way in: put some, list streams, look at the newest.",
+    no_args_is_help=True,
+    epilog="Example: semel inbox ls --ledger sqlite:///shop.db",
 )
 
 StreamArgument = Annotated[str, typer.Argument(help="The stream's name.", show_default=False)]

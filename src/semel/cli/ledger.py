@@ -25,8 +25,12 @@ CHECK_EPILOG = (
     "problem."
 )
 
+PRUNE_EPILOG = "Example: semel ledger prune --audit audit --days 400"
+
 app = typer.Typer(
-    help="The record of what was delivered: its rows, and one event.", no_args_is_help=True
+    help="The record of what was delivered: its rows, and one event.",
+    no_args_is_help=True,
+    epilog="Example: semel ledger ls --ledger sqlite:///charges.db",
 )
 
 
@@ -37,7 +41,7 @@ def list_rows(
         typer.Argument(
             help="One of pipelines, owners, open, streams, events, sequences, parked, heads, "
             "outcomes, journal, inbox, inbox_ends, inbox_readers, counters, producers, "
-            "markers, resets.",
+            "markers, resets, names.",
             show_default=False,
         ),
     ] = None,
@@ -148,6 +152,15 @@ def find(
         typer.Option(help="The pipeline, if the ledger has several.", show_default=False),
     ] = None,
     sink: Annotated[str | None, typer.Option(help="Only this sink.", show_default=False)] = None,
+    audit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="The audit log of the pipeline, which is asked where the ledger has no record of "
+            "the event.",
+            show_default=False,
+        ),
+    ] = None,
     ledger: LedgerOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -161,7 +174,7 @@ def find(
 
     with opened(ledger) as looked_at:
         if event:
-            traces = find_event(looked_at, entity, event, pipeline, sink)
+            traces = find_event(looked_at, entity, event, pipeline, sink, audit)
             _show_traces(traces, as_json=as_json)
             seen = any(map(is_seen, traces))
         else:
@@ -172,14 +185,34 @@ def find(
         raise typer.Exit(1)
 
 
+@app.command("prune", epilog=PRUNE_EPILOG)
+def prune(
+    audit: Annotated[
+        str, typer.Option(metavar="FOLDER", help="The audit log.", show_default=False)
+    ],
+    days: Annotated[int, typer.Option(min=1, help="How many days to keep.", show_default=False)],
+    as_json: JsonOption = False,
+) -> None:
+    """Remove the old days of an audit log, of every pipeline in it. The ledger prunes itself."""
+    from semel.operate import prune_audit
+
+    removed = prune_audit(audit, days)
+    if as_json:
+        show_json(removed)
+    for name, old in {} if as_json else removed.items():
+        print(plain(f"{name}: removed {len(old)} days, {old[0]} to {old[-1]}"))
+    if not removed and not as_json:
+        print(f"nothing is older than {days} days")
+
+
 def _show_traces(traces: Sequence[Trace], *, as_json: bool) -> None:
     from semel.operate import trace_to_json, utc_text
 
     if as_json:
-        show_json([trace_to_json(each) for each in traces])
+        show_json([{**trace_to_json(each), "source": each.source} for each in traces])
         return
     show_table(
-        ("sink", "state", "when", "minibatch", "attempt", "OSN", "why"),
+        ("sink", "state", "when", "minibatch", "attempt", "OSN", "source", "why"),
         [
             (
                 each.sink,
@@ -188,6 +221,7 @@ def _show_traces(traces: Sequence[Trace], *, as_json: bool) -> None:
                 each.minibatch,
                 each.attempt,
                 _range(each.osn),
+                each.source,
                 each.why,
             )
             for each in traces

@@ -63,6 +63,8 @@ HELP = {
     "resolve": "Decide about an event in doubt or a dead letter.",
     "rescale": "Spread entities over another number of partitions.",
     "reset": "Let a stopped pipeline begin elsewhere in its input.",
+    "rename": "Let a stopped pipeline continue under another name.",
+    "forget": "Remove a stopped pipeline from the ledger.",
     "explain": "The guarantee of a pipeline or a sink, in plain words.",
     "doctor": "Check this machine; what is missing, and what to install.",
     "simulate": "The real protocol in thousands of simulated worlds.",
@@ -72,19 +74,20 @@ HELP = {
 """One line for each command in the list of commands."""
 
 
-def _make_app() -> typer.Typer:
+def _make_app(*, completion: bool = False) -> typer.Typer:
+    """Return an empty app; with `completion`, one whose commands a shell completes."""
     return typer.Typer(
         name="semel",
         help="Exactly-once delivery from Spark Structured Streaming.",
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=completion,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         epilog=EPILOG,
     )
 
 
-app = _make_app()
+app = _make_app(completion=True)
 
 
 def explain(
@@ -146,6 +149,12 @@ app.command("rescale", short_help=HELP["rescale"], epilog=stopped_pipeline.RESCA
 )
 app.command("reset", short_help=HELP["reset"], epilog=stopped_pipeline.RESET_EPILOG)(
     stopped_pipeline.reset
+)
+app.command("rename", short_help=HELP["rename"], epilog=stopped_pipeline.RENAME_EPILOG)(
+    stopped_pipeline.rename
+)
+app.command("forget", short_help=HELP["forget"], epilog=stopped_pipeline.FORGET_EPILOG)(
+    stopped_pipeline.forget
 )
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(inbox.app, name="inbox")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -51,6 +52,7 @@ GROUPS_SHOWN = 20
 app = typer.Typer(
     help="Events that are in doubt, rejected, or waiting behind one of these.",
     no_args_is_help=True,
+    epilog="Example: semel parked ls --ledger sqlite:///charges.db",
 )
 
 
@@ -62,6 +64,13 @@ def list_parked(
     also_final: Annotated[
         bool, typer.Option("--all", help="Also events that are delivered, discarded or skipped.")
     ] = False,
+    limit: Annotated[
+        int, typer.Option(min=1, help="List at most so many, if there are very many.")
+    ] = 1_000,
+    after: Annotated[
+        str,
+        typer.Option(metavar="KEY", help="Go on after a list that was cut.", show_default=False),
+    ] = "",
     ledger: LedgerOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -73,10 +82,18 @@ def list_parked(
     from semel import operate
 
     with opened(ledger) as looked_at:
-        found = operate.list_parked(looked_at, pipeline, also_final=also_final)
+        found = operate.list_parked(
+            looked_at, pipeline, also_final=also_final, limit=limit, after=after
+        )
+    if found.next_after is not None:
+        print(
+            f"there may be more than these {len(found.events)}: go on with --after "
+            f"{shlex.quote(found.next_after)}, or export them all with `semel parked export`",
+            file=sys.stderr,
+        )
     if as_json:
         show_json(found.to_json())
-    elif not found.events and not found.damaged:
+    elif not found.events and not found.damaged and found.next_after is None:
         print("nothing is parked")
     else:
         _show_list(found)

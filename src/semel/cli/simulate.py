@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 EPILOG = (
     "Example: semel simulate --worlds 20000 --seed 7. "
-    "An invalid world is printed with its seed; semel simulate --replay SEED prints it again."
+    "An invalid world is printed with its seed; --replay SEED prints it again."
 )
 TABLE_WIDTH = 120
 

@@ -50,7 +50,12 @@ def status(
     Spark: rows, and how many changelogs and snapshots were written and read (w/r) by this run.
     They are as of the last heartbeat.
     """
-    from semel.operate import choose_pipeline, read_statuses, refuse_damaged
+    from semel.operate import (
+        choose_pipeline,
+        read_statuses,
+        refuse_damaged,
+        waits_for_a_person,
+    )
 
     with opened(ledger) as looked_at:
         if pipeline is None:
@@ -58,6 +63,7 @@ def status(
         else:
             names = [choose_pipeline(looked_at, pipeline)]
         found = read_statuses(looked_at, names, watch=watch)
+        waits = check and waits_for_a_person(looked_at, found)
     if as_json:
         shown = [each.to_json() for each in found]
         show_json(shown if pipeline is None else shown[0])
@@ -66,7 +72,7 @@ def status(
     else:
         _show(found)
     refuse_damaged([row for each in found for row in each.damaged])
-    if check and any(each.waits_for_a_person for each in found):
+    if waits:
         raise typer.Exit(1)
 
 
@@ -92,8 +98,13 @@ def _show(found: Sequence[PipelineStatus]) -> None:
                 "`semel status --watch` watches it for 10 s"
             )
     waiting = sum(each.waits_for_a_person for each in found)
+    if any(sink.cut for each in found for sink in each.sinks):
+        print("\nvery many events are parked: numbers with a + are least numbers")
     if waiting:
-        events = "1 parked event waits" if waiting == 1 else f"{waiting} parked events wait"
+        more = "+" if any("parked" in sink.cut for each in found for sink in each.sinks) else ""
+        events = "1 parked event waits"
+        if waiting > 1 or more:
+            events = f"{waiting}{more} parked events wait"
         print(f"\n{events} for a person: semel parked ls")
 
 
@@ -140,12 +151,15 @@ def _show_sinks(found: Sequence[PipelineStatus]) -> None:
                 sink.delivered,
                 sink.transmitted,
                 sink.pending_partitions,
-                sink.in_doubt,
-                sink.rejected,
-                sink.waiting,
-                sink.skipped,
-                sink.discarded,
-                sink.blocked_entities,
+                *(
+                    _least(sink, count, "parked")
+                    for count in (sink.in_doubt, sink.rejected, sink.waiting)
+                ),
+                *(
+                    _least(sink, count, "parked", "outcomes")
+                    for count in (sink.skipped, sink.discarded)
+                ),
+                _least(sink, sink.blocked_entities, "heads"),
                 None if sink.oldest_s is None else ago(sink.oldest_s),
             )
             for each in found
@@ -153,6 +167,11 @@ def _show_sinks(found: Sequence[PipelineStatus]) -> None:
         ],
         right=numbers,
     )
+
+
+def _least(sink: SinkStatus, count: int, *tables: str) -> str:
+    """Write a number, with a + if a table that it is counted from was not read to its end."""
+    return f"{count}{'+' if {*tables} & {*sink.cut} else ''}"
 
 
 def _show_pacing(pipeline: PipelineStatus) -> None:

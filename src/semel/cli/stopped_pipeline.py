@@ -1,4 +1,4 @@
-"""The commands that change a stopped pipeline: `semel rescale` and `semel reset`."""
+"""The commands that change a stopped pipeline: `semel rescale`, `reset`, `rename`, `forget`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from semel.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from semel.events import ByRange
-    from semel.operate import ResetPlan
+    from semel.operate import ForgottenPipeline, ResetPlan
 
 _INTEGER = re.compile(r"-?[0-9]+")
 RESCALE_EPILOG = (
@@ -26,9 +26,21 @@ RESET_EPILOG = (
     "lost the night' --ledger sqlite:///charges.db"
 )
 
+RENAME_EPILOG = "Example: semel rename charges payments --ledger sqlite:///charges.db"
+
+FORGET_EPILOG = (
+    "Example: semel forget charges --ledger sqlite:///charges.db; semel forget charges --yes; "
+    "semel forget charges --yes --unsettled 3"
+)
+
+PipelineArgument = Annotated[str, typer.Argument(help="The pipeline's name.", show_default=False)]
+ByOption = Annotated[
+    str | None, typer.Option("--by", metavar="NAME", help="Who does it.", show_default="user@host")
+]
+
 
 def rescale(
-    pipeline: Annotated[str, typer.Argument(help="The pipeline's name.", show_default=False)],
+    pipeline: PipelineArgument,
     partitions: Annotated[
         int, typer.Argument(min=1, help="The new number of partitions.", show_default=False)
     ],
@@ -76,7 +88,7 @@ def _read_bounds(typed: str) -> ByRange:
 
 
 def reset(
-    pipeline: Annotated[str, typer.Argument(help="The pipeline's name.", show_default=False)],
+    pipeline: PipelineArgument,
     to: Annotated[
         str,
         typer.Option(
@@ -162,3 +174,85 @@ def _show_reset(plan: ResetPlan) -> None:
         "start moves the old checkpoint aside. `semel run` begins there; in a program, set "
         f".option('startingOffsets', '{plain(plan.starting_offsets)}')"
     )
+
+
+def rename(
+    pipeline: PipelineArgument,
+    new: Annotated[str, typer.Argument(help="Its new name.", show_default=False)],
+    by: ByOption = None,
+    ledger: LedgerOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a stopped pipeline continue under another name; nothing is lost or repeated.
+
+    Then start it with the new name and the same checkpoint. Destinations go on to know it by its
+    first name, and no other pipeline may take that. All of it is one commit.
+    """
+    from semel.operate import rename_pipeline
+
+    with opened(ledger) as looked_at:
+        done = rename_pipeline(looked_at, pipeline, new, by=by or user_at_host())
+    if as_json:
+        show_json(done.to_json())
+        return
+    print(
+        f"{plain(done.before)} is {plain(done.pipeline)} now: start it with this name and the same "
+        f"checkpoint. Destinations know it as {plain(done.known_as)}"
+    )
+
+
+def forget(
+    pipeline: PipelineArgument,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do it; otherwise only say what it would remove.")
+    ] = False,
+    unsettled: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Also forget this many parked events and pending partitions, as counted without "
+            "--yes; another number is refused.",
+            show_default=False,
+        ),
+    ] = None,
+    by: ByOption = None,
+    ledger: LedgerOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove all rows of a stopped pipeline from the ledger.
+
+    It first prints what it would remove, and removes it with --yes. Afterwards nothing is known of
+    what was delivered: started again, the pipeline begins again. After a crash, run it again.
+    """
+    from semel.operate import forget_pipeline
+
+    with opened(ledger) as looked_at:
+        found = forget_pipeline(
+            looked_at, pipeline, by=by or user_at_host(), unsettled=unsettled, dry_run=not yes
+        )
+    if as_json:
+        show_json(found.to_json())
+    else:
+        _show_forgotten(found)
+
+
+def _show_forgotten(found: ForgottenPipeline) -> None:
+    show_table(("table", "rows"), sorted(found.tables.items()), right=("rows",))
+    print(
+        f"parked events without an outcome: {found.parked}; partitions of an incomplete "
+        f"minibatch, whose events may be in doubt: {found.pending}"
+    )
+    name = plain(found.pipeline)
+    if found.done:
+        print(
+            f"{name}: forgotten. Destinations keep what they have of it under the name "
+            f"{plain(found.known_as)}"
+        )
+    elif found.unsettled:
+        print(
+            "Nothing was removed. Resolve these first; or forget them too: run it with --yes "
+            f"--unsettled {found.unsettled}"
+        )
+    else:
+        print("Nothing was removed: run it with --yes")

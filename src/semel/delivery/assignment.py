@@ -43,6 +43,7 @@ class Assignment:
         accept_gap: proceed even if the input does not continue where the ledger stands.
         waited: whether the driver has waited out every attempt of earlier runs.
         drop_repeats: drop events whose ids the ledger remembers from earlier minibatches.
+        known_as: the name under which destinations know the pipeline, if it was renamed.
     """
 
     pipeline: str
@@ -56,6 +57,12 @@ class Assignment:
     accept_gap: bool = False
     waited: bool = False
     drop_repeats: bool = False
+    known_as: str = ""
+
+    @property
+    def at_sinks(self) -> str:
+        """The name under which destinations know the pipeline."""
+        return self.known_as or self.pipeline
 
     @property
     def starts_at(self) -> int | None:
@@ -120,7 +127,7 @@ class SinkPartition:
         """The target of a session."""
         assignment = self.assignment
         return Target(
-            assignment.pipeline,
+            assignment.at_sinks,
             self.sink.name,
             assignment.opening.row.minibatch,
             assignment.partition,
@@ -165,7 +172,7 @@ class SinkPartition:
             start,
             stop,
             key=chunk_key(
-                target.pipeline,
+                target.at_sinks,
                 self.sink.name,
                 self._minibatch,
                 target.partition,
@@ -183,7 +190,7 @@ class SinkPartition:
     @cached_property
     def _prefix(self) -> str:
         """How the keys of events begin."""
-        return key_prefix(self.assignment.pipeline, self.sink.name)
+        return key_prefix(self.assignment.at_sinks, self.sink.name)
 
     def unreached(self, why: NotDelivered) -> NotDelivered:
         """Return the error for a call whose retries are used up and of which nothing arrived:

@@ -14,6 +14,7 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from semel.delivery.audit import Auditing
 from semel.delivery.observer import (
     Figures,
     HeartbeatWritten,
@@ -70,7 +71,7 @@ if TYPE_CHECKING:
     from semel.events import Identity
     from semel.ledger import Finished, LedgerClient, Report
     from semel.runtime import Process
-    from semel.sinks import Sink
+    from semel.sinks import AuditLog, Sink
 
 NO_REPEATS: Mapping[str, int] = MappingProxyType({})
 PRUNE_EVERY = 100
@@ -98,6 +99,7 @@ class Driver:
         observer: is notified of what the driver does, and gets the figures of the tasks.
         pacing: decides when the next minibatch begins; None leaves it to Spark.
         recorder: keeps the figures that the heartbeat writes.
+        audit: where the outcome of every event is kept for longer than the ledger does.
     """
 
     client: LedgerClient
@@ -117,6 +119,7 @@ class Driver:
     observer: Observer = field(default_factory=LogObserver)
     pacing: Pacing | None = None
     drop_repeats: bool = False
+    audit: AuditLog | None = None
     _closed: int = 0
     _opened_at: float | None = None
     _owners: Owners = field(init=False)
@@ -125,6 +128,7 @@ class Driver:
     _stage_of: Mapping[str, Sink] = field(init=False)
     _destinations: Sequence[Sink] = field(init=False)
     _concluding: Sequence[Sink] = field(init=False)
+    _auditing: Auditing | None = field(init=False)
 
     recorder: RunRecorder = field(init=False)
 
@@ -136,6 +140,7 @@ class Driver:
         }
         self._destinations = [*self.sinks, *self._stage_of.values()]
         self._concluding = [sink for sink in self.sinks if sink.concludes]
+        self._auditing = None if self.audit is None else Auditing(self.client, self.audit)
 
     def start(self) -> int:
         """Register the run; it fences no other run before its first minibatch."""
@@ -224,6 +229,8 @@ class Driver:
             # 3. Conclude what is complete before its rows are deleted by the next step: a driver
             #    that crashed between complete and conclude did not do it.
             self._conclude_before(opening.row.minibatch)
+            if self._auditing is not None:
+                self._auditing.show_left()
             # 4. Close what older generations left, before any task runs: a crashed attempt of
             #    theirs may have sent events that would come again. Open again to read the new
             #    standings.
@@ -232,6 +239,7 @@ class Driver:
             for sink in self._destinations:
                 place = f"pipeline {self.client.pipeline!r}, sink {sink.name!r}"
                 stop_if_held(self.client, sink, place)
+            self._record_resolved(opening)
             # 5. Remember it last, and in memory only: the run after a crash does all of this again.
             self._closed = generation
         # 6. Delete old rows. A crash before it only leaves them for a later minibatch.
@@ -239,7 +247,9 @@ class Driver:
         replayed = self.drop_repeats and opening.first_of_run
         if lost or (opening.row.serial % PRUNE_EVERY == 0 and not replayed):
             names = [sink.name for sink in self._destinations]
-            Pruning(self.client, self.remember_s).run(names, lost_before or 0)
+            self._record_resolved(opening)
+            audited = self._auditing is not None
+            Pruning(self.client, self.remember_s, audited).run(names, lost_before or 0)
         self._opened(opening, began)
         return opening
 
@@ -256,6 +266,11 @@ class Driver:
                 self.runtime.clock.monotonic() - began,
             )
         )
+
+    def _record_resolved(self, opening: OpenMinibatch) -> None:
+        """Write the audit log's rows of parked events that were resolved."""
+        if self._auditing is not None:
+            self._auditing.record_resolved([sink.name for sink in self.sinks], opening)
 
     def finished(self) -> Mapping[str, Finished] | None:
         """Return what this batch job delivered, by sink; None while it is not finished."""
@@ -328,6 +343,8 @@ class Driver:
         # 2. Conclude only then, and before Spark commits: after a crash in between, Spark runs the
         #    micro-batch again, its events are only counted, and it is concluded from the same rows.
         self._conclude(opening.row.minibatch)
+        if self._auditing is not None:
+            self._auditing.show(names, opening.row.minibatch)
         self._completed(opening, reports, skipped, repeats)
         if self.pacing is not None:
             self.pacing.ended()
@@ -439,7 +456,7 @@ def _ended(client: LedgerClient, sink: str, start: str) -> Iterator[Ended]:
         )
         if parts:
             minibatch = Minibatch(key_number(at[0]), key_number(at[1]))
-            yield Ended(client.pipeline, sink, minibatch, parts)
+            yield Ended(client.at_sinks, sink, minibatch, parts)
 
 
 def _patiently(sink: Sink, ended: Ended, runtime: Runtime) -> None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from semel.delivery.assignment import SinkPartition, recorded_columns
+from semel.delivery.audit import PartitionAudit
 from semel.delivery.observer import (
     NO_FIGURES,
     ChunkDelivered,
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from semel.delivery.recovery.watermarks import Watermark
     from semel.delivery.strategies import Strategy
     from semel.ledger import LedgerClient
-    from semel.sinks import Sink
+    from semel.sinks import AuditLog, Sink
 
 
 class Buffer:
@@ -152,8 +153,11 @@ class SinkDelivery:
     strategy, adds up what the strategy did, and reports. Runs on an executor.
     """
 
-    def __init__(self, partition: SinkPartition, watermark: Watermark) -> None:
+    def __init__(
+        self, partition: SinkPartition, watermark: Watermark, audit: PartitionAudit | None = None
+    ) -> None:
         self.partition = partition
+        self._audit = audit
         self.figures = NO_FIGURES
         self._watermark = watermark
         self._buffer = Buffer()
@@ -174,6 +178,8 @@ class SinkDelivery:
         if not len(rows):
             return
         self._watermark.observe(rows)
+        if self._audit is not None:
+            self._audit.push(rows)
         self._buffer.push(rows)
         while self._buffer.waiting and self._buffer.waiting >= (wanted := self._strategy.wants()):
             self._step(wanted)
@@ -203,6 +209,7 @@ class SinkDelivery:
         entry = self._watermark.entry()
         first, last = buffer.ends
         figures = self.figures
+        audited = None if self._audit is None else self._audit.finish(figures)
         return Report(
             sink=partition.sink.name,
             partition=partition.assignment.partition,
@@ -232,6 +239,7 @@ class SinkDelivery:
             repeats=figures.repeats,
             began=self._began,
             ended=partition.runtime.clock.wall(),
+            audited=audited,
         )
 
     def give_up(self) -> None:
@@ -303,6 +311,7 @@ class PartitionDelivery:
     journal: Journal
     runtime: Runtime = field(default_factory=Runtime)
     observer: Observer = field(default_factory=LogObserver)
+    audit: AuditLog | None = None
     skipped: int = 0
     """Events of partitions without a report: all of them were handled before a lost checkpoint."""
     repeats: dict[str, int] = field(default_factory=dict)
@@ -369,7 +378,8 @@ class PartitionDelivery:
         """Prepare the delivery to one sink, and close it with the stack."""
         assignment = self.assignment
         partition = SinkPartition(assignment, sink, self.client, self.runtime, self.observer)
-        delivery = SinkDelivery(partition, watermark(assignment, sink, self.journal))
+        audit = None if self.audit is None else PartitionAudit(partition, self.audit)
+        delivery = SinkDelivery(partition, watermark(assignment, sink, self.journal), audit)
         stack.callback(delivery.close)
         return delivery
 

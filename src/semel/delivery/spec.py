@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from semel.events import Identity
-    from semel.sinks import Sink
+    from semel.sinks import AuditLog, Sink
     from semel.streams import Application
 
 
@@ -40,6 +40,8 @@ class PipelineSpec:
         application: how soon events must be delivered; None leaves it to Spark's trigger.
         limits: the options with which the source limits a micro-batch, by their lower-case names.
         drop_repeats: drop events whose ids the ledger remembers from earlier minibatches.
+        known_as: the name under which destinations know it, if it was renamed; from the ledger.
+        audit: where the outcome of every event is kept for longer than the ledger does.
     """
 
     name: str
@@ -55,6 +57,8 @@ class PipelineSpec:
     application: Application | None = None
     limits: Mapping[str, str] = field(default_factory=dict)
     drop_repeats: bool = False
+    known_as: str = ""
+    audit: AuditLog | None = None
 
     def __post_init__(self) -> None:
         if not self.name:

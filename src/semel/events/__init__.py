@@ -8,6 +8,14 @@ if TYPE_CHECKING:
     from semel.events.digests import Digest, changed_columns, column_types, digest
     from semel.events.event import Attempt, Event, EventID, Minibatch
     from semel.events.identity import Counter, Given, Identity, Memory, Position
+    from semel.events.identity.parameters import (
+        CHOICES,
+        OFFSET,
+        Named,
+        given_named,
+        implied,
+        position_named,
+    )
     from semel.events.ids.id_columns import Labels
     from semel.events.ids.id_set import IdSet, shape_of
     from semel.events.ids.ids_by_entity import EntityIds, Gathered, unpacked
@@ -17,6 +25,8 @@ if TYPE_CHECKING:
     from semel.events.rows import Chunk, Rows, chunk_key, cuts, key_part, key_prefix
 
 __all__ = [
+    "CHOICES",
+    "OFFSET",
     "Attempt",
     "ByRange",
     "Chunk",
@@ -33,6 +43,7 @@ __all__ = [
     "Latest",
     "Memory",
     "Minibatch",
+    "Named",
     "Position",
     "Routing",
     "Rows",
@@ -46,12 +57,15 @@ __all__ = [
     "column_types",
     "cuts",
     "digest",
+    "given_named",
+    "implied",
     "is_bytes",
     "is_continued",
     "is_text",
     "key_part",
     "key_prefix",
     "places",
+    "position_named",
     "put_together",
     "shape_of",
     "sort",
@@ -62,6 +76,14 @@ _HOMES = {
     "semel.events.columns": ("is_bytes", "is_text", "put_together", "column"),
     "semel.events.digests": ("Digest", "changed_columns", "column_types", "digest"),
     "semel.events.identity": ("Counter", "Given", "Identity", "Memory", "Position"),
+    "semel.events.identity.parameters": (
+        "CHOICES",
+        "OFFSET",
+        "Named",
+        "given_named",
+        "implied",
+        "position_named",
+    ),
     "semel.events.ids.id_columns": ("Labels",),
     "semel.events.ids.id_set": ("IdSet", "shape_of"),
     "semel.events.ids.ids_by_entity": ("EntityIds", "Gathered", "unpacked"),

@@ -98,12 +98,9 @@ if TYPE_CHECKING:
     )
     from semel.ledger.store.opening import SCHEMA_KEY, open_store
     from semel.ledger.stream_rows import MARKERS_TABLE, MarkerHead, MarkerRow
+    from semel.ledger.verbs.audited import ResolvedRows, audit_parts
     from semel.ledger.verbs.batch_jobs import compare_batch, finish_batch, finished_batch
-    from semel.ledger.verbs.complete import (
-        PositionMark,
-        Report,
-        Standing,
-    )
+    from semel.ledger.verbs.complete import PositionMark, Report, Standing
     from semel.ledger.verbs.divergence import is_replayed_next, judge_minibatch
     from semel.ledger.verbs.generations import (
         ClosedPartition,
@@ -112,6 +109,7 @@ if TYPE_CHECKING:
         is_unswept,
         take_leftovers,
     )
+    from semel.ledger.verbs.lifecycle import Lifecycle, PipelineRows
     from semel.ledger.verbs.open import NO_TOPIC_IDS, Minibatches, OpenMinibatch, OpenRequest
     from semel.ledger.verbs.open_checks import (
         UNKNOWN_SOURCES,
@@ -216,6 +214,7 @@ __all__ = [
     "Ledger",
     "LedgerClient",
     "Leftover",
+    "Lifecycle",
     "MarkerHead",
     "MarkerRow",
     "MinibatchFigures",
@@ -231,6 +230,7 @@ __all__ = [
     "Parks",
     "PartitionClaim",
     "PartitionRow",
+    "PipelineRows",
     "PipelineSummary",
     "PositionMark",
     "Problem",
@@ -242,6 +242,7 @@ __all__ = [
     "Resends",
     "ResetRow",
     "ResetStanding",
+    "ResolvedRows",
     "RunFigures",
     "SinkSummary",
     "SlotRow",
@@ -253,6 +254,7 @@ __all__ = [
     "StateKind",
     "StateOperator",
     "Trace",
+    "audit_parts",
     "change_parked",
     "check_ledger",
     "close_partition",
@@ -416,12 +418,9 @@ _HOMES = {
     ),
     "semel.ledger.store.opening": ("SCHEMA_KEY", "open_store"),
     "semel.ledger.stream_rows": ("MARKERS_TABLE", "MarkerHead", "MarkerRow"),
+    "semel.ledger.verbs.audited": ("ResolvedRows", "audit_parts"),
     "semel.ledger.verbs.batch_jobs": ("compare_batch", "finish_batch", "finished_batch"),
-    "semel.ledger.verbs.complete": (
-        "PositionMark",
-        "Report",
-        "Standing",
-    ),
+    "semel.ledger.verbs.complete": ("PositionMark", "Report", "Standing"),
     "semel.ledger.verbs.divergence": ("is_replayed_next", "judge_minibatch"),
     "semel.ledger.verbs.generations": (
         "ClosedPartition",
@@ -430,6 +429,7 @@ _HOMES = {
         "is_unswept",
         "take_leftovers",
     ),
+    "semel.ledger.verbs.lifecycle": ("Lifecycle", "PipelineRows"),
     "semel.ledger.verbs.open": ("NO_TOPIC_IDS", "Minibatches", "OpenMinibatch", "OpenRequest"),
     "semel.ledger.verbs.open_checks": (
         "UNKNOWN_SOURCES",

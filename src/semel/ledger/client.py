@@ -70,6 +70,8 @@ class LedgerClient:
     patience_s: float = 30.0
     kind: str = "pipeline"
     """What `pipeline` names, for messages."""
+    known_as: str = ""
+    """The name under which destinations know the pipeline, if it was renamed."""
     _logged: set[tuple[str, ...]] = field(default_factory=set, compare=False, repr=False)
     used: _Used = field(default_factory=_Used, compare=False, repr=False)
     """What this client has asked of the store so far: `used.figures`."""
@@ -78,6 +80,11 @@ class LedgerClient:
     def open_key(self) -> Key:
         """The key of the row of the open minibatch, which nearly every commit requires."""
         return make_key(OPEN_TABLE, self.pipeline)
+
+    @property
+    def at_sinks(self) -> str:
+        """The name under which destinations know the pipeline: its first one."""
+        return self.known_as or self.pipeline
 
     def first_time(self, *what: str) -> bool:
         """Whether it is the first time that this client is asked about `what`: a message that is

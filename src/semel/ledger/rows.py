@@ -199,6 +199,7 @@ class PartitionRow(Row):
         columns: the type of each column, in their order; None if there are too many.
         stage: the second stage that gets the placed events; None if there is none.
         absorbed_by: `event`, `chunk` or `place`, at REPEATABLE; None elsewhere and in older rows.
+        audited: its files in the audit log by their names, once complete; None without one.
     """
 
     TABLE = STREAMS_TABLE
@@ -225,6 +226,7 @@ class PartitionRow(Row):
     columns: Annotated[dict[str, str] | None, _COLUMNS, LATER] = None
     stage: Annotated[str | None, LATER] = None
     absorbed_by: Annotated[str | None, LATER] = None
+    audited: Annotated[dict[str, Any] | None, LATER] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +315,7 @@ class ParkedRow(Row):
             the last decision, with an unknown outcome.
         edited: the last change that a person made to `value`, if any. The digests of its minibatch
             are of what the query produced, so a replay does not compare `value`.
+        recorded: the file of the audit log that has its final outcome.
     """
 
     TABLE = PARKED_TABLE
@@ -339,6 +342,7 @@ class ParkedRow(Row):
     trace: Annotated[str | None, LATER] = None
     edited: Annotated[Edited | None, LATER] = None
     unsure: Annotated[bool, LATER] = False
+    recorded: Annotated[str | None, LATER] = None
 
     def __post_init__(self) -> None:
         _cut_fields(self, "why", "by", "reason")
@@ -422,6 +426,7 @@ class _Description:
     routing: Annotated[dict[str, Any] | None, Form(_read_routing), ADDED] = None
     sinks: Annotated[dict[str, _Sink], _SINKS] = field(default_factory=dict)
     finished: Annotated[dict[str, Finished] | None, _FINISHED, ADDED] = None
+    known_as: Annotated[str | None, ADDED] = None
 
 
 _DESCRIPTION = codec_of(_Description)

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from semel.operate.audit import prune_audit
     from semel.operate.bulk.decisions import (
         BulkDecision,
         resolve_many,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
         STATES,
         ParkedChoice,
         ParkedPage,
+        list_parked,
         read_parked_at,
         read_parked_page,
         resolve_parked_at,
@@ -60,15 +62,8 @@ if TYPE_CHECKING:
     from semel.operate.parked import (
         ParkedEvent,
         ParkedEvents,
-        list_parked,
         read_parked_event,
         read_parked_events,
-    )
-    from semel.operate.rescale import Rescaled, rescale_pipeline
-    from semel.operate.reset import (
-        ResetPartition,
-        ResetPlan,
-        reset_pipeline,
     )
     from semel.operate.resolve import JudgedMinibatch, ResolvedEvent, record_decision
     from semel.operate.status import (
@@ -78,6 +73,19 @@ if TYPE_CHECKING:
         SinkStatus,
         read_status,
         read_statuses,
+        waits_for_a_person,
+    )
+    from semel.operate.stopped.lifecycle import (
+        ForgottenPipeline,
+        RenamedPipeline,
+        forget_pipeline,
+        rename_pipeline,
+    )
+    from semel.operate.stopped.rescale import Rescaled, rescale_pipeline
+    from semel.operate.stopped.reset import (
+        ResetPartition,
+        ResetPlan,
+        reset_pipeline,
     )
     from semel.operate.times import age_s, utc_text
 
@@ -85,6 +93,7 @@ _HOMES = {
     "checks": ("Check", "Health"),
     "doctor": ("check_java", "diagnose"),
     "event_names": ("write_id",),
+    "audit": ("prune_audit",),
     "find": ("entity_to_json", "find_entity", "find_event", "is_seen", "trace_to_json"),
     "inboxes": (
         "EventFields",
@@ -107,9 +116,14 @@ _HOMES = {
     "parked": (
         "ParkedEvent",
         "ParkedEvents",
-        "list_parked",
         "read_parked_event",
         "read_parked_events",
+    ),
+    "stopped.lifecycle": (
+        "ForgottenPipeline",
+        "RenamedPipeline",
+        "forget_pipeline",
+        "rename_pipeline",
     ),
     "outcomes": ("Outcome", "Outcomes"),
     "pages.advice": ("Advice", "Severity"),
@@ -125,11 +139,12 @@ _HOMES = {
         "STATES",
         "ParkedChoice",
         "ParkedPage",
+        "list_parked",
         "read_parked_at",
         "read_parked_page",
         "resolve_parked_at",
     ),
-    "rescale": ("Rescaled", "rescale_pipeline"),
+    "stopped.rescale": ("Rescaled", "rescale_pipeline"),
     "resolve": ("JudgedMinibatch", "ResolvedEvent", "record_decision"),
     "status": (
         "PacingStatus",
@@ -138,6 +153,7 @@ _HOMES = {
         "SinkStatus",
         "read_status",
         "read_statuses",
+        "waits_for_a_person",
     ),
     "times": ("age_s", "utc_text"),
     "bulk.decisions": (
@@ -153,7 +169,7 @@ _HOMES = {
         "ParkedFilter",
         "read_filter",
     ),
-    "reset": (
+    "stopped.reset": (
         "ResetPartition",
         "ResetPlan",
         "reset_pipeline",
@@ -166,6 +182,7 @@ __all__ = [
     "BulkDecision",
     "Check",
     "EventFields",
+    "ForgottenPipeline",
     "Health",
     "HeartbeatWatch",
     "InboxStatus",
@@ -185,6 +202,7 @@ __all__ = [
     "PipelineStatus",
     "PipelinesPage",
     "PutEvents",
+    "RenamedPipeline",
     "Rescaled",
     "ResetPartition",
     "ResetPlan",
@@ -204,12 +222,14 @@ __all__ = [
     "find_entity",
     "find_event",
     "follow_events",
+    "forget_pipeline",
     "import_parked",
     "is_seen",
     "list_inboxes",
     "list_parked",
     "newest_events",
     "open_ledger",
+    "prune_audit",
     "put_events",
     "read_filter",
     "read_parked_at",
@@ -222,12 +242,14 @@ __all__ = [
     "read_statuses",
     "record_decision",
     "refuse_damaged",
+    "rename_pipeline",
     "rescale_pipeline",
     "reset_pipeline",
     "resolve_many",
     "resolve_parked_at",
     "trace_to_json",
     "utc_text",
+    "waits_for_a_person",
     "write_id",
 ]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from semel.operate.audit import with_audit
 from semel.operate.event_names import read_moment, read_value
 from semel.operate.ledgers import choose_pipeline, choose_sinks
 from semel.operate.times import utc_text
@@ -27,9 +28,11 @@ def find_event(
     event: Sequence[str],
     pipeline: str | None = None,
     sink: str | None = None,
+    audit: str | None = None,
 ) -> list[Trace]:
     """Return what the ledger knows of one event at each sink. `event` has one text for each column
-    of the event id; digits are a number or a text, and a date or a timestamp is ISO 8601.
+    of the event id; digits are a number or a text, and a date or a timestamp is ISO 8601. The audit
+    log in the folder `audit` is asked where the ledger has no record of the event itself.
 
     Raises `ConfigurationError` when the pipeline or the sink does not exist or is not unique, and
     `LedgerError` when a row that the answer needs is damaged.
@@ -37,7 +40,8 @@ def find_event(
     name = choose_pipeline(ledger, pipeline)
     sinks = choose_sinks(ledger, name, sink)
     ids = _possible_ids(event, ledger.id_forms(name))
-    return [_find_at(ledger, name, entity, ids, at) for at in sinks]
+    found = [_find_at(ledger, name, entity, ids, at) for at in sinks]
+    return found if audit is None else with_audit(ledger, audit, name, entity, ids, found)
 
 
 def find_entity(

@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError, LedgerError, MissingExtra
-from semel.ledger import PIPELINES_TABLE, TABLES, Ledger, check_ledger, make_key, open_store
+from semel.ledger import (
+    PIPELINES_TABLE,
+    TABLES,
+    Ledger,
+    LedgerClient,
+    Owners,
+    check_ledger,
+    make_key,
+    open_store,
+)
 from semel.ledger.store.libpq import read_url
 from semel.ledger.store.sqlite_file import is_there, open_to_look
 from semel.urls import redact
@@ -124,11 +133,14 @@ def choose_pipeline(ledger: Ledger, name: str | None) -> str:
     known = ledger.pipelines()
     if name is None and len(known) == 1:
         return known[0]
-    if not known:
-        raise ConfigurationError("no pipeline has run with this ledger yet")
     batches = [] if name is None else [each for each in known if each.rpartition("@")[0] == name]
     if len(batches) == 1:
         return batches[0]
+    taken = None if name is None else Owners(LedgerClient(ledger.store, name)).taken()
+    if name is not None and taken is not None:
+        raise ConfigurationError(taken.refusal(name))
+    if not known:
+        raise ConfigurationError("no pipeline has run with this ledger yet")
     names = ", ".join(known[:_SHOWN]) + (", ..." if len(known) > _SHOWN else "")
     if name is None:
         raise ConfigurationError(f"this ledger has {len(known)} pipelines; name one of: {names}")

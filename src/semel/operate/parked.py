@@ -19,12 +19,10 @@ from semel.ledger import (
     decode_row,
     is_key_text,
     key_text,
-    make_prefix,
     split_key,
 )
 from semel.ledger.store import Key
 from semel.operate.event_names import fits, fits_damaged, name_of, short_names
-from semel.operate.ledgers import choose_pipeline
 from semel.operate.times import utc_text
 from semel.protocol import ParkedState
 
@@ -112,10 +110,15 @@ class ParkedEvent:
 
 @dataclass(frozen=True, slots=True)
 class ParkedEvents:
-    """Parked events in the order of their input, and the rows that cannot be read."""
+    """Parked events in the order of their input, and the rows that cannot be read.
+
+    Attributes:
+        next_after: the name with which a list goes on, if there are more events.
+    """
 
     events: list[ParkedEvent] = field(default_factory=list)
     damaged: list[DamagedRow] = field(default_factory=list)
+    next_after: str | None = None
 
     def find(self, typed: str) -> ParkedEvent:
         """Return the event that a typed name means.
@@ -176,25 +179,6 @@ def read_parked_events(ledger: Ledger) -> ParkedEvents:
         for at, row, name in found
     ]
     return ParkedEvents(events, damaged)
-
-
-def list_parked(
-    ledger: Ledger, pipeline: str | None = None, *, also_final: bool = False
-) -> ParkedEvents:
-    """Return the parked events of a ledger or of one pipeline that are not in a final state; with
-    `also_final`, all of them.
-    """
-    known = read_parked_events(ledger)
-    if pipeline is None:
-        events, damaged = known.events, known.damaged
-    else:
-        name = choose_pipeline(ledger, pipeline)
-        start = make_prefix(name)
-        events = [each for each in known.events if each.pipeline == name]
-        damaged = [each for each in known.damaged if (each.key or "").startswith(start)]
-    return ParkedEvents(
-        [each for each in events if also_final or not each.row.state.final], damaged
-    )
 
 
 def read_parked_event(ledger: Ledger, typed: str) -> tuple[ParkedEvent, dict[str, Any]]:

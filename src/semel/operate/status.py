@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, Any
 from semel.ledger import (
     MARKERS_TABLE,
     OWNERS_TABLE,
+    PARKED_TABLE,
     DamagedRow,
+    LedgerClient,
     MarkerHead,
     MarkerRow,
+    ParkedRow,
     make_key,
+    make_prefix,
+    scan_parked,
     sift_rows,
 )
 from semel.operate.times import age_s, utc_text
@@ -40,6 +45,11 @@ if TYPE_CHECKING:
 WATCH_S = 10.0
 """How long a heartbeat is watched, on the clock of this process; a live run writes one every 3
 seconds.
+"""
+
+PARKED_MAX = 10_000
+"""How many rows of parked events of a sink a status reads: as many as a sink may have if its
+`park_limit` is the usual one.
 """
 
 _QUEUED = (ParkedState.WAITING, ParkedState.RESEND, ParkedState.SENDING)
@@ -126,6 +136,7 @@ class SinkStatus:
             "resends": self.resends.to_json(),
             "delivered_in_open": self.delivered_in_open,
             "oldest_parked_since": utc_text(self.oldest_at),
+            "cut": list(self.cut),
         }
 
 
@@ -221,6 +232,24 @@ class PipelineStatus:
         }
 
 
+def waits_for_a_person(ledger: Ledger, found: Sequence[PipelineStatus]) -> bool:
+    """Whether any event is in doubt or rejected. Rows that a status did not read are read too, page
+    by page, until one of them is.
+    """
+    if any(each.waits_for_a_person for each in found):
+        return True
+    return any(
+        ParkedRow.load(text, at).state in (ParkedState.HELD, ParkedState.REJECTED)
+        for each in found
+        for sink in each.sinks
+        if PARKED_TABLE in sink.cut
+        for page in scan_parked(
+            LedgerClient(ledger.store, each.pipeline), make_prefix(each.pipeline, sink.sink)
+        )
+        for at, text in page
+    )
+
+
 def read_status(
     ledger: Ledger, pipeline: str, *, watch: bool, clock: Clock | None = None
 ) -> PipelineStatus:
@@ -236,6 +265,7 @@ def read_statuses(
     watch: bool,
     clock: Clock | None = None,
     rows_max: int | None = None,
+    parked_max: int | None = PARKED_MAX,
     moving: Mapping[str, bool] | None = None,
 ) -> list[PipelineStatus]:
     """Return the status of pipelines.
@@ -243,7 +273,8 @@ def read_statuses(
     With `watch`, heartbeats that prove nothing yet are watched for up to `WATCH_S`, together: then
     a run is never `unconfirmed`. Without it, the answer is what the ledger and this machine know,
     and what the caller has seen: `moving` says of pipelines whether their heartbeat moves. With
-    `rows_max`, at most so many rows of each table and sink are read (`SinkStatus.cut`).
+    `rows_max`, at most so many rows of each table and sink are read, and in any case `parked_max`
+    of those that grow with parked events (`SinkStatus.cut`).
     """
     clock = clock or SystemClock()
     if watch:
@@ -251,7 +282,7 @@ def read_statuses(
         moving = {name: name in moved for name in pipelines}
     found = []
     for name in pipelines:
-        summary = ledger.summary(name, rows_max)
+        summary = ledger.summary(name, rows_max, parked_max)
         moves = (moving or {}).get(name)
         status = _status_of(summary, _state_of(summary, moves, clock), clock)
         pacing, damaged = _read_pacing(ledger, name)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.delivery import PipelineSpec
 from semel.errors import ConfigurationError, SemelError
-from semel.events import by_directory, by_range
+from semel.events import Named, by_directory, by_range, implied
 from semel.ledger import REMEMBER_S
 from semel.monitoring import Monitoring
 from semel.pipeline.file import PipelineFile, SinkTable, checked, sink_table
@@ -32,7 +32,6 @@ from semel.pipeline.sink_settings import (
 )
 from semel.sinks import Function, Sink
 from semel.sinks import sink as sink_of
-from semel.spark import Named, implied
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -50,7 +50,7 @@ class PartitionBy(Section):
 class PipelineSection(Section):
     """`[pipeline]`: the name, where progress is kept, and what is required."""
 
-    name: kinds.Text = Field(description="The name in the ledger; it stays the same for ever.")
+    name: kinds.Text = Field(description="The name in the ledger; only `semel rename` changes it.")
     checkpoint: kinds.Text = Field(description="The folder of Spark's checkpoint.")
     ledger: kinds.Text | None = Field(
         None,

@@ -24,10 +24,10 @@ STARTER = """\
 #   semel run {file}        run it; Ctrl-C ends it after the micro-batch; start it again at any time
 #
 # Relative paths start at the folder of this file. ${{NAME}} is a variable of the environment, and
-# ${{file:PATH}} the content of a file: for passwords. Every key: docs/pipeline-file.md
+# ${{file:PATH}} the content of a file: for passwords. Every key: docs/reference/pipeline-file.md
 
 [pipeline]
-name = "charges"                        # its name in the ledger; do not change it later
+name = "charges"                        # its name in the ledger; only `semel rename` changes it
 ledger = "sqlite:///charges.db"         # what was delivered is recorded here
 checkpoint = "checkpoints/charges"      # how far Spark has read the source
 

@@ -33,6 +33,13 @@ from semel.sinks.validation import checked_words as checked_words
 
 if TYPE_CHECKING:
     from semel.sinks.files import Files, Loader, Manifest
+    from semel.sinks.files.audit_log import AUDIT_SCHEMA as AUDIT_SCHEMA
+    from semel.sinks.files.audit_log import AuditLog as AuditLog
+    from semel.sinks.files.audit_log import AuditRecord as AuditRecord
+    from semel.sinks.files.audit_log import day_of as day_of
+    from semel.sinks.files.audit_log import days_ago as days_ago
+    from semel.sinks.files.audit_log import event_text as event_text
+    from semel.sinks.files.audit_log import event_texts as event_texts
     from semel.sinks.http import Basic, Bearer, Certificate, Http
     from semel.sinks.kafka import Kafka
     from semel.sinks.kafka.producer import ClientLog as ClientLog
@@ -95,6 +102,18 @@ _HOMES = {
     "PostgresLoad": "semel.sinks.postgres",
     "Redis": "semel.sinks.redis",
     "Topics": "semel.sinks.kafka.topics",
+    **dict.fromkeys(
+        (
+            "AUDIT_SCHEMA",
+            "AuditLog",
+            "AuditRecord",
+            "day_of",
+            "days_ago",
+            "event_text",
+            "event_texts",
+        ),
+        "semel.sinks.files.audit_log",
+    ),
     "client_library": "semel.sinks.kafka.producer",
     "no_such_config": "semel.sinks.kafka.producer",
 }

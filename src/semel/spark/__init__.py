@@ -4,7 +4,6 @@ from semel.spark import session, versions
 from semel.spark.batch_job import Delivered
 from semel.spark.checkpoints import resolve as ledger_url
 from semel.spark.deliver import deliver, deliver_batch
-from semel.spark.frames.choose_identity import Named, implied
 from semel.spark.frames.repartition import arranged
 from semel.spark.progress import delivered_by
 from semel.spark.queries import drain, headline, read_source, run_sql, why_failed
@@ -14,14 +13,12 @@ from semel.spark.versions import kafka_connector, scala
 
 __all__ = [
     "Delivered",
-    "Named",
     "arranged",
     "deliver",
     "deliver_batch",
     "delivered_by",
     "drain",
     "headline",
-    "implied",
     "kafka_connector",
     "ledger_url",
     "make_session",

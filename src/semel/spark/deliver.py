@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from semel.delivery import PipelineSpec, refuse_while_looking
 from semel.errors import ConfigurationError
+from semel.events import Named
 from semel.ledger import REMEMBER_S
 from semel.monitoring import Monitoring
-from semel.sinks import Sink, checked_words
+from semel.sinks import AuditLog, Sink, checked_words
 from semel.sinks import sink as make_sink
 from semel.spark.batch_job import Delivered, run_batch
 from semel.spark.checks import (
@@ -22,7 +23,7 @@ from semel.spark.checks import (
 )
 from semel.spark.frames import kafka_topics
 from semel.spark.frames.backlog import limits_of
-from semel.spark.frames.choose_identity import Named, choose, forms, refuse_routing, require_order
+from semel.spark.frames.choose_identity import choose, forms, refuse_routing, require_order
 from semel.spark.frames.plan import streams
 from semel.spark.versions import refuse_server, refuse_version
 from semel.spark.writer import make_writer
@@ -30,6 +31,7 @@ from semel.streams import APPLICATIONS, Application
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from os import PathLike
 
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -63,6 +65,7 @@ def deliver(  # noqa: PLR0913 - the public parameters; all but two have a defaul
     metrics: str | int | None = None,
     otel: bool = False,
     alert: str | Callable[[Alert], object] | None = None,
+    audit: str | PathLike[str] | None = None,
 ) -> DataStreamWriter:
     """Deliver each row of a streaming DataFrame exactly once; return Spark's own writer.
 
@@ -100,6 +103,8 @@ def deliver(  # noqa: PLR0913 - the public parameters; all but two have a defaul
             OpenTelemetry that the application has set up.
         alert: a URL that gets a POST, or a function that is called with a
             `semel.monitoring.Alert`, when events were parked.
+        audit: a folder, or its URL, for Parquet files by day with the outcome of every event, which
+            outlive what the ledger keeps.
     """
     _require_frame(df, name)
     refuse_version(name)
@@ -124,7 +129,17 @@ def deliver(  # noqa: PLR0913 - the public parameters; all but two have a defaul
     if application is not None or latency_s is not None:
         limits = _limits(name, df)
         spec = replace(spec, application=_application(name, application, latency_s), limits=limits)
+    if audit is not None:
+        spec = replace(spec, audit=_audit_log(name, audit))
     return _made(df, spec, ledger, Monitoring(metrics, otel, alert))
+
+
+def _audit_log(pipeline: str, url: str | PathLike[str]) -> AuditLog:
+    """Return the audit log in a folder. Raises `ConfigurationError`."""
+    try:
+        return AuditLog(url)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"pipeline {pipeline!r}: {error}") from None
 
 
 def _made(

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
     from semel.delivery import Observer, PipelineSpec
     from semel.ledger import OpenMinibatch, OwnerRow
+    from semel.ledger.store import Store
     from semel.monitoring import Monitor
     from semel.spark.frames.kafka_topics import KafkaSource
     from semel.spark.queries import MicroBatchBorder
@@ -181,12 +182,18 @@ class MicroBatches:
         checkpoints.refuse_unreachable(self.ledger, spark)
         self._begin_monitor(self.ledger)
         with closing(open_store(self.ledger)) as store:
-            client = LedgerClient(store, self.spec.name)
+            client = self._client(store)
             driver = make_driver(client, self.spec, self.nonce, spark, self._observed())
             driver.refuse_changed()
             self._watched = refuse_living(client)
             self._follow_reset(client, spark)
             driver.drain()  # resolved events are sent even if no new input comes
+
+    def _client(self, store: Store) -> LedgerClient:
+        """Return the ledger of this pipeline, and learn how destinations know it."""
+        client = LedgerClient(store, self.spec.name)
+        self.spec = replace(self.spec, known_as=Owners(client).known_as())
+        return replace(client, known_as=self.spec.known_as)
 
     def _begin_monitor(self, ledger: str) -> None:
         """Begin to observe this start for the outside, once. Raises `ConfigurationError`."""
@@ -245,7 +252,7 @@ class MicroBatches:
         ledger = checkpoints.resolve(self.ledger, self.checkpoint)
         checkpoints.refuse_unreachable(ledger, spark)
         self._begin_monitor(ledger)
-        client = LedgerClient(open_store(ledger), self.spec.name)
+        client = self._client(open_store(ledger))
         driver = make_driver(client, self.spec, self.nonce, spark, self._observed())
         if self._monitor is not None:
             self._monitor.knows(driver)
@@ -392,6 +399,7 @@ def make_driver(
         default_partitions=None if positions else _parallelism(spark),
         accept_gap=spec.accept_gap,
         drop_repeats=spec.drop_repeats,
+        audit=spec.audit,
         remember_s=spec.remember_s,
         forms=spec.forms,
         routing=None if spec.partition_by is None else spec.partition_by.describe(),

@@ -192,16 +192,21 @@ class Task:
             order=self.spec.order,
             accept_gap=self.spec.accept_gap,
             drop_repeats=self.spec.drop_repeats,
+            known_as=self.spec.known_as,
             waited=self.waited,
         )
-        return PartitionDelivery(assignment, self.spec.sinks, client, journal)
+        return PartitionDelivery(
+            assignment, self.spec.sinks, client, journal, audit=self.spec.audit
+        )
 
     def _journal(self) -> tuple[LedgerClient, Journal]:
         """Return the ledger and the state read so far; both are opened once per run and process."""
         place = (self.ledger, self.spec.name, self.nonce)
         found = _journals.pop(place, None)
         if found is None:
-            client = LedgerClient(open_store(self.ledger, create=False), self.spec.name)
+            client = LedgerClient(
+                open_store(self.ledger, create=False), self.spec.name, known_as=self.spec.known_as
+            )
             found = (client, Journal(client))
         while len(_journals) >= JOURNALS:
             client, _ = _journals.pop(next(iter(_journals)))

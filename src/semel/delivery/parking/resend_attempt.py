@@ -307,13 +307,13 @@ class Again:
 
     def _open(self, claimed: Claimed) -> object:
         token = Attempt(claimed.token, 0)
-        target = Target(self.client.pipeline, self.sink.name, RESENDS, "~resend", token)
+        target = Target(self.client.at_sinks, self.sink.name, RESENDS, "~resend", token)
         return open_session(self.sink, target, self.runtime)
 
     def _chunk(self, claimed: Claimed, token: int | None = None) -> Chunk:
         """Restore the event as it was when it was parked, under its old identity and OSN."""
         row = claimed.row
-        names = f"{key_part(self.client.pipeline)}/{key_part(self.sink.name)}/"
+        names = f"{key_part(self.client.at_sinks)}/{key_part(self.sink.name)}/"
         chunk = Chunk(
             rows=rows_of(row),
             start=row.position,

@@ -284,13 +284,13 @@ class Closing:
     def _chunk_key(self, leftover: Leftover, span: int, place: tuple[int, int]) -> str:
         partition = leftover.row.partition
         return chunk_key(
-            self.client.pipeline, leftover.sink, str(leftover.minibatch), partition, span, place
+            self.client.at_sinks, leftover.sink, str(leftover.minibatch), partition, span, place
         )
 
     def _open(self, leftover: Leftover, sink: Sink) -> AnySession:
         row = leftover.row
         target = Target(
-            self.client.pipeline, sink.name, leftover.minibatch, row.partition, row.attempt
+            self.client.at_sinks, sink.name, leftover.minibatch, row.partition, row.attempt
         )
         return open_session(sink, target, self.runtime)
 

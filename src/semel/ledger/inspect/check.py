@@ -26,7 +26,7 @@ from semel.ledger.stream_rows import MARKERS_TABLE
 from semel.ledger.verbs.complete import SEQUENCES_TABLE
 from semel.ledger.verbs.pruning import OUTCOMES_TABLE
 from semel.ledger.verbs.reset import RESETS_TABLE
-from semel.ledger.verbs.runs import OWNERS_TABLE, RESCALED
+from semel.ledger.verbs.runs import NAMES_TABLE, OWNERS_TABLE, RESCALED
 from semel.protocol import ParkedState, PartitionState, SpanState
 
 if TYPE_CHECKING:
@@ -56,13 +56,26 @@ def check_ledger(store: Store) -> tuple[int, list[Problem]]:
 
 
 def problems_between(rows: LedgerRows) -> Iterator[Problem]:
-    """Yield the problems between rows that can each be read."""
+    """Yield the problems between rows that can each be read. Of a pipeline that is half forgotten
+    only that is one.
+    """
+    names = rows.by_table[NAMES_TABLE].items()
+    forgotten = {name for name, row in names if not row.renamed_to}
     for check in _CHECKS:
-        yield from check(rows)
+        for problem in check(rows):
+            if problem.table == NAMES_TABLE or problem.key.partition("/")[0] not in forgotten:
+                yield problem
 
 
 def _known_names(rows: LedgerRows) -> Iterator[Problem]:
-    """Every row belongs to a pipeline, and to a sink of it, that is registered."""
+    """Every row belongs to a pipeline, and to a sink of it, that is registered. A name that was
+    given up leads to a pipeline.
+    """
+    for name, row in rows.by_table[NAMES_TABLE].items():
+        if not row.renamed_to:
+            yield Problem(NAMES_TABLE, name, row.refusal(keys.key_text(name)))
+        elif keys.written_part(row.renamed_to) not in rows.by_table[PIPELINES_TABLE]:
+            yield Problem(NAMES_TABLE, name, "the pipeline that it was renamed to is not there")
     for table in (
         OWNERS_TABLE,
         OPEN_TABLE,

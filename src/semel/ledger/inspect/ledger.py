@@ -24,7 +24,7 @@ from semel.ledger.verbs.complete import SEQUENCES_TABLE
 from semel.ledger.verbs.parked import read_parked
 from semel.ledger.verbs.pruning import OUTCOMES_TABLE
 from semel.ledger.verbs.reset import RESETS_TABLE
-from semel.ledger.verbs.runs import LOOKS, OWNERS_TABLE, STAGE_OF, OwnerRow
+from semel.ledger.verbs.runs import LOOKS, NAMES_TABLE, OWNERS_TABLE, STAGE_OF, OwnerRow
 from semel.notebook import table
 from semel.protocol import ParkedState
 from semel.runtime import SystemClock
@@ -51,6 +51,7 @@ TABLES = (
     *INBOX_TABLES,
     MARKERS_TABLE,
     RESETS_TABLE,
+    NAMES_TABLE,
 )
 
 
@@ -173,14 +174,16 @@ class Ledger:
         good, damaged = sift_rows(self._store.scan(PARKED_TABLE, ""), ParkedRow.load)
         return sorted(good, key=_in_order), damaged
 
-    def summary(self, pipeline: str, rows_max: int | None = None) -> PipelineSummary:
+    def summary(
+        self, pipeline: str, rows_max: int | None = None, parked_max: int | None = None
+    ) -> PipelineSummary:
         """Return which run has a pipeline, which minibatch is open, and what is pending, parked and
         blocked. Rows that cannot be read are left out, and are listed under `damaged`.
 
-        With `rows_max`, at most so many rows of each table and sink are read; `SinkSummary.cut`
-        names the tables that have more.
+        With `rows_max`, at most so many rows of each table and sink are read, with `parked_max` of
+        parked events and what belongs to them; `SinkSummary.cut` names the tables that have more.
         """
-        return summarize(self._store, pipeline, rows_max)
+        return summarize(self._store, pipeline, rows_max, parked_max)
 
     def watch(
         self, pipelines: Iterable[str], lease_s: float, clock: Clock | None = None

@@ -49,7 +49,7 @@ from semel.ledger.verbs.pruning import OUTCOMES_TABLE as OUTCOMES
 from semel.ledger.verbs.pruning import OutcomeRow
 from semel.ledger.verbs.resends import SlotRow
 from semel.ledger.verbs.reset import RESETS_TABLE, ResetRow
-from semel.ledger.verbs.runs import OWNERS_TABLE, OwnerRow
+from semel.ledger.verbs.runs import NAMES_TABLE, OWNERS_TABLE, NameRow, OwnerRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -173,6 +173,7 @@ _LOAD: dict[str, Any] = {
     PRODUCERS_TABLE: ProducerRow.load,
     MARKERS_TABLE: MarkerHead.load,
     RESETS_TABLE: ResetRow.load,
+    NAMES_TABLE: NameRow.load,
 }
 
 _LENGTHS = {
@@ -193,6 +194,7 @@ _LENGTHS = {
     PRODUCERS_TABLE: (3,),
     MARKERS_TABLE: (1, 2),
     RESETS_TABLE: (2,),
+    NAMES_TABLE: (1,),
 }
 """How many parts a key of each table has."""
 

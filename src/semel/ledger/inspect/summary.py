@@ -235,12 +235,14 @@ class PipelineSummary:
         }
 
 
-def summarize(store: Store, pipeline: str, rows_max: int | None = None) -> PipelineSummary:
+def summarize(
+    store: Store, pipeline: str, rows_max: int | None = None, parked_max: int | None = None
+) -> PipelineSummary:
     """Read the summary of a pipeline. Rows that cannot be read are left out, and are listed under
     `damaged`.
 
     With `rows_max`, at most so many rows of each table and sink are read, and of partitions those
-    of the newest minibatch only.
+    of the newest minibatch only; with `parked_max`, so many of the tables that grow with parks.
 
     Raises `ConfigurationError` when the ledger does not have the pipeline.
     """
@@ -260,7 +262,9 @@ def summarize(store: Store, pipeline: str, rows_max: int | None = None) -> Pipel
     known = one(PIPELINES_TABLE, read_description) or {}
     owner, opened = one(OWNERS_TABLE, OwnerRow.load), one(OPEN_TABLE, OpenRow.load)
     sinks = {
-        sink: _summarize_sink(_SinkRows(store, pipeline, sink, damaged, rows_max), (known, opened))
+        sink: _summarize_sink(
+            _SinkRows(store, pipeline, sink, damaged, (rows_max, parked_max)), (known, opened)
+        )
         for sink in sorted(known.get("sinks", {}))
     }
     judged = None if opened is None or opened.judged is None else opened.judged.decision
@@ -297,8 +301,8 @@ def unknown_pipeline(store: Store, pipeline: str) -> ConfigurationError:
 
 
 class _SinkRows:
-    """Reads the rows of one sink; of each table at most `rows_max`, and at most
-    `ROWS_BYTES_MAX`, if there is a limit.
+    """Reads the rows of one sink; of each table, or only of those that grow with parks, at most so
+    many and at most `ROWS_BYTES_MAX`, if there is a limit.
 
     Attributes:
         cut: the tables that have more.
@@ -310,26 +314,23 @@ class _SinkRows:
         pipeline: str,
         sink: str,
         damaged: list[DamagedRow],
-        rows_max: int | None,
+        most: tuple[int | None, int | None],
     ) -> None:
         self.sink = sink
         self.cut: list[str] = []
         self._store = store
         self._place = make_prefix(pipeline, sink)
         self._damaged = damaged
-        self._rows_max = rows_max
+        self._rows_max, self._parked_max = most
 
     def every(
         self, table: str, load: Callable[[str, Key], T], below: str = "", *, quiet: bool = False
     ) -> list[tuple[Key, T]]:
         """Return the rows of a table that can be read; the others are listed unless `quiet`."""
         prefix = self._place + below
-        rows: Iterable[tuple[Key, str]]
-        if self._rows_max is None:
-            rows = self._store.scan(table, prefix)
-        else:
-            rows = self._first(table, prefix, self._rows_max)
-        found, unread = sift_rows(rows, load)
+        grows = table in (PARKED_TABLE, keys.HEADS_TABLE, OUTCOMES_TABLE)
+        most = self._parked_max if self._rows_max is None and grows else self._rows_max
+        found, unread = sift_rows(self._first(table, prefix, most), load)
         if not quiet:
             self._damaged.extend(unread)
         return found
@@ -340,10 +341,13 @@ class _SinkRows:
             return ""
         return make_prefix(minibatch.generation, minibatch.batch)
 
-    def _first(self, table: str, prefix: str, rows_max: int) -> Iterable[tuple[Key, str]]:
+    def _first(self, table: str, prefix: str, most: int | None) -> Iterable[tuple[Key, str]]:
         size = 0
-        for taken, row in enumerate(self._store.scan(table, prefix, limit=rows_max + 1)):
-            if taken == rows_max or size > ROWS_BYTES_MAX:
+        if most is None:
+            yield from self._store.scan(table, prefix)
+            return
+        for taken, row in enumerate(self._store.scan(table, prefix, limit=most + 1)):
+            if taken == most or size > ROWS_BYTES_MAX:
                 self.cut.append(table)
                 return
             yield row

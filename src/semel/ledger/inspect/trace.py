@@ -60,13 +60,13 @@ class Trace:
 
     `state` is one of
     - `delivered`: the ledger has a record of this event;
-    - `handled`: the ledger is past its id. If the event existed, it was delivered or resolved, or
-      it came before this sink was added to the pipeline and was not sent to it;
-    - `discarded`: a person discarded it;
-    - `skipped by policy`: it was in doubt, and policy `skip` did not send it again;
+    - `handled`: the ledger is past its id. If it existed, it was delivered or resolved, or it came
+      before this sink was added and was not sent to it;
+    - `discarded` by a person; `skipped by policy`, which was in doubt and not sent again;
     - `in doubt`, `parked`, `not seen`;
-    - `pending`: an attempt has its partition; the destination, not the ledger, knows how far that
-      attempt came.
+    - `pending`: an attempt has its partition; only the destination knows how far it came.
+
+    `source`: the record that the answer is from, the ledger or the audit log.
     """
 
     sink: str
@@ -76,6 +76,7 @@ class Trace:
     osn: tuple[int, int] | None = None
     at: float | None = None
     why: str | None = None
+    source: str = "ledger"
 
 
 @dataclass(frozen=True, slots=True)

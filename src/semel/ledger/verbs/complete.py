@@ -183,6 +183,7 @@ class Report:
         began: when the attempt began with the partition, by the clock of its machine.
         ended: when it had delivered it.
         commits: what the attempt asked of the ledger; in the first report of a partition.
+        audited: its file in the audit log by its name, if there is one.
     """
 
     sink: str
@@ -215,6 +216,7 @@ class Report:
     began: float = 0.0
     ended: float = 0.0
     commits: CommitFigures = field(default_factory=CommitFigures)
+    audited: Mapping[str, Any] | None = None
 
 
 def complete(
@@ -382,4 +384,6 @@ def _completed(row: PartitionRow, report: Report, stage: str | None) -> Partitio
         location=None,
         placed=None if report.placed is None else dict(report.placed),
         stage=None if report.placed is None else stage,
+        # What was complete before, and went on, keeps the file that it had.
+        audited={**(row.audited or {}), **(report.audited or {})} or None,
     )

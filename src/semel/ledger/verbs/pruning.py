@@ -33,6 +33,7 @@ from semel.ledger.keys import make_key, make_prefix
 from semel.ledger.payloads import Row, read_row
 from semel.ledger.rows import OpenRow
 from semel.ledger.store.commit import Absent, Conflict, Delete, Equals, Key, Put
+from semel.ledger.verbs.audited import needs_record
 from semel.ledger.verbs.divergence import comes_anew
 from semel.ledger.verbs.parked import read_parked
 from semel.protocol import ParkedState
@@ -94,6 +95,8 @@ class Pruning:
 
     client: LedgerClient
     remember_s: float = REMEMBER_S
+    audited: bool = False
+    """Whether what is removed has to be in the audit log before."""
 
     def run(self, sinks: Iterable[str], lost_before: int = 0) -> int:
         """Remove old rows and return how many. Sets of minibatches below `lost_before` were kept
@@ -140,6 +143,8 @@ class Pruning:
         for item in read_parked(self.client, sink):
             row_key, row, row_text = item
             if not row.state.final or row.at >= old or _replayable(opened, row.minibatch):
+                continue
+            if self.audited and needs_record(row):
                 continue
             if _is_kept(row):
                 kept.setdefault(row.scope, []).append(item)

@@ -29,14 +29,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from semel.ledger.client import LedgerClient
-    from semel.ledger.store.commit import Requirement, Update
+    from semel.ledger.store.commit import Key, Requirement, Update
 
 OWNERS_TABLE = "owners"
+NAMES_TABLE = "names"
 
 LOOKS = 20
 """How often the owner is looked at during one lease, so that no start waits longer than needed."""
 FINISHED = "finished"
 """The field with what a batch job delivered, once it is finished."""
+KNOWN_AS = "known_as"
+"""The field with the name under which destinations know a renamed pipeline: its first one."""
 RESCALED = "rescaled"
 """The field with the serial of the newest minibatch when the number of partitions last changed:
 rows of it and of older ones belong to other partitions. Version 0.1 did not write it.
@@ -89,6 +92,40 @@ class OwnerRow(Row):
     figures: Annotated[RunFigures | None, LATER] = None
 
 
+@dataclass(frozen=True, slots=True)
+class NameRow(Row):
+    """A name that no pipeline may take: its pipeline has another name now, or is being forgotten.
+
+    Attributes:
+        renamed_to: the name that replaced it; empty while its pipeline is being forgotten.
+        by: who did it.
+    """
+
+    TABLE = NAMES_TABLE
+
+    renamed_to: str
+    at: float
+    by: str
+
+    def refusal(self, name: str) -> str:
+        """Return why the name cannot be used, and what to do."""
+        if self.renamed_to:
+            return (
+                f"pipeline {name!r} was renamed to {self.renamed_to!r} by {self.by}; use that "
+                "name. A new pipeline needs a name of its own, because destinations may know "
+                f"the events of {self.renamed_to!r} by the name {name!r}"
+            )
+        return (
+            f"pipeline {name!r} is being forgotten, and some of its rows are left: run `semel "
+            f"forget {name} --yes` again, which removes the rest"
+        )
+
+
+def name_key(pipeline: str) -> Key:
+    """Return the key of what is recorded of a name that no pipeline may take."""
+    return make_key(NAMES_TABLE, pipeline)
+
+
 def _differences(what: str, was: Any, now: Any) -> Iterator[str]:
     """Return what differs between two objects, field by field."""
     if not (isinstance(was, dict) and isinstance(now, dict)):
@@ -127,12 +164,22 @@ class Owners:
         self._client = client
         self._pipeline = make_key(PIPELINES_TABLE, client.pipeline)
         self._owner = make_key(OWNERS_TABLE, client.pipeline)
+        self._name = name_key(client.pipeline)
         self._before: str | None = None
 
     def owner(self) -> OwnerRow | None:
         """Return the row of the run that has the pipeline, or None."""
         text = self._client.read_one(self._owner)
         return None if text is None else OwnerRow.load(text, self._owner)
+
+    def known_as(self) -> str:
+        """Return the name under which destinations know the pipeline; empty if it is its own."""
+        return str((self.described() or {}).get(KNOWN_AS) or "")
+
+    def taken(self) -> NameRow | None:
+        """Return why no pipeline may have this name; None if one may."""
+        text = self._client.read_one(self._name)
+        return None if text is None else NameRow.load(text, self._name)
 
     def described(self) -> dict[str, Any] | None:
         """Return the description of the pipeline; None if it never ran."""
@@ -164,11 +211,12 @@ class Owners:
         Raises `ConfigurationError` if the name was used with another identity, sink or rule.
         """
         while True:
-            rows = self._client.read(self._pipeline, self._owner)
+            rows = self._client.read(self._pipeline, self._owner, self._name)
             text = rows.get(self._owner)
             owner = None if text is None else OwnerRow.load(text, self._owner)
             if owner is not None and owner.nonce == nonce:
                 return owner.run
+            self._refuse_taken(rows.get(self._name))
             self._before = rows.get(self._pipeline)
             requirements, updates = self._described(self._before, description)
             run = 1 if owner is None else owner.run + 1
@@ -214,7 +262,14 @@ class Owners:
 
     def refuse_changed(self, description: dict[str, Any]) -> None:
         """Raise `ConfigurationError` if `register` would, and write nothing."""
-        self._described(self._client.read_one(self._pipeline), description)
+        rows = self._client.read(self._pipeline, self._name)
+        self._refuse_taken(rows.get(self._name))
+        self._described(rows.get(self._pipeline), description)
+
+    def _refuse_taken(self, text: str | None) -> None:
+        """Refuse a name that was given up by a rename, or whose pipeline is being forgotten."""
+        if text is not None:
+            raise ConfigurationError(NameRow.load(text, self._name).refusal(self._client.pipeline))
 
     def beat(
         self, run: int, nonce: str, *, ended: bool = False, figures: RunFigures | None = None
@@ -278,10 +333,17 @@ class Owners:
         if recorded is None:
             return [Absent(self._pipeline)], [Put(self._pipeline, text)]
         before = read_description(recorded, self._pipeline)
+        if (before.get(KNOWN_AS) or "") != self._client.known_as:
+            raise ConfigurationError(
+                f"pipeline {self._client.pipeline!r} was renamed while it was started; start it "
+                "again"
+            )
         had, asked = before.get("partitions"), description.get("partitions")
         rescaled = None not in (had, asked) and had != asked
         self._refuse_rerouted(before, description)
-        aside = {"sinks", FINISHED, RESCALED, ROUTING} | ({"partitions"} if rescaled else set())
+        aside = {"sinks", FINISHED, RESCALED, ROUTING, KNOWN_AS} | (
+            {"partitions"} if rescaled else set()
+        )
         changed = [
             difference
             for name in before

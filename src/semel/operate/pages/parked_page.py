@@ -24,7 +24,7 @@ from semel.ledger import (
 from semel.ledger.store import Key
 from semel.operate.event_names import name_of, short_name
 from semel.operate.ledgers import choose_pipeline, choose_sinks
-from semel.operate.parked import ParkedEvent, text_in
+from semel.operate.parked import ParkedEvent, ParkedEvents, read_parked_events, text_in
 from semel.operate.resolve import DECISIONS, ResolvedEvent, require_decision, what_follows
 from semel.protocol import ParkedState
 
@@ -39,6 +39,15 @@ EVENTS_MAX = 50
 
 LOOKED_MAX = 2_000
 """How many rows are looked at for one page."""
+
+LISTED_MAX = 1_000
+"""How many events of a ledger with very many a list has."""
+
+SORTED_MAX = 5_000
+"""How many rows are read at once to list them in the order of their input."""
+
+SCANNED_MAX = 50_000
+"""How many rows are looked at for one list."""
 
 LOOKED_BYTES_MAX = 16 * 2**20
 _STEP_ROWS = 100
@@ -129,6 +138,46 @@ def read_parked_page(
         found += [(at, row) for _, row in good if _is_named(at) and where.takes(row)]
         looked, size, last = looked + 1, size + len(text), at.key
     return ParkedPage(_named(ledger, found), tuple(damaged), looked, None)
+
+
+def list_parked(
+    ledger: Ledger,
+    pipeline: str | None = None,
+    *,
+    also_final: bool = False,
+    limit: int = LISTED_MAX,
+    after: str = "",
+) -> ParkedEvents:
+    """Return the parked events of a ledger or of one pipeline that are not in a final state; with
+    `also_final`, all of them.
+
+    Up to `SORTED_MAX` rows in the whole ledger, they are in the order of their input. Of more, at
+    most `limit` are returned in the order of their keys, those above the key `after`, and at most
+    `SCANNED_MAX` rows are looked at; `next_after` says where the next list begins.
+    """
+    name = None if pipeline is None else choose_pipeline(ledger, pipeline)
+    rows = ledger.store.scan(PARKED_TABLE, "", limit=SORTED_MAX + 1)
+    if not after and sum(1 for _ in rows) <= SORTED_MAX:
+        known = read_parked_events(ledger)
+        start = "" if name is None else make_prefix(name)
+        return ParkedEvents(
+            [
+                each
+                for each in known.events
+                if name in (None, each.pipeline) and (also_final or not each.row.state.final)
+            ],
+            [each for each in known.damaged if (each.key or "").startswith(start)],
+        )
+    found = ParkedEvents()
+    where = ParkedChoice(name or "", states=ALL if also_final else OPEN)
+    looked = 0
+    begin: str | None = after
+    while begin is not None and looked < SCANNED_MAX and len(found.events) < limit:
+        page = read_parked_page(ledger, where, begin, limit - len(found.events))
+        found.events.extend(page.events)
+        found.damaged.extend(page.damaged)
+        begin, looked = page.next_after, looked + page.looked
+    return ParkedEvents(found.events, found.damaged, begin)
 
 
 def read_parked_at(ledger: Ledger, key: str) -> ParkedEvent:

@@ -1,7 +1,8 @@
-"""The pytest plugin: subclass `SinkContract` in your tests, and each case becomes a test.
+"""The pytest plugin: the suite `SinkContract`, and the fixture `semel_pipeline`.
 
+Subclass `SinkContract` in your tests, and each case becomes a test.
 It loads in every run of pytest where semel is installed, so it imports nothing of semel until a
-subclass is found.
+subclass is found or the fixture is used.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from semel.sinks import Sink
+    from semel.testing import PipelineUnderTest
     from semel.verify.contract.forkserver import ForkServer
     from semel.verify.contract.suite import CaseResult, Suite
 
@@ -92,6 +94,27 @@ def _note(request: pytest.FixtureRequest, text: str) -> None:
     """Keep a note for the report and the summary, also across processes."""
     request.node.user_properties.append((NOTE, text))
     request.node.add_report_section("call", "sink contract", text)
+
+
+@pytest.fixture
+def semel_pipeline(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[..., PipelineUnderTest]]:
+    """Return a function that makes a pipeline under test; it takes a sink, and the parameters of
+    `semel.testing.PipelineUnderTest`.
+    """
+    from semel.testing import PipelineUnderTest
+
+    made: list[PipelineUnderTest] = []
+
+    def make(to: Any, **parameters: Any) -> PipelineUnderTest:
+        ledger = tmp_path_factory.mktemp("semel") / "ledger.db"
+        made.append(PipelineUnderTest(to, ledger, **parameters))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
 
 
 @pytest.fixture(scope="session")
