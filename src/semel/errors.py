@@ -11,6 +11,7 @@ SemelError
 ├── LedgerError
 │   ├── LedgerUnavailable     the store cannot be reached, or its reply was lost
 │   ├── Fenced                a later attempt or run has taken over
+│   ├── StopRequested         the run was asked to stop; nothing is in doubt because of it
 │   ├── Diverged              a replay produced different content under a recorded identity
 │   └── RangeUnavailable      events of an inbox that were pruned, or are not there yet
 ├── EventRefused              an inbox does not take an event; nothing of its request is stored
@@ -79,6 +80,10 @@ class LedgerUnavailable(LedgerError):
 
 class Fenced(LedgerError):
     """A later attempt or run has taken over; this one stops and changes nothing more."""
+
+
+class StopRequested(LedgerError):
+    """The run was asked to stop, and did so where nothing is in doubt; the next one goes on."""
 
 
 class Diverged(LedgerError):

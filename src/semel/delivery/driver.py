@@ -100,6 +100,7 @@ class Driver:
         pacing: decides when the next minibatch begins; None leaves it to Spark.
         recorder: keeps the figures that the heartbeat writes.
         audit: where the outcome of every event is kept for longer than the ledger does.
+        stopping: whether the run is asked to stop: no further parked event is sent.
     """
 
     client: LedgerClient
@@ -120,6 +121,7 @@ class Driver:
     pacing: Pacing | None = None
     drop_repeats: bool = False
     audit: AuditLog | None = None
+    stopping: bool = False
     _closed: int = 0
     _opened_at: float | None = None
     _owners: Owners = field(init=False)
@@ -200,7 +202,7 @@ class Driver:
         `sources` the topics that they belong to, `inputs` the position of each input after it.
 
         If the result is `settled`, run no task: `end` takes no reports. Raises `Fenced`,
-        `Diverged`, `ConfigurationError`.
+        `StopRequested`, `Diverged`, `ConfigurationError`.
         """
         began = self.runtime.clock.monotonic()
         # 1. Send the parked events that are free to go. A driver that crashes here leaves the event
@@ -301,6 +303,7 @@ class Driver:
                 self.runtime,
                 waits=waits,
                 observer=self.observer,
+                ends=lambda: self.stopping,
             ).drain()
             for sink in self._destinations
         )
@@ -383,13 +386,23 @@ class Driver:
         """Whether this run can still complete the minibatch."""
         return self._minibatches.stands(opening)
 
-    def beat(self, *, ended: bool = False) -> None:
-        """Record that the run is alive, or has ended, with its figures. Raises `Fenced` if it was
-        replaced.
+    def beat(self, *, ended: bool = False) -> bool:
+        """Record that the run is alive, or has ended, with its figures; return whether it is asked
+        to stop. Raises `Fenced` if it was replaced.
         """
         figures = self.recorder.figures(self.run)
-        Owners(self.client).beat(self.run, self.nonce, ended=ended, figures=figures)
+        owners = Owners(self.client)
+        stop = owners.beat(self.run, self.nonce, ended=ended, figures=figures)
         self.observer.observe(HeartbeatWritten(self.client.pipeline, self.run, ended))
+        if stop is not None and not ended:
+            # The request may be older than the first minibatch, whose row does not say it then.
+            owners.request_stop(stop.by, self.run)
+        return stop is not None
+
+    def ask_to_stop(self, by: str) -> None:
+        """Let the tasks of this run end at the border of a window, where nothing is in doubt."""
+        self.stopping = True
+        Owners(self.client).request_stop(by, self.run)
 
     # -- the end of a minibatch at the sinks
 

@@ -115,6 +115,7 @@ if TYPE_CHECKING:
         UNKNOWN_SOURCES,
         Sources,
         next_offset,
+        refuse_other_keys,
         starting_offsets,
     )
     from semel.ledger.verbs.parked import (
@@ -138,7 +139,7 @@ if TYPE_CHECKING:
         resolve_parked,
         scan_parked,
     )
-    from semel.ledger.verbs.partitions import Claimant, PartitionClaim, refuse_other_keys
+    from semel.ledger.verbs.partitions import Claimant, PartitionClaim
     from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
     from semel.ledger.verbs.rescale import rescale_pipeline
     from semel.ledger.verbs.resends import SENT_AGAIN, WHOLE_SINK, Claimed, Resends, SlotRow
@@ -435,6 +436,7 @@ _HOMES = {
         "UNKNOWN_SOURCES",
         "Sources",
         "next_offset",
+        "refuse_other_keys",
         "starting_offsets",
     ),
     "semel.ledger.verbs.parked": (
@@ -458,7 +460,7 @@ _HOMES = {
         "resolve_parked",
         "scan_parked",
     ),
-    "semel.ledger.verbs.partitions": ("Claimant", "PartitionClaim", "refuse_other_keys"),
+    "semel.ledger.verbs.partitions": ("Claimant", "PartitionClaim"),
     "semel.ledger.verbs.pruning": ("REMEMBER_S", "Pruning"),
     "semel.ledger.verbs.rescale": ("rescale_pipeline",),
     "semel.ledger.verbs.resends": ("SENT_AGAIN", "WHOLE_SINK", "Claimed", "Resends", "SlotRow"),

@@ -145,6 +145,7 @@ class OpenRow(Row):
         inputs: the position of each input after the last complete minibatch, as Spark writes it;
             empty if it is not known, or an older version wrote the row.
         reset: a reset that no start has acted on yet; removed by the open that does.
+        stopping: the run that is asked to stop; 0 if none is.
     """
 
     TABLE = OPEN_TABLE
@@ -170,6 +171,18 @@ class OpenRow(Row):
     first: Annotated[int, LATER] = 0
     inputs: Annotated[tuple[str, ...], LATER] = ()
     reset: Annotated[PendingReset | None, LATER] = None
+    stopping: Annotated[int, LATER] = 0
+
+    def asked_to_stop(self, run: int) -> OpenRow:
+        """Return the row once a run is asked to stop: each write of its tasks meets a conflict."""
+        return replace(self, stopping=run, version=self.version + 1)
+
+    def is_stop_of(self, text: str) -> bool:
+        """Whether this is the row of `text`, and nothing changed but that a run was asked to stop:
+        a later row has another version.
+        """
+        before = replace(self, stopping=0, version=self.version - 1)
+        return self.stopping == self.run and before.dump() == text
 
     @property
     def began(self) -> int:

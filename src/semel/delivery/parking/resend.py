@@ -42,6 +42,8 @@ from semel.protocol import DOUBT, Capability, OnReject, ParkedState, Remedy
 from semel.sinks import Receipt
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from semel.delivery.observer import Observer
     from semel.ledger import Entity, LedgerClient, ParkedRow, SlotRow
     from semel.ledger.store import Key
@@ -63,6 +65,7 @@ class Resending:
 
     For SEQUENCED only the partition's own task may append: it passes its `partition` and its
     `session`. An event that may not go yet is waited for, or with `waits=False` left for later.
+    No further event is sent once `ends()`.
     """
 
     client: LedgerClient
@@ -73,6 +76,7 @@ class Resending:
     session: SequencedSession | None = None
     waits: bool = True
     observer: Observer = field(default_factory=LogObserver)
+    ends: Callable[[], bool] = lambda: False
     _unanswered: set[str] = field(default_factory=set, init=False)
 
     @cached_property
@@ -111,7 +115,8 @@ class Resending:
                 if self._resends.unblock(entity, head):
                     return sent
             elif (
-                item[1].state in (ParkedState.HELD, ParkedState.REJECTED)
+                self.ends()
+                or item[1].state in (ParkedState.HELD, ParkedState.REJECTED)
                 or item[1].value is None
                 or not (self.waits or self._left_s(item[1]) <= 0)
                 or not self._send(item)

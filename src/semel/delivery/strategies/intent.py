@@ -274,12 +274,15 @@ class IntentStrategy:
         """Settle the previous span and record the next one in one commit, then send it."""
         partition, parking = self._partition, self._parking
         # 1. One commit, after the last answer for the previous span and before the first call of
-        #    the next: a crash leaves one of the two intended, and nothing is sent unrecorded.
+        #    the next: a crash leaves one of the two intended, and nothing is sent unrecorded. A run
+        #    that is asked to stop ends here, and settles the previous span on its own.
         while True:
             draft = self._drafts.next(rows)
             before = None if self._unsettled is None else self._unsettled.span.settled()
             try:
-                partition.claim.write(settled=before, intended=draft.span, parks=draft.parks)
+                partition.claim.write(
+                    settled=before, intended=draft.span, parks=draft.parks, may_stop=True
+                )
             except HeadMoved:
                 parking.reread_heads()
                 continue

@@ -20,7 +20,7 @@ from semel.ledger.client import CommitFigures
 from semel.ledger.journal import SnapshotFigures
 from semel.ledger.keys import STREAMS_TABLE, make_key, make_prefix
 from semel.ledger.payloads import ADDED, LATER, Form, Row, codec_of, read_integer, read_list
-from semel.ledger.rows import PartitionRow
+from semel.ledger.rows import OpenRow, PartitionRow
 from semel.ledger.store.commit import Conflict, Equals, Put
 from semel.protocol import PartitionState
 
@@ -259,7 +259,11 @@ def complete(
     except Conflict:
         # 4. If the row is as this commit leaves it, an earlier try of it passed and its reply was
         #    lost.
-        if client.read_one(open_key) != done:
+        text = client.read_one(open_key)
+        if text == done:
+            return
+        # 5. The same, and then the run was asked to stop.
+        if text is None or not OpenRow.load(text, open_key).is_stop_of(done):
             raise _fenced(
                 client, opening, "its row or one of its partitions was taken over"
             ) from None

@@ -163,7 +163,9 @@ def _commit(
     updates: Sequence[Update],
     gone: Key | None = None,
 ) -> None:
-    """Commit under `open`. Raises `Fenced` if the run was replaced, `HeadMoved` if a head moved."""
+    """Commit under `open`. Raises `Fenced` if the run was replaced, `StopRequested` if it was asked
+    to stop, `HeadMoved` if a head moved.
+    """
     open_key = client.open_key
     landed = None if gone is None else (lambda: client.read_one(gone) is None)
     try:
@@ -174,6 +176,8 @@ def _commit(
         ours = all(rows.get(each.key) == each.payload for each in held)
         if ours and rows.get(open_key) == opening.text:
             raise HeadMoved from None
+        if opening.asked_to_stop(rows.get(open_key), open_key):
+            raise opening.stop_requested from None
         raise Fenced(
             f"pipeline {client.pipeline!r}: run {opening.row.run} was replaced while it closed "
             "partitions of an older generation; the later run closes them"

@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from semel.errors import Fenced
+from semel.errors import Fenced, StopRequested
 from semel.events import Minibatch
 from semel.ledger.keys import (
     EVENTS_TABLE,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from semel.ledger.client import LedgerClient
-    from semel.ledger.store.commit import Update
+    from semel.ledger.store.commit import Key, Update
     from semel.ledger.verbs.complete import Report
 
 NO_EFFECTS = JudgementEffects()
@@ -82,6 +82,23 @@ class OpenMinibatch:
         sources = {**self.row.sources, **ids}
         row = replace(self.row, complete=True, version=self.row.version + 1, sources=sources)
         return replace(row, inputs=self.inputs or row.inputs).dump()
+
+    def asked_to_stop(self, text: str | None, key: Key) -> OpenMinibatch | None:
+        """Return this minibatch with the row as it is in `text`, if all that changed is that the
+        run was asked to stop; otherwise None.
+        """
+        row = None if text is None or text == self.text else OpenRow.load(text, key)
+        if text is None or row is None or not row.is_stop_of(self.text):
+            return None
+        return replace(self, row=row, text=text)
+
+    @property
+    def stop_requested(self) -> StopRequested:
+        """The error with which a run ends that was asked to stop."""
+        return StopRequested(
+            f"minibatch {self.row.minibatch}: run {self.row.run} was asked to stop. No event is in "
+            "doubt because of it; the next run delivers the rest"
+        )
 
     @property
     def settled(self) -> bool:
@@ -145,9 +162,10 @@ class Minibatches:
     def open(self, request: OpenRequest) -> OpenMinibatch:
         """Open a minibatch; a run's first open fences the run before it.
 
-        Raises `Fenced` if a later run has the pipeline, `ConfigurationError` if the identity cannot
-        survive a lost checkpoint or the pipeline was rescaled meanwhile, `Diverged` if Spark
-        continues after a minibatch that is not complete, or begins later than the ledger stands.
+        Raises `Fenced` if a later run has the pipeline, `StopRequested` if this one was asked to
+        stop, `ConfigurationError` if the identity cannot survive a lost checkpoint or the pipeline
+        was rescaled meanwhile, `Diverged` if Spark continues after a minibatch that is not
+        complete, or begins later than the ledger stands.
         """
         self._stages = request.stages
         while True:
@@ -158,6 +176,8 @@ class Minibatches:
             described = read_description(recorded, self._pipeline)
             open_checks.rescaled(self._client, described, request)
             before = None if text is None else OpenRow.load(text, self._open)
+            if before is not None and before.stopping == self._run:
+                raise OpenMinibatch(before, before.dump()).stop_requested
             self._refuse_left_out(described, before, request)
             judged = self._follow(before, request)
             if before is not None and not judged.new_generation:
@@ -271,12 +291,22 @@ class Minibatches:
         """Complete a minibatch, and do the updates `also` in the same commit; see
         `complete.complete`.
         """
-        done = opening.completed_with(ids)
-        complete(self._client, opening, done, reports, sinks, self._stages, also)
+        names = tuple(sinks)
+        try:
+            done = opening.completed_with(ids)
+            complete(self._client, opening, done, reports, names, self._stages, also)
+        except Fenced:
+            # All of it is delivered, so it is completed although the run was asked to stop.
+            asked = opening.asked_to_stop(self._client.read_one(self._open), self._open)
+            if asked is None:
+                raise
+            done = asked.completed_with(ids)
+            complete(self._client, asked, done, reports, names, self._stages, also)
 
     def stands(self, opening: OpenMinibatch) -> bool:
         """Whether it is open as it was: no other run has it, and it is not complete."""
-        return self._client.read_one(self._open) == opening.text
+        text = self._client.read_one(self._open)
+        return text == opening.text or opening.asked_to_stop(text, self._open) is not None
 
     def _next(
         self, before: OpenRow | None, request: OpenRequest, judged: JudgementEffects

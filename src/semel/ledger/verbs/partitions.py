@@ -5,7 +5,8 @@ Always true:
   chunk is sent;
 - an attempt that claims a partition which is not complete takes it over, and no earlier attempt can
   write any more;
-- each commit requires the rows that it changes, so a late copy of it meets a `Conflict`.
+- each commit requires the rows that it changes, so a late copy of it meets a `Conflict`;
+- if the run is asked to stop, nothing more is begun, and what was sent is still recorded.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from semel.events import EntityIds
 from semel.ledger.keys import EVENTS_TABLE, STREAMS_TABLE, make_key, written_part
 from semel.ledger.rows import PartitionRow, SpanRow
 from semel.ledger.store.commit import Absent, Conflict, Delete, Equals, Key, Put
+from semel.ledger.verbs.open_checks import refuse_other_keys
 from semel.ledger.verbs.parked import NO_PARKS, HeadMoved
 from semel.ledger.verbs.runs import require_known
 from semel.protocol import Found, PartitionState, SpanState
@@ -65,6 +67,7 @@ class PartitionClaim:
         asked_at: the own monotonic clock just before the ledger was last asked; the lease counts
             from there.
         predecessor: the row as it was before this attempt took it over.
+        stopping: whether this attempt has seen that its run is asked to stop.
     """
 
     client: LedgerClient
@@ -78,17 +81,20 @@ class PartitionClaim:
     asked_at: float = 0.0
     predecessor: PartitionRow | None = None
     row: PartitionRow | None = None
+    stopping: bool = False
     _text: str = ""
     _last: _Recorded | None = None
     _settled: list[_Recorded] = field(default_factory=list)
     _open_key: Key = field(init=False)
     _row_key: Key = field(init=False)
+    _open_text: str = field(init=False)
 
     def __post_init__(self) -> None:
         minibatch, name = self.opening.row.minibatch, self.client.pipeline
         place = (name, self.sink, minibatch.generation, minibatch.batch, self.partition)
         self._row_key = make_key(STREAMS_TABLE, *place)
         self._open_key = self.client.open_key
+        self._open_text = self.opening.text
         self.osn = self.opening.standing(self.sink, self.partition).osn
 
     # -- claim
@@ -105,7 +111,7 @@ class PartitionClaim:
         sort key of its first event, if there is no first span, `columns` the type of each column.
 
         Returns NEW only if this very attempt inserted the row. Raises `Fenced` if a later attempt
-        or run has it.
+        or run has it, `StopRequested` if the run is asked to stop; then nothing was written.
         """
         # 1. Make the row, with the number from which this minibatch counts: a replay after a crash
         #    counts from the same number.
@@ -155,7 +161,9 @@ class PartitionClaim:
             #    task started stops here.
             self.asked_at = self.client.clock.monotonic()
             rows = self.client.read(self._open_key, self._row_key)
-            if rows.get(self._open_key) != self.opening.text:
+            if rows.get(self._open_key) != self._open_text:
+                if self._asked_to_stop(rows.get(self._open_key)):
+                    raise self.opening.stop_requested
                 raise self._gone_on()
             text = rows.get(self._row_key)
             if text is None:
@@ -236,6 +244,8 @@ class PartitionClaim:
         try:
             self.asked_at = self.client.commit(required, [put])
         except Conflict:
+            if self._asked_to_stop(self.client.read_one(self._open_key)):
+                raise self.opening.stop_requested from None
             raise self._fenced("another attempt put it back to pending first") from None
         self.row, self._text = again, put.payload
 
@@ -243,17 +253,20 @@ class PartitionClaim:
 
     def write(
         self,
-        *,
         settled: SpanRow | None = None,
         intended: SpanRow | None = None,
+        *,
         withdrawn: bool = False,
         parks: Parks = NO_PARKS,
+        may_stop: bool = False,
     ) -> None:
         """Settle (or withdraw) the last span, record the next one, and park, in one commit.
 
         Raises `Fenced` if another attempt has the partition, `HeadMoved` if only a head changed:
-        then nothing was written, and the caller reads the heads again.
+        then nothing was written, and the caller reads the heads again. If the run is asked to stop,
+        raises `StopRequested` with `may_stop`, and nothing was written; without it all is recorded.
         """
+        self._end_here(may_stop=may_stop)
         # 1. Require the open minibatch, the row and the last span as they were last seen: an
         #    attempt that was replaced while it called its destination fails here.
         requirements: list[Requirement] = [self._open_stands, Equals(self._row_key, self._text)]
@@ -288,7 +301,10 @@ class PartitionClaim:
                 landed=lambda: self.client.stands(proof) if proof else parks.stand(self.client),
             )
         except Conflict:
-            raise self._why(parks) from None
+            if not self._sees_stop():
+                raise self._why(parks) from None
+            self.write(settled, intended, withdrawn=withdrawn, parks=parks, may_stop=may_stop)
+            return
         # 4. Only now remember it: after an error the rows are as they were last seen.
         self.asked_at = asked_at
         self.row, self._text = row, row_text
@@ -305,7 +321,8 @@ class PartitionClaim:
     def keep(self, span: SpanRow, parks: Parks = NO_PARKS) -> None:
         """Keep the last span intended under its number, with fewer events to send, and park.
 
-        Raises `Fenced` and `HeadMoved` as `write` does.
+        Raises `Fenced` and `HeadMoved` as `write` does; that the run is asked to stop prevents it
+        as little as there.
         """
         last = self._last
         if last is None or last.span.number != span.number:
@@ -323,14 +340,18 @@ class PartitionClaim:
                 requirements, [put, *parks.updates], landed=lambda: self.client.stands([put])
             )
         except Conflict:
-            raise self._why(parks) from None
+            if not self._sees_stop():
+                raise self._why(parks) from None
+            self.keep(span, parks)
+            return
         self.asked_at, self._last = asked_at, kept
 
     def check(self) -> None:
         """Renew the lease. Raises `Fenced` if this attempt does not have the partition any more."""
         asked_at = self.client.clock.monotonic()
         rows = self.client.read(self._open_key, self._row_key)
-        if rows.get(self._open_key) != self.opening.text:
+        text = rows.get(self._open_key)
+        if text != self._open_text and not self._asked_to_stop(text):
             raise self._fenced("the driver opened another minibatch")
         if rows.get(self._row_key) != self._text:
             raise self._fenced("another attempt has it")
@@ -369,7 +390,7 @@ class PartitionClaim:
     def _why(self, parks: Parks) -> Fenced | HeadMoved:
         """Return `Fenced` if the partition was lost, `HeadMoved` if only a head changed."""
         rows = self.client.read(self._open_key, self._row_key)
-        if rows.get(self._open_key) != self.opening.text:
+        if rows.get(self._open_key) != self._open_text:
             return self._gone_on()
         if rows.get(self._row_key) != self._text:
             return self._fenced("another attempt has it")
@@ -423,7 +444,25 @@ class PartitionClaim:
 
     @property
     def _open_stands(self) -> Equals:
-        return Equals(self._open_key, self.opening.text)
+        return Equals(self._open_key, self._open_text)
+
+    def _end_here(self, *, may_stop: bool) -> None:
+        if may_stop and self.stopping:
+            raise self.opening.stop_requested
+
+    def _sees_stop(self) -> bool:
+        """Whether a commit met a conflict because the run is asked to stop."""
+        return not self.stopping and self._asked_to_stop(self.client.read_one(self._open_key))
+
+    def _asked_to_stop(self, text: str | None) -> bool:
+        """Whether the row `open` says that this run is to stop, and nothing else changed in it. The
+        writes of this attempt require that row from now on.
+        """
+        asked = self.opening.asked_to_stop(text, self._open_key)
+        if asked is None:
+            return False
+        self._open_text, self.stopping = asked.text, True
+        return True
 
     def _to_record(self, span: SpanRow) -> _Recorded:
         """Return a span as it is to be recorded, under the key of the partition and its number."""
@@ -433,28 +472,6 @@ class PartitionClaim:
         else:
             key = Key(EVENTS_TABLE, f"{self._row_key.key}/{written_part(span.number)}")
         return _Recorded(key, span, span.dump())
-
-
-_WAYS = {
-    "event": "by the key of each event (keyed_by_event=True)",
-    "chunk": "by the key of each chunk (keyed_by_event=False)",
-    "place": "by its place, which is overwritten (whole)",
-}
-
-
-def refuse_other_keys(where: str, found: PartitionRow, absorbed_by: str | None) -> None:
-    """Refuse to repeat a half-delivered partition in another way than it was sent: what arrived of
-    it would not be recognised, and arrive twice. Rows of older versions are not compared.
-    """
-    before = found.absorbed_by
-    if before is None or before == absorbed_by:
-        return
-    raise ConfigurationError(
-        f"{where}: the partition is half delivered, and a repeat of it is absorbed "
-        f"{_WAYS.get(before, before)}, but the sink was changed to absorb "
-        f"{_WAYS.get(absorbed_by or '', 'nothing')}. Nothing was sent. Start with the sink as it "
-        "was, let the minibatch complete, then change it"
-    )
 
 
 def _begins(span: SpanRow | None) -> list[Any] | None:

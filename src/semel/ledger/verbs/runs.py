@@ -1,4 +1,4 @@
-"""Runs of a pipeline: registration, what may not change under a name, and the heartbeat.
+"""Runs of a pipeline: registration, what may not change under a name, heartbeat and stop.
 
 Always true:
 - run numbers of a pipeline only grow, and every `start()` gets its own;
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from semel.errors import ConfigurationError, Fenced
@@ -76,9 +76,17 @@ STAGE_OF = "stage_of"
 
 
 @dataclass(frozen=True, slots=True)
+class StopRequest:
+    """Who asked a run to stop, and when."""
+
+    by: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class OwnerRow(Row):
     """The run that has a pipeline. `nonce` is unique to a start; `ended` is set if it stopped by
-    itself; `figures` are the newest, of this run or of an earlier one.
+    itself; `figures` are the newest, of this run or of an earlier one; `stop` asks it to stop.
     """
 
     TABLE = OWNERS_TABLE
@@ -90,6 +98,7 @@ class OwnerRow(Row):
     at: float
     ended: bool = False
     figures: Annotated[RunFigures | None, LATER] = None
+    stop: Annotated[StopRequest | None, LATER] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,9 +282,10 @@ class Owners:
 
     def beat(
         self, run: int, nonce: str, *, ended: bool = False, figures: RunFigures | None = None
-    ) -> None:
+    ) -> StopRequest | None:
         """Record that the run is alive, or that it has ended, and its figures in the same commit;
-        without any, the recorded ones stay. Raises `Fenced` if a later run has the name.
+        without any, the recorded ones stay. Return the request to stop, if there is one. Raises
+        `Fenced` if a later run has the name.
         """
         while True:
             text = self._client.read_one(self._owner)
@@ -292,21 +302,55 @@ class Owners:
                     f"{owner.run} and stops. Start it again only after run {owner.run} has ended"
                 )
             if owner.ended:
-                return
-            row = OwnerRow(
-                run,
-                nonce,
-                owner.process,
-                owner.beat + 1,
-                self._client.clock.wall(),
-                ended,
-                figures or owner.figures,
+                return owner.stop
+            row = replace(
+                owner,
+                beat=owner.beat + 1,
+                at=self._client.clock.wall(),
+                ended=ended,
+                figures=figures or owner.figures,
             )
             try:
                 self._client.commit([Equals(self._owner, text)], [Put(self._owner, row.dump())])
             except Conflict:
                 continue
-            return
+            return owner.stop
+
+    def request_stop(self, by: str, run: int | None = None) -> OwnerRow | None:
+        """Ask the run that has the pipeline to stop, or `run` only if it has it; return its row, or
+        None if no run has it or it has ended. May be repeated.
+
+        Its driver learns it with the next heartbeat. Its tasks learn it at once: the row `open`,
+        which each of their writes requires, says it in the same commit; if there is no such row
+        yet, from the driver's next heartbeat on.
+        """
+        opened = self._client.open_key
+        while True:
+            rows = self._client.read(self._owner, opened)
+            text, open_text = rows.get(self._owner), rows.get(opened)
+            if text is None:
+                return None
+            owner = OwnerRow.load(text, self._owner)
+            if owner.ended or run not in (None, owner.run):
+                return None
+            asked = owner.stop or StopRequest(by, self._client.clock.wall())
+            asking = replace(owner, stop=asked)
+            updates: list[Update] = []
+            if owner.stop is None:
+                updates.append(Put(self._owner, asking.dump()))
+            required: list[Requirement] = [Equals(self._owner, text)]
+            if open_text is not None:
+                required.append(Equals(opened, open_text))
+                row = OpenRow.load(open_text, opened)
+                if row.stopping != owner.run:
+                    updates.append(Put(opened, row.asked_to_stop(owner.run).dump()))
+            if not updates:
+                return owner
+            try:
+                self._client.commit(required, updates)
+            except Conflict:
+                continue
+            return asking
 
     def _refuse_rerouted(self, before: dict[str, Any], asked: dict[str, Any]) -> None:
         """Refuse another routing: entities would move to other partitions."""
