@@ -36,6 +36,7 @@ PUBLIC = [
     "RepeatDiffers",
     "SemelError",
     "SinkBroken",
+    "StopRequested",
     "by_directory",
     "by_range",
     "deliver",
@@ -44,6 +45,7 @@ PUBLIC = [
     "explain",
     "sink",
     "sinks",
+    "stop",
 ]
 
 SINKS = [

@@ -151,7 +151,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "rows(*names): the rows")
-    config.pluginmanager.register(rows_plugin.Rows(config, required="S2-S3"), "rows")
+    config.pluginmanager.register(rows_plugin.RowsPlugin(config, required="S2-S3"), "rows")
 """
 
 SHOWN = """

@@ -28,11 +28,13 @@ if TYPE_CHECKING:
         RepeatDiffers,
         SemelError,
         SinkBroken,
+        StopRequested,
     )
     from semel.events import Event, by_directory, by_range
     from semel.guarantees import explain
     from semel.ledger import Ledger
     from semel.sinks import sink
+    from semel.spark import stop
     from semel.spark.deliver import deliver, deliver_batch
     from semel.streams import INBOX_SCHEMA, Inbox, NewEvent
 
@@ -63,6 +65,7 @@ __all__ = [
     "RepeatDiffers",
     "SemelError",
     "SinkBroken",
+    "StopRequested",
     "by_directory",
     "by_range",
     "deliver",
@@ -71,6 +74,7 @@ __all__ = [
     "explain",
     "sink",
     "sinks",
+    "stop",
 ]
 
 _HOMES = {
@@ -86,6 +90,7 @@ _HOMES = {
     "deliver_batch": "semel.spark",
     "explain": "semel.guarantees",
     "sink": "semel.sinks",
+    "stop": "semel.spark",
 }
 
 

@@ -18,6 +18,7 @@ from uuid import uuid4
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+import getpass
 import os
 import socket
 from dataclasses import dataclass
@@ -119,3 +120,12 @@ class Runtime:
     clock: Clock = field(default_factory=SystemClock)
     random: Random = field(default_factory=lambda: Random(uuid4().int))
     gone: Callable[[Process], bool] = Process.gone
+
+
+def user_at_host() -> str:
+    """Return the name of the person who runs this process, and of the machine."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # this container has no such user
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"

@@ -239,10 +239,12 @@ def goes_on(world: World) -> None:
 
 def test_what_was_resolved_has_a_row_more_wherever_it_crashes(tmp_path: Path) -> None:
     folders: dict[int, Path] = {}
+    worlds_kept: list[World] = []  # so that no two of them have the same id
 
     def make() -> World:
         place = tmp_path / str(len(folders))
         world = parked_and_resolved(place)
+        worlds_kept.append(world)
         folders[id(world)] = place
         return world
 

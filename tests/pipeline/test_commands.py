@@ -100,7 +100,7 @@ def test_progress_is_a_line_when_something_changed() -> None:
         shown.show(each)
     assert lines == [
         "p: 1,200 delivered, 60/s, 2 in doubt, 5 parked, minibatch 1.7",
-        "p: 1,201 delivered, 0/s, ? in doubt, ? parked, ending after this micro-batch",
+        "p: 1,201 delivered, 0/s, ? in doubt, ? parked, stopping in order",
     ]
     lines.clear()
     rare = Lines(lines.append, every_s=1000.0)

@@ -46,9 +46,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if absent:
             item.add_marker(pytest.mark.skip(reason=reason(absent[0])))
             item.own_markers = [mark for mark in item.own_markers if mark.name != "smoke"]
+        if {*ONE_OF_A_RUN} & used:
+            continue  # it has a process already
         if {"cluster", "connect"} & used:
             item.add_marker(pytest.mark.xdist_group("clusters"))
-        elif "spark" in used and not {*ONE_OF_A_RUN} & used:  # those have a process already
+        elif "spark" in used:
             item.add_marker(pytest.mark.xdist_group("sessions"))
 
 

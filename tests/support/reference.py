@@ -229,8 +229,9 @@ API: dict[str, tuple[str, str]] = {
     "Deliver": (
         (""),
         (
-            "semel.deliver semel.deliver_batch semel.explain semel.by_range semel.by_directory "
-            "semel.spark.make_session semel.spark.register semel.spark.delivered_by"
+            "semel.deliver semel.deliver_batch semel.stop semel.explain semel.by_range "
+            "semel.by_directory semel.spark.make_session semel.spark.register "
+            "semel.spark.delivered_by"
         ),
     ),
     "Monitoring": (

@@ -61,6 +61,7 @@ HELP = {
     "ingest": "Take events over HTTP into an inbox, each once.",
     "console": "Show pipelines and parked events in a browser.",
     "resolve": "Decide about an event in doubt or a dead letter.",
+    "stop": "Stop a running pipeline where nothing is in doubt.",
     "rescale": "Spread entities over another number of partitions.",
     "reset": "Let a stopped pipeline begin elsewhere in its input.",
     "rename": "Let a stopped pipeline continue under another name.",
@@ -144,6 +145,9 @@ app.command("ingest", short_help=HELP["ingest"], epilog=ingest.EPILOG)(ingest.in
 app.command("console", short_help=HELP["console"], epilog=console.EPILOG)(console.console)
 app.add_typer(parked.app, name="parked")
 app.command("resolve", short_help=HELP["resolve"], epilog=parked.RESOLVE_EPILOG)(parked.resolve)
+app.command("stop", short_help=HELP["stop"], epilog=stopped_pipeline.STOP_EPILOG)(
+    stopped_pipeline.stop
+)
 app.command("rescale", short_help=HELP["rescale"], epilog=stopped_pipeline.RESCALE_EPILOG)(
     stopped_pipeline.rescale
 )

@@ -6,8 +6,6 @@ it needs.
 
 from __future__ import annotations
 
-import getpass
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,12 +61,3 @@ def require_url(url: str | None) -> str:
             "(sqlite:///charges.db, postgresql://user@host/database)"
         )
     return url
-
-
-def user_at_host() -> str:
-    """Return the name of the person at this terminal."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # this container has no such user
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from semel.cli.options import JsonOption, LedgerOption, opened, user_at_host
+from semel.cli.options import JsonOption, LedgerOption, opened
 from semel.cli.output import (
     ProgressLine,
     ago,
@@ -20,6 +20,7 @@ from semel.cli.output import (
     show_table,
 )
 from semel.errors import ConfigurationError
+from semel.runtime import user_at_host
 
 if TYPE_CHECKING:
     from semel.operate import BulkDecision, ParkedEvent, ParkedEvents, ParkedImport

@@ -117,7 +117,9 @@ def run(
 ) -> None:
     """Run the pipeline of a file until it is stopped; start it again at any time.
 
-    SIGTERM and Ctrl-C end it after the micro-batch that it is in; a second one ends it at once.
+    SIGTERM and Ctrl-C end it at the border of a window, with nothing in doubt; a second one ends it
+    at once. While another run has the pipeline this one waits, and takes over when that one ends or
+    its heartbeat stops; with --once it is refused.
     """
     with _pydantic():
         from semel.pipeline import run as run_it

@@ -1,19 +1,22 @@
-"""The commands that change a stopped pipeline: `semel rescale`, `reset`, `rename`, `forget`."""
+"""The commands that stop a pipeline, or change a stopped one."""
 
 from __future__ import annotations
 
 import re
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from semel.cli.options import JsonOption, LedgerOption, opened, user_at_host
+from semel.cli.options import JsonOption, LedgerOption, opened
 from semel.cli.output import plain, show_json, show_table
 from semel.errors import ConfigurationError
+from semel.runtime import user_at_host
 
 if TYPE_CHECKING:
     from semel.events import ByRange
-    from semel.operate import ForgottenPipeline, ResetPlan
+    from semel.ledger import OwnerRow
+    from semel.operate import ForgottenPipeline, ResetPlan, StoppedRun
 
 _INTEGER = re.compile(r"-?[0-9]+")
 RESCALE_EPILOG = (
@@ -33,10 +36,68 @@ FORGET_EPILOG = (
     "semel forget charges --yes --unsettled 3"
 )
 
+STOP_EPILOG = (
+    "Example: semel stop charges --ledger sqlite:///charges.db. Exit status 1 if the run has not "
+    "ended within --wait; it stays asked to stop."
+)
+
 PipelineArgument = Annotated[str, typer.Argument(help="The pipeline's name.", show_default=False)]
 ByOption = Annotated[
     str | None, typer.Option("--by", metavar="NAME", help="Who does it.", show_default="user@host")
 ]
+
+
+def stop(
+    pipeline: PipelineArgument,
+    wait_s: Annotated[
+        float, typer.Option("--wait", min=0, metavar="S", help="How long to wait for its end.")
+    ] = 300.0,
+    by: ByOption = None,
+    ledger: LedgerOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Stop a running pipeline where nothing is in doubt, and wait for its end.
+
+    Its tasks end at the border of a window: what was sent is recorded, nothing else is begun, and
+    the next start delivers the rest. A standby takes over at once; stop it first if you do not want
+    that.
+    """
+    from semel.operate import stop_run
+
+    def asked(owner: OwnerRow) -> None:
+        if not as_json:
+            print(
+                f"{plain(pipeline)}: run {owner.run} on {plain(owner.process.host)} is asked to "
+                "stop; waiting for the border of a window ...",
+                file=sys.stderr,
+            )
+
+    with opened(ledger) as looked_at:
+        done = stop_run(looked_at, pipeline, by=by or user_at_host(), wait_s=wait_s, asked=asked)
+    if as_json:
+        show_json(done.to_json())
+    else:
+        _show_stopped(done)
+    if not (done.ended or done.gone):
+        raise typer.Exit(1)
+
+
+def _show_stopped(done: StoppedRun) -> None:
+    name, took = plain(done.pipeline), f"{done.seconds:.1f} s"
+    if done.taken_over is not None:
+        print(f"{name}: run {done.run} ended after {took}; run {done.taken_over} took over")
+    elif done.ended:
+        print(f"{name}: run {done.run} ended in order after {took}")
+    elif done.gone:
+        print(f"{name}: the process of run {done.run} is gone; it did not end in order")
+    else:
+        print(
+            f"{name}: run {done.run} has not ended after {took}, and stays asked to stop. A call "
+            "that takes long may be running: see `semel status`"
+        )
+    if done.minibatch is not None:
+        how = "complete" if done.complete else "not complete: the next start delivers the rest"
+        print(f"minibatch {done.minibatch} is {how}; {done.in_doubt} events are in doubt")
 
 
 def rescale(

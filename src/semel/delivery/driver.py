@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import groupby
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from semel.delivery.audit import Auditing
 from semel.delivery.observer import (
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from semel.delivery.observer import Observer
     from semel.delivery.pacing import Pacing
     from semel.events import Identity
-    from semel.ledger import Finished, LedgerClient, Report
+    from semel.ledger import Finished, LedgerClient, OwnerRow, Report
     from semel.runtime import Process
     from semel.sinks import AuditLog, Sink
 
@@ -144,12 +144,14 @@ class Driver:
         self._concluding = [sink for sink in self.sinks if sink.concludes]
         self._auditing = None if self.audit is None else Auditing(self.client, self.audit)
 
-    def start(self) -> int:
-        """Register the run; it fences no other run before its first minibatch."""
+    def start(self, after: OwnerRow | Literal["any"] | None = "any") -> int:
+        """Register the run, with `after` only if that one still has the pipeline; it fences no
+        other run before its first minibatch.
+        """
         self._journal = Journal(self.client)
         self._take_partitions()
         self._owners = Owners(self.client)
-        self.run = self._owners.register(self.describe(), self.process, self.nonce)
+        self.run = self._owners.register(self.describe(), self.process, self.nonce, after)
         self._minibatches = Minibatches(self.client, self.run)
         return self.run
 

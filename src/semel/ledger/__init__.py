@@ -115,7 +115,6 @@ if TYPE_CHECKING:
         UNKNOWN_SOURCES,
         Sources,
         next_offset,
-        refuse_other_keys,
         starting_offsets,
     )
     from semel.ledger.verbs.parked import (
@@ -299,7 +298,6 @@ __all__ = [
     "read_reset_standing",
     "read_row",
     "read_unsure",
-    "refuse_other_keys",
     "refuse_parked",
     "refuse_reason",
     "register_start",
@@ -436,7 +434,6 @@ _HOMES = {
         "UNKNOWN_SOURCES",
         "Sources",
         "next_offset",
-        "refuse_other_keys",
         "starting_offsets",
     ),
     "semel.ledger.verbs.parked": (

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any
 
+from semel.errors import ConfigurationError
 from semel.events import Attempt, EntityIds, EventID, Minibatch
 from semel.events.encoding import decode_value, encode_value
 from semel.ledger import keys
@@ -194,6 +195,13 @@ class OpenRow(Row):
         return self.newest or (self.minibatch.batch, self.serial, self.complete or self.again)
 
 
+_WAYS = {
+    "event": "by the key of each event (keyed_by_event=True)",
+    "chunk": "by the key of each chunk (keyed_by_event=False)",
+    "place": "by its place, which is overwritten (whole)",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionRow(Row):
     """One partition of one minibatch: the attempt that has it, and once complete, its content.
@@ -240,6 +248,20 @@ class PartitionRow(Row):
     stage: Annotated[str | None, LATER] = None
     absorbed_by: Annotated[str | None, LATER] = None
     audited: Annotated[dict[str, Any] | None, LATER] = None
+
+    def refuse_other_keys(self, where: str, absorbed_by: str | None) -> None:
+        """Refuse to repeat a half-delivered partition in another way than it was sent: what arrived
+        of it would not be recognised, and arrive twice. Rows of older versions are not compared.
+        """
+        before = self.absorbed_by
+        if before is None or before == absorbed_by:
+            return
+        raise ConfigurationError(
+            f"{where}: the partition is half delivered, and a repeat of it is absorbed "
+            f"{_WAYS.get(before, before)}, but the sink was changed to absorb "
+            f"{_WAYS.get(absorbed_by or '', 'nothing')}. Nothing was sent. Start with the sink as "
+            "it was, let the minibatch complete, then change it"
+        )
 
 
 @dataclass(frozen=True, slots=True)

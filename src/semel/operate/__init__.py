@@ -75,6 +75,7 @@ if TYPE_CHECKING:
         read_statuses,
         waits_for_a_person,
     )
+    from semel.operate.stop import StoppedRun, stop_run
     from semel.operate.stopped.lifecycle import (
         ForgottenPipeline,
         RenamedPipeline,
@@ -155,6 +156,7 @@ _HOMES = {
         "read_statuses",
         "waits_for_a_person",
     ),
+    "stop": ("StoppedRun", "stop_run"),
     "times": ("age_s", "utc_text"),
     "bulk.decisions": (
         "BulkDecision",
@@ -210,6 +212,7 @@ __all__ = [
     "RunState",
     "Severity",
     "SinkStatus",
+    "StoppedRun",
     "age_s",
     "check_java",
     "check_rows",
@@ -247,6 +250,7 @@ __all__ = [
     "reset_pipeline",
     "resolve_many",
     "resolve_parked_at",
+    "stop_run",
     "trace_to_json",
     "utc_text",
     "waits_for_a_person",

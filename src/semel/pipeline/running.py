@@ -2,8 +2,10 @@
 
 Always true:
 - everything that is wrong before the query starts is a problem of the file, at its line;
-- after the first SIGTERM or SIGINT no micro-batch begins, and the one that runs is finished; after
-  the second the query is stopped at once;
+- after the first SIGTERM or SIGINT no micro-batch begins, and the one that runs is finished, or
+  ends at the border of a window; after the second the query is stopped at once;
+- while another run has the pipeline this one waits, and takes over when that run ends or its
+  heartbeat stops; with `once` it is refused;
 - no message holds a secret of the file.
 """
 
@@ -26,13 +28,14 @@ from semel.pipeline.build import located
 from semel.protocol import ParkedState
 from semel.runtime import SystemClock
 from semel.spark import (
+    StandbyEnded,
     deliver,
-    drain,
     headline,
     ledger_url,
     pipeline_session,
     read_source,
     run_sql,
+    stop_in_order,
     why_failed,
 )
 from semel.urls import conceal
@@ -55,8 +58,14 @@ WRONG = 2
 UNREACHABLE = 3
 BY_SIGNAL = 128
 
+CHECKPOINT_SHARED = "CONCURRENT_STREAM_LOG_UPDATE"
+"""In Spark's error when two queries wrote into one checkpoint."""
+
 PYTHON_PATH = "spark.executorEnv.PYTHONPATH"
 """Workers find modules beside the file, where the file's folder is on their machine too."""
+
+
+log = logging.getLogger("semel")
 
 
 class QueryFailed(SemelError):
@@ -83,7 +92,7 @@ class RunStanding:
         in_doubt: how many events the ledger has in doubt; None if it could not be read.
         parked: how many events wait in the ledger, those in doubt included; None as above.
         minibatch: the last complete minibatch of this run.
-        draining: whether the run ends with the micro-batch that it is in.
+        draining: whether the run ends with its micro-batch, or at the border of a window.
     """
 
     pipeline: str
@@ -100,7 +109,7 @@ class RunStanding:
             f"{self.pipeline}: {self.delivered:,} delivered, {self.per_s:,.0f}/s, "
             f"{doubt} in doubt, {parked} parked"
             f"{'' if self.minibatch is None else f', minibatch {self.minibatch}'}"
-            f"{', ending after this micro-batch' if self.draining else ''}"
+            f"{', stopping in order' if self.draining else ''}"
         )
 
 
@@ -239,12 +248,21 @@ class _Running:
         try:
             frame = self._frame(spark)
             writer, figures = self._writer(frame, once=once)
-            if self._signals.drain.is_set():
-                return RunEnd.DRAINED, 0
             self._signals.running = True
-            with self._blaming(("pipeline",)):
-                query = writer.start()
-            return self._wait(query, figures)
+            while True:
+                try:
+                    with self._blaming(("pipeline",)):
+                        query = writer.start()
+                except StandbyEnded:
+                    return RunEnd.DRAINED, 0
+                try:
+                    return self._wait(query, figures)
+                except QueryFailed as error:
+                    # The run before this one woke up and wrote into the checkpoint once more. It is
+                    # fenced, so this one starts again and has the checkpoint for itself.
+                    if once or CHECKPOINT_SHARED not in str(error):
+                        raise
+                    log.warning("%s: starting again: %s", self._pipeline.name, error)
         finally:
             with suppress(Exception):  # its JVM may be gone
                 spark.stop()
@@ -327,8 +345,9 @@ class _Running:
             writer = writer.option("checkpointLocation", checkpoint)
             every = sections.trigger.every
             if once:
-                writer = writer.trigger(availableNow=True)
-            elif every is not None:
+                return writer.trigger(availableNow=True), figures
+            writer = writer.stands_by(self._signals.drain.is_set)
+            if every is not None:
                 writer = writer.trigger(processingTime=f"{round(every * 1000)} milliseconds")
         return writer, figures
 
@@ -339,7 +358,7 @@ class _Running:
         while query.isActive:
             if signals.drain.is_set() and stopping is None:
                 stopping = threading.Thread(
-                    target=drain, args=(query, signals.at_once), daemon=True
+                    target=stop_in_order, args=(query, signals.at_once), daemon=True
                 )
                 stopping.start()
             self._progress.show(figures.standing(draining=stopping is not None))
@@ -359,7 +378,7 @@ class _Running:
         """Raise what goes wrong here as a problem of the file, at the nearest key of `path`."""
         try:
             yield
-        except LedgerUnavailable:
+        except (LedgerUnavailable, StandbyEnded):
             raise
         except Exception as error:  # noqa: BLE001 - Spark, a source, or the user's function
             text = str(error) if isinstance(error, SemelError) else headline(error)

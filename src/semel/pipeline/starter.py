@@ -21,7 +21,7 @@ STARTER = """\
 #
 #   semel check {file}      find mistakes, without Spark
 #   semel explain {file}    what is promised, in words
-#   semel run {file}        run it; Ctrl-C ends it after the micro-batch; start it again at any time
+#   semel run {file}        run it; Ctrl-C ends it with nothing in doubt; start it again at any time
 #
 # Relative paths start at the folder of this file. ${{NAME}} is a variable of the environment, and
 # ${{file:PATH}} the content of a file: for passwords. Every key: docs/reference/pipeline-file.md

@@ -6,18 +6,20 @@ from semel.spark.checkpoints import resolve as ledger_url
 from semel.spark.deliver import deliver, deliver_batch
 from semel.spark.frames.repartition import arranged
 from semel.spark.progress import delivered_by
-from semel.spark.queries import drain, headline, read_source, run_sql, why_failed
+from semel.spark.queries import headline, read_source, run_sql, why_failed
 from semel.spark.session import make_session, pipeline_session
 from semel.spark.sources import register
+from semel.spark.starting import StandbyEnded
+from semel.spark.stopping import stop, stop_in_order
 from semel.spark.versions import kafka_connector, scala
 
 __all__ = [
     "Delivered",
+    "StandbyEnded",
     "arranged",
     "deliver",
     "deliver_batch",
     "delivered_by",
-    "drain",
     "headline",
     "kafka_connector",
     "ledger_url",
@@ -28,6 +30,8 @@ __all__ = [
     "run_sql",
     "scala",
     "session",
+    "stop",
+    "stop_in_order",
     "versions",
     "why_failed",
 ]

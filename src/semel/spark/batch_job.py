@@ -15,8 +15,9 @@ from uuid import uuid4
 from semel.errors import ConfigurationError, Diverged, EventsParked
 from semel.ledger import LedgerClient, open_store, starting_pipeline
 from semel.spark import checkpoints, checks
-from semel.spark.foreach_batch import deliver, make_driver, refuse_living, run_tasks, withdraw
+from semel.spark.foreach_batch import deliver, run_tasks
 from semel.spark.heartbeat import Heartbeat
+from semel.spark.starting import make_driver, refuse_living, withdraw
 from semel.spark.task import Task, TaskOutcome
 
 if TYPE_CHECKING:

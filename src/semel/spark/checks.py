@@ -193,6 +193,7 @@ _FORMS: dict[str, tuple[Callable[[object], bool], str]] = {
     "increasing": _FLAG,
     "accept_gap": _FLAG,
     "otel": _FLAG,
+    "standby": _FLAG,
     "drop_repeats": _FLAG,
     "fail_on_parked": _FLAG,
     "remember_s": (_is_time, "a number of seconds, not negative"),

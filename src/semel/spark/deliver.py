@@ -66,6 +66,7 @@ def deliver(  # noqa: PLR0913 - the public parameters; all but two have a defaul
     otel: bool = False,
     alert: str | Callable[[Alert], object] | None = None,
     audit: str | PathLike[str] | None = None,
+    standby: bool = False,
 ) -> DataStreamWriter:
     """Deliver each row of a streaming DataFrame exactly once; return Spark's own writer.
 
@@ -105,6 +106,8 @@ def deliver(  # noqa: PLR0913 - the public parameters; all but two have a defaul
             `semel.monitoring.Alert`, when events were parked.
         audit: a folder, or its URL, for Parquet files by day with the outcome of every event, which
             outlive what the ledger keeps.
+        standby: if the pipeline is running, `.start()` waits and takes over when that run has ended
+            or its heartbeat stops; without it `.start()` raises `ConfigurationError`.
     """
     _require_frame(df, name)
     refuse_version(name)
@@ -124,6 +127,7 @@ def deliver(  # noqa: PLR0913 - the public parameters; all but two have a defaul
     require_types(
         name, {**columns, "ledger": ledger, "increasing": increasing, "otel": otel, **words}
     )
+    require_types(name, {"standby": standby})
     named = Named(identity, entity, event, order_by, increasing)
     spec = _agree(df, to, name, named, partition_by=partition_by, **words)
     if application is not None or latency_s is not None:
@@ -131,7 +135,9 @@ def deliver(  # noqa: PLR0913 - the public parameters; all but two have a defaul
         spec = replace(spec, application=_application(name, application, latency_s), limits=limits)
     if audit is not None:
         spec = replace(spec, audit=_audit_log(name, audit))
-    return _made(df, spec, ledger, Monitoring(metrics, otel, alert))
+    made: Any = _made(df, spec, ledger, Monitoring(metrics, otel, alert))
+    writer: DataStreamWriter = made.stands_by(lambda: False) if standby else made
+    return writer
 
 
 def _audit_log(pipeline: str, url: str | PathLike[str]) -> AuditLog:

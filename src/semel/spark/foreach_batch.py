@@ -13,13 +13,13 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from semel.delivery import Driver, LogObserver, Observers, Pacing
-from semel.errors import ConfigurationError, Diverged, Fenced, SemelError
+from semel.delivery import Driver, Observers, Pacing
+from semel.errors import ConfigurationError, Diverged, Fenced, StopRequested
 from semel.ledger import (
     UNKNOWN_SOURCES,
     LedgerClient,
@@ -30,7 +30,6 @@ from semel.ledger import (
     starting_pipeline,
 )
 from semel.monitoring import Monitoring
-from semel.runtime import Process
 from semel.spark import checkpoints
 from semel.spark.checks import refuse_optimized
 from semel.spark.failures import Stopped, for_spark, raised
@@ -45,8 +44,10 @@ from semel.spark.progress import (
     ProgressReader,
     writes_changelogs,
 )
+from semel.spark.starting import make_driver, refuse_living, stand_by, withdraw
+from semel.spark.stopping import MicroBatchBorder, stop_at_border
 from semel.spark.task import SCHEMA, Task, TaskOutcome
-from semel.spark.versions import installed, refuse_old
+from semel.spark.versions import installed, refuse_old, root_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     from semel.ledger.store import Store
     from semel.monitoring import Monitor
     from semel.spark.frames.kafka_topics import KafkaSource
-    from semel.spark.queries import MicroBatchBorder
 
 OWNER_LEASE_S = 10.0
 TRIES = 10
@@ -68,16 +68,37 @@ log = logging.getLogger("semel")
 
 
 @dataclass
-class Live:
-    """The objects of a run that stay in its process."""
+class Begun:
+    """A run with its heartbeat, in its process."""
 
     driver: Driver
     ledger: str
+    between: threading.Lock
+    heartbeat: Heartbeat
+    spark: SparkSession
+
+    def register(self, after: OwnerRow | None) -> None:
+        """Register the run after another one, and let its heart beat. Raises `ConfigurationError`
+        if yet another one was registered.
+        """
+        with starting_pipeline(self.ledger, self.driver.client.pipeline):
+            self.driver.start(after)
+            self.heartbeat.start()
+
+    def withdraw(self) -> None:
+        """Remove the run if it was refused before it opened anything."""
+        withdraw(self.driver, self.heartbeat)
+
+
+@dataclass
+class Live:
+    """The objects of a run that has micro-batches."""
+
+    begun: Begun
+    driver: Driver
     query: str
     starts: Mapping[str, int] | None
     sources: Sources
-    between: threading.Lock
-    heartbeat: Heartbeat
 
 
 @dataclass
@@ -88,11 +109,13 @@ class MicroBatches:
         nonce: unique for this start.
         source: the Kafka source, if the DataFrame reads one.
         query: Spark's query, if it is in this process; the heartbeat ends with it.
-        border: what a micro-batch passes first, if the query can be drained.
+        border: what a micro-batch passes first, so that the query can be stopped before it; None
+            at a client of Spark Connect.
         observer: is notified of what the driver does, besides the log.
         trigger_s: the interval of Spark's own trigger, for a paced pipeline.
         monitoring: the metrics, traces and alerts that are wanted.
         figures: keeps what the newest micro-batches delivered.
+        standby: if the pipeline is running, whether to go on waiting has ended; None refuses.
     """
 
     spec: PipelineSpec
@@ -106,22 +129,35 @@ class MicroBatches:
     trigger_s: float = 0.0
     monitoring: Monitoring = field(default_factory=Monitoring)
     figures: BatchFigures = field(default_factory=BatchFigures)
+    standby: Callable[[], bool] | None = None
+    _begun: Begun | None = field(default=None, init=False, repr=False)
+    _root: SparkSession | None = field(default=None, init=False, repr=False)
     _monitor: Monitor | None = field(default=None, init=False, repr=False)
     _live: Live | None = field(default=None, init=False, repr=False)
     _watched: OwnerRow | None = field(default=None, init=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        unshared = dict.fromkeys(("query", "border", "observer", "_live", "_monitor"))
+        unshared = dict.fromkeys(
+            ("query", "border", "observer", "standby", "_begun", "_root", "_live", "_monitor")
+        )
         return {**self.__dict__, **unshared}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _root=root_session())
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         """Deliver one micro-batch. Raises the error that stops the query, shortened."""
-        with self.border or nullcontext():
-            self._call(frame, batch)
+        self.border = border = self.border or MicroBatchBorder()
+        with border:
+            self._call(frame, batch, border)
 
-    def _call(self, frame: DataFrame, batch: int) -> None:
+    def _call(self, frame: DataFrame, batch: int, border: MicroBatchBorder) -> None:
         try:
             self._deliver(frame, batch)
+        except StopRequested as asked:
+            log.info("pipeline %r stops: %s", self.spec.name, asked)
+            threading.Thread(target=self._stop_query, daemon=True).start()
+            border.wait_for_stop()
         except Exception as error:
             made = for_spark(error)
             if made is not error and not isinstance(made, Stopped):
@@ -138,10 +174,10 @@ class MicroBatches:
             live.driver.pacing.began()
         inputs = checkpoints.inputs(self.checkpoint, batch)
         try:
-            with live.between:
+            with live.begun.between:
                 opening = live.driver.begin(live.query, batch, live.starts, live.sources, inputs)
         except (ConfigurationError, Diverged):
-            withdraw(live.driver, live.heartbeat)
+            live.begun.withdraw()
             raise
         if opening.settled:
             live.driver.end(opening, [])
@@ -155,7 +191,7 @@ class MicroBatches:
                 live.sources = self._ask(frame, came - set(live.sources.ids), live.sources)
             return live.sources.ids
 
-        deliver(frame, live.driver, opening, self.spec, live.ledger, learn)
+        deliver(frame, live.driver, opening, self.spec, live.begun.ledger, learn)
         self._pace(live, frame)
 
     def _pace(self, live: Live, frame: DataFrame) -> None:
@@ -166,7 +202,7 @@ class MicroBatches:
         pacing = live.driver.pacing
         if pacing is None:
             return
-        query = self.query or _query_beside(frame.sparkSession, live.query)
+        query = self.query or self._query_beside(live)
         behind = is_behind(frame, self.spec.limits, _progress_of(query))
         border = self.border
         pacing.hold(
@@ -174,13 +210,23 @@ class MicroBatches:
         )
 
     def look_first(self, spark: SparkSession) -> None:
-        """Check the ledger before Spark starts: the pipeline must fit it and must not be running.
+        """Check the ledger before Spark starts: the pipeline must fit it and must not be running; a
+        standby waits until it is not, and begins its run.
 
-        Raises `ConfigurationError`. Parked events that were resolved meanwhile are sent.
+        Raises `ConfigurationError`, `StandbyEnded`. Parked events that were resolved meanwhile are
+        sent.
         """
         self.ledger = checkpoints.resolve(self.ledger, self.checkpoint)
         checkpoints.refuse_unreachable(self.ledger, spark)
         self._begin_monitor(self.ledger)
+        if self.standby is not None:
+            begun = self._prepare(spark, self.ledger, classic=True)
+            begun.driver.refuse_changed()
+            stand_by(begun.driver.client, begun.register, self.standby)
+            self._begun = begun
+            self._follow_reset(begun.driver.client, spark)
+            begun.driver.drain()
+            return
         with closing(open_store(self.ledger)) as store:
             client = self._client(store)
             driver = make_driver(client, self.spec, self.nonce, spark, self._observed())
@@ -188,6 +234,45 @@ class MicroBatches:
             self._watched = refuse_living(client)
             self._follow_reset(client, spark)
             driver.drain()  # resolved events are sent even if no new input comes
+
+    def ask_to_stop(self, by: str) -> None:
+        """Record in the ledger that the run is to stop, if there is one."""
+        if self._live is not None:
+            self._live.driver.ask_to_stop(by)
+        elif self.border is None:
+            with self._owners() as owners:
+                owner = owners.owner()
+                if owner is not None and owner.nonce == self.nonce:
+                    owners.request_stop(by, owner.run)
+
+    def is_recorded(self) -> bool:
+        """Whether the end of the run is recorded, and no parked event is being sent."""
+        if self.border is not None:
+            return self._live is None or not self._live.begun.heartbeat.is_alive()
+        with self._owners() as owners:
+            owner = owners.owner()
+        return owner is None or owner.nonce != self.nonce or owner.ended
+
+    @contextmanager
+    def _owners(self) -> Iterator[Owners]:
+        """Open the ledger at a client of Spark Connect, where the run is not."""
+        url = checkpoints.resolve(self.ledger, self.checkpoint)
+        with closing(open_store(url, create=False)) as store:
+            yield Owners(LedgerClient(store, self.spec.name))
+
+    def _stop_query(self) -> None:
+        """Stop the query of this run, on a thread of its own."""
+        live, border = self._live, self.border
+        query = self.query or (None if live is None else self._query_beside(live))
+        if query is not None and border is not None:
+            stop_at_border(query, border, threading.Event())
+
+    def _query_beside(self, live: Live) -> Any:
+        """Return the query of this run, in a process beside a Spark Connect server."""
+        try:
+            return (self._root or live.begun.spark).streams.get(live.query)
+        except Exception:  # noqa: BLE001 - the session is gone, and the query with it
+            return None
 
     def _client(self, store: Store) -> LedgerClient:
         """Return the ledger of this pipeline, and learn how destinations know it."""
@@ -209,6 +294,8 @@ class MicroBatches:
         except BaseException:
             if self._monitor is not None:
                 self._monitor.close()
+            if self._begun is not None:
+                self._begun.withdraw()
             raise
 
     def _observed(self) -> Observer:
@@ -246,12 +333,8 @@ class MicroBatches:
             )
         return Sources({**known.ids, **found.ids}, found.why)
 
-    def _begin_run(self, frame: DataFrame, batch: int) -> Live:
-        """Register this start, if no other run has the name."""
-        spark = frame.sparkSession
-        ledger = checkpoints.resolve(self.ledger, self.checkpoint)
-        checkpoints.refuse_unreachable(ledger, spark)
-        self._begin_monitor(ledger)
+    def _prepare(self, spark: SparkSession, ledger: str, *, classic: bool) -> Begun:
+        """Return a run that is not registered yet."""
         client = self._client(open_store(ledger))
         driver = make_driver(client, self.spec, self.nonce, spark, self._observed())
         if self._monitor is not None:
@@ -259,11 +342,21 @@ class MicroBatches:
         if self.spec.application is not None:
             driver.pacing = Pacing(client, self.spec.application, driver.observer, self.trigger_s)
         between = threading.Lock()
-        heartbeat = Heartbeat(driver, self._active, between, self._progress(frame, driver))
-        with starting_pipeline(ledger, self.spec.name):
-            refuse_living(client, self._watched)
-            driver.start()
-            heartbeat.start()
+        progress = self._progress(spark, driver, classic=classic)
+        heartbeat = Heartbeat(driver, self._active, between, progress, self._stop_query)
+        return Begun(driver, ledger, between, heartbeat, spark)
+
+    def _begin_run(self, frame: DataFrame, batch: int) -> Live:
+        """Register this start, if no other run has the name and it is not registered yet."""
+        spark = frame.sparkSession
+        begun = self._begun
+        if begun is None:
+            ledger = checkpoints.resolve(self.ledger, self.checkpoint)
+            checkpoints.refuse_unreachable(ledger, spark)
+            self._begin_monitor(ledger)
+            begun = self._prepare(spark, ledger, classic=is_classic(frame))
+            begun.register(refuse_living(begun.driver.client, self._watched))
+        client = begun.driver.client
         try:
             starts = None
             if self.spec.identity.uses_source_partitions or pending_reset(client) is not None:
@@ -271,16 +364,18 @@ class MicroBatches:
             known = self._ask(frame, {_topic(name) for name in starts or ()})
             query = checkpoints.query_id(spark, self.checkpoint)
         except BaseException:
-            withdraw(driver, heartbeat)
+            begun.withdraw()
             raise
-        return Live(driver, ledger, query, starts, known, between, heartbeat)
+        return Live(begun, begun.driver, query, starts, known)
 
-    def _progress(self, frame: DataFrame, driver: Driver) -> ProgressReader | None:
+    def _progress(
+        self, spark: SparkSession, driver: Driver, *, classic: bool
+    ) -> ProgressReader | None:
         """Return what reads the progress of the query, in a classic session."""
-        if not is_classic(frame):
+        if not classic:
             driver.recorder.unknown = BESIDE_CONNECT
             return None
-        changelogs = writes_changelogs(frame.sparkSession)
+        changelogs = writes_changelogs(spark)
         return ProgressReader(self.spec.name, lambda: self.query, changelogs=changelogs)
 
     def _active(self) -> bool:
@@ -305,14 +400,6 @@ def _progress_of(query: Any) -> Mapping[str, Any]:
         return {} if found is None else found if isinstance(found, dict) else json.loads(found.json)
     except Exception:  # noqa: BLE001 - as above
         return {}
-
-
-def _query_beside(spark: SparkSession, query: str) -> Any:
-    """Return the query of this micro-batch, in a process beside a Spark Connect server."""
-    try:
-        return spark.streams.get(query)
-    except Exception:  # noqa: BLE001 - as above
-        return None
 
 
 def no_ids(_: TaskOutcome) -> Mapping[str, str]:
@@ -370,86 +457,6 @@ def _arranged(
     return arranged(frame, spec.identity, partitions, spec.partition_by, token)
 
 
-def make_driver(
-    client: LedgerClient,
-    spec: PipelineSpec,
-    nonce: str,
-    spark: SparkSession,
-    observer: Observer | None = None,
-) -> Driver:
-    """Create the driver's part of a pipeline. Raises `ConfigurationError`."""
-    positions = spec.identity.uses_source_partitions
-    if positions and spec.partition_by is not None:
-        raise ConfigurationError(
-            f"pipeline {spec.name!r}: partition_by= does not apply to position identity, "
-            "which delivers the source's own partitions; remove it, or pass entity= and event="
-        )
-    if positions and spec.partitions is not None:
-        raise ConfigurationError(
-            f"pipeline {spec.name!r}: partitions={spec.partitions} does not apply to "
-            "position identity, which delivers the source's own partitions; remove it"
-        )
-    return Driver(
-        client,
-        spec.sinks,
-        spec.identity,
-        Process.here(),
-        nonce,
-        partitions=spec.partitions,
-        default_partitions=None if positions else _parallelism(spark),
-        accept_gap=spec.accept_gap,
-        drop_repeats=spec.drop_repeats,
-        audit=spec.audit,
-        remember_s=spec.remember_s,
-        forms=spec.forms,
-        routing=None if spec.partition_by is None else spec.partition_by.describe(),
-        observer=LogObserver() if observer is None else Observers((LogObserver(), observer)),
-    )
-
-
 def _topic(partition: str) -> str:
     """Return the topic of a source partition such as `topic/3`."""
     return partition.rpartition("/")[0]
-
-
-def withdraw(driver: Driver, heartbeat: Heartbeat) -> None:
-    """Remove a run that was refused before it opened anything, and end its heartbeat. Errors of the
-    ledger are suppressed, so that the caller raises the refusal itself.
-    """
-    heartbeat.stop()
-    heartbeat.join()
-    with suppress(SemelError):
-        driver.withdraw()
-
-
-def refuse_living(client: LedgerClient, known: OwnerRow | None = None) -> OwnerRow | None:
-    """Refuse a name that another run uses: its beat moves. Return an owner whose beat does not.
-
-    An owner that was watched before and has not moved since is not watched again.
-    """
-    owners = Owners(client)
-    standing = owners.owner()
-    if standing is not None and standing == known:
-        return standing
-    me = Process.here()
-    # A run that was just stopped may beat once more; a running one beats again.
-    if owners.alive(me, OWNER_LEASE_S) and owners.alive(me, OWNER_LEASE_S):
-        owner = owners.owner()
-        where = ""
-        if owner is not None:
-            here = "this process" if owner.process == me else f"process {owner.process.pid}"
-            where = f" (run {owner.run}, by {here} on {owner.process.host})"
-        raise ConfigurationError(
-            f"pipeline {client.pipeline!r} is running{where}. Stop that query first, or use "
-            "another name"
-        )
-    return owners.owner()
-
-
-def _parallelism(spark: SparkSession) -> int:
-    """Return the default number of partitions: the number of tasks that run at the same time."""
-    configured = spark.conf.get("spark.default.parallelism", "") or ""
-    if configured.isdecimal():
-        return int(configured)
-    context = getattr(spark, "_sc", None)
-    return PARTITIONS if context is None else int(context.defaultParallelism)

@@ -33,7 +33,8 @@ class Heartbeat(threading.Thread):
     """Beats every few seconds while `active()`, then records that the run has ended.
 
     It sends parked events only if `between` is given and free: a minibatch that begins holds it.
-    What `progress` reads of Spark's query goes to the driver's observer before each beat.
+    What `progress` reads of Spark's query goes to the driver's observer before each beat. If the
+    run is asked to stop, `stop` is called, once.
     """
 
     def __init__(
@@ -42,12 +43,14 @@ class Heartbeat(threading.Thread):
         active: Callable[[], bool] = lambda: True,
         between: threading.Lock | None = None,
         progress: ProgressReader | None = None,
+        stop: Callable[[], object] = lambda: None,
     ) -> None:
         super().__init__(name=f"semel-{driver.client.pipeline}", daemon=True)
         self._driver = driver
         self._active = active
         self._between = between
         self._progress = progress
+        self._ask_query = stop
         self._stopped = threading.Event()
         self._draining: threading.Thread | None = None
 
@@ -84,13 +87,18 @@ class Heartbeat(threading.Thread):
             waited = 0.0
             try:
                 self._observe()
-                self._driver.beat()
-                self._drain_beside()
+                if not self._driver.beat():
+                    self._drain_beside()
+                elif not self._driver.stopping:
+                    self._driver.stopping = True
+                    threading.Thread(target=self._ask_query, daemon=True).start()
             except Fenced as error:
                 log.warning("%s", error)
                 return
             except SemelError as error:
                 log.warning("pipeline %r: %s", self._driver.client.pipeline, error)
+        if self._draining is not None and self._driver.stopping:
+            self._draining.join()  # what is being sent gets its outcome
         atexit.unregister(self._leave)
         self._observe()
         try:

@@ -1,15 +1,10 @@
-"""A query from outside: its sources, its stop between two micro-batches, and why it failed.
-
-Always true: a query that is drained begins no micro-batch after `drain` was called, and the one
-that runs is not interrupted unless the caller says so.
-"""
+"""A query from outside: its sources, and why it failed."""
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any
 
-from semel.spark.failures import Stopped, last_sentence
+from semel.spark.failures import last_sentence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,75 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-POLL_S = 0.05
-BORDER = "_semel_border"
 _HEADLINE_MAX = 600
-
-
-class MicroBatchBorder:
-    """The border between two micro-batches of one query. The micro-batches enter and leave on a
-    thread of Spark's, another thread closes.
-    """
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._released = False
-        self.closed = self.inside = self.reached = False
-
-    def __enter__(self) -> None:
-        """Let a micro-batch begin. At a closed border it waits for the stop, then raises."""
-        with self._changed:
-            if not self.closed:
-                self.inside = True
-                return
-            self.reached = True
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._released)
-        raise Stopped("the query was drained")
-
-    def __exit__(self, *_: object) -> None:
-        with self._changed:
-            self.inside = False
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        """Let no further micro-batch begin."""
-        with self._changed:
-            self.closed = True
-
-    def release(self) -> None:
-        """Let a micro-batch that waits at the border end: the query is being stopped."""
-        with self._changed:
-            self._released = True
-            self._changed.notify_all()
-
-    def wait(self, seconds: float) -> None:
-        """Wait until a micro-batch leaves or reaches the border, for this time at most."""
-        with self._changed:
-            self._changed.wait(seconds)
-
-
-def drain(query: StreamingQuery, at_once: threading.Event) -> None:
-    """Stop a query at the end of its micro-batch, or as soon as `at_once` is set.
-
-    Through Spark Connect the micro-batches run beside the server: there the query is stopped as
-    Spark stops it.
-    """
-    border: MicroBatchBorder | None = getattr(query, BORDER, None)
-    if border is None:
-        query.stop()
-        return
-    border.close()
-    while query.isActive and not at_once.is_set() and not border.reached:
-        if not border.inside and not query.status["isTriggerActive"]:
-            break
-        border.wait(POLL_S)
-    stopping = threading.Thread(target=query.stop, daemon=True)
-    stopping.start()
-    while stopping.is_alive() and query.isActive:
-        stopping.join(POLL_S)
-    border.release()  # Spark takes what is raised now for the end of a stopped query
-    stopping.join()
 
 
 def why_failed(query: StreamingQuery) -> str | None:

@@ -31,6 +31,7 @@ from semel.errors import (
     HeldInDoubt,
     SemelError,
     SinkBroken,
+    StopRequested,
     plain_text,
 )
 from semel.events import Attempt, bucket_name
@@ -47,6 +48,10 @@ if TYPE_CHECKING:
     from semel.ledger import OpenMinibatch, Report
 
 SCHEMA = "outcome binary"
+FINAL = (ConfigurationError, DamagedRow, Diverged, HeldInDoubt, SinkBroken, StopRequested)
+"""The errors that another attempt cannot overcome. A task that returns one does not fail, so that
+the other tasks of its action end by themselves.
+"""
 
 
 @dataclass(frozen=True)
@@ -66,16 +71,23 @@ class TaskOutcome:
 
     @classmethod
     def of(cls, parts: Iterable[TaskOutcome]) -> TaskOutcome:
-        """Combine the outcomes of several tasks. Raises the first error among them."""
+        """Combine the outcomes of several tasks. Raises the first error among them; that the run is
+        asked to stop comes last.
+        """
         reports: list[Report] = []
         skipped = 0
         repeats: Counter[str] = Counter()
+        stop: StopRequested | None = None
         for part in parts:
-            if part.error is not None:
+            if isinstance(part.error, StopRequested):
+                stop = part.error
+            elif part.error is not None:
                 raise part.error
             reports += part.reports
             skipped += part.skipped
             repeats.update(part.repeats)
+        if stop is not None:
+            raise stop
         return cls(tuple(reports), skipped, repeats=dict(repeats))
 
     def dump(self) -> bytes:
@@ -123,7 +135,7 @@ class Task:
             refuse_optimized()
             with reading_ahead(batches) as ahead:
                 outcome = TaskOutcome.of(self.deliver(ahead))
-        except (ConfigurationError, DamagedRow, Diverged, HeldInDoubt, SinkBroken) as error:
+        except FINAL as error:
             outcome = TaskOutcome(error=self._placed(error))
         except SemelError as error:
             made = marked(error, self.token)

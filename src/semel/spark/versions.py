@@ -8,6 +8,7 @@ Always true:
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -260,3 +261,17 @@ def read_limit(rows: int | None, size: int | None) -> Any:
 def unlimited(limit: Any) -> bool:
     """Whether Spark asks for all that there is, whatever the source's own limits are."""
     return type(limit).__name__ == "ReadAllAvailable"
+
+
+def root_session() -> SparkSession | None:
+    """Return the session that a query was started in, when its function is loaded in a process
+    beside a Spark Connect server; None elsewhere. Micro-batches may come in a clone of it, which
+    does not know the query (Spark 4.3).
+    """
+    if "SPARK_CONNECT_LOCAL_URL" not in os.environ:
+        return None
+    from pyspark.sql.connect.session import SparkSession as Session
+
+    connected: Any = Session
+    found: SparkSession | None = connected.getActiveSession()
+    return found

@@ -18,10 +18,10 @@ from semel.spark.failures import last_sentence
 from semel.spark.foreach_batch import MicroBatches
 from semel.spark.frames.backlog import trigger_seconds
 from semel.spark.frames.plan import is_classic
-from semel.spark.queries import BORDER, MicroBatchBorder
+from semel.spark.stopping import RUN, MicroBatchBorder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -77,6 +77,7 @@ class _WriterState:
         self.name: str | None = None
         self.trigger: dict[str, Any] = {}
         self.observer: Observer | None = None
+        self.standby: Callable[[], bool] | None = None
 
 
 class Delivering:
@@ -116,6 +117,19 @@ class Delivering:
     def observed_by(self, observer: Observer) -> Any:
         """Notify an observer of what the driver does; through Spark Connect it has no effect."""
         self._semel.observer = observer
+        return self
+
+    def stands_by(self, ended: Callable[[], bool]) -> Any:
+        """Let `start` wait while the pipeline is running, until `ended()`: then it raises
+        `StandbyEnded`. Raises `ConfigurationError` through Spark Connect.
+        """
+        if not self._semel.classic:
+            raise ConfigurationError(
+                f"pipeline {self.spec.name!r}: standby=True needs a session of this process, "
+                "because with Spark Connect the run is beside the server; remove standby=True, and "
+                "start the query again when the other one has ended"
+            )
+        self._semel.standby = ended
         return self
 
     def format(self, source: str) -> NoReturn:
@@ -174,6 +188,7 @@ class Delivering:
         batches.monitoring = state.monitoring
         if state.classic:
             batches.border, batches.observer = MicroBatchBorder(), state.observer
+            batches.standby = state.standby
         with batches.ending_if_refused():
             if state.classic:
                 batches.look_first(state.spark)
@@ -181,9 +196,9 @@ class Delivering:
             query: StreamingQuery = super().start()  # type: ignore[misc]
         query.__class__ = _derived(type(query), Waiting)
         _extend_await_any(type(state.spark.streams))
+        setattr(query, RUN, batches)
         if state.classic:
             batches.query = query
-            setattr(query, BORDER, batches.border)
             setattr(query, RECORDER, batches.figures)
             batches.figures.serve(query.id)
         return query

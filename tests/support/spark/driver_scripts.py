@@ -52,6 +52,10 @@ class Run:
         """The Python workers of a local session."""
         return python_workers(self.pid)
 
+    def below(self) -> list[int]:
+        """The processes below the driver: the JVM and the Python workers."""
+        return descendants(self.pid)
+
     def said(self) -> str:
         return self.log.read_text(errors="replace")
 

@@ -20,6 +20,51 @@ COMMAND = (sys.executable, "-c", "from semel.cli.main import main; main()")
 TIMEOUT_S = 120.0
 
 
+CHARGE = """
+import os
+import time
+
+import semel
+
+
+@semel.sink(window=1)
+def charge(event):
+    folder = os.environ["SEMEL_TEST_FOLDER"]
+    time.sleep(float(os.environ.get("SLOW_S", "0")))
+    with open(f"{folder}/charged.txt", "a") as book:
+        book.write(f"{event.id}\\n")
+    open(f"{folder}/charged-by-{os.environ['SEMEL_TEST_RUN']}", "a").close()
+"""
+
+SLOW_CHARGES = """
+[pipeline]
+name = "charges"
+ledger = "sqlite:///charges.db"
+checkpoint = "checkpoints/charges"
+partitions = 2
+
+[source]
+format = "json"
+schema = "customer string, payment_id bigint, amount bigint"
+options = { path = "payments", maxFilesPerTrigger = 1 }
+
+[identity]
+entity = "customer"
+event = "payment_id"
+
+[[sinks]]
+type = "own_sinks:charge"
+"""
+
+
+def _payments(ids: range) -> str:
+    lines = [
+        json.dumps({"customer": f"c{each % 5}", "payment_id": each, "amount": each % 9 + 1})
+        for each in ids
+    ]
+    return "\n".join(lines) + "\n"
+
+
 @dataclass
 class PipelinePlace:
     """A folder with a pipeline file, and the processes that run it."""
@@ -29,6 +74,7 @@ class PipelinePlace:
     variables: Mapping[str, str] = field(default_factory=dict)
     command: tuple[str, ...] = COMMAND
     runs: list[Run] = field(default_factory=list)
+    fed: int = 0
 
     @property
     def environment(self) -> dict[str, str]:
@@ -40,13 +86,31 @@ class PipelinePlace:
         """Start the command `semel`, or another one."""
         log = self.folder / f"run-{len(self.runs)}.log"
         line = [*(command or self.command), *arguments]
-        run = Run(self.group.start(line, self.environment, log), log)
+        environment = {**self.environment, "SEMEL_TEST_RUN": log.stem}
+        run = Run(self.group.start(line, environment, log), log)
         self.runs.append(run)
         return run
 
+    def write(self, name: str, text: str) -> Path:
+        """Write a pipeline file, and the module of its sink beside it."""
+        (self.folder / "own_sinks.py").write_text(CHARGE)
+        (self.folder / name).write_text(text)
+        return self.folder / name
+
     def semel(self, *arguments: str) -> str:
         """Run a command to its end; return what it prints."""
-        done = subprocess.run(
+        done = self._run(*arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def semel_fails(self, *arguments: str) -> str:
+        """Run a command that has to fail; return its errors."""
+        done = self._run(*arguments)
+        assert done.returncode != 0, done.stdout
+        return done.stderr
+
+    def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             [*self.command, *arguments],
             cwd=self.folder,
             env={**os.environ, **self.environment},
@@ -55,19 +119,24 @@ class PipelinePlace:
             timeout=TIMEOUT_S,
             check=False,
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
 
     def payments(self, files: int, rows: int, within: str = "payments") -> list[int]:
         """Write files of payments; return their ids."""
         (self.folder / within).mkdir()
         for number in range(files):
-            lines = [
-                json.dumps({"customer": f"c{each % 5}", "payment_id": each, "amount": each % 9 + 1})
-                for each in range(number * rows, (number + 1) * rows)
-            ]
-            (self.folder / within / f"{number:04}.json").write_text("\n".join(lines) + "\n")
+            ids = range(number * rows, (number + 1) * rows)
+            (self.folder / within / f"{number:04}.json").write_text(_payments(ids))
         return list(range(files * rows))
+
+    def more_payments(self, rows: int, within: str = "payments") -> list[int]:
+        """Write one more file of payments, whole at once; return their ids."""
+        first, self.fed = self.fed, self.fed + rows
+        ids = range(first, self.fed)
+        written = self.folder / f"{first:08}.writing"
+        written.write_text(_payments(ids))
+        (self.folder / within).mkdir(exist_ok=True)
+        written.rename(self.folder / within / f"more-{first:08}.json")
+        return list(ids)
 
     def delivered(self, url: str, pipeline: str = "charges", sink: str = "files") -> list[int]:
         """The ids that a sink of files holds, each as often as it is there."""
@@ -80,6 +149,10 @@ class PipelinePlace:
         """The ids that the function wrote down."""
         book = self.folder / "charged.txt"
         return [int(each) for each in book.read_text().split()] if book.exists() else []
+
+    def has_charged(self, run: Run) -> bool:
+        """Whether the function was called by a run, which was started here."""
+        return (self.folder / f"charged-by-{run.log.stem}").exists()
 
     def status(self, pipeline: str) -> dict[str, Any]:
         """What `semel status` says of the sinks, by name."""

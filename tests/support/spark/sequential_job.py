@@ -14,6 +14,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from semel import stop
 from semel.verify.demo.charge_server import charge_client
 from support.spark import faults, query_job
 from support.spark.settings import Settings
@@ -54,7 +55,10 @@ def stop_after(spark: SparkSession, settings: Settings, charges: int) -> None:
     while query.isActive and charged(settings) < wanted:
         time.sleep(0.01)
     cut = query.isActive
-    query.stop()
+    if settings.orderly:
+        stop(query)
+    else:
+        query.stop()
     query_job.say(f"{'stopped' if cut else 'ended'} {settings.name}: {query.exception()}")
 
 

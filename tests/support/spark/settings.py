@@ -26,6 +26,7 @@ class Settings:
         where: a condition that the rows of the source have to meet.
         counted: whether each row that is computed is reported to the charge server, as `row/ID`.
         stops: after how many charges each the query is stopped and started again (`rounds`).
+        orderly: whether `semel.stop` stops it, and not the query's own method.
     """
 
     house: str
@@ -50,6 +51,7 @@ class Settings:
     where: str = "true"
     counted: bool = False
     stops: list[int] = field(default_factory=list)
+    orderly: bool = False
     conf: dict[str, str] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:

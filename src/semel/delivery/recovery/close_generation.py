@@ -29,7 +29,6 @@ from semel.ledger import (
     read_heads,
     read_parked,
     read_row,
-    refuse_other_keys,
     require_reached,
     unsure_of,
     watermark_of,
@@ -118,7 +117,7 @@ class Closing:
         if not row.dropped:
             where = f"pipeline {self.client.pipeline!r}, sink {sink.name!r}, minibatch "
             where += f"{leftover.minibatch}, partition {row.partition}"
-            refuse_other_keys(where, row, sink.absorbed_by)
+            row.refuse_other_keys(where, sink.absorbed_by)
 
     def _wait(self, found: Sequence[Leftover]) -> None:
         """Wait once for all, until no call of an older generation can be in flight at a destination

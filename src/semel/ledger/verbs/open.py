@@ -96,8 +96,8 @@ class OpenMinibatch:
     def stop_requested(self) -> StopRequested:
         """The error with which a run ends that was asked to stop."""
         return StopRequested(
-            f"minibatch {self.row.minibatch}: run {self.row.run} was asked to stop. No event is in "
-            "doubt because of it; the next run delivers the rest"
+            f"run {self.row.run} was asked to stop. No event is in doubt because of it; the next "
+            "run delivers the rest"
         )
 
     @property

@@ -1,7 +1,6 @@
 """Checks before a minibatch is opened: a request that does not follow the ledger is refused.
 
-- Sinks and partitions: no sink with open partitions is removed, the number of partitions fits, and
-  a half-delivered partition is repeated under the keys that it was sent under.
+- Sinks and partitions: no sink with open partitions is removed, and the number of partitions fits.
 - Positions, with position identity: after a lost checkpoint Spark must continue where the ledger
   stands. An offset that may hold an unhandled event is never skipped, unless a person accepts it.
 - Topics: a topic that was deleted and recreated has the same name and new offsets, so the old
@@ -369,25 +368,3 @@ def compare_topics(
             "continue without comparing"
         )
     return {**known, **sources.ids}
-
-
-_WAYS = {
-    "event": "by the key of each event (keyed_by_event=True)",
-    "chunk": "by the key of each chunk (keyed_by_event=False)",
-    "place": "by its place, which is overwritten (whole)",
-}
-
-
-def refuse_other_keys(where: str, found: PartitionRow, absorbed_by: str | None) -> None:
-    """Refuse to repeat a half-delivered partition in another way than it was sent: what arrived of
-    it would not be recognised, and arrive twice. Rows of older versions are not compared.
-    """
-    before = found.absorbed_by
-    if before is None or before == absorbed_by:
-        return
-    raise ConfigurationError(
-        f"{where}: the partition is half delivered, and a repeat of it is absorbed "
-        f"{_WAYS.get(before, before)}, but the sink was changed to absorb "
-        f"{_WAYS.get(absorbed_by or '', 'nothing')}. Nothing was sent. Start with the sink as it "
-        "was, let the minibatch complete, then change it"
-    )

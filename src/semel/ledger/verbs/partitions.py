@@ -19,7 +19,6 @@ from semel.events import EntityIds
 from semel.ledger.keys import EVENTS_TABLE, STREAMS_TABLE, make_key, written_part
 from semel.ledger.rows import PartitionRow, SpanRow
 from semel.ledger.store.commit import Absent, Conflict, Delete, Equals, Key, Put
-from semel.ledger.verbs.open_checks import refuse_other_keys
 from semel.ledger.verbs.parked import NO_PARKS, HeadMoved
 from semel.ledger.verbs.runs import require_known
 from semel.protocol import Found, PartitionState, SpanState
@@ -179,7 +178,7 @@ class PartitionClaim:
             self._refuse_two_tasks(found)
             where = f"pipeline {self.client.pipeline!r}, sink {self.sink!r}, minibatch "
             where += f"{self.opening.row.minibatch}, partition {self.partition}"
-            refuse_other_keys(where, found, self.absorbed_by)
+            found.refuse_other_keys(where, self.absorbed_by)
             if found.attempt > self.who.attempt:
                 raise self._fenced(f"attempt {found.attempt} has it")
             # 4. Write this attempt into the row before its spans are read: the attempt before may

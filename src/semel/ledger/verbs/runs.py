@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from semel.errors import ConfigurationError, Fenced
 from semel.ledger.figures import RunFigures
@@ -214,10 +214,17 @@ class Owners:
             self._client.clock.sleep(lease_s / LOOKS)
         return self.owner() not in (None, before)
 
-    def register(self, description: dict[str, Any], me: Process, nonce: str) -> int:
+    def register(
+        self,
+        description: dict[str, Any],
+        me: Process,
+        nonce: str,
+        after: OwnerRow | Literal["any"] | None = "any",
+    ) -> int:
         """Begin a run and return its number. May be repeated with the same `nonce`.
 
-        Raises `ConfigurationError` if the name was used with another identity, sink or rule.
+        Raises `ConfigurationError` if the name was used with another identity, sink or rule, or if
+        the run that has the pipeline is not the one `after` which it is to begin.
         """
         while True:
             rows = self._client.read(self._pipeline, self._owner, self._name)
@@ -225,6 +232,11 @@ class Owners:
             owner = None if text is None else OwnerRow.load(text, self._owner)
             if owner is not None and owner.nonce == nonce:
                 return owner.run
+            if after not in ("any", owner):
+                raise ConfigurationError(
+                    f"pipeline {self._client.pipeline!r} was started elsewhere at the same time"
+                    + ("" if owner is None else f" (run {owner.run})")
+                )
             self._refuse_taken(rows.get(self._name))
             self._before = rows.get(self._pipeline)
             requirements, updates = self._described(self._before, description)

@@ -1,0 +1,156 @@
+"""A second run of a pipeline waits, and takes over when the first one ends, dies or freezes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from semel.ledger import Ledger
+from semel.protocol import ParkedState
+from semel.verify.process_group import ProcessGroup
+from support.spark.driver_scripts import Run, wait_for
+from support.spark.pipeline_place import SLOW_CHARGES, TIMEOUT_S, PipelinePlace
+from support.spark.reconcile import seed
+
+TAKE_OVERS = int(os.environ.get("SEMEL_TAKE_OVERS", "3"))
+"""How many runs are killed one after the other; SEMEL_TAKE_OVERS=50 is the large size."""
+
+ROWS = 40
+WAITS = "this start waits, and takes over when that run ends"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[PipelinePlace]:
+    with ProcessGroup("standby") as group:
+        made = PipelinePlace(tmp_path, group, variables={"SLOW_S": "0.05"})
+        made.more_payments(ROWS)
+        yield made
+
+
+def runs_of(place: PipelinePlace) -> int:
+    with Ledger(f"sqlite:///{place.folder}/charges.db") as ledger:
+        return ledger.summary("charges").run or 0
+
+
+def standby(place: PipelinePlace, file: Path) -> Run:
+    """Start another run, and wait until it stands by."""
+    run = place.start("run", str(file))
+    wait_for(lambda: WAITS in run.said(), run, TIMEOUT_S)
+    return run
+
+
+def delivers(place: PipelinePlace, run: Run) -> None:
+    """Feed a run, and wait until it is in the middle of that."""
+    before = len(place.charged())
+    place.more_payments(ROWS)
+    wait_for(lambda: len(place.charged()) > before + 3, run, TIMEOUT_S)
+
+
+def continues(place: PipelinePlace, run: Run) -> float:
+    """Wait until a run delivers something new; return how long that took."""
+    began = time.monotonic()
+    place.more_payments(ROWS)
+    wait_for(lambda: place.has_charged(run), run, TIMEOUT_S)
+    return time.monotonic() - began
+
+
+def finish(place: PipelinePlace, run: Run) -> set[object]:
+    """Let a run deliver the rest, nothing repeated and nothing lost; return what is in doubt."""
+    wait_for(lambda: len(settled(place)) >= place.fed, run, TIMEOUT_S + place.fed)
+    run.kill(signal.SIGTERM)
+    run.finished(TIMEOUT_S)
+    charged, held = place.charged(), in_doubt(place)
+    assert [each for each, count in Counter(charged).items() if count > 1] == []
+    assert {*charged, *parked(place)} == {*range(place.fed)}, "lost"
+    return held
+
+
+def settled(place: PipelinePlace) -> set[object]:
+    return {*place.charged(), *parked(place)}
+
+
+def parked(place: PipelinePlace, *states: ParkedState) -> set[object]:
+    with Ledger(f"sqlite:///{place.folder}/charges.db") as ledger:
+        rows = [row for _, row in ledger.parked("charges", "charge")]
+    return {row.event for row in rows if not states or row.state in states}
+
+
+def in_doubt(place: PipelinePlace) -> set[object]:
+    return parked(place, ParkedState.HELD)
+
+
+@pytest.mark.rows("O8", "A18", "A19", "S15")
+def test_standbys_take_over_from_runs_that_are_killed_one_after_the_other(
+    place: PipelinePlace,
+) -> None:
+    luck = random.Random(seed())
+    file = place.write("charges.toml", SLOW_CHARGES)
+    active = place.start("run", str(file))
+    times: list[float] = []
+    for _ in range(TAKE_OVERS):
+        delivers(place, active)
+        waiting = standby(place, file)
+        delivers(place, active)
+        time.sleep(luck.random() / 2)
+        active.kill(signal.SIGKILL)
+        times.append(continues(place, waiting))
+        active = waiting
+    held = finish(place, active)
+    assert runs_of(place) == TAKE_OVERS + 1
+    assert len(held) <= TAKE_OVERS * 2, "more than a window of each partition"
+    print(f"take-overs after SIGKILL: {', '.join(f'{each:.1f} s' for each in times)}")  # noqa: T201
+
+
+@pytest.mark.rows("O8", "A17", "S19")
+def test_a_run_that_is_frozen_is_replaced_and_is_fenced_when_it_wakes_up(
+    place: PipelinePlace,
+) -> None:
+    file = place.write("charges.toml", SLOW_CHARGES)
+    first = place.start("run", str(file))
+    delivers(place, first)
+    waiting = standby(place, file)
+    delivers(place, first)
+    frozen = [first.pid, *first.below()]
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+    took = continues(place, waiting)
+    for pid in frozen:
+        os.kill(pid, signal.SIGCONT)
+    place.more_payments(ROWS)
+    assert first.wait(TIMEOUT_S) != 0
+    assert "was replaced by run 2" in first.said()
+    held = finish(place, waiting)
+    assert len(held) <= 2
+    print(f"take-over after SIGSTOP: {took:.1f} s")  # noqa: T201
+
+
+def test_an_orderly_stop_hands_over_at_once_and_with_nothing_in_doubt(place: PipelinePlace) -> None:
+    file = place.write("charges.toml", SLOW_CHARGES)
+    first = place.start("run", str(file))
+    delivers(place, first)
+    waiting = standby(place, file)
+    delivers(place, first)
+    said = place.semel("stop", "charges", "--ledger", f"sqlite:///{place.folder}/charges.db")
+    first.finished(TIMEOUT_S)
+    assert "ended" in said
+    print(f"take-over after semel stop: {continues(place, waiting):.1f} s")  # noqa: T201
+    assert finish(place, waiting) == set()
+
+
+def test_a_standby_ends_by_a_signal_and_once_does_not_wait(place: PipelinePlace) -> None:
+    file = place.write("charges.toml", SLOW_CHARGES)
+    first = place.start("run", str(file))
+    delivers(place, first)
+    waiting = standby(place, file)
+    waiting.kill(signal.SIGTERM)
+    waiting.finished(TIMEOUT_S)
+    assert "is running" in place.semel_fails("run", str(file), "--once")
+    assert first.process.poll() is None
+    assert runs_of(place) == 1
