@@ -78,11 +78,10 @@ def test_a_command_or_sigterm_stops_a_pipeline_within_a_micro_batch_and_the_next
     expected = place.payments(1, 300)
     file = place.write("charges.toml", SLOW_CHARGES)
     place.variables = {"SLOW_S": "0.1"}
-    ledger = f"sqlite:///{place.folder}/charges.db"
 
     first = place.start("run", str(file))
     wait_for(lambda: len(place.charged()) > 10, first, TIMEOUT_S)
-    told = json.loads(place.semel("stop", "charges", "--ledger", ledger, "--json"))
+    told = json.loads(place.semel("stop", "charges", "--ledger", place.ledger, "--json"))
     first.finished(TIMEOUT_S)
     assert (told["ended"], told["complete"], told["in_doubt"]) == (True, False, 0)
     stopped_at = len(place.charged())
@@ -101,7 +100,7 @@ def test_a_command_or_sigterm_stops_a_pipeline_within_a_micro_batch_and_the_next
     third = place.start("run", str(file), "--once")
     third.finished(TIMEOUT_S)
     assert Counter(place.charged()) == Counter(expected)
-    assert "is not running" in place.semel_fails("stop", "charges", "--ledger", ledger)
+    assert "is not running" in place.semel_fails("stop", "charges", "--ledger", place.ledger)
 
 
 def test_an_idle_pipeline_is_stopped_by_the_command_within_seconds(place: PipelinePlace) -> None:
@@ -109,8 +108,7 @@ def test_an_idle_pipeline_is_stopped_by_the_command_within_seconds(place: Pipeli
     file = place.write("charges.toml", SLOW_CHARGES)
     run = place.start("run", str(file))
     wait_for(lambda: len(place.charged()) == len(expected), run, TIMEOUT_S)
-    ledger = f"sqlite:///{place.folder}/charges.db"
-    said = place.semel("stop", "charges", "--ledger", ledger)
+    said = place.semel("stop", "charges", "--ledger", place.ledger)
     run.finished(TIMEOUT_S)
     assert re.search(r"run 1 ended in order after \d", said)
     assert "minibatch 1.0 is complete; 0 events are in doubt" in said

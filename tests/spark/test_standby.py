@@ -9,12 +9,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from semel.ledger import Ledger
 from semel.protocol import ParkedState
 from semel.verify.process_group import ProcessGroup
+from support.sinks.postgres_pipeline import PostgresProxy
 from support.spark.driver_scripts import Run, wait_for
 from support.spark.pipeline_place import SLOW_CHARGES, TIMEOUT_S, PipelinePlace
 from support.spark.reconcile import seed
@@ -23,6 +25,7 @@ TAKE_OVERS = int(os.environ.get("SEMEL_TAKE_OVERS", "3"))
 """How many runs are killed one after the other; SEMEL_TAKE_OVERS=50 is the large size."""
 
 ROWS = 40
+IN_POSTGRES = SLOW_CHARGES.replace('"sqlite:///charges.db"', '"${LEDGER}"')
 WAITS = "this start waits, and takes over when that run ends"
 
 
@@ -35,7 +38,7 @@ def place(tmp_path: Path) -> Iterator[PipelinePlace]:
 
 
 def runs_of(place: PipelinePlace) -> int:
-    with Ledger(f"sqlite:///{place.folder}/charges.db") as ledger:
+    with Ledger(place.ledger) as ledger:
         return ledger.summary("charges").run or 0
 
 
@@ -77,7 +80,7 @@ def settled(place: PipelinePlace) -> set[object]:
 
 
 def parked(place: PipelinePlace, *states: ParkedState) -> set[object]:
-    with Ledger(f"sqlite:///{place.folder}/charges.db") as ledger:
+    with Ledger(place.ledger) as ledger:
         rows = [row for _, row in ledger.parked("charges", "charge")]
     return {row.event for row in rows if not states or row.state in states}
 
@@ -110,9 +113,12 @@ def test_standbys_take_over_from_runs_that_are_killed_one_after_the_other(
 
 @pytest.mark.rows("O8", "A17", "S19")
 def test_a_run_that_is_frozen_is_replaced_and_is_fenced_when_it_wakes_up(
-    place: PipelinePlace,
+    place: PipelinePlace, postgres_url: str
 ) -> None:
-    file = place.write("charges.toml", SLOW_CHARGES)
+    """In PostgreSQL; a process that is frozen inside of a commit keeps a SQLite ledger locked."""
+    place.ledger = postgres_url
+    file = place.write("charges.toml", IN_POSTGRES)
+    place.variables = {**place.variables, "LEDGER": postgres_url}
     first = place.start("run", str(file))
     delivers(place, first)
     waiting = standby(place, file)
@@ -131,13 +137,44 @@ def test_a_run_that_is_frozen_is_replaced_and_is_fenced_when_it_wakes_up(
     print(f"take-over after SIGSTOP: {took:.1f} s")  # noqa: T201
 
 
+@pytest.mark.rows("O8", "A17", "A18")
+def test_a_run_that_is_cut_off_the_ledger_is_replaced_and_delivers_nothing_more(
+    place: PipelinePlace, postgres_url: str
+) -> None:
+    """Of two runs only the first one reaches the ledger through a wire that is cut."""
+    place.ledger = postgres_url
+    file = place.write("charges.toml", IN_POSTGRES)
+    port = urlsplit(postgres_url).port
+    assert port is not None
+    proxy = PostgresProxy(port)
+    try:
+        through = postgres_url.replace(f":{port}/", f":{proxy.port}/")
+        place.variables = {**place.variables, "LEDGER": through}
+        first = place.start("run", str(file))
+        delivers(place, first)
+        place.variables = {**place.variables, "LEDGER": postgres_url}
+        waiting = standby(place, file)
+        delivers(place, first)
+        proxy.rule = lambda _: "cut"
+        took = continues(place, waiting)
+        delivers(place, waiting)
+        proxy.rule = lambda _: "pass"
+        place.more_payments(ROWS)
+        assert first.wait(TIMEOUT_S) != 0
+        held = finish(place, waiting)
+    finally:
+        proxy.close()
+    assert len(held) <= 2
+    print(f"take-over from a run without its ledger: {took:.1f} s")  # noqa: T201
+
+
 def test_an_orderly_stop_hands_over_at_once_and_with_nothing_in_doubt(place: PipelinePlace) -> None:
     file = place.write("charges.toml", SLOW_CHARGES)
     first = place.start("run", str(file))
     delivers(place, first)
     waiting = standby(place, file)
     delivers(place, first)
-    said = place.semel("stop", "charges", "--ledger", f"sqlite:///{place.folder}/charges.db")
+    said = place.semel("stop", "charges", "--ledger", place.ledger)
     first.finished(TIMEOUT_S)
     assert "ended" in said
     print(f"take-over after semel stop: {continues(place, waiting):.1f} s")  # noqa: T201

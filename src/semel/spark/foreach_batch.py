@@ -218,22 +218,35 @@ class MicroBatches:
         """
         self.ledger = checkpoints.resolve(self.ledger, self.checkpoint)
         checkpoints.refuse_unreachable(self.ledger, spark)
-        self._begin_monitor(self.ledger)
-        if self.standby is not None:
-            begun = self._prepare(spark, self.ledger, classic=True)
-            begun.driver.refuse_changed()
-            stand_by(begun.driver.client, begun.register, self.standby)
-            self._begun = begun
-            self._follow_reset(begun.driver.client, spark)
-            begun.driver.drain()
-            return
+        if self.standby is None:
+            self._begin_monitor(self.ledger)
         with closing(open_store(self.ledger)) as store:
             client = self._client(store)
             driver = make_driver(client, self.spec, self.nonce, spark, self._observed())
             driver.refuse_changed()
-            self._watched = refuse_living(client)
+            if self.standby is not None:
+                stand_by(client, lambda owner: self._take_turn(spark, owner), self.standby)
+            else:
+                self._watched = refuse_living(client)
             self._follow_reset(client, spark)
             driver.drain()  # resolved events are sent even if no new input comes
+
+    def _take_turn(self, spark: SparkSession, owner: OwnerRow | None) -> None:
+        """Begin the run of a standby after another one. Its metrics may have no port: a frozen
+        process still has it.
+        """
+        ledger = str(self.ledger)
+        try:
+            self._begin_monitor(ledger)
+        except ConfigurationError as error:
+            log.warning("pipeline %r is taken over without its metrics: %s", self.spec.name, error)
+        begun = self._prepare(spark, ledger, classic=True)
+        try:
+            begun.register(owner)
+        except BaseException:
+            begun.driver.client.store.close()
+            raise
+        self._begun = begun
 
     def ask_to_stop(self, by: str) -> None:
         """Record in the ledger that the run is to stop, if there is one."""
@@ -264,7 +277,11 @@ class MicroBatches:
         """Stop the query of this run, on a thread of its own."""
         live, border = self._live, self.border
         query = self.query or (None if live is None else self._query_beside(live))
-        if query is not None and border is not None:
+        if border is None:
+            return
+        if query is None:
+            border.release()  # nothing can stop it but an error
+        else:
             stop_at_border(query, border, threading.Event())
 
     def _query_beside(self, live: Live) -> Any:

@@ -114,15 +114,19 @@ def stop_in_order(query: StreamingQuery, at_once: threading.Event) -> None:
     if run.border is None:
         _stop_from_client(query, run, at_once)
         return
-    # 1. The tasks learn it from the ledger.
+    # 1. The tasks learn it from the ledger. It may be away, and the caller may not want to wait.
     run.border.close()
+    threading.Thread(target=_ask, args=[run], daemon=True).start()
+    stop_at_border(query, run.border, at_once)
+    while not (run.is_recorded() or at_once.is_set()):
+        at_once.wait(POLL_S)
+
+
+def _ask(run: StoppableRun) -> None:
     try:
         run.ask_to_stop(user_at_host())
     except SemelError as error:
         log.warning("the query ends after its micro-batch, because the ledger is away: %s", error)
-    stop_at_border(query, run.border, at_once)
-    while not (run.is_recorded() or at_once.is_set()):
-        at_once.wait(POLL_S)
 
 
 def stop_at_border(query: Any, border: MicroBatchBorder, at_once: threading.Event) -> None:

@@ -75,6 +75,10 @@ class PipelinePlace:
     command: tuple[str, ...] = COMMAND
     runs: list[Run] = field(default_factory=list)
     fed: int = 0
+    ledger: str = ""
+
+    def __post_init__(self) -> None:
+        self.ledger = self.ledger or f"sqlite:///{self.folder}/charges.db"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -156,6 +160,5 @@ class PipelinePlace:
 
     def status(self, pipeline: str) -> dict[str, Any]:
         """What `semel status` says of the sinks, by name."""
-        url = f"sqlite:///{self.folder}/charges.db"
-        found = json.loads(self.semel("status", pipeline, "--ledger", url, "--json"))
+        found = json.loads(self.semel("status", pipeline, "--ledger", self.ledger, "--json"))
         return {each["sink"]: each for each in found["sinks"]}

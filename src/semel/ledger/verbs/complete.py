@@ -232,7 +232,8 @@ def complete(
     one commit; `done` is the row `open` once complete, `stages` the second stage of each sink that
     has one, `also` updates that belong to the minibatch.
 
-    Raises `Fenced` if a later run or attempt has it, `Diverged` if the reports do not cover what is
+    Raises `Fenced` if a later run or attempt has it, `StopRequested` if the run was asked to stop
+    meanwhile and nothing was written, `Diverged` if the reports do not cover what is
     recorded. May be repeated after a lost reply.
     """
     # 1. Match every recorded partition with its report, before anything is written: after an error
@@ -245,7 +246,10 @@ def complete(
     except Diverged:
         # 2. A run that was replaced sees rows that the later run changed: it is fenced, and the
         #    content of the query is not in question.
-        if client.read_one(open_key) not in (opening.text, done):
+        text = client.read_one(open_key)
+        if opening.asked_to_stop(text, open_key):
+            raise opening.stop_requested from None
+        if text not in (opening.text, done):
             raise _fenced(client, opening, "a later run opened another minibatch") from None
         raise
     # 3. One commit for all partitions, numbers, watermarks and the row `open`: a crash before it
@@ -262,11 +266,12 @@ def complete(
         text = client.read_one(open_key)
         if text == done:
             return
-        # 5. The same, and then the run was asked to stop.
-        if text is None or not OpenRow.load(text, open_key).is_stop_of(done):
-            raise _fenced(
-                client, opening, "its row or one of its partitions was taken over"
-            ) from None
+        # 5. The run was asked to stop: after that commit, or before it and nothing else happened.
+        if text is not None and OpenRow.load(text, open_key).is_stop_of(done):
+            return
+        if opening.asked_to_stop(text, open_key):
+            raise opening.stop_requested from None
+        raise _fenced(client, opening, "its row or one of its partitions was taken over") from None
 
 
 def _completing(

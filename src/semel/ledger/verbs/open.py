@@ -295,7 +295,7 @@ class Minibatches:
         try:
             done = opening.completed_with(ids)
             complete(self._client, opening, done, reports, names, self._stages, also)
-        except Fenced:
+        except StopRequested:
             # All of it is delivered, so it is completed although the run was asked to stop.
             asked = opening.asked_to_stop(self._client.read_one(self._open), self._open)
             if asked is None:

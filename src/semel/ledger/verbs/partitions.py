@@ -243,8 +243,6 @@ class PartitionClaim:
         try:
             self.asked_at = self.client.commit(required, [put])
         except Conflict:
-            if self._asked_to_stop(self.client.read_one(self._open_key)):
-                raise self.opening.stop_requested from None
             raise self._fenced("another attempt put it back to pending first") from None
         self.row, self._text = again, put.payload
 
@@ -300,8 +298,9 @@ class PartitionClaim:
                 landed=lambda: self.client.stands(proof) if proof else parks.stand(self.client),
             )
         except Conflict:
-            if not self._sees_stop():
-                raise self._why(parks) from None
+            why = self._why(parks)
+            if why is not None:
+                raise why from None
             self.write(settled, intended, withdrawn=withdrawn, parks=parks, may_stop=may_stop)
             return
         # 4. Only now remember it: after an error the rows are as they were last seen.
@@ -339,8 +338,9 @@ class PartitionClaim:
                 requirements, [put, *parks.updates], landed=lambda: self.client.stands([put])
             )
         except Conflict:
-            if not self._sees_stop():
-                raise self._why(parks) from None
+            why = self._why(parks)
+            if why is not None:
+                raise why from None
             self.keep(span, parks)
             return
         self.asked_at, self._last = asked_at, kept
@@ -386,11 +386,14 @@ class PartitionClaim:
 
     # -- what went wrong
 
-    def _why(self, parks: Parks) -> Fenced | HeadMoved:
-        """Return `Fenced` if the partition was lost, `HeadMoved` if only a head changed."""
+    def _why(self, parks: Parks) -> Fenced | HeadMoved | None:
+        """Return `Fenced` if the partition was lost, `HeadMoved` if only a head changed, None if
+        all that changed is that the run is asked to stop.
+        """
         rows = self.client.read(self._open_key, self._row_key)
-        if rows.get(self._open_key) != self._open_text:
-            return self._gone_on()
+        text = rows.get(self._open_key)
+        if text != self._open_text:
+            return None if self._asked_to_stop(text) else self._gone_on()
         if rows.get(self._row_key) != self._text:
             return self._fenced("another attempt has it")
         if parks.requirements:
@@ -448,10 +451,6 @@ class PartitionClaim:
     def _end_here(self, *, may_stop: bool) -> None:
         if may_stop and self.stopping:
             raise self.opening.stop_requested
-
-    def _sees_stop(self) -> bool:
-        """Whether a commit met a conflict because the run is asked to stop."""
-        return not self.stopping and self._asked_to_stop(self.client.read_one(self._open_key))
 
     def _asked_to_stop(self, text: str | None) -> bool:
         """Whether the row `open` says that this run is to stop, and nothing else changed in it. The
