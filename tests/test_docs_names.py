@@ -115,6 +115,8 @@ def test_every_decision_is_in_the_index() -> None:
     titles = [each.read_text().partition("\n")[0] for each in pages]
     assert [f"# {number}. {title}" for number, title, _ in listed] == titles
     assert [page for _, _, page in listed] == [each.name for each in pages]
+    assert [number for number, _, _ in listed] == [str(at) for at in range(1, len(pages) + 1)]
+    assert [int(each.name[:4]) for each in pages] == list(range(1, len(pages) + 1))
 
 
 def test_what_is_not_there_is_found() -> None:
