@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, ParamSpec
 
 import typer
 
@@ -30,6 +30,7 @@ EPILOG = (
 )
 
 PrintLine = Callable[[str], None]
+Parameters = ParamSpec("Parameters")
 
 
 def demo(
@@ -158,11 +159,14 @@ def _decide(played: Demo, event: ParkedEvent) -> tuple[list[str], str]:
         decision, reason = "delivered", "the charge server has it"
     else:
         decision, reason = "resend", "the charge server does not have it"
-    arguments = [event.short, decision, "--reason", reason]
-    return arguments, _run_command(resolve, event.short, decision, reason, ledger=played.ledger)
+    words = [event.short, decision]
+    output = _run_command(resolve, words, reason, ledger=played.ledger)
+    return [*words, "--reason", reason], output
 
 
-def _run_command(command: Callable[..., None], *arguments: str, **options: Any) -> str:
+def _run_command(
+    command: Callable[Parameters, None], *arguments: Parameters.args, **options: Parameters.kwargs
+) -> str:
     """Run a command in this process and return its output."""
     output = io.StringIO()
     with redirect_stdout(output):

@@ -478,7 +478,6 @@ class RunRecorder:
         newest = list(self._newest)[-NEWEST:]
         if not newest:
             return None
-        newest = list(self._newest)[-NEWEST:]
         first_end, first = newest[0]
         seconds = [event.seconds for _, event in newest]
         delivered: dict[str, int] = {}

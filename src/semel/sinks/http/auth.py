@@ -18,6 +18,7 @@ from urllib.parse import quote, quote_plus
 
 from semel.errors import ConfigurationError
 from semel.events.encoding import ascii_json
+from semel.urls import HIDDEN, conceal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -109,12 +110,11 @@ class Masks:
 
     def __call__(self, text: str) -> str:
         """Return the text with each secret replaced by ***, also one that is cut off at its end."""
-        for secret in self.secrets:
-            text = text.replace(secret, "***")
+        text = conceal(text, self.secrets)
         for secret in self.secrets:
             for length in range(len(secret) - 1, _SHORT - 1, -1):
                 if text.endswith(secret[:length]):
-                    return text[:-length] + "***"
+                    return text[:-length] + HIDDEN
         return text
 
 

@@ -26,6 +26,7 @@ from semel.errors import (
     plain_text,
 )
 from semel.runtime import SystemClock
+from semel.urls import conceal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -109,14 +110,11 @@ class ErrorText:
     def __init__(self, config: Mapping[str, object]) -> None:
         found = [str(value) for name, value in config.items() if _SECRET.search(name)]
         found += [part for each in found for part in re.findall(r"=\s*(\S+)", each)]
-        self._secrets = sorted({each for each in found if len(each) >= 4}, key=len, reverse=True)
+        self._secrets = {each for each in found if len(each) >= 4}
 
     def __call__(self, refused: Any) -> str:
         """Return the text of an error of the client's."""
-        text: str = refused.str()
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        return plain_text(text)
+        return plain_text(conceal(refused.str(), self._secrets))
 
 
 def client_library() -> Any:
