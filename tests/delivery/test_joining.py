@@ -53,6 +53,38 @@ def test_a_sink_that_joins_while_a_complete_minibatch_is_replayed_gets_it(
     assert (world.out.seen, new(world)) == ("a1 b2 a3 b4 a5", "a3 b4 a5")
 
 
+SURVIVE = ["given", "increasing", "position"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("identity", SURVIVE)
+def test_it_gets_a_complete_minibatch_in_which_nothing_was_new_to_the_others(
+    identity: str, kind: str
+) -> None:
+    world = world_like(kind, IDENTITIES[identity])
+    world.minibatch(0, "a1 b2")
+    world.start()
+    world.minibatch(0, "a1 b2", query="after a lost checkpoint")
+    world.add(Database(), "new")
+    for _ in range(2):  # Spark does not come to its own commit
+        world.start()
+        world.minibatch(0, "a1 b2", query="after a lost checkpoint")
+    world.minibatch(1, "a3", query="after a lost checkpoint")
+    assert (world.out.seen, new(world)) == ("a1 b2 a3", "a1 b2 a3")
+
+
+def test_a_complete_minibatch_without_events_still_has_none_for_sinks_that_were_there() -> None:
+    world = world_of(Database(), GIVEN)
+    world.add(Database(), "new")
+    world.start()
+    world.minibatch(0, "a1")
+    world.minibatch(1, "")
+    world.start()
+    with pytest.raises(Diverged, match="it was complete without partition"):
+        world.minibatch(1, "a2")
+    assert (world.out.seen, new(world)) == ("a1", "a1")
+
+
 @pytest.mark.parametrize("identity", IDENTITIES)
 def test_a_crash_while_it_gets_it_loses_and_repeats_nothing(identity: str) -> None:
     world = world_of(Database(), IDENTITIES[identity])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.errors import Fenced, StopRequested
 from semel.events import Minibatch
+from semel.ledger.journal import JOURNAL_TABLE, watermark_of
 from semel.ledger.keys import (
     EVENTS_TABLE,
     HEADS_TABLE,
@@ -397,14 +398,21 @@ class Minibatches:
         self, minibatch: Minibatch, described: Mapping[str, Any], request: OpenRequest
     ) -> frozenset[str]:
         """Return the sinks that had no part in a complete minibatch. All sinks of a run get the
-        same partitions: one without a complete row, while another has some, was added since.
+        same partitions: one without a complete row, while another has some, was added since. If
+        nothing in it was new to any, one that never had a partition, while another has, was added.
         """
+        sinks = {*described.get("sinks", {}), *request.sinks}
         had = {
-            sink
-            for sink in {*described.get("sinks", {}), *request.sinks}
-            if PartitionState.COMPLETE in self._states_of(minibatch, [sink])
-        }
+            sink for sink in sinks if PartitionState.COMPLETE in self._states_of(minibatch, [sink])
+        } or {sink for sink in sinks if self._has_history(sink)}
         return frozenset(request.sinks) - had if had else frozenset()
+
+    def _has_history(self, sink: str) -> bool:
+        """Whether a sink was ever given a partition; rescaling keeps its watermarks only."""
+        known = make_prefix(self._client.pipeline, watermark_of(sink).name)
+        return bool(
+            read_sequences(self._client, sink) or self._client.scan(JOURNAL_TABLE, known, limit=1)
+        )
 
     def _later(self, row: OpenRow, joined: frozenset[str]) -> frozenset[str]:
         """Name those of the sinks that had no part in a minibatch which have one in the next."""

@@ -38,8 +38,9 @@ class Changes:
         due: the events that a sink which joined or left must get.
         earlier: events that were committed before a sink was added: whether it gets them when they
             are read again depends on the identity.
-        begun: as `due`, for minibatches that are not complete: a lost checkpoint closes them, and
-            a sink that is removed then does not get their rest.
+        begun: as `due`, for minibatches that are not complete, with their generation: a later one,
+            after a lost or older checkpoint, closes them, and a sink that is removed then does not
+            get their rest.
     """
 
     cluster: Cluster
@@ -50,7 +51,7 @@ class Changes:
     rescales: int = 0
     left: str | None = None
     due: dict[str, set[int]] = field(default_factory=dict)
-    begun: dict[str, set[int]] = field(default_factory=dict)
+    begun: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
     earlier: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
@@ -77,7 +78,8 @@ class Changes:
             return
         pending = self.cluster.pending(sink)
         half = {name: rows for name, rows in ranges.items() if name in pending}
-        self.begun[sink] |= self.cluster.feed.numbers_in(half)
+        generation = self.cluster.generation()
+        self.begun[sink] |= {(generation, each) for each in self.cluster.feed.numbers_in(half)}
 
     def lost_the_checkpoint(self) -> None:
         """Begin a new generation."""
@@ -88,7 +90,9 @@ class Changes:
         """Return the events that a sink must get; None for all."""
         if sink not in self.due:
             return None
-        return frozenset(self.due[sink] | self.begun[sink]) - self.earlier
+        now = self.cluster.generation()
+        begun = {number for generation, number in self.begun[sink] if generation == now}
+        return frozenset(self.due[sink] | begun) - self.earlier
 
     def completed(self, lead: Lead, ranges: Ranges, *, replayed: bool) -> None:
         """Record a minibatch that was completed with these sinks; a replay of a complete one owes
