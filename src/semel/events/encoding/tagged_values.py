@@ -80,13 +80,13 @@ def _encode_dict(value: dict[Any, Any]) -> dict[str, Any]:
 
 def _encode_datetime(value: datetime | time) -> list[Any] | str:
     if getattr(value, "nanosecond", 0):
-        raise TypeError("nanoseconds have no form in the ledger; make it microseconds")
+        raise TypeError("the ledger cannot keep nanoseconds; cast the value to microseconds")
     return [value.isoformat(), value.fold] if value.fold else value.isoformat()
 
 
 def _encode_timedelta(value: timedelta) -> list[int]:
     if getattr(value, "nanoseconds", 0):
-        raise TypeError("nanoseconds have no form in the ledger; make it microseconds")
+        raise TypeError("the ledger cannot keep nanoseconds; cast the value to microseconds")
     return [value.days, value.seconds, value.microseconds]
 
 

@@ -77,7 +77,7 @@ def _unpack(text: str) -> Columns:
     check, colon, packed = text.rpartition(":")
     content = base64.b64decode(packed, validate=True)
     if colon and check != f"{zlib.crc32(content):08x}":
-        raise ValueError("the checksum is another")
+        raise ValueError("the checksum does not match")
     with pa.ipc.open_stream(content) as stream:
         batch = stream.read_next_batch()
     if not colon:

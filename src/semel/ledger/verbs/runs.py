@@ -153,7 +153,7 @@ def require_known(client: LedgerClient) -> None:
         raise ConfigurationError(
             f"pipeline {client.pipeline!r}: the ledger does not know it any more: it was removed, "
             "emptied or replaced while the pipeline ran, and nothing more is recorded. Stop the "
-            "query and put the ledger back. Without it, what was delivered is not known"
+            "query and restore the ledger: without it semel does not know what was delivered"
         )
 
 
@@ -415,8 +415,8 @@ class Owners:
         ]
         if changed:
             raise ConfigurationError(
-                f"pipeline {self._client.pipeline!r}: {'; '.join(changed)}. It would not be known "
-                "any more what was delivered under this name: give the changed pipeline a new name"
+                f"pipeline {self._client.pipeline!r}: {'; '.join(changed)}. What was delivered "
+                "under this name cannot be compared with that: give the changed pipeline a new name"
             )
         if rescaled:
             raise ConfigurationError(

@@ -109,9 +109,9 @@ def forget_pipeline(
     if counted.unsettled != (unsettled or 0) and not half_done:
         raise ConfigurationError(
             f"pipeline {pipeline!r}: {counted.parked} events are parked, and {counted.pending} "
-            "partitions of an incomplete minibatch are pending: what became of their events would "
-            "not be known any more. Resolve them and let the pipeline complete its minibatch; or "
-            f"pass --unsettled {counted.unsettled} to forget them too"
+            "partitions of an incomplete minibatch are pending. The record of what happened to "
+            "their events would be removed too. Resolve them and let the pipeline complete its "
+            f"minibatch; or pass --unsettled {counted.unsettled} to forget them too"
         )
     lifecycle.forget(by)
     return ForgottenPipeline(*parts, done=True)
