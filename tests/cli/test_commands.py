@@ -100,6 +100,23 @@ def test_a_command_without_help_example_or_json_is_found() -> None:
     ]
 
 
+def test_the_commands_are_these() -> None:
+    assert {
+        "status",
+        "parked ls",
+        "parked show",
+        "resolve",
+        "ledger ls",
+        "ledger find",
+        "explain",
+        "doctor",
+        "simulate",
+        "demo",
+        "verify-sink",
+        "verify-store",
+    } <= COMMANDS.keys()
+
+
 def test_the_document_has_every_command_and_no_other() -> None:
     headings = re.findall(r"^## `semel ([a-z -]+)`$", DOCUMENT.read_text(), re.MULTILINE)
     assert sorted(headings) == sorted(COMMANDS)
