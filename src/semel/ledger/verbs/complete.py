@@ -142,6 +142,12 @@ def read_sequences(client: LedgerClient, sink: str) -> dict[str, SequenceRow]:
     return {row.partition: row for row in found}
 
 
+def had_partitions(client: LedgerClient, sink: str) -> bool:
+    """Whether a sink was ever given a partition; rescaling keeps its watermarks only."""
+    known = make_prefix(client.pipeline, journal.watermark_of(sink).name)
+    return bool(read_sequences(client, sink) or client.scan(journal.JOURNAL_TABLE, known, limit=1))
+
+
 def advance_sequence(
     client: LedgerClient, sink: str, row: SequenceRow, serial: int, after: Standing
 ) -> Put:

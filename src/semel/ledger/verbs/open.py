@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from semel.errors import Fenced, StopRequested
 from semel.events import Minibatch
-from semel.ledger.journal import JOURNAL_TABLE, watermark_of
 from semel.ledger.keys import (
     EVENTS_TABLE,
     HEADS_TABLE,
@@ -26,7 +25,13 @@ from semel.ledger.keys import (
 from semel.ledger.rows import OpenRow, PartitionRow, read_description
 from semel.ledger.store.commit import Absent, Conflict, Equals, Put, Sweep
 from semel.ledger.verbs import divergence, open_checks
-from semel.ledger.verbs.complete import SequenceRow, Standing, complete, read_sequences
+from semel.ledger.verbs.complete import (
+    SequenceRow,
+    Standing,
+    complete,
+    had_partitions,
+    read_sequences,
+)
 from semel.ledger.verbs.divergence import JudgementEffects
 from semel.ledger.verbs.open_checks import UNKNOWN_SOURCES, Sources
 from semel.protocol import PartitionState
@@ -404,15 +409,8 @@ class Minibatches:
         sinks = {*described.get("sinks", {}), *request.sinks}
         had = {
             sink for sink in sinks if PartitionState.COMPLETE in self._states_of(minibatch, [sink])
-        } or {sink for sink in sinks if self._has_history(sink)}
+        } or {sink for sink in sinks if had_partitions(self._client, sink)}
         return frozenset(request.sinks) - had if had else frozenset()
-
-    def _has_history(self, sink: str) -> bool:
-        """Whether a sink was ever given a partition; rescaling keeps its watermarks only."""
-        known = make_prefix(self._client.pipeline, watermark_of(sink).name)
-        return bool(
-            read_sequences(self._client, sink) or self._client.scan(JOURNAL_TABLE, known, limit=1)
-        )
 
     def _later(self, row: OpenRow, joined: frozenset[str]) -> frozenset[str]:
         """Name those of the sinks that had no part in a minibatch which have one in the next."""
