@@ -25,7 +25,7 @@ from semel.ledger.store.commit import Conflict, Equals, Put
 from semel.protocol import PartitionState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from semel.events import Attempt
     from semel.ledger.client import LedgerClient
@@ -142,10 +142,19 @@ def read_sequences(client: LedgerClient, sink: str) -> dict[str, SequenceRow]:
     return {row.partition: row for row in found}
 
 
-def had_partitions(client: LedgerClient, sink: str) -> bool:
-    """Whether a sink was ever given a partition; rescaling keeps its watermarks only."""
-    known = make_prefix(client.pipeline, journal.watermark_of(sink).name)
-    return bool(read_sequences(client, sink) or client.scan(journal.JOURNAL_TABLE, known, limit=1))
+def had_partitions(client: LedgerClient, sinks: Collection[str]) -> set[str]:
+    """Name those of several sinks that were ever given a partition; of one alone nothing is read.
+    Rescaling keeps their watermarks only.
+    """
+    if len(sinks) < 2:
+        return set()
+    known = {sink: journal.watermark_of(sink).name for sink in sinks}
+    return {
+        sink
+        for sink, name in known.items()
+        if read_sequences(client, sink)
+        or client.scan(journal.JOURNAL_TABLE, make_prefix(client.pipeline, name), limit=1)
+    }
 
 
 def advance_sequence(

@@ -409,7 +409,7 @@ class Minibatches:
         sinks = {*described.get("sinks", {}), *request.sinks}
         had = {
             sink for sink in sinks if PartitionState.COMPLETE in self._states_of(minibatch, [sink])
-        } or {sink for sink in sinks if had_partitions(self._client, sink)}
+        } or had_partitions(self._client, sinks)
         return frozenset(request.sinks) - had if had else frozenset()
 
     def _later(self, row: OpenRow, joined: frozenset[str]) -> frozenset[str]:
