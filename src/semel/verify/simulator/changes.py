@@ -19,6 +19,7 @@ from semel.verify.simulator.inputs import EXTRA, cut, tail_apart
 if TYPE_CHECKING:
     from random import Random
 
+    from semel.ledger import OpenRow
     from semel.verify.simulator.cluster import Cluster, Lead, PipelineBroken
     from semel.verify.simulator.inputs import Minibatches
     from semel.verify.simulator.start import Ranges
@@ -70,15 +71,15 @@ class Changes:
             return
         for case in lead.cases:
             if case.name in self.due:
-                self._owe(case.name, minibatches[batch], complete=opened.complete)
+                self._owe(case.name, minibatches[batch], opened)
 
-    def _owe(self, sink: str, ranges: Ranges, *, complete: bool) -> None:
-        if complete:
+    def _owe(self, sink: str, ranges: Ranges, opened: OpenRow) -> None:
+        if opened.complete:
             self.due[sink] |= self.cluster.feed.numbers_in(ranges)
             return
-        pending = self.cluster.pending(sink)
+        pending = self.cluster.pending(sink, opened.minibatch)
         half = {name: rows for name, rows in ranges.items() if name in pending}
-        generation = self.cluster.generation()
+        generation = opened.minibatch.generation
         self.begun[sink] |= {(generation, each) for each in self.cluster.feed.numbers_in(half)}
 
     def lost_the_checkpoint(self) -> None:

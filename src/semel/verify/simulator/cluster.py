@@ -327,12 +327,10 @@ class Cluster:
         rows = self.store.scan(PARKED_TABLE, make_prefix(PIPELINE, sink or self.case.name))
         return [ParkedRow.load(text, at) for at, text in rows]
 
-    def pending(self, sink: str) -> list[str]:
-        """Return the partitions that the ledger records as half delivered to a sink."""
-        rows = [
-            PartitionRow.load(text)
-            for _, text in self.store.scan(STREAMS_TABLE, make_prefix(PIPELINE, sink))
-        ]
+    def pending(self, sink: str, minibatch: Minibatch) -> list[str]:
+        """Return the partitions of a minibatch that are half delivered to a sink, by the ledger."""
+        start = make_prefix(PIPELINE, sink, minibatch.generation, minibatch.batch)
+        rows = [PartitionRow.load(text) for _, text in self.store.scan(STREAMS_TABLE, start)]
         return [row.partition for row in rows if row.state is PartitionState.PENDING]
 
     def opened(self) -> OpenRow | None:
