@@ -298,8 +298,7 @@ class PartitionClaim:
                 landed=lambda: self.client.stands(proof) if proof else parks.stand(self.client),
             )
         except Conflict:
-            why = self._why(parks)
-            if why is not None:
+            if (why := self._why(parks)) is not None:
                 raise why from None
             self.write(settled, intended, withdrawn=withdrawn, parks=parks, may_stop=may_stop)
             return
@@ -338,8 +337,7 @@ class PartitionClaim:
                 requirements, [put, *parks.updates], landed=lambda: self.client.stands([put])
             )
         except Conflict:
-            why = self._why(parks)
-            if why is not None:
+            if (why := self._why(parks)) is not None:
                 raise why from None
             self.keep(span, parks)
             return
