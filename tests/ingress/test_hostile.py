@@ -166,7 +166,129 @@ def test_a_request_that_is_cut_off_is_not_stored(ingress: Ingress, sent: bytes, 
 )
 def test_what_is_not_http_is_refused(ingress: Ingress, sent: bytes) -> None:
     received = ingress.send_raw(sent)
-    assert received.startswith(b"HTTP/1.1 400 ") or received == b""
+    assert received.startswith(b"HTTP/1.1 400 ")
+    assert b"application/problem+json" in received
+    assert b"not HTTP/1.1" in received
+
+
+ONE = b"Connection: close\r\nContent-Length: 1\r\n\r\n1"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (HEAD + b"Host: localhost\r\n" + ONE, 400),
+        (HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n1\r\n1\r\n0\r\n\r\n", 501),
+        (b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
+        (b"POST /v1/events/ HTTP/1.1\r\nHost: evil.example\r\n" + ONE, 404),
+        (b"GET /healthz/ HTTP/1.1\r\nHost: evil.example\r\n" + ONE, 404),
+    ],
+)
+def test_a_head_that_is_not_understood_is_refused(
+    ingress: Ingress, sent: bytes, status: int
+) -> None:
+    received = ingress.send_raw(sent)
+    assert received.startswith(b"HTTP/1.1 %d " % status)
+    assert b"application/problem+json" in received
+    assert b"location:" not in received.lower()
+
+
+def test_fields_behind_a_body_are_not_those_of_its_head(ingress: Ingress) -> None:
+    head = b"POST /v1/events HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    chunks = b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n1\r\n0\r\n"
+    named = head + b"Semel-Entity: others\r\n" + chunks
+    received = ingress.send_raw(named + b"Semel-Entity: hostile\r\nHost: evil.example\r\n\r\n")
+    assert b'"entity": "others"' in received
+
+
+ARRAY = b"POST /v1/events HTTP/1.1\r\nHost: localhost\r\nSemel-Entity: others\r\n"
+CONTENT = b'["' + b"x" * 40 + b'"]'
+FRAMED = {
+    "a length": b"Content-Length: %d\r\n\r\n%s" % (len(CONTENT), CONTENT),
+    "chunks": b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(CONTENT), CONTENT),
+}
+
+
+@pytest.mark.parametrize("framing", FRAMED)
+@pytest.mark.parametrize("mode", ["plain", "binary"])
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_client_that_offers_another_protocol_is_answered_in_this_one(
+    ingress: Ingress, framing: str, mode: str, cut: bool
+) -> None:
+    """Some clients offer HTTP/2 with their first request, as Java's does."""
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n"
+    id_ = f"{framing}-{mode}-{cut}".replace(" ", "-").encode()
+    kinds = {
+        "plain": b"Content-Type: application/json\r\n",
+        "binary": b"Content-Type: a/b\r\nce-specversion: 1.0\r\nce-source: /s\r\nce-type: t\r\n"
+        b"ce-id: " + id_ + b"\r\n",
+    }
+    sent = ARRAY + offer + kinds[mode] + FRAMED[framing]
+    last = ARRAY + kinds["plain"] + ONE
+    with ingress.connect() as link:
+        if cut:  # the content comes later than the head
+            head, end, content = sent.partition(b"\r\n\r\n")
+            link.sendall(head + end)
+            link.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                link.recv(1)
+            link.settimeout(30)
+            link.sendall(content + last)
+        else:
+            link.sendall(sent + last)
+        received = receive_all(link)
+    assert received.count(b"HTTP/1.1 201 ") == 2, received
+    assert [row["value"] for row in rows_of(ingress)][-2:] == [CONTENT, b"1"]
+
+
+AT_WORK = ARRAY + b"Content-Type: application/json\r\nPrefer: wait=1\r\nContent-Length: 1\r\n\r\n1"
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        b"NO HTTP\r\n\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\nnot a length\r\n",
+        HEAD + b"".join(b"X-%d: 1\r\n" % n for n in range(101)) + b"\r\n",
+        HEAD + b"X: " + b"x" * 70_000,
+    ],
+    ids=["garbage", "chunk", "101 headers", "long header"],
+)
+def test_what_is_wrong_behind_a_request_is_not_the_answer_to_it(
+    ingress: Ingress, behind: bytes
+) -> None:
+    received = ingress.send_raw(AT_WORK + behind)
+    assert received.startswith(b"HTTP/1.1 201 ")
+    assert received.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [HEAD[:30], HEAD + b"Content-Length: 100\r\n\r\n" + b"1" * 50],
+    ids=["head", "body"],
+)
+def test_half_a_request_behind_another_one_is_ended_in_time(
+    ingress: Ingress, behind: bytes
+) -> None:
+    began = CLOCK.monotonic()
+    received = ingress.send_raw(AT_WORK + behind)
+    assert CLOCK.monotonic() - began < 10
+    first, *more = received.split(b"HTTP/1.1 ")[1:]
+    assert first.startswith(b"201 ")
+    assert all(each.startswith(b"408 ") for each in more)
+
+
+def test_a_request_that_waits_behind_another_one_may_take_its_own_time(ingress: Ingress) -> None:
+    slow = AT_WORK.replace(b"wait=1", b"wait=3")  # longer than a request may take to arrive
+    rest = ARRAY + b"Content-Type: application/json\r\n" + ONE
+    with ingress.connect() as link:
+        link.sendall(slow + rest[:-1])
+        received = b""
+        while not received.endswith(b"]}"):
+            received += link.recv(65_536)
+        link.sendall(rest[-1:])
+        received += receive_all(link)
+    assert received.count(b"HTTP/1.1 201 ") == 2
 
 
 def test_hundreds_of_idle_connections_do_not_keep_others_out(ingress: Ingress) -> None:

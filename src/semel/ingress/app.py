@@ -87,6 +87,8 @@ class IngressApp:
                 ConfigurationError: _answer_error,
             },
         )
+        # A redirect would be made from the `Host` of the request, whatever that is.
+        self._others.router.redirect_slashes = False
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Answer one request."""

@@ -51,6 +51,7 @@ _HEAD: dict[str, Any] = {
     "421": _problem("Without tokens: the request is not addressed to localhost."),
     "431": _problem("The header fields are too many or too large. The connection is closed."),
     "500": _problem("A row of the ledger is damaged, or the stream does not fit its settings."),
+    "501": _problem("The body has a transfer coding other than `chunked`."),
     "503": _problem("The ledger does not answer, or the ingress stops.", _RETRY_AFTER),
 }
 
@@ -236,7 +237,7 @@ _GET: dict[str, Any] = {
 }
 
 _OPEN: dict[str, Any] = {"security": []}
-_SERVES: dict[str, Any] = {each: _HEAD[each] for each in ("400", "408", "431")}
+_SERVES: dict[str, Any] = {each: _HEAD[each] for each in ("400", "408", "431", "501")}
 
 DESCRIPTION: dict[str, Any] = {
     "openapi": "3.1.0",

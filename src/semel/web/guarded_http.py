@@ -3,7 +3,12 @@
 Always true:
 - a request arrives as a whole within its deadline, or it is answered with 408 and the connection is
   closed; so is a connection that sends nothing;
-- a head of too many or too large header fields is answered with 431, and never reaches the app.
+- a head that is not understood, or has too many or too large fields, is answered with a problem
+  document and never reaches the app;
+- the answer to a request is never that to another one: a connection whose later request is wrong is
+  closed when the earlier ones are answered;
+- fields behind a body (trailers) are not those of the head, and a client that offers another
+  protocol is answered in this one, with all of its body.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from semel.web.problems import PROBLEM_TYPE, HttpProblem
@@ -22,6 +28,8 @@ if TYPE_CHECKING:
 
 HEADERS_MAX = 100
 HEAD_BYTES_MAX = 64 * 1024
+
+_OFFERS = (b"connection", b"upgrade", b"http2-settings")
 
 
 class GuardedHttp(HttpToolsProtocol):
@@ -34,8 +42,12 @@ class GuardedHttp(HttpToolsProtocol):
         self._timeout_s = timeout_s
         self._refused = refused
         self._deadline: asyncio.TimerHandle | None = None
+        self._running: Any = None
+        """The request that the app works on, or worked on last; others wait in `pipeline`."""
         self._in_head = False
         self._head_bytes = 0
+        self._ended = False
+        """Nothing more is read."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin with the deadline of the first request."""
@@ -48,11 +60,22 @@ class GuardedHttp(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read what came; refuse a head that goes on for too long."""
-        if self.transport.is_closing():
+        """Read what came; refuse what is not HTTP, and a head that goes on for too long."""
+        if self._ended or self.transport.is_closing():
             return
         self._arm()
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as offered:
+            self._decline(data[offered.args[0] :])
+            return
+        except httptools.HttpParserError:
+            detail = (
+                "the request is not HTTP/1.1; send one that is, with a single way to tell its end"
+            )
+            self._refuse(HttpProblem(HTTPStatus.BAD_REQUEST, detail))
+            return
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES_MAX:
@@ -61,22 +84,32 @@ class GuardedHttp(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Begin with the head of the next request."""
         self._in_head, self._head_bytes = True, 0
+        if not self._ended:
+            self._arm()
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header field, unless there are too many."""
-        if len(self.headers) <= HEADERS_MAX:
+        """Keep a field of the head, unless there are too many."""
+        if self._in_head and len(self.headers) <= HEADERS_MAX:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Hand the request to the app."""
-        if self.transport.is_closing():
+        if self._ended or self.transport.is_closing():
             return
         if len(self.headers) > HEADERS_MAX:
             self._refuse_head(f"the request has more than {HEADERS_MAX} header fields")
             return
+        problem = self._misunderstood()
+        if problem is not None:
+            self._refuse(problem)
+            return
+        if self.parser.should_upgrade():  # `_decline` reads it again
+            return
         self._in_head = False
         super().on_headers_complete()
+        if self.pipeline:  # its body is read when the app begins with it
+            self._disarm()
 
     def on_body(self, body: bytes) -> None:
         """Keep a part of the body."""
@@ -89,6 +122,12 @@ class GuardedHttp(HttpToolsProtocol):
         if not self._in_head:
             super().on_message_complete()
 
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._running = cycle
+        if cycle.more_body and not self._ended:
+            self._arm()
+        super()._start_asgi_task(cycle, app)
+
     def _arm(self) -> None:
         if self._deadline is None:
             self._deadline = self.loop.call_later(self._timeout_s, self._too_slow)
@@ -98,34 +137,82 @@ class GuardedHttp(HttpToolsProtocol):
             self._deadline.cancel()
             self._deadline = None
 
+    def _misunderstood(self) -> HttpProblem | None:
+        """Return what is wrong with a head of valid fields."""
+        if self.parser.get_method() == b"CONNECT":
+            return HttpProblem(HTTPStatus.METHOD_NOT_ALLOWED, "this server is not a proxy")
+        names = [name for name, _ in self.headers]
+        if names.count(b"host") > 1:
+            detail = "the header host is there twice; send it once"
+            return HttpProblem(HTTPStatus.BAD_REQUEST, detail, field="host")
+        if b"transfer-encoding" in names:
+            coding = dict(self.headers)[b"transfer-encoding"]
+            if coding.strip().lower() != b"chunked":
+                return HttpProblem(
+                    HTTPStatus.NOT_IMPLEMENTED,
+                    "of the transfer codings only `chunked` is read; send the body as it is",
+                    field="transfer-encoding",
+                )
+        return None
+
+    def _decline(self, rest: bytes) -> None:
+        """Read a head again without the other protocol that it offers: the parser takes what
+        follows for that protocol. `rest` is what was received behind the head.
+        """
+        if self._ended:
+            return
+        fields = [(name, value) for name, value in self.headers if name not in _OFFERS]
+        if b"close" in [each.strip().lower() for each in self._values(b"connection")]:
+            fields.append((b"connection", b"close"))
+        version = self.parser.get_http_version().encode()
+        lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
+        lines += [b"%s: %s" % field for field in fields]
+        self.parser = httptools.HttpRequestParser(self)
+        self.data_received(b"\r\n".join(lines) + b"\r\n\r\n" + rest)
+
+    def _values(self, wanted: bytes) -> list[bytes]:
+        """Return the values of the fields with a name that are lists."""
+        return [
+            each for name, value in self.headers if name == wanted for each in value.split(b",")
+        ]
+
     def _refuse_head(self, detail: str) -> None:
         detail += "; send fewer and shorter ones"
-        self._answer(HttpProblem(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, detail))
+        self._refuse(HttpProblem(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, detail))
 
     def _too_slow(self) -> None:
         """End a connection whose request did not arrive in time."""
         self._deadline = None
-        cycle = self.cycle
-        running = cycle is not None and not cycle.response_complete
-        if self.transport.is_closing():
-            return
-        if running and not cycle.more_body:  # an earlier request of the connection is in work
-            cycle.keep_alive = False
-            return
-        if running and cycle.response_started:
-            self.transport.close()
-            return
         detail = f"the request did not arrive within {self._timeout_s:g} seconds"
-        self._answer(HttpProblem(HTTPStatus.REQUEST_TIMEOUT, detail))
-        if running:
-            cycle.disconnected = True
-            cycle.message_event.set()
+        self._refuse(HttpProblem(HTTPStatus.REQUEST_TIMEOUT, detail))
+
+    def _refuse(self, problem: HttpProblem) -> None:
+        """Answer the newest request without the app, and read nothing more. If earlier ones are
+        in work, they are answered instead, and then the connection is closed.
+        """
+        if self._ended or self.transport.is_closing():
+            return
+        self._ended = True
+        self._disarm()
+        self._refused(problem.status.value)
+        running = self._running
+        if running is None or running.response_complete:
+            self._answer(problem)
+        elif running.more_body:
+            if running.response_started:
+                self.transport.close()
+            else:
+                self._answer(problem)
+            running.disconnected = True
+            running.message_event.set()
+        else:
+            if self.pipeline and self.pipeline[0][0].more_body:
+                self.pipeline.popleft()
+            last = self.pipeline[0][0] if self.pipeline else running
+            last.keep_alive = False
 
     def _answer(self, problem: HttpProblem) -> None:
         """Answer without the app, and close the connection."""
-        if self.transport.is_closing():
-            return
-        self._refused(problem.status.value)
         body = problem.body()
         head = (
             f"HTTP/1.1 {problem.status.value} {problem.status.phrase}\r\n"
