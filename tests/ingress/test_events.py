@@ -61,11 +61,12 @@ def test_a_binary_cloud_event_has_its_attributes_in_headers(ingress: Ingress) ->
         ce_type="order",
         ce_subject="Z%C3%BCrich",
         ce_traceid="7",
+        ce_quoted='"a \\"b\\" \\\\%41"',
     )
     assert answer.events == [("Zürich", 1, False)]
     row = row_of(ingress, "Zürich")
     assert (row["value"], row["content_type"]) == (b"<order/>", "application/xml")
-    assert dict(row["attributes"]) == {"traceid": "7"}
+    assert dict(row["attributes"]) == {"traceid": "7", "quoted": 'a "b" \\A'}
 
 
 def test_data_that_is_not_json_is_a_text_or_base64(ingress: Ingress) -> None:

@@ -23,6 +23,7 @@ from support.ingress import (
 
 WITHOUT_ID = {name: value for name, value in cloud_event("x", 1).items() if name != "id"}
 GOOD = json.dumps(cloud_event("good", 1))
+BINARY = {"ce-specversion": "1.0", "ce-source": "/s", "ce-type": "t"}
 DEEP = "[" * 100_000 + "]" * 100_000
 
 REFUSED: list[tuple[str, int, Any, str, dict[str, Any]]] = [
@@ -52,6 +53,9 @@ REFUSED: list[tuple[str, int, Any, str, dict[str, Any]]] = [
     ("an event that is no object", 400, "3", CLOUD_EVENT, {}),
     ("a member twice", 400, '{"id": "1", "id": "2"}', CLOUD_EVENT, {"field": "id"}),
     ("no id", 422, WITHOUT_ID, CLOUD_EVENT, {"pointer": "/id"}),
+    ("a control character", 422, cloud_event("a\0b", 1), CLOUD_EVENT, {"pointer": "/id"}),
+    ("a line end", 422, cloud_event("x", 1, "a\n"), CLOUD_EVENT, {"pointer": "/subject"}),
+    ("C1 in an extension", 422, cloud_event("x", 1, ext="\x9f"), CLOUD_EVENT, {"pointer": "/ext"}),
     (
         "no id in the second of a batch",
         422,
@@ -136,6 +140,11 @@ def test_after_all_refusals_nothing_of_them_is_stored(ingress: Ingress) -> None:
         ({"Host": "shop.example"}, 421, "host"),
         ({"Host": "127.0.0.1.shop.example:80"}, 421, "host"),
         ({"ce-specversion": "1.0", "ce-id": "1", "ce-source": "s"}, 422, "ce-type"),
+        ({**BINARY, "ce-id": "%C0%A0"}, 422, "ce-id"),
+        ({**BINARY, "ce-id": "\xff"}, 422, "ce-id"),
+        ({**BINARY, "ce-id": "a%00b"}, 422, "ce-id"),
+        ({**BINARY, "ce-id": '"a'}, 422, "ce-id"),
+        ({**BINARY, "ce-id": "1", "ce-subject": '""'}, 422, "ce-subject"),
     ],
 )
 def test_a_header_that_is_wrong_is_refused_by_its_name(

@@ -50,6 +50,10 @@ _ATTRIBUTE = re.compile(r"[a-z0-9]+")
 _REQUIRED = ("specversion", "id", "source", "type")
 _KNOWN = frozenset((*_REQUIRED, "subject", "time", "datacontenttype"))
 _ONCE = (b"content-type", b"content-encoding", ENTITY_HEADER, KEY_HEADER, b"authorization")
+_QUOTED = re.compile(rb'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+"""What the text of a CloudEvent must not have; destinations such as PostgreSQL cannot hold it."""
 _JSON_TYPE = re.compile(r"[^;]*[/+]json\s*(;.*)?", re.IGNORECASE)
 _NONE = object()
 
@@ -109,12 +113,12 @@ class EntityPlace:
                     f"there is no entity: the data has nothing at {self.place}",
                     pointer=base + self.place,
                 )
-        if isinstance(found, str):
+        if isinstance(found, str) and not _CONTROL.search(found):
             return found
         if isinstance(found, int) and not isinstance(found, bool):
             return str(found)
         raise _unprocessable(
-            f"the entity at {self.place} must be a text or an integer",
+            f"the entity at {self.place} must be an integer, or a text without control characters",
             pointer=base + self.place,
             value=shown(found),
         )
@@ -275,7 +279,7 @@ def _cloud_event(
 def _binary(headers: Headers, body: bytes, given: str | None, entity: EntityPlace) -> NewEvent:
     """Return a CloudEvent in binary mode: attributes in headers, the body is the data."""
     attributes: dict[str, Any] = {
-        name[3:].decode("latin-1"): unquote(written.decode("latin-1"), errors="replace")
+        name[3:].decode("latin-1"): _attribute_text(name, written)
         for name, written in headers.items()
         if name.startswith(b"ce-")
     }
@@ -342,7 +346,17 @@ def _checked(attributes: Mapping[str, Any], place: str) -> dict[str, str]:
             )
         else:
             further[name] = _extension(value, place, name)
+        _refuse_controls(further.get(name, value), place, name)
     return further
+
+
+def _refuse_controls(value: str, place: str, name: str) -> None:
+    if not value.isprintable() and _CONTROL.search(value):
+        raise _unprocessable(
+            f"the attribute `{name}` must have no control characters",
+            **_place(place, name),
+            value=shown(value),
+        )
 
 
 def _extension(value: Any, place: str, name: str) -> str:
@@ -386,15 +400,39 @@ def _utf8(text: str, pointer: str) -> bytes:
         ) from None
 
 
+def _attribute_text(name: bytes, written: bytes) -> str:
+    """Return an attribute of a CloudEvent in a header: a text, quoted or not, whose characters may
+    be percent-encoded UTF-8. Two ids that are not UTF-8 would become the same text, so they are
+    refused.
+    """
+    inside = _QUOTED.fullmatch(written)
+    text = None
+    if inside is not None or not written.startswith(b'"'):
+        text = _percent_decoded(written if inside is None else _ESCAPED.sub(rb"\1", inside[1]))
+    if text is None:
+        raise _unprocessable(
+            f"the header {name.decode('latin-1')} must be percent-encoded UTF-8, or a text in "
+            "double quotes",
+            field=name.decode("latin-1"),
+            value=shown(written),
+        )
+    return text
+
+
+def _percent_decoded(written: bytes) -> str | None:
+    """Return a text in percent-encoded UTF-8; None if it is not UTF-8."""
+    try:
+        return unquote(written.decode(), errors="strict")
+    except UnicodeDecodeError:
+        return None
+
+
 def _header_text(headers: Headers, name: bytes) -> str | None:
     """Return a header of ours as text; it may be percent-encoded UTF-8, as CloudEvents have it."""
     written = headers.get(name)
     if written is None:
         return None
-    try:
-        text = unquote(written.decode(), errors="strict")
-    except UnicodeDecodeError:
-        text = ""
+    text = _percent_decoded(written)
     if not text or not text.isprintable():
         raise _unprocessable(
             f"the header {name.decode()} must be a text that is not empty, in UTF-8",
