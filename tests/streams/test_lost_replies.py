@@ -96,6 +96,23 @@ def test_an_append_recognises_its_own_success(losing: LosingStore, url: str) -> 
     ]
 
 
+@pytest.mark.rows("S2")
+@pytest.mark.parametrize("ids", [False, True])
+def test_an_append_whose_events_were_read_and_pruned_recognises_its_own_success(
+    losing: LosingStore, url: str, ids: bool
+) -> None:
+    with Inbox(losing, "orders", partitions=1) as inbox, Inbox(url, "orders") as other:
+        inbox.create()
+        losing.lose = 1
+        losing.then = lambda: other.prune(keep_s=0)
+        answers = inbox.append(events(6, ids=ids))
+        assert [(each.event, each.repeat) for each in answers] == [
+            (n // 3 + 1, False) for n in range(6)
+        ]
+        assert losing.lost == 1
+        assert (other.begins(), other.ends()) == ({0: 6}, {0: 6})
+
+
 @pytest.mark.rows("S2", "S3")
 def test_who_never_got_the_answer_appends_again_and_gets_the_same_ids(
     losing: LosingStore, url: str

@@ -113,6 +113,8 @@ def given_as(row: dict[str, Any], event: NewEvent) -> NewEvent:
         (NewEvent(b"", time="yesterday"), EventRefused, "time must be RFC 3339.*'yesterday'"),
         (NewEvent(b"", time="2026-02-30T00:00:00Z"), EventRefused, "time must be RFC 3339"),
         (NewEvent(b"", time="2026-02-03T00:00:00"), EventRefused, "time must be RFC 3339"),
+        (NewEvent(b"", time="9999-12-31T23:59:59-01:00"), EventRefused, "between the years 1 and"),
+        (NewEvent(b"", time="0001-01-01T00:00:00+01:00"), EventRefused, "between the years 1 and"),
         (NewEvent(b"", type=None), EventRefused, "type must be a text, got NoneType"),  # type: ignore[arg-type]
         (NewEvent(b"", attributes={"a": "\ud800"}), EventRefused, "attribute is not valid Unicode"),
         (NewEvent(b"", attributes={"a": 1}), EventRefused, "attributes must be texts, got int"),  # type: ignore[dict-item]

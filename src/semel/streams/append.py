@@ -21,6 +21,7 @@ from semel.ledger import (
     COUNTERS_TABLE,
     PRODUCERS_TABLE,
     CounterRow,
+    InboxGroupRow,
     ProducerRow,
     counter_text,
     group_key,
@@ -226,15 +227,15 @@ class Appender:
         updates: list[Update] = []
         token = uuid4().hex
         now_us = int(self._client.clock.wall() * 1_000_000)
-        group: tuple[Key, str] | None = None
+        group: Key | None = None
         for partition, added in plan.added.items():
             row = plan.partitions.rows[partition]
             time_us = max(now_us, row.time_us)
             at, end = partition_key(self._stream, partition), row.end
             for events in _groups(added):
                 end += len(events)
-                group = (group_key(self._stream, partition, end), pack(events, time_us, token))
-                updates.append(Put(*group))
+                group = group_key(self._stream, partition, end)
+                updates.append(Put(group, pack(events, time_us, token)))
             row = replace(row, end=end, time_us=time_us)
             plan.rows[partition] = row, row.dump()
             requirements.append(Equals(at, plan.partitions.texts[partition]))
@@ -247,10 +248,12 @@ class Appender:
             requirements.append(Absent(at))
             updates.append(Put(at, producer_text(*known)))
         assert group is not None
-        written, content = group
+        written = group
 
         def landed() -> bool:
-            return self._client.read_one(written) == content
+            text = self._client.read_one(written)
+            # The token, because its events may have been read and pruned meanwhile.
+            return text is not None and InboxGroupRow.load(text, written).token == token
 
         return requirements, updates, landed
 

@@ -35,6 +35,9 @@ USUAL_MAX = 100
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
+_FIRST_US = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // _US
+_LAST_US = (datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC) - _EPOCH) // _US
+"""The times that Python can show; a reader would stop at another one."""
 _RFC3339 = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d+))?([Zz]|[+-]\d\d:\d\d)", re.ASCII
 )
@@ -204,7 +207,13 @@ def _time_us(text: str, number: int) -> int:
         fraction = (fraction or "0")[:6].ljust(6, "0")
         zone = "+00:00" if zone in "Zz" else zone
         with suppress(ValueError, OverflowError):
-            return (datetime.fromisoformat(f"{day}T{time}.{fraction}{zone}") - _EPOCH) // _US
+            time_us = (datetime.fromisoformat(f"{day}T{time}.{fraction}{zone}") - _EPOCH) // _US
+            if _FIRST_US <= time_us <= _LAST_US:
+                return time_us
+            raise EventRefused(
+                f"event {number}: time must be between the years 1 and 9999 of UTC, got "
+                f"{plain_text(text, 60)!r}"
+            )
     raise EventRefused(
         f"event {number}: time must be RFC 3339, as in 2026-11-18T09:30:00Z, got "
         f"{plain_text(text, 60)!r}"
