@@ -74,7 +74,7 @@ def test_what_an_ingress_acknowledged_is_delivered_once_and_in_order_whatever_is
         pruner.stop.set()
         pruning.result(PATIENCE_S)
     kill(bed, driver)
-    print(f"seed {soak.seed}: {dict(soak.seen)} in {soak.seconds:.1f} s")  # noqa: T201 - of a seed
+    print(f"{dict(soak.seen)} in {soak.seconds:.1f} s")  # noqa: T201 - with the seed
     assert soak.seen["killed"] == INGRESS_KILLS
     assert len(bed.house.taken()) >= 1, "workers were killed as well"
     charges = bed.house.charges()

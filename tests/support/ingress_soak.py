@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import sys
 import threading
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from random import Random
+from random import Random, randrange
 from typing import Any
 
 from semel.runtime import SystemClock
@@ -22,6 +24,13 @@ CLOCK = SystemClock()
 STREAM = "soak"
 _BATCH_MAX = 50
 _WAIT_S = 20.0
+
+
+def chosen_seed() -> int:
+    """Give $SEMEL_SEED, else another seed for each run; print it, so that a run can be repeated."""
+    seed = int(os.environ.get("SEMEL_SEED") or randrange(2**32))
+    sys.stdout.write(f"SEMEL_SEED={seed}\n")
+    return seed
 
 
 @dataclass
@@ -35,7 +44,7 @@ class Soak:
     kills: int
     producers: int = 8
     entities: int = 50
-    seed: int = 1
+    seed: int = field(default_factory=chosen_seed)
     pruned: bool = False
     acknowledged: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
     seen: Counter[str] = field(default_factory=Counter)
