@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 
 import pytest
 
 from semel.errors import RangeUnavailable, RepeatDiffers
+from semel.ledger import DamagedRow
+from semel.ledger.store import Put
 from semel.streams import INBOX_SCHEMA, Inbox, NewEvent
 
 
@@ -114,3 +117,21 @@ def test_a_repeat_with_other_content_is_refused_and_the_other_requests_are_store
     assert answers[0][0].event == 2
     assert answers[2][0].event == 3
     assert [row["value"] for row in everything(inbox)] == [b"1", b"2", b"3"]
+
+
+def test_a_group_of_which_one_character_changed_is_damaged_and_not_other_events(
+    inbox: Inbox,
+) -> None:
+    inbox.append([new(1, "a", value=b"x" * 60)])
+    store, [part] = inbox._store, [each for each in inbox.layout() if each.end]
+    [(at, text)] = list(store.scan("inbox", ""))
+    row = json.loads(text)
+    for place in range(0, len(row["content"]), 7):
+        content = row["content"]
+        other = "B" if content[place] != "B" else "C"
+        changed = content[:place] + other + content[place + 1 :]
+        store.commit([], [Put(at, json.dumps({**row, "content": changed}))])
+        with pytest.raises(DamagedRow):
+            inbox.read(part.partition, 0, 1)
+    store.commit([], [Put(at, text)])
+    assert inbox.read(part.partition, 0, 1).num_rows == 1
