@@ -51,6 +51,20 @@ def test_a_new_file_is_valid_explained_and_not_written_twice(
     assert not (tmp_path / "checkpoints").exists()
 
 
+def test_how_a_paced_file_is_paced_is_explained(
+    tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    semel(capsys, "init")
+    path = tmp_path / "pipeline.toml"
+    paced = 'application = "payments"\nlatency = "3s"'
+    path.write_text(path.read_text().replace("[pipeline]", f"[pipeline]\n{paced}", 1))
+    pacing = read_json(capsys, "explain", "pipeline.toml")["pacing"]
+    assert "application 'payments': an event is to be delivered within 3 s" in pacing
+    assert "interval + cost is at most 2.4 s" in pacing
+    assert "The source limits a micro-batch (maxfilespertrigger=" in pacing
+
+
 def test_a_wrong_file_ends_every_command_with_status_2_and_its_lines(
     tmp_path: Path, capsys: Out
 ) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from semel.spark.frames.backlog import is_behind, limits_of, trigger_seconds
+from semel.delivery import limits_of
+from semel.spark.frames.backlog import is_behind, trigger_seconds
 
 
 @pytest.mark.parametrize(

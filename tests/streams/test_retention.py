@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from semel.errors import ConfigurationError, RangeUnavailable
 from semel.ledger import Ledger, check_ledger, open_store
+from semel.ledger.store import Requirement, Store, Update
 from semel.runtime import SystemClock
 from semel.streams import Inbox, InboxReader, NewEvent, Pruned
 
@@ -99,6 +101,55 @@ def test_ids_are_forgotten_while_their_events_are_kept(url: str, clock: Later) -
         with Ledger(url) as ledger:
             assert ledger.rows("inbox") == []
         check(url)
+
+
+def test_times_of_a_partition_do_not_go_back_with_the_clock_of_a_process(url: str, clock: Later) -> None:
+    behind = Later()
+    behind.ahead_s = -1_000_000.0
+    with (
+        Inbox(url, "orders", partitions=1, remember_s=1000, clock=clock) as inbox,
+        Inbox(url, "orders", remember_s=1000, clock=behind) as other,
+    ):
+        inbox.append([event(1)])
+        other.append([event(2)])
+        clock.ahead_s += 500
+        assert inbox.prune(keep_s=600) == Pruned(0, 0)
+        assert other.prune(keep_s=0) == Pruned(0, 0)
+        found = inbox.read(0, 0, 2)
+        assert found["id"].to_pylist() == ["1", "2"]
+        first, second = found["timestamp"].to_pylist()
+        assert first == second
+        assert inbox.append([event(2)])[0].repeat
+        clock.ahead_s += 600
+        assert inbox.prune(keep_s=600) == Pruned(2, 2)
+
+
+def test_what_is_there_when_a_reader_is_registered_is_kept_for_it(url: str) -> None:
+    """Also if `prune` has just seen that there was no reader."""
+    store = Registering(open_store(url))
+    with Inbox(store, "orders", partitions=1) as inbox, Inbox(url, "orders") as other:
+        inbox.append([event(1)])
+        store.then = lambda: other.register_reader("late")
+        assert inbox.prune(keep_s=0) == Pruned(0, 0)
+        assert store.then is None, "it had decided to remove the event"
+        assert other.read(0, 0, 1).num_rows == 1
+        other.reader_completed("late", {0: 1})
+        assert inbox.prune(keep_s=0) == Pruned(1, 0)
+
+
+class Registering:
+    """A store that does something, once, just before a commit."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.then: Callable[[], object] | None = None
+        self.read, self.scan, self.close = store.read, store.scan, store.close
+
+    def commit(self, requirements: Sequence[Requirement], updates: Sequence[Update]) -> None:
+        if self.then is not None:
+            then, self.then = self.then, None
+            then()
+        self.store.commit(requirements, updates)
 
 
 def test_readers_are_named_and_known(inbox: Inbox) -> None:

@@ -20,10 +20,17 @@ from semel.delivery.observer import (
 )
 from semel.delivery.pacing import Pacing
 from semel.delivery.partition import PartitionDelivery
-from semel.delivery.spec import PipelineSpec, only_look, refuse_while_looking
+from semel.delivery.spec import (
+    FILES_LIMIT,
+    PipelineSpec,
+    limits_of,
+    only_look,
+    refuse_while_looking,
+)
 from semel.runtime import Runtime
 
 __all__ = [
+    "FILES_LIMIT",
     "NO_FIGURES",
     "Assignment",
     "DeliveryEvent",
@@ -44,6 +51,7 @@ __all__ = [
     "PipelineSpec",
     "QueryProgressed",
     "Runtime",
+    "limits_of",
     "only_look",
     "refuse_while_looking",
     "summary",

@@ -22,6 +22,23 @@ if TYPE_CHECKING:
     from semel.streams import Application
 
 
+FILES_LIMIT = "maxfilespertrigger"
+LIMITS = (
+    FILES_LIMIT,
+    "maxbytespertrigger",
+    "maxoffsetspertrigger",
+    "maxrecordspertrigger",
+    "maxrowspertrigger",
+    "maxrecordsperbatch",
+)
+"""The options with which sources limit a micro-batch, in lower case."""
+
+
+def limits_of(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of a source that limit a micro-batch, by their lower-case names."""
+    return {name.lower(): value for name, value in options.items() if name.lower() in LIMITS}
+
+
 @dataclass(frozen=True)
 class PipelineSpec:
     """One pipeline as the user specified it. It is sent to wherever the pipeline runs.

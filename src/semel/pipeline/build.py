@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
-from semel.delivery import PipelineSpec
+from semel.delivery import PipelineSpec, limits_of
 from semel.errors import ConfigurationError, SemelError
 from semel.events import Named, by_directory, by_range, implied
 from semel.ledger import REMEMBER_S
@@ -32,6 +32,7 @@ from semel.pipeline.sink_settings import (
 )
 from semel.sinks import Function, Sink
 from semel.sinks import sink as sink_of
+from semel.streams import Application
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -118,7 +119,8 @@ class Pipeline:
             )
         self.file.problems.raise_any()
         assert identity is not None, "a problem was raised"
-        section = self.file.sections.pipeline
+        section, sources = self.file.sections.pipeline, self.file.sections.named_sources.values()
+        paced = section.application
         return PipelineSpec(
             self.name,
             self.sinks,
@@ -129,6 +131,13 @@ class Pipeline:
             drop_repeats=section.drop_repeats,
             remember_s=REMEMBER_S if section.remember is None else section.remember,
             partition_by=self.partition_by,
+            application=None if paced is None else Application.of(paced, section.latency),
+            limits={
+                name: value
+                for each in sources
+                if not each.static
+                for name, value in limits_of(each.options).items()
+            },
         )
 
 

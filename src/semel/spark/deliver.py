@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from semel.delivery import PipelineSpec, refuse_while_looking
+from semel.delivery import PipelineSpec, limits_of, refuse_while_looking
 from semel.errors import ConfigurationError
 from semel.events import Named
 from semel.ledger import REMEMBER_S
@@ -22,7 +22,6 @@ from semel.spark.checks import (
     require_types,
 )
 from semel.spark.frames import kafka_topics
-from semel.spark.frames.backlog import limits_of
 from semel.spark.frames.choose_identity import choose, forms, refuse_routing, require_order
 from semel.spark.frames.plan import streams
 from semel.spark.versions import refuse_server, refuse_version

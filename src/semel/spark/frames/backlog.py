@@ -9,21 +9,12 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
+from semel.delivery import FILES_LIMIT
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import DataFrame
-
-FILES = "maxfilespertrigger"
-LIMITS = (
-    FILES,
-    "maxbytespertrigger",
-    "maxoffsetspertrigger",
-    "maxrecordspertrigger",
-    "maxrowspertrigger",
-    "maxrecordsperbatch",
-)
-"""The options with which sources limit a micro-batch, in lower case."""
 
 _UNITS = {
     "millisecond": 1e-3,
@@ -35,11 +26,6 @@ _UNITS = {
     "week": 604_800.0,
 }
 _PART = re.compile(r"([\d.]+)\s*([a-z]+?)s?(?=\s|\d|$)")
-
-
-def limits_of(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of a source that limit a micro-batch, by their lower-case names."""
-    return {name.lower(): value for name, value in options.items() if name.lower() in LIMITS}
 
 
 def trigger_seconds(trigger: Mapping[str, Any]) -> float:
@@ -63,8 +49,8 @@ def is_behind(frame: DataFrame, limits: Mapping[str, str], progress: Mapping[str
     """
     if not limits:
         return False
-    if set(limits) == {FILES}:
-        return len(frame.inputFiles()) >= int(limits[FILES])
+    if set(limits) == {FILES_LIMIT}:
+        return len(frame.inputFiles()) >= int(limits[FILES_LIMIT])
     sources = progress.get("sources") or [{}]
     return any(
         not _is_position(source.get("latestOffset"))
