@@ -103,7 +103,9 @@ def test_ids_are_forgotten_while_their_events_are_kept(url: str, clock: Later) -
         check(url)
 
 
-def test_times_of_a_partition_do_not_go_back_with_the_clock_of_a_process(url: str, clock: Later) -> None:
+def test_times_of_a_partition_do_not_go_back_with_the_clock_of_a_process(
+    url: str, clock: Later
+) -> None:
     behind = Later()
     behind.ahead_s = -1_000_000.0
     with (
