@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -289,6 +289,19 @@ def test_a_request_that_waits_behind_another_one_may_take_its_own_time(ingress: 
         link.sendall(rest[-1:])
         received += receive_all(link)
     assert received.count(b"HTTP/1.1 201 ") == 2
+
+
+def test_clients_that_leave_before_they_are_answered_are_no_errors(
+    start: Callable[..., Ingress],
+) -> None:
+    ingress = start("--timeout", "2")
+    for number in range(200):
+        with ingress.connect() as link:
+            link.sendall(AT_WORK + [b"", AT_WORK, HEAD, b"NO HTTP\r\n\r\n"][number % 4])
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+    assert ingress.post("1").events
+    assert ingress.stop() == 0
+    assert ingress.err[1:] == []
 
 
 def test_hundreds_of_idle_connections_do_not_keep_others_out(ingress: Ingress) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -30,6 +30,24 @@ HEADERS_MAX = 100
 HEAD_BYTES_MAX = 64 * 1024
 
 _OFFERS = (b"connection", b"upgrade", b"http2-settings")
+
+
+class _Outgoing:
+    """A transport that drops what is written after the client is gone: uvloop's raises then, and
+    each such client would be a traceback in the log.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._write = transport.write
+        self.close = transport.close
+        self.is_closing = transport.is_closing
+        self.get_extra_info = transport.get_extra_info
+        self.pause_reading = transport.pause_reading
+        self.resume_reading = transport.resume_reading
+
+    def write(self, data: bytes) -> None:
+        if not self.is_closing():
+            self._write(data)
 
 
 class GuardedHttp(HttpToolsProtocol):
@@ -51,7 +69,7 @@ class GuardedHttp(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin with the deadline of the first request."""
-        super().connection_made(transport)
+        super().connection_made(cast("asyncio.Transport", _Outgoing(transport)))
         self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
