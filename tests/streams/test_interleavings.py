@@ -18,7 +18,7 @@ from semel.ledger.store import Key, Payload, Requirement, Store, Update
 from semel.runtime import SystemClock
 from semel.streams import Inbox, NewEvent, Stored
 
-WORLDS = 25
+WORLDS = 12
 STEPS = 40
 ENTITIES = 4
 DAY_S = 24 * 3600.0
