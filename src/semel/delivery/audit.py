@@ -16,16 +16,17 @@ Always true:
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
 
-from semel.events import Labels
+from semel.delivery.parking.parking import ids_of
+from semel.events import EntityIds, Labels
 from semel.ledger import ResolvedRows, audit_parts, read_parked
-from semel.protocol import ParkedState, PartitionState
+from semel.protocol import RECORDS_INTENTS, ParkedState, PartitionState
 from semel.sinks import AUDIT_SCHEMA, day_of, event_text, event_texts
 
 if TYPE_CHECKING:
@@ -33,12 +34,15 @@ if TYPE_CHECKING:
 
     from semel.delivery.assignment import SinkPartition
     from semel.delivery.observer import Figures
+    from semel.delivery.recovery.close_generation import Handled
     from semel.events import Minibatch, Rows
-    from semel.ledger import LedgerClient, OpenMinibatch, ParkedRow, PartitionRow
-    from semel.sinks import AuditLog
+    from semel.ledger import LedgerClient, Leftover, OpenMinibatch, ParkedRow, PartitionRow
+    from semel.sinks import AuditLog, Sink
 
 _OUTCOMES = ("delivered", "parked", "in doubt", "skipped by policy")
 _NAMED = re.compile(r"day=[\d-]{10}/resolved-(\d+)-\w+\.parquet")
+
+_CLOSED = "its minibatch was not completed before the checkpoint was lost or a person judged it"
 
 RESOLVED_ROWS = 500
 """How many parked events one commit records as resolved."""
@@ -66,13 +70,16 @@ class PartitionAudit:
         row = self._partition.claim.row
         if row is None or row.state is PartitionState.COMPLETE:
             return None
-        minibatch = self._partition.assignment.opening.row.minibatch
+        assignment = self._partition.assignment
+        minibatch = assignment.opening.row.minibatch
         now, before = done.parked + done.dropped, done.parked_before + done.dropped_before
         parked = self._parked(minibatch) if now or before or row.taken else []
         ended = self._partition.client.clock.wall()
         # What was complete before, and goes on (position identity), has a file of its own.
         table = self._table(row, parked, ended).slice(row.done)
-        return self._log.write(table, ended, at=_aside(minibatch)) if table.num_rows else None
+        if not table.num_rows:
+            return None
+        return self._log.write(table, ended, _name_of(minibatch), assignment.attempt.run)
 
     def _parked(self, minibatch: Minibatch) -> list[ParkedRow]:
         """Return the parked events of this partition, without those that were only marked."""
@@ -96,7 +103,7 @@ class PartitionAudit:
         assignment = self._partition.assignment
         return pa.table(
             {
-                "pipeline": _repeated(assignment.pipeline, count),
+                "pipeline": _repeated(assignment.at_sinks, count),
                 "sink": _repeated(self._partition.sink.name, count),
                 "partition": _repeated(assignment.partition, count),
                 "entity": entities.names.array.take(pa.array(entities.codes)),
@@ -128,7 +135,7 @@ def _moment(time: float) -> pa.Scalar:
     return pa.scalar(round(time * 1e6), pa.int64()).cast(pa.timestamp("us", "UTC"))
 
 
-def _aside(minibatch: Minibatch) -> str:
+def _name_of(minibatch: Minibatch) -> str:
     return f"{minibatch.generation:04d}-{minibatch.batch:010d}"
 
 
@@ -138,31 +145,102 @@ class Auditing:
 
     client: LedgerClient
     log: AuditLog
+    run: int
+    _looked: set[str] = field(default_factory=set)
+    """The sinks of which this run knows that no file is missing."""
+
+    @property
+    def _pipeline(self) -> str:
+        """The name that the log has, as every destination: a rename does not change it."""
+        return self.client.at_sinks
 
     def show(self, sinks: Iterable[str], minibatch: Minibatch) -> None:
         """Make the files of a complete minibatch visible. May be repeated."""
         parts: dict[str, Any] = {}
         for sink in sinks:
             parts |= audit_parts(self.client, sink, minibatch)
-        self.log.show(self.client.pipeline, parts)
-        self.log.clean(self.client.pipeline, _aside(minibatch))
+        self.log.show(self._pipeline, parts)
+        self.log.clean(self._pipeline, self.run, _name_of(minibatch))
 
     def show_left(self) -> None:
-        """Make visible what earlier runs completed and did not show, at whatever sink."""
-        self.log.show(self.client.pipeline, audit_parts(self.client))
+        """Make visible what earlier runs completed and did not show, at whatever sink; remove what
+        else they left.
+        """
+        self.log.show(self._pipeline, audit_parts(self.client))
+        self.log.clean_before(self._pipeline, self.run)
+
+    def record_closed(
+        self, leftover: Leftover, sink: Sink, handled: Handled, parked: Sequence[ParkedRow]
+    ) -> None:
+        """Record what an older generation left of a partition that no attempt will finish, before
+        its rows are deleted; `parked` are the parked events of its minibatch. May be repeated.
+        """
+        row = leftover.row
+        own = [
+            each for each in parked if each.partition == row.partition and not each.state.only_marks
+        ]
+        before = [ids for span in leftover.spans if span.stop <= row.done for ids in span.ids]
+        past = EntityIds.union(before) | ids_of((each.scope, each.event) for each in own)
+        delivered, more = handled.ids - past, 0
+        if sink.capability not in RECORDS_INTENTS:
+            # The destination may know the greatest id only, of each entity or of the partition.
+            if handled.upto is not None and not handled.ids:
+                delivered = EntityIds.of({row.partition: [handled.upto]}) - past
+            named = sum(len(ids) for _, ids in delivered.items())
+            more = max(handled.osn - row.osn - row.done - named - len(own), 0)
+        why = f"{_CLOSED}; {more} delivered before these have no row" if more else _CLOSED
+        events: list[dict[str, Any]] = [
+            {"entity": scope, "event": event_text(event), "outcome": "delivered", "why": why}
+            for scope, ids in delivered.items()
+            for event in ids
+        ]
+        events += [
+            {
+                "entity": each.shown or each.entity,
+                "event": event_text(each.event),
+                "osn": each.osn,
+                "outcome": _OUTCOMES[_outcome(each)],
+                "why": each.why,
+            }
+            for each in own
+        ]
+        if events:
+            time = self.client.clock.wall()
+            every = {
+                "pipeline": self._pipeline,
+                "sink": leftover.sink,
+                "partition": row.partition,
+                "minibatch": str(leftover.minibatch),
+                "attempt": str(row.attempt),
+                "time": _moment(time).as_py(),
+            }
+            table = pa.Table.from_pylist([every | each for each in events], AUDIT_SCHEMA)
+            at = f"{_name_of(leftover.minibatch)}-closed"
+            self.log.put_again(table, time, at, (leftover.sink, row.partition), self.run)
 
     def record_resolved(self, sinks: Iterable[str], opening: OpenMinibatch) -> None:
         """Record the parked events that were resolved since. May be repeated."""
         for sink in sinks:
             rows = ResolvedRows(self.client, sink)
-            # 1. Name a file in the rows. A crash before it leaves nothing to do, one after it
+            # 1. Write the files that are named and not there: a run before this one crashed between
+            #    the steps 2 and 3. This one does not, or it ends with an error.
+            if sink not in self._looked:
+                absent = self.log.missing(self._pipeline, rows.names())
+                for name, resolved in rows.named(absent).items():
+                    self._put(sink, name, resolved)
+                self._looked.add(sink)
+            # 2. Name a file in the rows. A crash before it leaves nothing to do, one after it
             #    leaves rows whose file the next run writes.
-            while rows.mark(opening, _resolved_name(self.client.clock.wall()), RESOLVED_ROWS):
-                pass
-            # 2. Write each file that is not there, from the rows that name it.
-            named = rows.named()
-            for name in self.log.missing(self.client.pipeline, list(named)):
-                self.log.put(self._resolved(sink, name, named[name]), name)
+            for name, resolved in rows.mark(opening, self._resolved_name, RESOLVED_ROWS):
+                # 3. Write it.
+                self._put(sink, name, resolved)
+
+    def _put(self, sink: str, name: str, rows: Sequence[ParkedRow]) -> None:
+        self.log.put(self._resolved(sink, name, rows), name, self.run)
+
+    def _resolved_name(self) -> str:
+        time = self.client.clock.wall()
+        return f"day={day_of(time)}/resolved-{round(time * 1e6)}-{uuid4().hex}.parquet"
 
     def _resolved(self, sink: str, name: str, rows: Sequence[ParkedRow]) -> pa.Table:
         found = _NAMED.fullmatch(name)
@@ -172,7 +250,7 @@ class Auditing:
         return pa.Table.from_pylist(
             [
                 {
-                    "pipeline": self.client.pipeline,
+                    "pipeline": self._pipeline,
                     "sink": sink,
                     "partition": row.partition,
                     "entity": row.shown or row.entity,
@@ -187,7 +265,3 @@ class Auditing:
             ],
             AUDIT_SCHEMA,
         )
-
-
-def _resolved_name(time: float) -> str:
-    return f"day={day_of(time)}/resolved-{round(time * 1e6)}-{uuid4().hex}.parquet"

@@ -142,7 +142,7 @@ class Driver:
         }
         self._destinations = [*self.sinks, *self._stage_of.values()]
         self._concluding = [sink for sink in self.sinks if sink.concludes]
-        self._auditing = None if self.audit is None else Auditing(self.client, self.audit)
+        self._auditing = None
 
     def start(self, after: OwnerRow | Literal["any"] | None = "any") -> int:
         """Register the run, with `after` only if that one still has the pipeline; it fences no
@@ -153,6 +153,8 @@ class Driver:
         self._owners = Owners(self.client)
         self.run = self._owners.register(self.describe(), self.process, self.nonce, after)
         self._minibatches = Minibatches(self.client, self.run)
+        if self.audit is not None:
+            self._auditing = Auditing(self.client, self.audit, self.run)
         return self.run
 
     def withdraw(self) -> None:
@@ -274,7 +276,7 @@ class Driver:
     def _record_resolved(self, opening: OpenMinibatch) -> None:
         """Write the audit log's rows of parked events that were resolved."""
         if self._auditing is not None:
-            self._auditing.record_resolved([sink.name for sink in self.sinks], opening)
+            self._auditing.record_resolved([sink.name for sink in self._destinations], opening)
 
     def finished(self) -> Mapping[str, Finished] | None:
         """Return what this batch job delivered, by sink; None while it is not finished."""
@@ -443,7 +445,13 @@ class Driver:
         found = take_leftovers(self.client, opening, sinks, self.process)
         if found:
             closing = Closing(
-                self.client, opening, sinks, self.identity, self._journal, self.runtime
+                self.client,
+                opening,
+                sinks,
+                self.identity,
+                self._journal,
+                self.runtime,
+                self._auditing,
             )
             closing.run(found)
         return len(found)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError
 from semel.events import Minibatch
-from semel.ledger import Trace
+from semel.ledger import LedgerClient, Owners, Trace
 from semel.runtime import SystemClock
 from semel.sinks import AuditLog, days_ago
 
@@ -43,10 +43,11 @@ def with_audit(
     asked = {each.sink for each in traces if each.state in _WEAK}
     if not asked:
         return list(traces)
+    known_as = Owners(LedgerClient(ledger.store, pipeline)).known_as() or pipeline
     by_partition = ledger.identity(pipeline).get("kind") == "position"
     newest: dict[str, AuditRecord] = {}
     try:
-        for record in log.find(pipeline, entity, ids, by_partition=by_partition):
+        for record in log.find(known_as, entity, ids, by_partition=by_partition):
             newest.setdefault(record.sink, record)
             if asked <= set(newest):
                 break
@@ -75,7 +76,7 @@ def _combined(trace: Trace, record: AuditRecord) -> Trace:
         record.outcome,
         Minibatch(int(generation), int(batch)),
         record.attempt,
-        (record.osn, record.osn),
+        None if record.osn is None else (record.osn, record.osn),
         record.time,
         record.why,
         source=AUDIT,

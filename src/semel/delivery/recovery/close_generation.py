@@ -48,6 +48,7 @@ from semel.sinks import Tail, Target, lost
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from semel.delivery.audit import Auditing
     from semel.events import EventID, Identity
     from semel.ledger import Journal, JournalEntry, LedgerClient, Leftover, OpenMinibatch, SpanRow
     from semel.runtime import Runtime
@@ -96,6 +97,7 @@ class Closing:
     identity: Identity
     journal: Journal
     runtime: Runtime
+    auditing: Auditing | None = None
 
     def run(self, found: Sequence[Leftover]) -> None:
         """Close every leftover."""
@@ -158,7 +160,12 @@ class Closing:
                 entries=self._entries(leftover, sink, kept, handled, resent=resent),
                 parks=plan_parking(self.client.pipeline, sink.name, doubts, heads, marks),
             )
-            # 3. One commit writes the watermarks and deletes the rows: a crash leaves either the
+            # 3. Record it in the audit log: no task delivers its events again, so none records
+            #    them. The same file is written when a crash repeats this step.
+            if self.auditing is not None:
+                parked = [row for _, row, _ in rows] + doubts
+                self.auditing.record_closed(leftover, sink, handled, parked)
+            # 4. One commit writes the watermarks and deletes the rows: a crash leaves either the
             #    rows, to be closed again, or the watermarks.
             try:
                 close_partition(self.client, self.opening, leftover, fold)

@@ -17,12 +17,15 @@ from semel.ledger.keys import STREAMS_TABLE, make_prefix
 from semel.ledger.rows import ParkedRow, PartitionRow, minibatch_of
 from semel.ledger.store.commit import Conflict, Equals, Put
 from semel.ledger.verbs.divergence import comes_anew
-from semel.ledger.verbs.parked import read_parked
+from semel.ledger.verbs.parked import scan_parked
 from semel.protocol import ParkedState
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
     from semel.events import Minibatch
     from semel.ledger.client import LedgerClient
+    from semel.ledger.store.commit import Key
     from semel.ledger.verbs.open import OpenMinibatch
 
 _RESOLVED = (ParkedState.DELIVERED, ParkedState.DISCARDED)
@@ -53,19 +56,28 @@ def needs_record(row: ParkedRow) -> bool:
 
 @dataclass(frozen=True)
 class ResolvedRows:
-    """The parked events of one sink whose outcome is final. Used by the driver."""
+    """The parked events of one sink whose outcome is final, page by page. Used by the driver."""
 
     client: LedgerClient
     sink: str
 
-    def mark(self, opening: OpenMinibatch, name: str, rows_max: int) -> bool:
-        """Write into at most `rows_max` of them, which are not recorded yet, that the file `name`
-        records them; return whether there was one, and the run still has the pipeline.
+    def mark(
+        self, opening: OpenMinibatch, make_name: Callable[[], str], rows_max: int
+    ) -> Iterator[tuple[str, list[ParkedRow]]]:
+        """Write into each that is not recorded yet which file records it, and yield the file and
+        its rows after the commit that did so: at most `rows_max`. It ends early if the run was
+        replaced, or if a row changed meanwhile.
         """
-        found = read_parked(self.client, self.sink)
-        chosen = list(islice((each for each in found if needs_record(each[1])), rows_max))
-        if not chosen:
-            return False
+        needed = (each for each in self._rows() if needs_record(each[1]))
+        while chosen := list(islice(needed, rows_max)):
+            name = make_name()
+            if not self._name(opening, name, chosen):
+                return
+            yield name, [row for _, row, _ in chosen]
+
+    def _name(
+        self, opening: OpenMinibatch, name: str, chosen: Sequence[tuple[Key, ParkedRow, str]]
+    ) -> bool:
         marked = [(at, replace(row, recorded=name).dump()) for at, row, _ in chosen]
         first, after = marked[0]
         try:
@@ -79,10 +91,25 @@ class ResolvedRows:
             return False
         return True
 
-    def named(self) -> dict[str, list[ParkedRow]]:
-        """Return those that name a file, by its name, in their order."""
+    def names(self) -> list[str]:
+        """Return the files that are named."""
+        return sorted({name for _, row, _ in self._rows() if (name := _file_of(row)) is not None})
+
+    def named(self, names: Collection[str]) -> dict[str, list[ParkedRow]]:
+        """Return the rows that name one of these files, by its name, as they were named."""
         files: dict[str, list[ParkedRow]] = {}
-        for _, row, _ in read_parked(self.client, self.sink):
-            if row.recorded is not None and row.state in _RESOLVED:
-                files.setdefault(row.recorded, []).append(row)
+        for _, row, _ in self._rows() if names else ():
+            name = _file_of(row)
+            if name is not None and name in names:
+                files.setdefault(name, []).append(row)
         return files
+
+    def _rows(self) -> Iterator[tuple[Key, ParkedRow, str]]:
+        """Yield every parked row of the sink, in the order of their keys."""
+        for page in scan_parked(self.client, make_prefix(self.client.pipeline, self.sink)):
+            for at, text in page:
+                yield at, ParkedRow.load(text, at), text
+
+
+def _file_of(row: ParkedRow) -> str | None:
+    return row.recorded if row.state in _RESOLVED else None

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from semel.errors import ConfigurationError, NotDelivered, plain_text
 from semel.events import key_part
-from semel.sinks.files.storage import Folder, refuse_url, where_of
+from semel.sinks.files.storage import Folder, path_part, refuse_url, where_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 ASIDE = "_aside"
 PRUNED = "_pruned"
+RESOLVED = "resolved"
 _DAY = re.compile(r"day=(\d{4}-\d{2}-\d{2})")
 _UNSAFE = "[%/,\x00-\x1f\x7f-\x9f]"
 
@@ -64,7 +65,7 @@ class AuditRecord(NamedTuple):
     outcome: str
     minibatch: str
     attempt: str | None
-    osn: int
+    osn: int | None
     time: float
     why: str | None
 
@@ -98,24 +99,40 @@ class AuditLog:
 
     # -- writing
 
-    def write(self, table: pa.Table, time: float, at: str) -> dict[str, Any]:
-        """Write a file aside; return what the ledger keeps of it, by its name. `at` is the folder
-        that is removed with what other attempts have left. Raises `NotDelivered`.
+    def write(self, table: pa.Table, time: float, at: str, run: int) -> dict[str, Any]:
+        """Write a file aside; return what the ledger keeps of it, by its name. `at` is how its name
+        begins, `run` the one that it is for. Raises `NotDelivered`.
         """
-        aside = f"{ASIDE}/{at}/{uuid4().hex}.parquet"
+        aside = f"{_aside_of(run, at)}/{uuid4().hex}.parquet"
         written = self._write(table, aside)
         name = f"day={day_of(time)}/{at}-{written.digest()[:32]}.parquet"
         return {name: {"aside": aside, "bytes": written.bytes, "rows": table.num_rows}}
 
-    def put(self, table: pa.Table, name: str) -> None:
+    def put(self, table: pa.Table, name: str, run: int) -> None:
         """Write a file under its name, of which the content depends on nothing else. Raises
         `NotDelivered`.
         """
-        aside = f"{ASIDE}/{uuid4().hex}.parquet"
+        aside = f"{_aside_of(run, RESOLVED)}/{uuid4().hex}.parquet"
         written = self._write(table, aside)
         part = {"aside": aside, "bytes": written.bytes}
         pipeline = table["pipeline"][0].as_py()
         self._move(self.folder(pipeline), pipeline, name, part)
+
+    def put_again(
+        self, table: pa.Table, time: float, at: str, names: Sequence[str], run: int
+    ) -> None:
+        """Write a file into the day of a time, named by `at` and `names`; if an earlier run has
+        written it, that is replaced, whatever its day. Raises `NotDelivered`.
+        """
+        pipeline = table["pipeline"][0].as_py()
+        name = f"{at}-{','.join(map(path_part, names))}.parquet"
+        try:
+            folder = self.folder(pipeline)
+            places = [f"day={day}/{name}" for day in self._days(folder)]
+            found = [at for at, size in zip(places, folder.sizes(places), strict=True) if size]
+        except Exception as error:
+            raise self._unavailable(pipeline, error) from error
+        self.put(table, found[0] if found else f"day={day_of(time)}/{name}", run)
 
     def missing(self, pipeline: str, names: Sequence[str]) -> list[str]:
         """Return which of these files are not there, without those of days that were removed."""
@@ -166,14 +183,24 @@ class AuditLog:
             raise NotDelivered(
                 f"pipeline {pipeline!r}: {folder.where}/{name} of the audit log is missing, and "
                 f"{part['aside']} could not be moved there ({plain_text(error)}). Everything is "
-                "delivered. If audit= named another folder before, start once with that one; "
-                "otherwise restore the file, then restart the query"
+                "delivered. If audit= named another folder before, copy the folder of the pipeline "
+                "from there, with _aside; otherwise restore the file. Then restart the query"
             ) from error
 
-    def clean(self, pipeline: str, at: str) -> None:
-        """Remove what is left aside, of attempts that do not count."""
+    def clean(self, pipeline: str, run: int, at: str) -> None:
+        """Remove what attempts of a run that do not count have left of a minibatch. A run that was
+        replaced does not remove what the later one has written.
+        """
         with contextlib.suppress(Exception):  # only cleaning up
-            self.folder(pipeline).remove_folder(f"{ASIDE}/{at}")
+            self.folder(pipeline).remove_folder(_aside_of(run, at))
+
+    def clean_before(self, pipeline: str, run: int) -> None:
+        """Remove what earlier runs have left aside, after what the ledger names was moved."""
+        with contextlib.suppress(Exception):  # only cleaning up
+            folder = self.folder(pipeline)
+            for name in folder.folders(ASIDE):
+                if name < _aside_of(run).rpartition("/")[2]:
+                    folder.remove_folder(f"{ASIDE}/{name}")
 
     def _unavailable(self, pipeline: str, error: Exception) -> NotDelivered:
         return NotDelivered(
@@ -214,11 +241,7 @@ class AuditLog:
 
     def pipelines(self) -> list[str]:
         """Return the folders of pipelines, by their names in the file system."""
-        from pyarrow import fs
-
-        root = self.folder()
-        found = root.system.get_file_info(fs.FileSelector(root.root, allow_not_found=True))
-        return sorted(each.base_name for each in found if each.type is fs.FileType.Directory)
+        return self.folder().folders()
 
     # -- retention
 
@@ -239,15 +262,17 @@ class AuditLog:
         return removed
 
     def _days(self, folder: Folder) -> list[str]:
-        from pyarrow import fs
-
-        found = folder.system.get_file_info(fs.FileSelector(folder.root, allow_not_found=True))
-        days = (_DAY.fullmatch(each.base_name) for each in found)
+        days = map(_DAY.fullmatch, folder.folders())
         return [day[1] for day in days if day is not None]
 
     def _is_pruned(self, folder: Folder, name: str) -> bool:
         found = _DAY.match(name)
         return found is not None and any(found[1] < mark for mark in folder.names(PRUNED))
+
+
+def _aside_of(run: int, at: str = "") -> str:
+    """Return the folder in which a run writes aside; they sort by the run."""
+    return f"{ASIDE}/{run:010d}-{at}"
 
 
 def day_of(time: float) -> str:

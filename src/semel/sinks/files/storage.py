@@ -179,6 +179,14 @@ class Folder:
         found = self.system.get_file_info(fs.FileSelector(self.path(below), allow_not_found=True))
         return [each.base_name for each in found if each.type is fs.FileType.File]
 
+    def folders(self, below: str = "") -> list[str]:
+        """List the folders in it, or in a folder of it, sorted; none if there is no such folder."""
+        from pyarrow import fs
+
+        place = self.path(below) if below else self.root
+        found = self.system.get_file_info(fs.FileSelector(place, allow_not_found=True))
+        return sorted(each.base_name for each in found if each.type is fs.FileType.Directory)
+
     def names_below(self, below: str) -> dict[str, list[str]]:
         """List the files in the folders of a folder of it, with one look: by folder."""
         from pyarrow import fs
