@@ -14,7 +14,7 @@ import pytest
 import semel
 from semel.errors import ConfigurationError, NotDelivered
 from semel.ledger import Ledger, Pruning
-from semel.operate import find_event
+from semel.operate import find_event, prune_audit
 from semel.protocol import Capability
 from semel.sinks import AuditLog, event_text, event_texts
 from semel.sinks.files.storage import Folder, Writing
@@ -311,6 +311,16 @@ def test_an_event_that_was_not_recorded_as_resolved_is_not_pruned(folder: Path) 
     assert "a1 delivered" in world.parked()
     Pruning(world.client).run(["out"])
     assert "a1 delivered" not in world.parked()
+
+
+def test_a_folder_that_has_no_audit_log_is_not_taken_for_an_answer(folder: Path) -> None:
+    world, _ = audited(folder)
+    world.minibatch(0, "a1")
+    ledger = Ledger(world.store.memory)
+    with pytest.raises(ConfigurationError, match=r"nothing of pipeline 'pay'.*that audit= of"):
+        find_event(ledger, "c", ["99"], audit=str(folder.parent / "typo"))
+    with pytest.raises(ConfigurationError, match="there is no audit log"):
+        prune_audit(str(folder.parent / "typo"), 7)
 
 
 # -- retention

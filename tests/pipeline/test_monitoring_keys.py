@@ -1,4 +1,4 @@
-"""The keys `metrics`, `otel` and `alert` of a pipeline file, and log lines as JSON."""
+"""The keys `metrics`, `otel`, `alert` and `audit` of a pipeline file, and log lines as JSON."""
 
 from __future__ import annotations
 
@@ -40,6 +40,15 @@ def test_they_become_the_arguments_of_deliver(built: Build, folder: Path) -> Non
     assert "otel" not in words
 
 
+def test_the_audit_log_is_below_the_folder_of_the_file_or_a_url(built: Build, folder: Path) -> None:
+    words = built(SMALL.replace("KEYS", 'audit = "audit"')).words()
+    assert words["audit"] == str(folder / "audit")
+    url = "s3://k:${TOKEN}@bucket/audit"
+    words = built(SMALL.replace("KEYS", f'audit = "{url}"'), TOKEN="s3cret").words()
+    assert words["audit"] == "s3://k:s3cret@bucket/audit"
+    assert "audit" not in built(SMALL.replace("KEYS", "")).words()
+
+
 @pytest.mark.parametrize(
     ("key", "found"),
     [
@@ -49,6 +58,8 @@ def test_they_become_the_arguments_of_deliver(built: Build, folder: Path) -> Non
         ('alert = "alerts.example"', "p.toml:4:1: pipeline 'p': alert must be a URL such as"),
         ('alert = "no_module:tell"', "p.toml:4:9: cannot import 'no_module'"),
         ('alert = "json:__name__"', "p.toml:4:9: json:__name__ is a str, and not a function"),
+        ('audit = "ftp://x"', "p.toml:4:1: audit: ftp://... is not a supported place for files"),
+        ("audit = 7", "p.toml:4:9: audit: expected a non-empty text, found the number 7"),
         ('otel = "yes"', "p.toml:4:8: "),
     ],
 )

@@ -47,6 +47,11 @@ def with_audit(
     by_partition = ledger.identity(pipeline).get("kind") == "position"
     newest: dict[str, AuditRecord] = {}
     try:
+        if not log.has(known_as):
+            raise ConfigurationError(
+                f"the audit log at {log.where} has nothing of pipeline {known_as!r}; pass the "
+                "folder that audit= of semel.deliver names"
+            )
         for record in log.find(known_as, entity, ids, by_partition=by_partition):
             newest.setdefault(record.sink, record)
             if asked <= set(newest):
@@ -87,4 +92,7 @@ def prune_audit(audit: str, days: int) -> dict[str, list[str]]:
     """Remove the days of an audit log that are older than `days` days; return them by pipeline."""
     if days < 1:
         raise ConfigurationError(f"days must be at least 1, got {days}")
-    return AuditLog(audit).prune(days_ago(SystemClock().wall(), days))
+    log = AuditLog(audit)
+    if not log.pipelines():
+        raise ConfigurationError(f"there is no audit log at {log.where}")
+    return log.prune(days_ago(SystemClock().wall(), days))

@@ -30,7 +30,7 @@ from semel.pipeline.sink_settings import (
     own_class_model,
     sink_class,
 )
-from semel.sinks import Function, Sink
+from semel.sinks import AuditLog, Function, Sink
 from semel.sinks import sink as sink_of
 from semel.streams import Application
 
@@ -97,6 +97,7 @@ class Pipeline:
             "metrics": self.monitoring.metrics,
             "otel": self.monitoring.otel or None,
             "alert": self.monitoring.alert,
+            "audit": None if section.audit is None else located(section.audit, self.file.folder),
         }
         return words | {name: value for name, value in later.items() if value is not None}
 
@@ -196,6 +197,7 @@ class _Making:
         if transform is not None and transform.python is not None:
             function = self._function(transform.python, ("transform", "python"))
         made = [self._sink(each) for each in self._file.sinks]
+        self._check_audit()
         return Pipeline(
             self._file,
             tuple(each for each in made if each is not None),
@@ -205,6 +207,15 @@ class _Making:
             self._routing(),
             self._monitoring(),
         )
+
+    def _check_audit(self) -> None:
+        """Refuse what is not a place for files."""
+        place = self._file.sections.pipeline.audit
+        try:
+            if place is not None:
+                AuditLog(located(place, self._file.folder))
+        except ConfigurationError as error:
+            self._blame(("pipeline",), error)
 
     def check(self, pipeline: Pipeline) -> None:
         """Check what the parts have to do with each other."""

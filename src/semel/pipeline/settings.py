@@ -94,6 +94,11 @@ class PipelineSection(Section):
         None,
         description="A URL that gets a POST, or `module:function`, when events were parked.",
     )
+    audit: kinds.Text | None = Field(
+        None,
+        description="A folder, or its URL, for Parquet files by day with the outcome of every "
+        "event, which outlive what the ledger keeps.",
+    )
     drop_repeats: kinds.Flag = Field(
         False,
         description="Drop events whose ids came in an earlier minibatch, as far as the ledger "

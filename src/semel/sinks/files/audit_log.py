@@ -243,6 +243,10 @@ class AuditLog:
         """Return the folders of pipelines, by their names in the file system."""
         return self.folder().folders()
 
+    def has(self, pipeline: str) -> bool:
+        """Whether there is anything of a pipeline."""
+        return path_part(pipeline) in self.pipelines()
+
     # -- retention
 
     def prune(self, before: date) -> dict[str, list[str]]:
