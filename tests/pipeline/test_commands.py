@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from semel.delivery import EventResent
 from semel.errors import LedgerUnavailable
 from semel.pipeline import Lines, QueryFailed, RunStanding, exit_status, json_schema
+from semel.pipeline.running import RunCounts
+from semel.protocol import ParkedState
+from semel.runtime import SystemClock
 from support.command_line import read_json, refused, semel
 
 ROOT = Path(__file__).parents[2]
@@ -121,6 +126,14 @@ def test_progress_is_a_line_when_something_changed() -> None:
     rare.show(RunStanding("p", 1))
     rare.show(RunStanding("p", 2))
     assert len(lines) == 1
+
+
+def test_parked_events_that_are_sent_count_as_delivered_too() -> None:
+    counts = RunCounts("p", "sqlite:///none.db", SystemClock())
+    sent = EventResent("p", "bank", "ann", 1, 1, "ann", "delivered", ParkedState.DELIVERED)
+    for each in (sent, replace(sent, state=ParkedState.HELD), replace(sent, state=None)):
+        counts.observe(each)
+    assert counts.standing().delivered == 1
 
 
 def test_every_error_of_a_run_has_its_exit_status() -> None:

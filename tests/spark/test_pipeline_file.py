@@ -211,6 +211,7 @@ def test_what_goes_wrong_has_its_status_and_the_line_of_the_file(place: Pipeline
     [line] = [each for each in wrong.said().splitlines() if each.startswith("semel: ")]
     assert line.startswith(f"semel: {file}:11:1: AnalysisException: [TABLE_OR_VIEW_NOT_FOUND]")
     assert "Traceback" not in wrong.said()
+    assert "stacktrace" not in wrong.said()  # Spark's own log of it, with every frame of the JVM
     assert failing.wait(TIMEOUT_S) == 1, failing.said()
     line = failing.said().strip().splitlines()[-1]
     assert line.startswith("semel: semel.errors.SinkBroken: pipeline 'large', sink 'broken'")

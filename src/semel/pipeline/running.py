@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from semel.delivery import JsonLogs, MinibatchCompleted
+from semel.delivery import EventResent, JsonLogs, MinibatchCompleted
 from semel.errors import ConfigurationError, LedgerUnavailable, SemelError
 from semel.ledger import Ledger, LedgerClient, pending_reset
 from semel.pipeline.build import located
@@ -136,15 +136,18 @@ class RunCounts:
         self._read_at = -PARKED_S
 
     def observe(self, event: object) -> None:
-        """Take the figures of a minibatch."""
-        if not isinstance(event, MinibatchCompleted):
+        """Take the figures of a minibatch, and parked events that were sent."""
+        minibatch = self._standing.minibatch
+        if isinstance(event, MinibatchCompleted):
+            count = sum(each.delivered for each in event.figures.values())
+            minibatch = str(event.minibatch)
+        elif isinstance(event, EventResent) and event.state is not None:
+            count = int(event.state is ParkedState.DELIVERED)
+        else:
             return
-        count = sum(each.delivered for each in event.figures.values())
         with self._lock:
             delivered = self._standing.delivered + count
-            self._standing = replace(
-                self._standing, delivered=delivered, minibatch=str(event.minibatch)
-            )
+            self._standing = replace(self._standing, delivered=delivered, minibatch=minibatch)
             self._stale = True
 
     def standing(self, *, draining: bool = False, last: bool = False) -> RunStanding:

@@ -5,6 +5,7 @@ It keeps the state of queries in RocksDB; what other sessions have is for `semel
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from importlib.util import find_spec
@@ -139,4 +140,9 @@ def pipeline_session(
                 builder = builder.config(key, value)
         spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel(log_level)
+    if find_spec("pyspark.logger") is not None:  # since Spark 4.0
+        from pyspark.logger import PySparkLogger
+
+        # It writes each wrong statement as JSON, with every frame of the JVM, before it is raised.
+        PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     return spark
