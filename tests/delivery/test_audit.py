@@ -238,28 +238,24 @@ def goes_on(world: World) -> None:
 
 
 def test_what_was_resolved_has_a_row_more_wherever_it_crashes(tmp_path: Path) -> None:
-    folders: dict[int, Path] = {}
-    worlds_kept: list[World] = []  # so that no two of them have the same id
+    folders: list[Path] = []
 
     def make() -> World:
-        place = tmp_path / str(len(folders))
-        world = parked_and_resolved(place)
-        worlds_kept.append(world)
-        folders[id(world)] = place
-        return world
+        folders.append(tmp_path / str(len(folders)))
+        return parked_and_resolved(folders[-1])
 
     worlds = 0
     for what, world in crash_everywhere(make, goes_on):
         worlds += 1
         world.start()
         world.minibatch(1, "b4")
-        later = [row for row in audit_rows(folders[id(world)], "pay") if row["attempt"] is None]
+        later = [row for row in audit_rows(folders[-1], "pay") if row["attempt"] is None]
         found = sorted(f"{row['entity']}{row['event']} {row['outcome']}" for row in later)
         assert found == [each for each in world.parked() if each.endswith("delivered")], what
         assert "a1 delivered" in found, what
         known = {("a", "1"): "in doubt", ("b", "2"): "delivered", ("a", "3"): "parked"}
         known |= {("b", "4"): "in doubt" if "b4 held" in world.parked() else "delivered"}
-        assert audit_findings(folders[id(world)], "pay", known) == [], what
+        assert audit_findings(folders[-1], "pay", known) == [], what
     assert worlds > 10
 
 

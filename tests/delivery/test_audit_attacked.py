@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+import semel
 from semel.errors import NotDelivered
 from semel.ledger import Ledger, Lifecycle
 from semel.ledger.store.commit import Put
-from semel.ledger.verbs.parked import SCAN_ROWS
+from semel.ledger.verbs.parked import SCAN_ROWS, resolve_parked
 from semel.operate import find_event
 from semel.protocol import ParkedState
-from semel.sinks import AuditLog
+from semel.sinks import AuditLog, Files
 from semel.streams import stream_of_pipeline
 from support.audit import audit_findings, audit_rows
 from support.destinations import Crash, crash_after, lost
@@ -217,3 +218,29 @@ def test_it_has_its_rows_wherever_the_next_run_crashes(tmp_path: Path, kind: str
     for told, world in crash_everywhere(make, goes_on_without_checkpoint):
         goes_on_without_checkpoint(world)
         assert findings(folders[-1], ids_known=True) == "", told
+
+
+# -- a second stage
+
+
+def test_what_was_resolved_at_a_second_stage_is_pruned_and_has_no_rows(
+    folder: Path, tmp_path: Path
+) -> None:
+    def notify(event: semel.Event) -> None:
+        if event.id == "1.0":
+            raise OSError("the reply was lost")
+
+    world = World(audit=AuditLog(folder))
+    world.sinks.append(Files(name="out", url=str(tmp_path / "out"), then=semel.sink(notify)))
+    world.start()
+    world.minibatch(0, "a1")
+    world.minibatch(1, "a2")
+    [stage] = {at.key.split("/")[1] for at, _ in world.store.memory.scan("parked", "")}
+    [(at, row)] = [each for each in world.parked_rows(stage) if each[1].doubted]
+    resolve_parked(world.client, stage, at, ParkedState.DELIVERED, "ann", "looked")
+    assert row.recorded is None
+    for batch in range(2, 101):
+        world.clock.move(8 * 86_400)
+        world.minibatch(batch, f"a{batch + 1}")
+    assert at not in [each for each, _ in world.parked_rows(stage)]
+    assert {row["sink"] for row in audit_rows(folder, "pay")} == {"out"}

@@ -252,10 +252,7 @@ class Driver:
         lost = lost_before is not None
         replayed = self.drop_repeats and opening.first_of_run
         if lost or (opening.row.serial % PRUNE_EVERY == 0 and not replayed):
-            names = [sink.name for sink in self._destinations]
-            self._record_resolved(opening)
-            audited = self._auditing is not None
-            Pruning(self.client, self.remember_s, audited).run(names, lost_before or 0)
+            self._prune(opening, lost_before or 0)
         self._opened(opening, began)
         return opening
 
@@ -273,10 +270,19 @@ class Driver:
             )
         )
 
+    def _prune(self, opening: OpenMinibatch, before: int) -> None:
+        self._record_resolved(opening)
+        audited = self._auditing is not None
+        names = [sink.name for sink in self.sinks]
+        Pruning(self.client, self.remember_s, audited).run(names, before)
+        if self._stage_of:  # their events have no rows in the audit log
+            stages = [stage.name for stage in self._stage_of.values()]
+            Pruning(self.client, self.remember_s).run(stages, before)
+
     def _record_resolved(self, opening: OpenMinibatch) -> None:
         """Write the audit log's rows of parked events that were resolved."""
         if self._auditing is not None:
-            self._auditing.record_resolved([sink.name for sink in self._destinations], opening)
+            self._auditing.record_resolved([sink.name for sink in self.sinks], opening)
 
     def finished(self) -> Mapping[str, Finished] | None:
         """Return what this batch job delivered, by sink; None while it is not finished."""
