@@ -187,6 +187,20 @@ def test_a_pipeline_with_more_rows_than_one_commit_moves_keeps_its_name(
     assert [each["pipeline"] for each in read_json(capsys, "status")] == ["pay"]
 
 
+def test_the_refusal_says_what_most_rows_are(
+    url: str, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = half_delivered(url)
+    world.minibatch(1, "a3 b4")
+    for batch in range(2, 25):
+        world.minibatch(batch, f"a{batch + 10}")
+    world.driver.beat(ended=True)
+    monkeypatch.setattr(lifecycle, "ROWS_MAX", 20)
+    said = refused(capsys, "rename", "pay", "charges")
+    assert "most of them are the ids that it remembers" in said
+    assert "Run it with a smaller remember_s" in said
+
+
 def test_what_changes_in_the_meantime_stops_a_rename(url: str, capsys: Out) -> None:
     world = half_delivered(url)
     other = open_store(url)

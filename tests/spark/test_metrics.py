@@ -21,6 +21,7 @@ from semel.monitoring import Alert
 from semel.spark import delivered_by
 from semel.verify.demo.standalone import ConnectServer
 from semel.verify.process_group import ProcessGroup
+from support.audit import audit_findings
 from support.docs_blocks import ON_SPARK, PageReader, blocks
 from support.servers.ports import free_port
 from support.spark import query_job
@@ -219,6 +220,7 @@ name = "charges"
 ledger = "sqlite:///charges.db"
 checkpoint = "checkpoints/charges"
 alert = "own:tell"
+audit = "audit"
 metrics = "127.0.0.1:PORT"
 
 [source]
@@ -252,7 +254,9 @@ def charge(event):
 """
 
 
-def test_a_pipeline_file_runs_with_metrics_an_alert_and_log_lines_as_json(tmp_path: Path) -> None:
+def test_a_pipeline_file_runs_with_metrics_an_alert_an_audit_log_and_lines_as_json(
+    tmp_path: Path,
+) -> None:
     with ProcessGroup("metrics-file") as group:
         place = PipelinePlace(tmp_path, group)
         place.payments(2, 5)
@@ -269,3 +273,6 @@ def test_a_pipeline_file_runs_with_metrics_an_alert_and_log_lines_as_json(tmp_pa
         assert any("metrics at http://127.0.0.1:" in each["message"] for each in lines)
         assert "per_s" in found[0]
         assert (place.folder / "alerts.txt").read_text() == "charge 1 1\n"
+        known = {(f"c{each % 5}", str(each)): "delivered" for each in range(10)}
+        known["c4", "4"] = "parked"
+        assert audit_findings(place.folder / "audit", "charges", known) == []

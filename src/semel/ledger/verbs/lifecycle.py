@@ -68,6 +68,17 @@ ROWS_MAX = 20_000
 """How many rows a pipeline may have that is renamed: they are one commit."""
 PAGE = 1_000
 """How many rows are read at once, and removed by one commit."""
+_REMEDIES = {
+    PARKED_TABLE: (
+        "parked events",
+        "Resolve them: they are removed a while after (remember_s)",
+    ),
+    JOURNAL_TABLE: (
+        "the ids that it remembers, a row for each minibatch and partition",
+        "Run it with a smaller remember_s for more than 100 minibatches, which removes older ones",
+    ),
+}
+"""What most rows are, and how there are fewer."""
 _BATCH = "batch"
 """What a batch job has in the place of Spark's query id."""
 
@@ -259,13 +270,17 @@ class Lifecycle:
             self._commit([Equals(at, text)], [Put(at, later.dump())])
 
     def _limited(self) -> Iterator[tuple[Key, str]]:
+        tables: dict[str, int] = {}
         for count, row in enumerate(self._rows()):
             if count == ROWS_MAX:
+                most = max(tables, key=lambda table: tables[table])
+                what, remedy = _REMEDIES.get(most, (f"rows in {most!r}", "Keep the name"))
                 raise ConfigurationError(
                     f"pipeline {self._client.pipeline!r} has more than {ROWS_MAX:,} rows in the "
-                    "ledger, which is more than one commit moves. Resolve its parked events "
-                    "first: they are removed a while after (remember_s); or keep the name"
+                    f"ledger, which is more than one commit moves; most of them are {what}. "
+                    f"{remedy}; or keep the name"
                 )
+            tables[row[0].table] = tables.get(row[0].table, 0) + 1
             yield row
 
     def _moved(
