@@ -388,7 +388,7 @@ class Driver:
                 self.run,
                 opening.row.again,
                 tuple(parts),
-                _sum_commits(reports),
+                sum((report.commits for report in reports), CommitFigures()),
             )
         )
 
@@ -461,16 +461,6 @@ class Driver:
             )
             closing.run(found)
         return len(found)
-
-
-def _sum_commits(reports: Sequence[Report]) -> CommitFigures:
-    """Add up what the tasks asked of the ledger."""
-    used = [report.commits for report in reports]
-    return CommitFigures(
-        sum(each.commits for each in used),
-        sum(each.seconds for each in used),
-        sum(each.errors for each in used),
-    )
 
 
 def _ended(client: LedgerClient, sink: str, start: str) -> Iterator[Ended]:
