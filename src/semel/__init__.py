@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from semel.spark.deliver import deliver, deliver_batch
     from semel.streams import INBOX_SCHEMA, Inbox, NewEvent
 
-__version__ = "0.2.0"
+__version__ = "0.4.0"
 
 __all__ = [
     "INBOX_SCHEMA",
