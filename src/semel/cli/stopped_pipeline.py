@@ -50,7 +50,8 @@ ByOption = Annotated[
 def stop(
     pipeline: PipelineArgument,
     wait_s: Annotated[
-        float, typer.Option("--wait", min=0, metavar="SECONDS", help="How long to wait for its end.")
+        float,
+        typer.Option("--wait", min=0, metavar="SECONDS", help="How long to wait for its end."),
     ] = 300.0,
     by: ByOption = None,
     ledger: LedgerOption = None,
