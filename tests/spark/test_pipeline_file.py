@@ -19,7 +19,7 @@ from semel.pipeline import __main__ as application
 from semel.verify.demo.standalone import spark_home
 from semel.verify.process_group import ProcessGroup
 from support.spark.driver_scripts import wait_for
-from support.spark.pipeline_place import TIMEOUT_S, PipelinePlace
+from support.spark.pipeline_place import CHARGE, TIMEOUT_S, PipelinePlace
 
 SECRET = "hunter2-hunter2"
 
@@ -30,19 +30,7 @@ def place(tmp_path: Path) -> Iterator[PipelinePlace]:
         yield PipelinePlace(tmp_path, group)
 
 
-MODULE = """
-import os
-import time
-
-import semel
-
-
-@semel.sink(window=1)
-def charge(event):
-    time.sleep(float(os.environ.get("SLOW_S", "0")))
-    with open(os.environ["SEMEL_TEST_FOLDER"] + "/charged.txt", "a") as book:
-        book.write(f"{event.id}\\n")
-
+MODULE = f"""{CHARGE}
 
 def large(source):
     return source.where("amount > 5")

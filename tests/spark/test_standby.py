@@ -129,7 +129,6 @@ def test_a_run_that_is_frozen_is_replaced_and_is_fenced_when_it_wakes_up(
     took = continues(place, waiting)
     for pid in frozen:
         os.kill(pid, signal.SIGCONT)
-    place.more_payments(ROWS)
     assert first.wait(TIMEOUT_S) != 0
     assert "was replaced by run 2" in first.said()
     held = finish(place, waiting)

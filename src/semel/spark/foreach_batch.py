@@ -266,6 +266,11 @@ class MicroBatches:
             owner = owners.owner()
         return owner is None or owner.nonce != self.nonce or owner.ended
 
+    @property
+    def fenced(self) -> Fenced | None:
+        """The error of a run that was replaced while it had nothing to deliver."""
+        return None if self._live is None else self._live.begun.heartbeat.fenced
+
     @contextmanager
     def _owners(self) -> Iterator[Owners]:
         """Open the ledger at a client of Spark Connect, where the run is not."""

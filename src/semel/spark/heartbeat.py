@@ -34,7 +34,8 @@ class Heartbeat(threading.Thread):
 
     It sends parked events only if `between` is given and free: a minibatch that begins holds it.
     What `progress` reads of Spark's query goes to the driver's observer before each beat. If the
-    run is asked to stop, `stop` is called, once.
+    run is asked to stop, or was replaced, `stop` is called, once: a query without input would not
+    notice. `fenced` is the error of a run that was replaced.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Heartbeat(threading.Thread):
         self._between = between
         self._progress = progress
         self._ask_query = stop
+        self.fenced: Fenced | None = None
         self._stopped = threading.Event()
         self._draining: threading.Thread | None = None
 
@@ -94,6 +96,9 @@ class Heartbeat(threading.Thread):
                     threading.Thread(target=self._ask_query, daemon=True).start()
             except Fenced as error:
                 log.warning("%s", error)
+                self.fenced = error
+                self._driver.stopping = True
+                threading.Thread(target=self._ask_query, daemon=True).start()
                 return
             except SemelError as error:
                 log.warning("pipeline %r: %s", self._driver.client.pipeline, error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from semel.spark.failures import last_sentence
+from semel.spark.stopping import why_fenced
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,7 +18,7 @@ _HEADLINE_MAX = 600
 
 def why_failed(query: StreamingQuery) -> str | None:
     """Return in one sentence why a query ended; None if it ended in order."""
-    error = query.exception()
+    error = query.exception() or why_fenced(query)
     return None if error is None else headline(error)
 
 

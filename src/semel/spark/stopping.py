@@ -13,7 +13,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
-from semel.errors import ConfigurationError, SemelError
+from semel.errors import ConfigurationError, Fenced, SemelError
 from semel.runtime import user_at_host
 from semel.spark.failures import Stopped
 
@@ -31,6 +31,10 @@ class StoppableRun(Protocol):
     """The run of a query, as far as stopping it needs it."""
 
     border: MicroBatchBorder | None
+
+    @property
+    def fenced(self) -> Fenced | None:
+        """The error of a run that was replaced while it had nothing to deliver."""
 
     def ask_to_stop(self, by: str) -> None:
         """Record in the ledger that the run is to stop."""
@@ -87,6 +91,12 @@ class MicroBatchBorder:
         """Wait until a micro-batch leaves or reaches the border, for this time at most."""
         with self._changed:
             self._changed.wait(seconds)
+
+
+def why_fenced(query: Any) -> Fenced | None:
+    """Return why a query was stopped that another run replaced; None for another one."""
+    run: StoppableRun | None = getattr(query, RUN, None)
+    return None if run is None or query.isActive else run.fenced
 
 
 def stop(query: StreamingQuery) -> None:

@@ -18,7 +18,7 @@ from semel.spark.failures import last_sentence
 from semel.spark.foreach_batch import MicroBatches
 from semel.spark.frames.backlog import trigger_seconds
 from semel.spark.frames.plan import is_classic
-from semel.spark.stopping import RUN, MicroBatchBorder
+from semel.spark.stopping import RUN, MicroBatchBorder, why_fenced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -276,6 +276,9 @@ class Waiting:
         """As Spark's; the text of an error ends with the sentence that semel stopped with."""
         with _sentence_last():
             ended: bool | None = super().awaitTermination(timeout)  # type: ignore[misc]
+        fenced = why_fenced(self)
+        if fenced is not None:
+            raise fenced
         return ended
 
     def processAllAvailable(self) -> None:  # noqa: N802

@@ -85,7 +85,7 @@ local function readable(said)
   if type(said) == 'table' then said = rawget(said, 'err') or said end
   if type(said) == 'string' then return sub(said, 1, 500) end
   if type(said) == 'number' or type(said) == 'boolean' then return tostring(said) end
-  return 'an error that is no text (' .. type(said) .. ')'
+  return 'an error of type ' .. type(said)
 end
 local width, many, command = tonumber(ARGV[14]), tonumber(ARGV[15]), ARGV[16]
 local count, refused, last = (#KEYS - 2) / many, {}, ''
