@@ -44,7 +44,13 @@ from semel.spark.progress import (
     ProgressReader,
     writes_changelogs,
 )
-from semel.spark.starting import make_driver, refuse_living, stand_by, withdraw
+from semel.spark.starting import (
+    begin_unless_running,
+    make_driver,
+    refuse_living,
+    stand_by,
+    withdraw,
+)
 from semel.spark.stopping import MicroBatchBorder, stop_at_border
 from semel.spark.task import SCHEMA, Task, TaskOutcome
 from semel.spark.versions import installed, refuse_old, root_session
@@ -377,7 +383,7 @@ class MicroBatches:
             checkpoints.refuse_unreachable(ledger, spark)
             self._begin_monitor(ledger)
             begun = self._prepare(spark, ledger, classic=is_classic(frame))
-            begun.register(refuse_living(begun.driver.client, self._watched))
+            begin_unless_running(begun.driver.client, self._watched, begun.register)
         client = begun.driver.client
         try:
             starts = None

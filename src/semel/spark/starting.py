@@ -102,6 +102,20 @@ def refuse_living(client: LedgerClient, known: OwnerRow | None = None) -> OwnerR
     return owners.owner()
 
 
+def begin_unless_running(
+    client: LedgerClient, known: OwnerRow | None, begin: Callable[[OwnerRow | None], object]
+) -> None:
+    """Begin a run, unless another one has the pipeline. An owner that changes between the look and
+    the begin is looked at again: it may have ended just then, or have begun and be running.
+    """
+    owners = Owners(client)
+    while True:
+        owner = refuse_living(client, known)
+        with suppress(_Overtaken):
+            _begin_after(owners, owner, begin)
+            return
+
+
 def stand_by(
     client: LedgerClient, begin: Callable[[OwnerRow | None], object], ended: Callable[[], bool]
 ) -> None:
@@ -141,7 +155,7 @@ def stand_by(
 
 
 class _Overtaken(Exception):
-    """Another standby began."""
+    """Another run began, or the owner moved on."""
 
 
 def _begin_after(
