@@ -161,7 +161,7 @@ def check_state() -> Check:
     if provider == session.ROCKSDB and settings.get(session.CHANGELOG, "").lower() == "true":
         return Check(what, f"{place}: RocksDB with changelogs; {own}")
     if provider == session.ROCKSDB:
-        do = "nothing, if each micro-batch shall write a full snapshot; else set "
+        do = "no action needed if each micro-batch is meant to write a full snapshot; else set "
         do += f"{session.CHANGELOG}=true"
         return Check(what, f"{place}: RocksDB with full snapshots; {own}", Health.WARNING, do)
     in_memory = not provider or provider.endswith(".HDFSBackedStateStoreProvider")
