@@ -117,7 +117,7 @@ def _check_spark(found: str | None) -> Check:
         return Check("PySpark", found, Health.MISSING, do)
     if versions.numbers(found) > versions.NEWEST:
         newest = ".".join(map(str, versions.NEWEST))
-        do = f"nothing, if it works: semel is tested up to PySpark {newest}"
+        do = f"no action needed if it works: semel is tested up to PySpark {newest}"
         return Check("PySpark", found, Health.WARNING, do)
     absent = [each.name for each in versions.absent(found)]
     without = f" (without {', '.join(absent)})" if absent else ""
@@ -132,7 +132,7 @@ def check_extras(ledger: str | None) -> Iterator[Check]:
         if found is not None or needed:
             yield _package(package, found, least, do)
         else:
-            only = f"nothing, unless {use}: {do}"
+            only = f"only if {use}: {do}"
             yield Check(package, "not installed", Health.WARNING, only)
 
 
@@ -141,7 +141,7 @@ def check_connect() -> Check:
     absent = [name for name in CONNECT if _version(name) is None]
     if not absent:
         return Check("Spark Connect", ", ".join(f"{name} {_version(name)}" for name in CONNECT))
-    do = "nothing, unless Spark Connect is used: pip install 'semel[connect]'"
+    do = "only if Spark Connect is used: pip install 'semel[connect]'"
     return Check("Spark Connect", f"not installed: {', '.join(absent)}", Health.WARNING, do)
 
 
@@ -167,7 +167,7 @@ def check_state() -> Check:
     in_memory = not provider or provider.endswith(".HDFSBackedStateStoreProvider")
     found = "in memory (Spark's default)" if in_memory else provider
     do = (
-        "nothing, unless a query keeps state: before its first start, set "
+        "only if a query keeps state: before its first start, set "
         f"{session.PROVIDER}={session.ROCKSDB} and {session.CHANGELOG}=true"
     )
     return Check(what, f"{place}: {found}; {own}", Health.WARNING, do)
