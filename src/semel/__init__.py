@@ -1,6 +1,6 @@
-"""Exactly-once delivery from Spark Structured Streaming to what cannot take a thing back.
+"""Exactly-once delivery from Spark Structured Streaming to destinations that cannot undo an effect.
 
-A name is imported when it is first asked for: whatever loads a part of semel loads only that.
+A name is imported when it is first used: a program that uses a part of semel loads only that part.
 """
 
 from importlib import import_module

@@ -130,7 +130,7 @@ def test_packages_are_missing_too_old_or_too_new(monkeypatch: pytest.MonkeyPatch
         "uvicorn",
         "greenlet",
     ]
-    assert "unless a sink is Http: pip install 'semel[http]'" in extras["uvloop"].do
+    assert "only if a sink is Http: pip install 'semel[http]'" in extras["uvloop"].do
     assert next(iter(doctor.check_extras("postgresql://x/y"))).health is Health.MISSING
     assert doctor.check_connect().health is Health.WARNING
     assert "semel[connect]" in doctor.check_connect().do

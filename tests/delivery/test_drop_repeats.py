@@ -224,3 +224,21 @@ def test_explain_says_what_is_dropped(identity: Identity) -> None:
     assert "dropped and counted" not in " ".join(
         str(explain(PipelineSpec("pay", sinks, identity))).split()
     )
+
+
+NOT_PROMISED = [
+    (POSITION, False, "in two minibatches creates two events: drop them with Spark's"),
+    (COUNTER, False, "in two minibatches creates two events: drop them with Spark's"),
+    (GIVEN, False, "under the same id in two minibatches creates two events: pass drop_repeats"),
+    (INCREASING, False, "stops the pipeline (Diverged), because ids were declared increasing"),
+    (GIVEN, True, "under another id, or after its id is forgotten (7 days), creates two events"),
+    (INCREASING, True, "again under a greater id creates two events"),
+]
+
+
+@pytest.mark.parametrize(("identity", "drops", "words"), NOT_PROMISED)
+def test_explain_says_which_repeats_are_still_two_events(
+    identity: Identity, drops: bool, words: str
+) -> None:
+    spec = PipelineSpec("pay", (Post().sink("out"),), identity, drop_repeats=drops)
+    assert words in explain(spec).not_promised[0]

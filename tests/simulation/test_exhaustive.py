@@ -13,7 +13,9 @@ import pytest
 
 from semel.protocol import Capability, OnDoubt, OnReject
 from semel.verify.simulator.cases import Case, Variant
-from semel.verify.simulator.explore import (
+from semel.verify.simulator.faults import CallFault, FaultyWire, Kind
+from semel.verify.simulator.inputs import Identities
+from support.explore import (
     DRIVERS,
     FIRST,
     TASKS,
@@ -23,8 +25,6 @@ from semel.verify.simulator.explore import (
     ScriptedWorld,
     explore,
 )
-from semel.verify.simulator.faults import CallFault, FaultyWire, Kind
-from semel.verify.simulator.inputs import Identities
 
 WINDOW = 3
 

@@ -62,9 +62,9 @@ from semel.sinks import DELIVERED
 from semel.verify.simulator import stateful_destinations
 from semel.verify.simulator.cases import Case, Variant
 from semel.verify.simulator.checker import Verdict
-from semel.verify.simulator.explore import TASKS, Enough, Explorer, explore
 from semel.verify.simulator.inputs import Identities
 from semel.verify.simulator.worlds import SimulatedWorld, run_world
+from support.explore import TASKS, Enough, Explorer, explore
 from support.ledger.one_pipeline import LedgerWorld
 
 WORLDS = 3_000

@@ -65,7 +65,7 @@ def pytest_runtest_makereport(
 
 @pytest.fixture
 def house() -> Iterator[ChargeServer]:
-    """A counting house that only this test has."""
+    """A charge server that only this test has."""
     with ChargeServer() as house:
         yield house
 
@@ -73,15 +73,15 @@ def house() -> Iterator[ChargeServer]:
 @pytest.fixture(scope="session")
 def classes(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Drivers find the archive of their classes."""
-    with ChargeServer() as house, ProcessGroup("classes") as household:
-        archive(Bed(house, tmp_path_factory.mktemp("classes"), household))
+    with ChargeServer() as house, ProcessGroup("classes") as group:
+        archive(Bed(house, tmp_path_factory.mktemp("classes"), group))
 
 
 @pytest.fixture
 def bed(classes: None, house: ChargeServer, tmp_path: Path) -> Iterator[Bed]:
     """A test bed; every process that it started ends with the test."""
-    with ProcessGroup("drivers") as household:
-        yield Bed(house, tmp_path, household)
+    with ProcessGroup("drivers") as group:
+        yield Bed(house, tmp_path, group)
     shutil.rmtree(tmp_path, ignore_errors=True)
 
 
@@ -117,8 +117,8 @@ def spark(jvm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spark
 @pytest.fixture(scope="module")
 def desks(spark: SparkSession) -> Iterator[tuple[ChargeServer, ProcessGroup]]:
     """What all desks of a module share."""
-    with ChargeServer() as house, ProcessGroup("desks") as household:
-        yield house, household
+    with ChargeServer() as house, ProcessGroup("desks") as group:
+        yield house, group
 
 
 @pytest.fixture
@@ -126,6 +126,6 @@ def desk(
     spark: SparkSession, desks: tuple[ChargeServer, ProcessGroup], tmp_path: Path
 ) -> Iterator[Desk]:
     """A test bed in this process: queries run in its own session."""
-    house, household = desks
-    yield Desk(house, tmp_path, household, spark=spark, begun=len(house.charges()))
+    house, group = desks
+    yield Desk(house, tmp_path, group, spark=spark, begun=len(house.charges()))
     shutil.rmtree(tmp_path, ignore_errors=True)

@@ -33,9 +33,9 @@ def start(bed: Bed, settings: Settings, batch: str) -> Run:
     told = bed.folder / f"settings-{bed.starts}.json"
     settings.save(told)
     log = bed.folder / f"driver-{bed.starts}.log"
-    environment = spark_environment(bed.household.folder, [TESTS])
+    environment = spark_environment(bed.group.folder, [TESTS])
     command = [sys.executable, "-m", "support.spark.stateful_job", str(told), "batch", batch]
-    return Run(bed.household.start(command, environment, log), log)
+    return Run(bed.group.start(command, environment, log), log)
 
 
 @pytest.mark.rows("A9", "A11", "S4", "N1")

@@ -211,7 +211,7 @@ time.sleep(300)
 """
 
 
-def test_house_and_household_end_with_whoever_started_them() -> None:
+def test_server_and_group_end_with_whoever_started_them() -> None:
     with subprocess.Popen([sys.executable, "-c", _STARTER], stdout=subprocess.PIPE) as starter:
         assert starter.stdout is not None
         *pids, folder = starter.stdout.readline().decode().split()
@@ -220,15 +220,15 @@ def test_house_and_household_end_with_whoever_started_them() -> None:
     wait_for(lambda: not Path(folder).exists())
 
 
-def test_a_stopped_member_of_a_household_ends_too() -> None:
-    with ProcessGroup("sleepers") as household:
-        process = household.start(["sleep", "300"], {}, household.folder / "log")
+def test_a_stopped_member_of_a_group_ends_too() -> None:
+    with ProcessGroup("sleepers") as group:
+        process = group.start(["sleep", "300"], {}, group.folder / "log")
         until = time.monotonic() + 10
-        while not household.members() and time.monotonic() < until:
+        while not group.members() and time.monotonic() < until:
             time.sleep(0.01)  # it is not a member before it has begun
         process.send_signal(signal.SIGSTOP)
-        assert household.members() == [process.pid]
-        household.end()
-        assert household.members() == []
-        household.start(["sleep", "300"], {}, household.folder / "log")
-    assert not household.folder.exists()
+        assert group.members() == [process.pid]
+        group.end()
+        assert group.members() == []
+        group.start(["sleep", "300"], {}, group.folder / "log")
+    assert not group.folder.exists()

@@ -94,8 +94,8 @@ def test_an_example_runs_and_says_what_it_did(name: str, tmp_path: Path) -> None
     needed = {"positions": "positions", "pattern": "transformWithState", "webhook": "sources"}
     if name in needed:
         require(needed[name])
-    with ProcessGroup("examples") as household:
-        said = run(household, tmp_path, str(EXAMPLES / f"{name}.py"), str(tmp_path / "out"))
+    with ProcessGroup("examples") as group:
+        said = run(group, tmp_path, str(EXAMPLES / f"{name}.py"), str(tmp_path / "out"))
     for text in SAYS[name]:
         assert text in said
 
@@ -103,21 +103,21 @@ def test_an_example_runs_and_says_what_it_did(name: str, tmp_path: Path) -> None
 def test_what_the_first_page_says_to_paste_runs_as_it_is(tmp_path: Path) -> None:
     [program] = [each for each in blocks(START, "python") if '.json("payments")' in each]
     [shell] = [each for each in blocks(START, "") if "python pay.py" in each]
-    with ProcessGroup("examples") as household:
-        (household.folder / "pay.py").write_text(program.replace("sleep(0.2)", "sleep(0)"))
+    with ProcessGroup("examples") as group:
+        (group.folder / "pay.py").write_text(program.replace("sleep(0.2)", "sleep(0)"))
         prepare = shell.replace("python pay.py", "").replace("seq 100", "seq 20")
-        subprocess.run(["sh", "-ec", prepare], cwd=household.folder, check=True)
+        subprocess.run(["sh", "-ec", prepare], cwd=group.folder, check=True)
         for _ in range(2):
-            run(household, tmp_path, "pay.py")
-            charged = (household.folder / "charged.txt").read_text().splitlines()
+            run(group, tmp_path, "pay.py")
+            charged = (group.folder / "charged.txt").read_text().splitlines()
             assert sorted(charged) == sorted(f"c{n} {n}" for n in range(1, 21))
 
 
-def run(household: ProcessGroup, folder: Path, *arguments: str) -> str:
+def run(group: ProcessGroup, folder: Path, *arguments: str) -> str:
     """Run a program to its end; give what it said."""
     log = folder / "log.txt"
-    environment = spark_environment(household.folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}
-    code = household.start([sys.executable, *arguments], environment, log).wait(PATIENCE_S)
+    environment = spark_environment(group.folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}
+    code = group.start([sys.executable, *arguments], environment, log).wait(PATIENCE_S)
     said = log.read_text(errors="replace")
     assert code == 0, said
     return said

@@ -259,9 +259,9 @@ def test_columns_that_a_format_cannot_hold_are_refused_before_anything_starts(
 def test_the_example_runs_and_says_what_it_did(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     command = [sys.executable, str(EXAMPLES / "files.py"), str(tmp_path / "out")]
-    with ProcessGroup("examples") as household:
-        environment = spark_environment(household.folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}
-        code = household.start(command, environment, log).wait(300)
+    with ProcessGroup("examples") as group:
+        environment = spark_environment(group.folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}
+        code = group.start(command, environment, log).wait(300)
     said = log.read_text(errors="replace")
     assert code == 0, said
     assert "committed: 12 orders in 3 minibatches" in said

@@ -166,9 +166,9 @@ def test_a_service_is_restarted_half_way_and_the_query_goes_on(
 def test_the_example_runs_and_says_what_it_did(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     command = [sys.executable, str(EXAMPLES / "http_service.py"), str(tmp_path / "out")]
-    with ProcessGroup("examples") as household:
-        environment = spark_environment(household.folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}
-        code = household.start(command, environment, log).wait(300)
+    with ProcessGroup("examples") as group:
+        environment = spark_environment(group.folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}
+        code = group.start(command, environment, log).wait(300)
     said = log.read_text(errors="replace")
     assert code == 0, said
     assert "after start 1: 12 charges of 12 payments" in said

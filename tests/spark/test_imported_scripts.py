@@ -76,14 +76,14 @@ def test_explaining_a_script_that_runs_its_pipeline_makes_no_call(
 ) -> None:
     url, calls = witness
     log = tmp_path / "log.txt"
-    with ProcessGroup("looking") as household:
-        folder = household.folder
+    with ProcessGroup("looking") as group:
+        folder = group.folder
         (folder / "pay.py").write_text(SCRIPT.replace("WITNESS", url))
         (folder / "payments").mkdir()
         (folder / "payments/1.json").write_text('{"customer": "c1", "payment_id": 1}\n')
         environment = spark_environment(folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}
         command = [sys.executable, "-c", "from semel.cli.main import main; main()"]
-        explained = household.start([*command, "explain", "pay:charge"], environment, log)
+        explained = group.start([*command, "explain", "pay:charge"], environment, log)
         code = explained.wait(PATIENCE_S)
         ledger = (folder / "pay.db").exists()
     said = log.read_text(errors="replace")

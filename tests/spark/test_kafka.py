@@ -231,9 +231,9 @@ def kill_a_worker(run: Run, luck: random.Random) -> None:
 def test_the_example_sends_each_payment_once(kafka: KafkaBroker, tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     command = [sys.executable, str(EXAMPLE), kafka.servers, str(tmp_path / "out")]
-    with ProcessGroup("examples") as household:
-        environment = spark_environment(household.folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}
-        code = household.start(command, environment, log).wait(300)
+    with ProcessGroup("examples") as group:
+        environment = spark_environment(group.folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}
+        code = group.start(command, environment, log).wait(300)
     said = log.read_text(errors="replace")
     assert code == 0, said
     assert "12 payments: 12 records" in said

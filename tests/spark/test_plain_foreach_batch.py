@@ -50,4 +50,4 @@ def test_everything_that_a_killed_driver_left_comes_to_an_end(bed: Bed) -> None:
     run.kill()
     assert run.wait() == -signal.SIGKILL
     bed.end_leftovers()
-    assert bed.household.members() == []
+    assert bed.group.members() == []

@@ -139,9 +139,9 @@ def test_the_example_books_once_also_without_its_checkpoint(
 ) -> None:
     log = tmp_path / "log.txt"
     command = [sys.executable, str(EXAMPLES / "postgres.py"), postgres_url, str(tmp_path / "out")]
-    with ProcessGroup("examples") as household:
-        environment = spark_environment(household.folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}
-        code = household.start(command, environment, log).wait(300)
+    with ProcessGroup("examples") as group:
+        environment = spark_environment(group.folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}
+        code = group.start(command, environment, log).wait(300)
     said = log.read_text(errors="replace")
     assert code == 0, said
     assert "booked: {'c0': 18, 'c1': 22, 'c2': 26}" in said
@@ -154,9 +154,9 @@ def test_the_example_counts_clicks_that_came_over_http(postgres_url: str, tmp_pa
     log = tmp_path / "log.txt"
     script = str(EXAMPLES / "rest_to_postgres.py")
     command = [sys.executable, script, postgres_url, str(tmp_path / "out")]
-    with ProcessGroup("examples") as household:
-        environment = spark_environment(household.folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}
-        code = household.start(command, environment, log).wait(300)
+    with ProcessGroup("examples") as group:
+        environment = spark_environment(group.folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}
+        code = group.start(command, environment, log).wait(300)
     said = log.read_text(errors="replace")
     assert code == 0, said
     windows = [

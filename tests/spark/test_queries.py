@@ -25,9 +25,9 @@ def start(bed: Bed, settings: Settings, *chosen: str) -> Run:
     told = bed.folder / f"settings-{bed.starts}.json"
     settings.save(told)
     log = bed.folder / f"driver-{bed.starts}.log"
-    environment = spark_environment(bed.household.folder, [TESTS])
+    environment = spark_environment(bed.group.folder, [TESTS])
     command = [sys.executable, "-m", "support.spark.stateful_job", str(told), *chosen]
-    return Run(bed.household.start(command, environment, log), log)
+    return Run(bed.group.start(command, environment, log), log)
 
 
 def payments_of(bed: Bed) -> list[tuple[str, int]]:

@@ -130,9 +130,9 @@ def test_the_example_counts_once_also_without_its_checkpoint(
 ) -> None:
     log = tmp_path / "log.txt"
     command = [sys.executable, str(EXAMPLES / "redis_counters.py"), server.url()]
-    with ProcessGroup("examples") as household:
-        environment = spark_environment(household.folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}
-        code = household.start([*command, str(tmp_path / "out")], environment, log).wait(300)
+    with ProcessGroup("examples") as group:
+        environment = spark_environment(group.folder) | {"JAVA_TOOL_OPTIONS": SMALL_JVM}
+        code = group.start([*command, str(tmp_path / "out")], environment, log).wait(300)
     said = log.read_text(errors="replace")
     assert code == 0, said
     assert "counted: {'c0': 18, 'c1': 22, 'c2': 26}" in said

@@ -143,9 +143,9 @@ def test_speculation_is_refused_before_an_event_moves_where_no_destination_fence
         settings.save(bed.folder / f"{place}.json")
     log = bed.folder / "tries.log"
     paths = [str(bed.folder / f"{place}.json") for place in range(len(made))]
-    process = bed.household.start(
+    process = bed.group.start(
         [sys.executable, "-c", TRIES, *paths],
-        spark_environment(bed.household.folder, [TESTS]),
+        spark_environment(bed.group.folder, [TESTS]),
         log,
     )
     assert process.wait(LONG_S) == 0, log.read_text()

@@ -4,7 +4,6 @@ from semel.delivery.assignment import Assignment
 from semel.delivery.driver import Driver
 from semel.delivery.log_lines import JsonLogs, summary
 from semel.delivery.observer import (
-    NO_FIGURES,
     DeliveryEvent,
     EventResent,
     Figures,
@@ -31,7 +30,6 @@ from semel.runtime import Runtime
 
 __all__ = [
     "FILES_LIMIT",
-    "NO_FIGURES",
     "Assignment",
     "DeliveryEvent",
     "Driver",

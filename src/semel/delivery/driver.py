@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import groupby
+from operator import add
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -371,10 +373,9 @@ class Driver:
     ) -> None:
         """Notify the observer, with the figures that the tasks reported."""
         figures = {sink.name: Figures(repeats=repeats.get(sink.name, 0)) for sink in self.sinks}
-        parts: list[PartitionFigures] = []
-        for report in reports:
-            parts.append(PartitionFigures.of(report))
-            figures[report.sink] += parts[-1].figures
+        parts = tuple(map(PartitionFigures.of, reports))
+        for part in parts:
+            figures[part.sink] += part.figures
         now = self.runtime.clock.monotonic()
         self.observer.observe(
             MinibatchCompleted(
@@ -384,11 +385,11 @@ class Driver:
                 skipped,
                 opening.row.continues,
                 0.0 if self._opened_at is None else now - self._opened_at,
-                sum((report.snapshots for report in reports), SnapshotFigures()),
+                reduce(add, [each.snapshots for each in reports] or [SnapshotFigures()]),
                 self.run,
                 opening.row.again,
-                tuple(parts),
-                sum((report.commits for report in reports), CommitFigures()),
+                parts,
+                reduce(add, [each.commits for each in reports] or [CommitFigures()]),
             )
         )
 

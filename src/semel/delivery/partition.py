@@ -82,9 +82,8 @@ class Buffer:
         if self._digest is None:
             self._digest = Digest(rows.batch.schema)
             self.columns = recorded_columns(rows)
-            self._ends.append(rows.sort_key(0))
+        self._ends = rows.ends(after=self._ends)
         count = rows.batch.num_rows
-        self._ends[1:] = [rows.sort_key(count - 1)]
         self.count += count
         self.waiting += count
         self._runs.append(rows)

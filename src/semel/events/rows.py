@@ -149,6 +149,13 @@ class Rows:
             return [_plain(part[row].as_py()) for part in self.order]
         return [self.scope(row), *(part[row].as_py() for part in self.ids)]
 
+    def ends(self, after: Sequence[list[Any]] = ()) -> list[list[Any]]:
+        """Return the sort keys of the first and of the last row; `after` are those of the rows
+        before, which end with these.
+        """
+        first = after[0] if after else self.sort_key(0)
+        return [first, self.sort_key(len(self) - 1)]
+
     def id_sets(self) -> EntityIds:
         """Return the ids of these rows by scope."""
         found = self._sets

@@ -22,12 +22,15 @@ from semel.guarantees.wording import (
     AFTER_AN_OPAQUE_ZOMBIE,
     ASKED,
     BECAUSE,
+    DROPPED_REPEATS,
     DROPS_REPEATS,
     GAP_ACCEPTED,
     GAP_REFUSED,
     ON_DOUBT,
     ON_REJECT,
     REJECTED_WHOLE,
+    REPEATS,
+    REPEATS_OF_A_SINK,
 )
 from semel.notebook import table
 from semel.protocol import Capability
@@ -36,7 +39,6 @@ from semel.sinks import Sink, sink
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from semel.events import Identity
 
 _WIDTH = 100
 _HEADINGS = (
@@ -199,7 +201,7 @@ def _explain(subject: object, *, called: bool) -> Explanation:
             spec.name,
             tuple(_sink(each, spec) for each in spec.sinks),
             _identity(spec),
-            _not_promised(spec.identity),
+            _not_promised(spec),
             _pacing(spec),
         )
     if inspect.isroutine(subject) and not called:
@@ -410,18 +412,22 @@ def _order(spec: PipelineSpec) -> str:
 # -- limits
 
 
-def _not_promised(identity: Identity | None) -> tuple[str, ...]:
-    again = "under the same id" if identity is not None and identity.id_columns else "twice"
-    producer = (
-        f"A producer that writes the same record {again} in two minibatches creates two events: "
-        "drop them with Spark's dropDuplicatesWithinWatermark."
-    )
+def _not_promised(spec: PipelineSpec | None) -> tuple[str, ...]:
     durable = "The ledger and the destination must keep what they acknowledged."
     query = (
         "The query must return the same rows for the same input. If it does not, semel detects it "
         "and stops the pipeline (Diverged); it does not repair it."
     )
-    return producer, durable, query
+    return _repeats_of_producers(spec), durable, query
+
+
+def _repeats_of_producers(spec: PipelineSpec | None) -> str:
+    """Return what happens to a record that a producer writes a second time."""
+    if spec is None:
+        return REPEATS_OF_A_SINK
+    if spec.drop_repeats:
+        return DROPPED_REPEATS[spec.identity.memory].format(remembered=_duration(spec.remember_s))
+    return REPEATS[spec.identity.memory]
 
 
 # -- formatting

@@ -85,6 +85,29 @@ DROPS_REPEATS = {
     Memory.ALL_IDS: " An event whose id came in an earlier minibatch of the last {remembered} is "
     "dropped and counted (drop_repeats).",
 }
+_TWO_EVENTS = (
+    "A producer that writes the same record {again} in two minibatches creates two events: "
+)
+_BY_SPARK = "drop them with Spark's dropDuplicatesWithinWatermark."
+REPEATS_OF_A_SINK = (
+    _TWO_EVENTS.format(again="twice") + "pass drop_repeats=True to semel.deliver if the repeat has "
+    "the same id; otherwise " + _BY_SPARK
+)
+REPEATS = {
+    Memory.POSITIONS: _TWO_EVENTS.format(again="twice") + _BY_SPARK,
+    Memory.HIGHEST_IDS: "A producer that writes an id twice in two minibatches stops the pipeline "
+    "(Diverged), because ids were declared increasing: pass drop_repeats=True to drop repeats.",
+    Memory.ALL_IDS: _TWO_EVENTS.format(again="under the same id")
+    + "pass drop_repeats=True, or "
+    + _BY_SPARK,
+    Memory.NOTHING: _TWO_EVENTS.format(again="twice") + _BY_SPARK,
+}
+DROPPED_REPEATS = {
+    Memory.HIGHEST_IDS: "A producer that writes the same record again under a greater id creates "
+    "two events.",
+    Memory.ALL_IDS: "A producer that writes the same record again under another id, or after its "
+    "id is forgotten ({remembered}), creates two events.",
+}
 GAP_ACCEPTED = "Input that does not continue there is accepted (accept_gap)."
 GAP_REFUSED = (
     "Input that does not continue there stops the pipeline until it is accepted with "

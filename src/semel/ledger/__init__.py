@@ -109,7 +109,7 @@ if TYPE_CHECKING:
         is_unswept,
         take_leftovers,
     )
-    from semel.ledger.verbs.lifecycle import Lifecycle, PipelineRows
+    from semel.ledger.verbs.lifecycle import Lifecycle
     from semel.ledger.verbs.open import NO_TOPIC_IDS, Minibatches, OpenMinibatch, OpenRequest
     from semel.ledger.verbs.open_checks import (
         UNKNOWN_SOURCES,
@@ -143,7 +143,6 @@ if TYPE_CHECKING:
     from semel.ledger.verbs.rescale import rescale_pipeline
     from semel.ledger.verbs.resends import SENT_AGAIN, WHOLE_SINK, Claimed, Resends, SlotRow
     from semel.ledger.verbs.reset import (
-        RESETS_TABLE,
         ResetRow,
         ResetStanding,
         pending_reset,
@@ -181,7 +180,6 @@ __all__ = [
     "PIPELINES_TABLE",
     "PRODUCERS_TABLE",
     "REMEMBER_S",
-    "RESETS_TABLE",
     "ROUTING",
     "SCHEMA_KEY",
     "SENT_AGAIN",
@@ -230,7 +228,6 @@ __all__ = [
     "Parks",
     "PartitionClaim",
     "PartitionRow",
-    "PipelineRows",
     "PipelineSummary",
     "PositionMark",
     "Problem",
@@ -428,7 +425,7 @@ _HOMES = {
         "is_unswept",
         "take_leftovers",
     ),
-    "semel.ledger.verbs.lifecycle": ("Lifecycle", "PipelineRows"),
+    "semel.ledger.verbs.lifecycle": ("Lifecycle",),
     "semel.ledger.verbs.open": ("NO_TOPIC_IDS", "Minibatches", "OpenMinibatch", "OpenRequest"),
     "semel.ledger.verbs.open_checks": (
         "UNKNOWN_SOURCES",
@@ -472,7 +469,6 @@ _HOMES = {
         "starting_pipeline",
     ),
     "semel.ledger.verbs.reset": (
-        "RESETS_TABLE",
         "ResetRow",
         "ResetStanding",
         "pending_reset",

@@ -118,7 +118,7 @@ class Monitor(threading.Thread):
         self._figures.driver_commits = lambda: driver.client.used.figures
 
     def observe(self, event: DeliveryEvent) -> None:
-        """Pass an event on. Errors are logged once, and raised never."""
+        """Pass an event on. Errors are logged once, and never raised."""
         for each in self._observers:
             try:
                 each.observe(event)

@@ -117,7 +117,7 @@ def _check_spark(found: str | None) -> Check:
         return Check("PySpark", found, Health.MISSING, do)
     if versions.numbers(found) > versions.NEWEST:
         newest = ".".join(map(str, versions.NEWEST))
-        do = f"nothing, if it works: semel is tested up to PySpark {newest}"
+        do = f"no action needed if it works: semel is tested up to PySpark {newest}"
         return Check("PySpark", found, Health.WARNING, do)
     absent = [each.name for each in versions.absent(found)]
     without = f" (without {', '.join(absent)})" if absent else ""
@@ -132,7 +132,7 @@ def check_extras(ledger: str | None) -> Iterator[Check]:
         if found is not None or needed:
             yield _package(package, found, least, do)
         else:
-            only = f"nothing, unless {use}: {do}"
+            only = f"only if {use}: {do}"
             yield Check(package, "not installed", Health.WARNING, only)
 
 
@@ -141,7 +141,7 @@ def check_connect() -> Check:
     absent = [name for name in CONNECT if _version(name) is None]
     if not absent:
         return Check("Spark Connect", ", ".join(f"{name} {_version(name)}" for name in CONNECT))
-    do = "nothing, unless Spark Connect is used: pip install 'semel[connect]'"
+    do = "only if Spark Connect is used: pip install 'semel[connect]'"
     return Check("Spark Connect", f"not installed: {', '.join(absent)}", Health.WARNING, do)
 
 
@@ -161,13 +161,13 @@ def check_state() -> Check:
     if provider == session.ROCKSDB and settings.get(session.CHANGELOG, "").lower() == "true":
         return Check(what, f"{place}: RocksDB with changelogs; {own}")
     if provider == session.ROCKSDB:
-        do = "nothing, if each micro-batch shall write a full snapshot; else set "
+        do = "no action needed if each micro-batch is meant to write a full snapshot; else set "
         do += f"{session.CHANGELOG}=true"
         return Check(what, f"{place}: RocksDB with full snapshots; {own}", Health.WARNING, do)
     in_memory = not provider or provider.endswith(".HDFSBackedStateStoreProvider")
     found = "in memory (Spark's default)" if in_memory else provider
     do = (
-        "nothing, unless a query keeps state: before its first start, set "
+        "only if a query keeps state: before its first start, set "
         f"{session.PROVIDER}={session.ROCKSDB} and {session.CHANGELOG}=true"
     )
     return Check(what, f"{place}: {found}; {own}", Health.WARNING, do)

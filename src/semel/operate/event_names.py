@@ -146,7 +146,7 @@ def name_of(at: Key) -> str:
 def _element(value: int | str) -> str:
     if isinstance(value, int):
         return str(value)
-    written = _IN_EVENT.sub(_escape, write_text(value))
+    written = _IN_EVENT.sub(_percent_code_of, write_text(value))
     if _DIGITS.fullmatch(written):
         return _escape_first(written)
     return written
@@ -165,10 +165,10 @@ def _for_shells(part: str) -> str:
     shown = "".join(
         each if each.isprintable() or ord(each) > 0xFFFF else f"%u{ord(each):04X}" for each in part
     )
-    return _SHELL.sub(_escape, shown)
+    return _SHELL.sub(_percent_code_of, shown)
 
 
-def _escape(found: re.Match[str]) -> str:
+def _percent_code_of(found: re.Match[str]) -> str:
     return f"%{ord(found[0]):02X}"
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _NAMED = "pass --ledger URL or set SEMEL_LEDGER"
-_FIRST_RUN = "nothing: the first run of a pipeline creates it"
+_FIRST_RUN = "no action needed: the first run of a pipeline creates it"
 _SETTINGS = (
     "select current_setting('fsync'), current_setting('synchronous_commit'),"
     " current_setting('full_page_writes'), current_setting('server_version'), pg_is_in_recovery(),"
@@ -103,7 +103,7 @@ def _sqlite_content(path: Path) -> Check:
     if table is None:
         return Check("ledger", f"{path} has no ledger in it", Health.MISSING, "check the path")
     if mode != "wal":
-        do = "nothing, if it is not in use: the next run sets the mode"
+        do = "no action needed if it is not in use: the next run sets the mode"
         return Check("ledger", f"{path}, journal mode {mode}", Health.WARNING, do)
     return Check("ledger", f"{path}, can be written, journal mode wal")
 

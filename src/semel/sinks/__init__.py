@@ -29,6 +29,7 @@ from semel.sinks.sink import (
     TransactionalSession,
     WholeSession,
 )
+from semel.sinks.sink import with_methods as with_methods
 from semel.sinks.validation import checked_words as checked_words
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ Always true:
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from semel.errors import ConfigurationError
 from semel.protocol import RECORDS_INTENTS, Capability, OnDoubt, OnReject
@@ -343,3 +343,13 @@ class WholeSession(Protocol):
 
 
 AnySession = Session | ProbingSession | TransactionalSession | SequencedSession | WholeSession
+
+
+def with_methods(sink: Sink, **methods: Any) -> Sink:
+    """Return a copy of the sink in which these methods replace its own."""
+    kind = type(sink)
+    made: Any = object.__new__(type(kind.__name__, (kind,), {"__slots__": (), **methods}))
+    known = {each.name: getattr(sink, each.name) for each in fields(sink)}
+    for name, value in {**getattr(sink, "__dict__", {}), **known}.items():
+        object.__setattr__(made, name, value)
+    return cast("Sink", made)

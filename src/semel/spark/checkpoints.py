@@ -57,8 +57,9 @@ def move_aside(spark: SparkSession, location: str, number: int) -> Path | None:
         if _read(spark, location, "metadata") is None:
             return None
         raise ConfigurationError(
-            f"the pipeline was reset, and {location} is its checkpoint from before: move it aside "
-            "(semel moves local folders only), or pass another checkpointLocation, and start again"
+            f"the pipeline was reset, and {location} is the checkpoint from before the reset: move "
+            "it aside (semel moves local folders only), or pass another checkpointLocation, and "
+            "start again"
         )
     if not (path / "metadata").exists():
         return None

@@ -40,7 +40,7 @@ PARTITIONS_MAX = 1024
 
 @dataclass(frozen=True, slots=True)
 class InboxPartition:
-    """One partition of a stream, for whoever reads it.
+    """One partition of a stream, as its readers see it.
 
     Attributes:
         begin: the first offset that is kept.

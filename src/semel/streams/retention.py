@@ -161,7 +161,7 @@ class Retention:
         self, partition: int, before_us: int, forget_us: int
     ) -> tuple[list[Requirement], list[Update], Pruned] | None:
         """Return the next commit that removes something; None if nothing is left to remove."""
-        # 1. Readers first: whoever registers later changes the row `registered`.
+        # 1. Readers first: a reader that registers later changes the row `registered`.
         count_at, count = self._registered()
         end_at = partition_key(self._stream, partition)
         text = self._client.read_one(end_at)

@@ -9,12 +9,12 @@ Always true:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from semel.errors import LedgerUnavailable
 from semel.ledger.store import Put
-from semel.sinks import Function, checked_session
+from semel.sinks import Function, checked_session, with_methods
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -148,15 +148,9 @@ def stepped_sink(sink: Sink, steps: NumberedSteps, called: Callable[[Event], obj
         step = f"{sink.name}: conclude minibatch {ended.minibatch}"
         steps.take(step, lambda: sink.conclude(ended))
 
-    kind = type(sink)
-    methods: dict[str, Any] = {"__slots__": (), "open": stepped_open}
     if sink.concludes:
-        methods["conclude"] = stepped_conclude
-    stepped = cast("Sink", object.__new__(type(kind.__name__, (kind,), methods)))
-    known = {each.name: getattr(sink, each.name) for each in fields(sink)}
-    for name, value in {**getattr(sink, "__dict__", {}), **known}.items():
-        object.__setattr__(stepped, name, value)
-    return stepped
+        return with_methods(sink, open=stepped_open, conclude=stepped_conclude)
+    return with_methods(sink, open=stepped_open)
 
 
 def _stepped_function(

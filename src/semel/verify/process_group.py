@@ -21,7 +21,7 @@ from uuid import uuid4
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-MARK = "SEMEL_HOUSEHOLD"
+MARK = "SEMEL_PROCESS_GROUP"
 
 # Its pipe closes when this process ends. A zombie process has no environment, so the loop ends.
 _CARETAKER = """

@@ -4,7 +4,6 @@ from semel.web.guarded_http import guarded
 from semel.web.problems import PROBLEM_TYPE, HttpProblem, shown
 from semel.web.serving import (
     Lookups,
-    is_loopback,
     listen,
     require_own_name,
     require_safe,
@@ -18,7 +17,6 @@ __all__ = [
     "Lookups",
     "Tokens",
     "guarded",
-    "is_loopback",
     "listen",
     "require_own_name",
     "require_safe",

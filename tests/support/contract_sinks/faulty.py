@@ -344,7 +344,7 @@ class WritesTwice(WritingFunction):
             super().__call__(event)
 
 
-# -- functions that call the counting house
+# -- functions that call the charge server
 
 
 def charge_of(event: Event) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Sinks of every capability whose destination is a counting house; Python workers import this.
+"""Sinks of every capability whose destination is a charge server; Python workers import this.
 
-Each has `url`, and with `steps` it asks at the counting house, where it reaches one of them,
+Each has `url`, and with `steps` it asks at the charge server, where it reaches one of them,
 whether its process dies there (see `faults`). The ledger's steps are watched in every process that
 unpickles the sink.
 """
@@ -298,7 +298,7 @@ SINKS: dict[Capability, Callable[..., Sink]] = {
 
 
 def make_sink(capability: str, url: str, name: str = "charge", **settings: Any) -> Sink:
-    """Make the sink of a capability at the counting house `url`; settings come as JSON has them."""
+    """Make the sink of a capability at the charge server `url`; settings come as JSON has them."""
     if "on_doubt" in settings:
         settings["on_doubt"] = OnDoubt(settings["on_doubt"])
     if "retry" in settings:

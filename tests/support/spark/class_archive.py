@@ -35,6 +35,6 @@ def archive(bed: Bed) -> None:
         writes = f"{SMALL_JVM} -XX:ArchiveClassesAtExit={aside}"
         conf = {"spark.driver.extraJavaOptions": writes}
         bed.run(bed.settings(sink=SINKS, conf=conf, words={"partitions": 2}))
-        wait_for(lambda: not bed.household.members(), timeout_s=300.0)
+        wait_for(lambda: not bed.group.members(), timeout_s=300.0)
         if aside.exists():
             aside.rename(ARCHIVE)

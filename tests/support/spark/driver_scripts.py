@@ -82,7 +82,7 @@ class Bed:
 
     house: ChargeServer
     folder: Path
-    household: ProcessGroup
+    group: ProcessGroup
     expected: list[Name] = field(default_factory=list)
     starts: int = 0
 
@@ -150,9 +150,9 @@ class Bed:
             told.append(str(self.folder / f"settings-{self.starts}-{number}.json"))
             each.save(Path(told[-1]))
         log = self.folder / f"driver-{self.starts}.log"
-        environment = spark_environment(self.household.folder, [TESTS])
+        environment = spark_environment(self.group.folder, [TESTS])
         command = [sys.executable, "-m", script, *told]
-        return Run(self.household.start(command, environment, log), log)
+        return Run(self.group.start(command, environment, log), log)
 
     def run(self, settings: Settings, timeout_s: float = PATIENCE_S) -> Run:
         """Start a driver and wait until everything is delivered."""
@@ -176,7 +176,7 @@ class Bed:
 
     def end_leftovers(self) -> None:
         """End what a killed driver left: its JVM and workers go on for a moment."""
-        self.household.end()
+        self.group.end()
 
 
 def wait_for(what: Callable[[], Any], run: Run | None = None, timeout_s: float = 60.0) -> Any:

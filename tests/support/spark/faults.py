@@ -1,7 +1,7 @@
 """Kills, stops or fails a process at a named step of the protocol, once per armed token.
 
 A step is `<kind>.before` or `<kind>.after`: a commit to the ledger, named by the tables it touches,
-or a word of a destination. `install` watches steps in this process; the counting house decides at
+or a word of a destination. `install` watches steps in this process; the charge server decides at
 which of them, in whatever process, something happens: `house.arm("claim.after")`.
 """
 
@@ -45,11 +45,11 @@ _watched: dict[str, set[str]] = {}
 
 
 class ToldToFail(Exception):
-    """The counting house said `fail`."""
+    """The charge server said `fail`."""
 
 
 def reach(url: str, step: str) -> None:
-    """Ask at the counting house what happens to this process now, and let it happen."""
+    """Ask at the charge server what happens to this process now, and let it happen."""
     match charge_client(url).token(step):
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)

@@ -1,6 +1,6 @@
 """A driver script: one query into part files of two kinds; arguments: SETTINGS.
 
-The sinks ask at the counting house, where they reach a step, whether their process dies there: a
+The sinks ask at the charge server, where they reach a step, whether their process dies there: a
 worker between claim, file aside and file in its place, the driver around manifest and load.
 """
 

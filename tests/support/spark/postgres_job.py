@@ -1,6 +1,6 @@
 """A driver script: one query into PostgreSQL in all three ways; arguments: SETTINGS.
 
-The sinks ask at the counting house, where they reach a step, whether their process dies there: also
+The sinks ask at the charge server, where they reach a step, whether their process dies there: also
 inside the transaction, between the effect and COMMIT.
 """
 

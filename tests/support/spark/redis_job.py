@@ -1,6 +1,6 @@
 """A driver script: one query into Redis in three ways; arguments: SETTINGS.
 
-The sinks ask at the counting house, where they reach a step, whether their process dies there.
+The sinks ask at the charge server, where they reach a step, whether their process dies there.
 """
 
 from __future__ import annotations

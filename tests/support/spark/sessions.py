@@ -93,7 +93,7 @@ def stopped_by(writer: DataStreamWriter) -> str:
 
 @dataclass(eq=False, kw_only=True)
 class Desk(Bed):
-    """A bed whose queries run in pytest's own process; it shares its counting house with others."""
+    """A bed whose queries run in pytest's own process; it shares its charge server with others."""
 
     spark: SparkSession
     begun: int = 0
@@ -102,7 +102,7 @@ class Desk(Bed):
 
     @property
     def name(self) -> str:
-        """The name of a pipeline that no other test has at the shared counting house."""
+        """The name of a pipeline that no other test has at the shared charge server."""
         return f"charges-{self.number}"
 
     def settings(self, **changes: Any) -> Settings:

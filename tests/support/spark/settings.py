@@ -13,7 +13,7 @@ class Settings:
     """One start of one query.
 
     Attributes:
-        house: the counting house's URL.
+        house: the charge server's URL.
         how: `semel` delivers with `semel.deliver`, `plain` with `foreachBatch` alone, as people do.
         sink: the capability, or several; `sink_settings` go to each (see `destinations`).
         identity: the words of `semel.deliver`: {"entity": ..., "event": ...}.

@@ -44,9 +44,8 @@ def count_partition(
             continue
         if digest is None:
             digest = Digest(rows.batch.schema)
-            ends = [rows.sort_key(0)]
         digest.update(rows.batch)
-        ends[1:] = [rows.sort_key(len(rows) - 1)]
+        ends = rows.ends(after=ends)
         total += len(rows)
     if digest is None:
         return []

@@ -3,7 +3,7 @@
 Always true:
 - a file of a partition is named by the commit that completes it, so by the one attempt that counts;
 - a parked event names its file before the file is written, in one commit that requires the run and
-  the row as they were read. It is final then, so whoever writes the file writes the same;
+  the row as they were read. It is final then, so each process that writes the file writes the same;
 - a parked event that does not name its file is not pruned while the pipeline has an audit log.
 """
 

@@ -199,8 +199,9 @@ def refuse_other_start(
     name = f"pipeline {client.pipeline!r} was reset (`semel ledger ls resets`)"
     if request.query == before.query:
         raise ConfigurationError(
-            f"{name}, and the query continues the checkpoint from before. Nothing was sent. Stop "
-            "the query, move its checkpoint aside, and start it again at the new positions"
+            f"{name}, and the query continues the checkpoint from before the reset. Nothing was "
+            "sent. Stop the query, move its checkpoint aside, and start it again at the new "
+            "positions"
         )
     if request.starts is None:
         return

@@ -116,12 +116,15 @@ def read_reset_standing(client: LedgerClient) -> ResetStanding:
     open_checks.finished(client, described)
     name = f"pipeline {client.pipeline!r}"
     if open_key not in rows:
-        raise ConfigurationError(f"{name} has not run yet: start it where it shall begin")
+        raise ConfigurationError(
+            f"{name} has not run yet, so there is nothing to reset: start it with the "
+            "startingOffsets that you want"
+        )
     opened = OpenRow.load(rows[open_key], open_key)
     if (described.get("identity") or {}).get("kind") == "counter":
         raise ConfigurationError(
             f"{name} counts the ids of its events, and counted ids do not survive a new beginning. "
-            "Start it under a new name, with input that begins where it shall"
+            "Start it under a new name, with the startingOffsets that you want"
         )
     if not (opened.complete and opened.reached()[2]):
         raise ConfigurationError(

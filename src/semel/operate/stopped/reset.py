@@ -165,7 +165,8 @@ def _read_target(pipeline: str, to: str, standing: ResetStanding) -> tuple[str, 
         )
     if unknown and standing.by_position:
         raise ConfigurationError(
-            f"pipeline {pipeline!r} has not delivered any event: start it where it shall begin"
+            f"pipeline {pipeline!r} has not delivered any event, so there is nothing to reset: "
+            "start it with the startingOffsets that you want"
         )
     return POSITIONS, found
 

@@ -302,13 +302,13 @@ def event_texts(ids: Sequence[pa.Array]) -> pa.Array:
     if len(texts) == 1:
         return texts[0]
     escaped = [
-        text if pa.types.is_integer(part.type) else _escaped(text)
+        text if pa.types.is_integer(part.type) else _key_parts(text)
         for part, text in zip(ids, texts, strict=True)
     ]
     return pc.binary_join_element_wise(*escaped, ",")
 
 
-def _escaped(texts: pa.Array) -> pa.Array:
+def _key_parts(texts: pa.Array) -> pa.Array:
     """Escape what would be taken for a separator, in the few distinct texts that have it."""
     odd = pc.match_substring_regex(texts, _UNSAFE)
     if not pc.any(odd).as_py():

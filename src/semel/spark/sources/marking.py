@@ -6,7 +6,7 @@ Always true:
   that were set before: then it ends between them;
 - a marker is recorded before an offset names it; the first one of a number counts for all readers;
 - events that depend on others (the children of a partition) are never in the same micro-batch as
-  those, whoever set the marker: the other query may have begun later, or stand further;
+  those, whichever query set the marker: the other query may have begun later, or stand further;
 - a partition that was added is first in an offset with the position where it begins.
 """
 

@@ -7,7 +7,7 @@ them.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from semel.errors import ConfigurationError, LedgerUnavailable, OutcomeUnknown, Rejected
@@ -19,6 +19,7 @@ from semel.sinks import (
     Session,
     TransactionalSession,
     WholeSession,
+    with_methods,
 )
 from semel.verify.contract.faults import (
     Cutter,
@@ -106,13 +107,7 @@ def watched_sink(sink: Sink, recorder: FaultRecorder, rejects: frozenset[tuple[s
         _require_methods(sink, session)
         return WatchedSession(session, sink, target, recorder, rejects, late)
 
-    kind = type(sink)
-    watching = type(kind.__name__, (kind,), {"__slots__": (), "open": watched_open})
-    watched = cast("Sink", object.__new__(watching))
-    known = {each.name: getattr(sink, each.name) for each in fields(sink)}
-    for name, value in {**getattr(sink, "__dict__", {}), **known}.items():
-        object.__setattr__(watched, name, value)
-    return watched
+    return with_methods(sink, open=watched_open)
 
 
 def _require_methods(sink: Sink, session: object) -> None:
