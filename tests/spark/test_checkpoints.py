@@ -69,6 +69,30 @@ def skipped_in(log: str) -> int:
     return sum(int(found) for found in re.findall(told, log))
 
 
+@pytest.mark.rows("O7", "O22")
+@pytest.mark.parametrize("identity", IDENTITIES)
+def test_the_positions_of_a_checkpoint_on_another_file_system_are_in_the_ledger(
+    desk: Desk, identity: str
+) -> None:
+    """A view of Hadoop is another file system for Spark; what is written is in a local folder."""
+    elsewhere = desk.folder / "elsewhere"
+    elsewhere.mkdir()
+    place = f"place-{desk.number}"
+    desk.spark.conf.set(f"fs.viewfs.mounttable.{place}.link./state", elsewhere.as_uri())
+    settings = settings_of(desk, identity, checkpoint=f"viewfs://{place}/state/checkpoint")
+    assert settings.ledger is not None
+    for number in (1, 2):
+        grow(desk, identity, number)
+        desk.deliver(settings)
+        newest = max((elsewhere / "checkpoint/offsets").glob("[0-9]*"), key=lambda at: int(at.name))
+        with Ledger(settings.ledger) as ledger:
+            inputs = ledger.summary(desk.name).inputs
+        assert list(inputs) == newest.read_text().splitlines()[checkpoints.OFFSETS_FROM :]
+        assert inputs
+    assert_once(desk.charges(), desk.expected)
+    assert_ordered(desk.charges())
+
+
 def test_a_counted_id_does_not_survive_a_lost_checkpoint_and_the_choice_is_named(
     desk: Desk,
 ) -> None:

@@ -213,7 +213,7 @@ class Retention:
     def _key(self, reader: str) -> Key:
         if not isinstance(reader, str) or not reader:
             raise ConfigurationError(f"reader must be a non-empty string, got {reader!r}")
-        if len(reader) > READER_CHARACTERS_MAX or not reader.isprintable():
+        if not is_reader_name(reader):
             raise ConfigurationError(
                 f"reader must have at most {READER_CHARACTERS_MAX} characters, all of them "
                 f"printable, got {plain_text(reader, 100)!r}"
@@ -222,6 +222,11 @@ class Retention:
 
     def _now_us(self) -> int:
         return int(self._client.clock.wall() * 1_000_000)
+
+
+def is_reader_name(text: str) -> bool:
+    """Return whether a reader can be registered under this name."""
+    return 0 < len(text) <= READER_CHARACTERS_MAX and text.isprintable()
 
 
 def _reader(row: InboxReaderRow) -> InboxReader:
