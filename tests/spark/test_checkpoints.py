@@ -93,6 +93,17 @@ def test_the_positions_of_a_checkpoint_on_another_file_system_are_in_the_ledger(
     assert_ordered(desk.charges())
 
 
+def test_the_positions_of_a_backlog_with_many_markers_are_kept_without_the_markers(
+    tmp_path: Path,
+) -> None:
+    at = {"orders": {"0": 10**9, "1": 10**9}}
+    offsets = {"marker": 900, "positions": at, "borders": [[each, at] for each in range(500)]}
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets/3").write_text(f"v1\n{{}}\n{json.dumps(offsets)}")
+    [text] = checkpoints.inputs(str(tmp_path), 3, lambda: None)
+    assert json.loads(text) == {"marker": 900, "positions": at}
+
+
 def test_a_counted_id_does_not_survive_a_lost_checkpoint_and_the_choice_is_named(
     desk: Desk,
 ) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from semel.errors import ConfigurationError
+from semel.events.encoding import ascii_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -134,7 +135,19 @@ def inputs(location: str, batch: int, query: Callable[[], Any]) -> tuple[str, ..
         except OSError:
             return ()
         found = tuple(lines[OFFSETS_FROM:])
+    found = tuple(map(_where, found))
     return found if sum(map(len, found)) <= INPUTS_MAX else ()
+
+
+def _where(text: str) -> str:
+    """Return an offset without the markers inside its micro-batch, which only a replay needs."""
+    try:
+        offsets = json.loads(text) if '"borders"' in text else None
+    except ValueError:
+        return text
+    if not isinstance(offsets, dict) or not _is_of_semel(offsets):
+        return text
+    return ascii_json({name: at for name, at in offsets.items() if name != "borders"})
 
 
 def _remembered(query: Any, batch: int) -> tuple[str, ...]:

@@ -63,7 +63,7 @@ class OpenMinibatch:
         starts: where Spark began in each source partition, if it is known and the tasks have to
             compare it after a lost checkpoint.
         lost_before: if a checkpoint was lost just now: the first serial after the previous loss.
-        inputs: the position of each input after this minibatch; recorded with complete.
+        inputs: the position of each input after this minibatch, where known; recorded with complete.
     """
 
     row: OpenRow
@@ -87,7 +87,8 @@ class OpenMinibatch:
         """The same, with the ids of topics that were first read in this minibatch."""
         sources = {**self.row.sources, **ids}
         row = replace(self.row, complete=True, version=self.row.version + 1, sources=sources)
-        return replace(row, inputs=self.inputs or row.inputs).dump()
+        # What is not known now is not where an older minibatch ended.
+        return replace(row, inputs=self.inputs or (row.inputs if row.again else ())).dump()
 
     def asked_to_stop(self, text: str | None, key: Key) -> OpenMinibatch | None:
         """Return this minibatch with the row as it is in `text`, if all that changed is that the
