@@ -157,7 +157,7 @@ class IngressApp:
         more: list[tuple[bytes, bytes]],
     ) -> None:
         """Wait for the outcome of events and put it into the answer."""
-        if self._admission.stopping or not self._responses.may_wait(len(stored)):
+        if not self._responses.may_wait(len(stored)):
             return
         seconds = min(seconds, WAIT_S_MAX)
         known_of_each = await self._responses.wait(stored, seconds)

@@ -3,7 +3,8 @@
 Always true:
 - the ledger is read by one thread of its own, and what waits for it is bounded;
 - a wait ends with its time, also when the ledger does not answer; so does the question whether it
-  answers, which waits for no other one.
+  answers, which waits for no other one;
+- a wait ends when the ingress stops, so that its request is answered.
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ class Responses:
         self._reader = Lookups("responses")
         self._prober = Lookups("health")
         self._waits = 0
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """End all waits with what is known, and begin no other one."""
+        self._stopping.set()
 
     def close(self) -> None:
         """Drop what was not looked up yet, and end the threads."""
@@ -71,21 +77,26 @@ class Responses:
 
     def may_wait(self, events: int) -> bool:
         """Whether a request with so many events may wait for their outcome."""
-        return events <= WAIT_EVENTS_MAX and self._waits < WAITS_MAX
+        return events <= WAIT_EVENTS_MAX and self._waits < WAITS_MAX and not self._stopping.is_set()
 
     async def wait(self, events: Sequence[Stored], seconds: float) -> list[list[Outcome]]:
         """Return what became of events, once each is settled at each sink, or what is known of them
-        after this time.
+        after this time or when the ingress stops.
         """
         known: list[list[Outcome]] = [[] for _ in events]
         self._waits += 1
+        settled = asyncio.ensure_future(self._settle(events, known))
+        stopped = asyncio.ensure_future(self._stopping.wait())
         try:
-            async with asyncio.timeout(seconds):
-                await self._settle(events, known)
-        except TimeoutError:
-            pass
+            done, _ = await asyncio.wait(
+                {settled, stopped}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             self._waits -= 1
+            settled.cancel()
+            stopped.cancel()
+        if settled in done:
+            settled.result()
         return known
 
     async def _settle(self, events: Sequence[Stored], known: list[list[Outcome]]) -> None:
