@@ -16,8 +16,11 @@ from dataclasses import dataclass, field
 from random import Random, randrange
 from typing import Any
 
+import pyarrow as pa
+
+from semel.errors import RangeUnavailable
 from semel.runtime import SystemClock
-from semel.streams import Inbox
+from semel.streams import Inbox, InboxPartition
 from support.ingress import CLOUD_EVENTS, Ingress, cloud_event
 
 CLOCK = SystemClock()
@@ -84,9 +87,7 @@ class Soak:
         assert len(self.acknowledged) == self.events
         with Inbox(self.ledger, STREAM) as inbox:
             tables = [
-                inbox.read(each.partition, each.begin, each.end).select(
-                    ["source", "id", "entity", "event", "value"]
-                )
+                self._kept(inbox, each).select(["source", "id", "entity", "event", "value"])
                 for each in inbox.layout()
             ]
         numbers: defaultdict[str, list[int]] = defaultdict(list)
@@ -105,6 +106,17 @@ class Soak:
         assert stored.keys() == self.acknowledged.keys()
         for entity, found in numbers.items():
             assert found == list(range(1, len(found) + 1)), entity
+
+    def _kept(self, inbox: Inbox, partition: InboxPartition) -> pa.Table:
+        """The events of a partition, which another thread may prune meanwhile."""
+        while True:
+            try:
+                return inbox.read(partition.partition, partition.begin, partition.end)
+            except RangeUnavailable:
+                [now] = [each for each in inbox.layout() if each.partition == partition.partition]
+                assert self.pruned
+                assert now.begin > partition.begin
+                partition = now
 
     def _kill(self, servers: list[Ingress], threads: list[threading.Thread]) -> None:
         """Kill processes with SIGKILL, spread over the events, and start each again."""
