@@ -55,6 +55,9 @@ OTHERS_S = 2.0
 committed again at once, what they have just read would be out of date each time.
 """
 
+ROOM_S = 0.05
+"""A look that took longer was slow for another reason; the room that is left is at most twice it."""
+
 Source = tuple[str, str]
 """Source and id of an event."""
 
@@ -139,7 +142,8 @@ class Appender:
         """Let other processes be first, for as long as one needs from a look to a commit."""
         now = self._client.clock.monotonic()
         if now < self._others_until:
-            self._room_until = now + self._window_s * (1 + self._jitter.random())
+            room_s = min(self._window_s, ROOM_S)
+            self._room_until = now + room_s * (1 + self._jitter.random())
 
     def forget(self) -> None:
         """Forget what was read and written: the next append reads it again."""
