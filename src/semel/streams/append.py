@@ -56,7 +56,7 @@ committed again at once, what they have just read would be out of date each time
 """
 
 ROOM_S = 0.05
-"""A look that took longer was slow for another reason; the room that is left is at most twice it."""
+"""A look that took longer was slow for another reason: at most twice this much room is left."""
 
 Source = tuple[str, str]
 """Source and id of an event."""
