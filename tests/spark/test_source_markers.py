@@ -14,7 +14,7 @@ from semel.errors import ConfigurationError, SemelError
 from semel.runtime import SystemClock
 from semel.spark.sources.kafka_reader import READERS, read_piece
 from semel.spark.sources.kafka_stream import KafkaStream
-from semel.spark.sources.marking import TriggerLimits
+from semel.spark.sources.marking import Marking, TriggerLimits
 from semel.spark.sources.options import INBOX, KAFKA, SourceOptions, read_options
 from semel.spark.sources.positions import Offset, Piece, clip, count, pieces
 from semel.streams import NewEvent
@@ -183,6 +183,13 @@ def test_readers_say_what_they_completed_and_what_was_pruned_is_refused(tmp_path
         source.start(read_options(INBOX, _inbox(startingMarker="1")).start, default="earliest")
 
 
+def ask_twice(marks: Marking, at: Offset) -> None:
+    """Ask as Spark does: at the start, and later whether there is anything new."""
+    assert marks.next(at) is at
+    marks.time.sleep(10)
+    marks.next(at)
+
+
 @pytest.mark.rows("A1")
 @pytest.mark.parametrize("trigger", ["default", "available now"])
 def test_a_stream_that_ends_before_what_was_read_is_an_error_and_not_silence(
@@ -200,13 +207,13 @@ def test_a_stream_that_ends_before_what_was_read_is_an_error_and_not_silence(
         if trigger == "available now":
             marks.target = restored.ends()
         if loose:
-            assert marks.next(read) is read
-            marks.time.sleep(10)
-            assert marks.next(read) is read
+            for _ in range(3):
+                assert marks.next(read) is read
+                marks.time.sleep(10)
             assert len([each for each in caplog.messages if "ends at 5" in each]) == 1
         else:
             with pytest.raises(SemelError, match=r"orders/0 ends at 5, and 10 were read before"):
-                marks.next(read)
+                ask_twice(marks, read)
 
 
 def _inbox(**more: str) -> dict[str, str]:
@@ -388,7 +395,7 @@ def test_a_topic_that_was_recreated_with_fewer_records_is_an_error_and_not_silen
     produce(kafka, topic, ["4"])
     marks = marking(KafkaStream(options), paced=False)
     with pytest.raises(SemelError, match=rf"{topic}/0 ends at 1, and 3 were read before"):
-        marks.next(read)
+        ask_twice(marks, read)
 
 
 def test_what_kafka_does_not_have_is_named(kafka: KafkaBroker) -> None:

@@ -177,6 +177,8 @@ class Marking:
         """Return where the micro-batch after `start` ends; `start` itself if no marker is due."""
         now = self.time.monotonic()
         self._measure(start, now)
+        if self.target is not None:
+            self._require_reached(start.positions, self.target)
         if not (self._hurry or self.target is not None or self._due(start, now)):
             return start
         last, unread = self._unread(start)
@@ -255,7 +257,6 @@ class Marking:
             newest = unread[-1] if unread else last
             base = later(start.positions, newest.positions)
             cut = self.stream.cut(newest, base, self.time.wall())
-            self._require_reached(start.positions, cut.ends)
             ends = later(base, self._bounded(cut.ends))
             at = ends
             if not math.isinf(room):
