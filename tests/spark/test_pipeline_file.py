@@ -114,7 +114,7 @@ format = "semel.inbox"
 options = { stream = "orders" }
 
 [transform]
-sql = "select *, cast(value as string) as amount from source"
+sql = "select entity, event, cast(value as string) as amount from source"
 
 [identity]
 entity = "entity"
