@@ -129,6 +129,15 @@ def test_the_input_position_outlives_a_restart_a_replay_and_a_lost_checkpoint() 
     assert world.opened().inputs == ("7",)
 
 
+@pytest.mark.rows("O7", "O22")
+def test_an_input_position_that_is_not_known_is_not_that_of_an_older_minibatch() -> None:
+    world = world_like("transactional")
+    for batch, inputs in enumerate([("7",), (), ("9",)]):
+        opening = world.driver.begin("q", batch, inputs=inputs)
+        world.driver.end(opening, world.task(opening, f"a{batch + 1}"))
+        assert world.opened().inputs == inputs
+
+
 def test_a_row_that_says_nothing_of_inputs_is_read() -> None:
     row = OpenRow.load(world_open_text())
     assert row.inputs == ()

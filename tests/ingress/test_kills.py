@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 from semel.runtime import SystemClock
-from support.ingress import CLOUD_EVENT, NDJSON, Ingress, cloud_event, receive_all, rows_of
+from support.ingress import (
+    CLOUD_EVENT,
+    NDJSON,
+    Ingress,
+    IngressAnswer,
+    cloud_event,
+    receive_all,
+    rows_of,
+)
 from support.ingress_soak import Soak
 
 EVENTS, KILLS = (200_000, 20) if os.environ.get("SEMEL_SOAK") else (10_000, 4)
@@ -79,6 +87,26 @@ def test_a_stop_commits_and_answers_what_was_accepted_and_exits_with_0(
     assert len(stored) == len(answered), "each event that was stored was acknowledged"
     assert [row["event"] for row in stored] == list(range(1, len(stored) + 1))
     assert "Traceback" not in "".join(ingress.err)
+
+
+def test_a_stop_answers_who_waits_for_an_outcome(start: Callable[..., Ingress]) -> None:
+    ingress = start()
+    answers: list[IngressAnswer] = []
+
+    def wait() -> None:
+        answers.append(ingress.post("1", Semel_Entity="w", Prefer="wait=60"))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while not rows_of(ingress):
+        CLOCK.sleep(0.05)
+    CLOCK.sleep(0.2)
+    began = CLOCK.monotonic()
+    assert ingress.stop() == 0
+    waiting.join()
+    assert CLOCK.monotonic() - began < 20, "not the time of the wait"
+    assert answers[0].events == [("w", 1, False)]
+    assert answers[0].json["events"][0]["outcomes"] == []
 
 
 def test_a_stop_does_not_wait_for_a_request_that_never_comes_as_a_whole(

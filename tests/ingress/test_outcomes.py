@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from semel.errors import Rejected
 from semel.events import Event, Given, Identity
+from semel.ledger import INBOX_TABLE, Ledger, open_store
+from semel.ledger.store import Key, Payload, Store
+from semel.operate import Outcomes
 from semel.runtime import SystemClock
+from semel.streams import Inbox, NewEvent
 from support.inbox_pipeline import GIVEN, POSITION, InboxPipeline
 from support.ingress import NDJSON, Ingress
 
@@ -137,3 +142,38 @@ def test_what_the_ledger_does_not_show_is_unknown(start: Callable[..., Ingress])
     both = start(stream="returns", ledger=ledger)
     assert both.post("1", Semel_Entity="a").events
     assert asked(both, "a", 1) == [("others", "charge", "unknown")], "of two streams"
+
+
+class PrunedMeanwhile:
+    """A store in which another process prunes just before groups of events are read."""
+
+    def __init__(self, store: Store, prune: Callable[[], object]) -> None:
+        self._store = store
+        self._prune: Callable[[], object] | None = prune
+        self.read, self.commit, self.close = store.read, store.commit, store.close
+
+    def scan(
+        self, table: str, prefix: str, *, after: str = "", limit: int | None = None
+    ) -> Iterator[tuple[Key, Payload]]:
+        if table == INBOX_TABLE and self._prune is not None:
+            prune, self._prune = self._prune, None
+            prune()
+        return self._store.scan(table, prefix, after=after, limit=limit)
+
+
+@pytest.mark.rows("S22")
+def test_events_that_are_pruned_while_one_is_searched_do_not_hide_it(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'shop.db'}"
+    with Inbox(url, "orders", partitions=1) as inbox:
+        for number in range(5):
+            inbox.append([NewEvent(b"%d" % number, entity=f"e{number}")])
+        with closing(InboxPipeline(url, identity=POSITION)) as pipeline:
+            pipeline.deliver()
+        inbox.register_reader("charges")
+        inbox.reader_completed("charges", {0: 3})
+        store = PrunedMeanwhile(open_store(url), lambda: inbox.prune(keep_s=0))
+        with closing(store):
+            found = Outcomes(Ledger(store), "orders")
+            [outcome] = found.find("e3", 1)
+        assert inbox.layout()[0].begin == 3
+    assert outcome.trace.state in ("delivered", "handled")

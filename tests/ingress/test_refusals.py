@@ -124,6 +124,7 @@ def test_a_request_that_is_wrong_is_refused_with_the_place(
         else:
             assert problem[name] == value
     assert len(json.dumps(problem)) < 2_000
+    assert "sys." not in problem["detail"], "a client has no Python"
 
 
 def test_after_all_refusals_nothing_of_them_is_stored(ingress: Ingress) -> None:

@@ -11,6 +11,7 @@ import pytest
 from semel.errors import ConfigurationError
 from semel.events import Counter, Given, Position
 from semel.pipeline import json_schema, read_file
+from semel.pipeline.build import inbox_options
 from semel.pipeline.sink_settings import AUTH, BUILT_IN, KINDS, LEFT_OUT, LOADER, sink_class
 from semel.pipeline.starter import write_starter
 from semel.protocol import Capability, OnDoubt, OnReject
@@ -237,11 +238,30 @@ def test_the_identity_is_known_without_spark_where_the_file_implies_it(
     kafka = SMALL.replace('"json"', '"kafka"').replace('entity = "customer"\n', "")
     position = built(kafka.replace('event = "payment_id"\n', "")).specification()
     assert position.identity == Position()
+    inbox = kafka.replace('"kafka"', '"semel.inbox"').replace('event = "payment_id"\n', "")
+    assert built(inbox).specification().identity == Position()
     text = SMALL.replace('entity = "customer"\nevent = "payment_id"', 'identity = "counter"')
     assert 'p.toml:6:1: identity="counter" counts the events' in wrong(text)[0]
     unknown = kafka.replace('"kafka"', '"delta-sharing"').replace('event = "payment_id"\n', "")
     with pytest.raises(ConfigurationError, match="depends on the columns of the query"):
         built(unknown).specification()
+
+
+def test_an_inbox_is_in_the_ledger_of_the_pipeline_which_is_its_reader(folder: Path) -> None:
+    given = {"stream": "orders"}
+    ledger = "postgresql://semel@db/charges"
+    assert inbox_options(given, folder, "charges", ledger) == {
+        "stream": "orders",
+        "ledger": ledger,
+        "reader": "charges",
+    }
+    named = {"stream": "orders", "Ledger": "sqlite:///orders.db", "Reader": "other"}
+    assert inbox_options(named, folder, "charges", ledger) == {
+        "stream": "orders",
+        "Ledger": f"sqlite:///{folder}/orders.db",
+        "Reader": "other",
+    }
+    assert "reader" not in inbox_options(given, folder, "c" * 101, ledger), "it cannot be one"
 
 
 def test_the_starter_is_valid_and_nothing_is_overwritten(tmp_path: Path) -> None:

@@ -69,6 +69,41 @@ def skipped_in(log: str) -> int:
     return sum(int(found) for found in re.findall(told, log))
 
 
+@pytest.mark.rows("O7", "O22")
+@pytest.mark.parametrize("identity", IDENTITIES)
+def test_the_positions_of_a_checkpoint_on_another_file_system_are_in_the_ledger(
+    desk: Desk, identity: str
+) -> None:
+    """A view of Hadoop is another file system for Spark; what is written is in a local folder."""
+    elsewhere = desk.folder / "elsewhere"
+    elsewhere.mkdir()
+    place = f"place-{desk.number}"
+    desk.spark.conf.set(f"fs.viewfs.mounttable.{place}.link./state", elsewhere.as_uri())
+    settings = settings_of(desk, identity, checkpoint=f"viewfs://{place}/state/checkpoint")
+    assert settings.ledger is not None
+    for number in (1, 2):
+        grow(desk, identity, number)
+        desk.deliver(settings)
+        newest = max((elsewhere / "checkpoint/offsets").glob("[0-9]*"), key=lambda at: int(at.name))
+        with Ledger(settings.ledger) as ledger:
+            inputs = ledger.summary(desk.name).inputs
+        assert list(inputs) == newest.read_text().splitlines()[checkpoints.OFFSETS_FROM :]
+        assert inputs
+    assert_once(desk.charges(), desk.expected)
+    assert_ordered(desk.charges())
+
+
+def test_the_positions_of_a_backlog_with_many_markers_are_kept_without_the_markers(
+    tmp_path: Path,
+) -> None:
+    at = {"orders": {"0": 10**9, "1": 10**9}}
+    offsets = {"marker": 900, "positions": at, "borders": [[each, at] for each in range(500)]}
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets/3").write_text(f"v1\n{{}}\n{json.dumps(offsets)}")
+    [text] = checkpoints.inputs(str(tmp_path), 3, lambda: None)
+    assert json.loads(text) == {"marker": 900, "positions": at}
+
+
 def test_a_counted_id_does_not_survive_a_lost_checkpoint_and_the_choice_is_named(
     desk: Desk,
 ) -> None:

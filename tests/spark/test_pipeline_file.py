@@ -16,6 +16,7 @@ import pytest
 
 import semel
 from semel.pipeline import __main__ as application
+from semel.streams import Inbox, NewEvent
 from semel.verify.demo.standalone import spark_home
 from semel.verify.process_group import ProcessGroup
 from support.spark.driver_scripts import wait_for
@@ -100,6 +101,46 @@ def test_views_of_sql_two_sinks_and_a_function_run_once_and_no_secret_is_shown(
     assert SECRET not in run.said()
     for each in place.folder.rglob("*"):
         assert not each.is_file() or SECRET.encode() not in each.read_bytes(), each
+
+
+FROM_INBOX = """
+[pipeline]
+name = "charges"
+ledger = "sqlite:///charges.db"
+checkpoint = "checkpoints/charges"
+
+[source]
+format = "semel.inbox"
+options = { stream = "orders" }
+
+[transform]
+sql = "select entity, event, cast(value as string) as amount from source"
+
+[identity]
+entity = "entity"
+event = "event"
+
+[[sinks]]
+type = "own_sinks:charge"
+"""
+
+
+@pytest.mark.needs("sources")
+@pytest.mark.rows("S1", "S17", "S22")
+def test_a_file_reads_the_inbox_of_its_ledger_as_a_registered_reader(place: PipelinePlace) -> None:
+    (place.folder / "own_sinks.py").write_text(MODULE)
+    file = place.folder / "charges.toml"
+    file.write_text(FROM_INBOX)
+    with Inbox(f"sqlite:///{place.folder / 'charges.db'}", "orders", partitions=1) as inbox:
+        inbox.append([NewEvent(b"%d" % number, entity="c") for number in range(3)])
+        place.start("run", str(file), "--once").finished(TIMEOUT_S)
+        assert sorted(map(int, place.charged())) == [1, 2, 3]
+        assert [each.reader for each in inbox.readers()] == ["charges"]
+        inbox.append([NewEvent(b"later", entity="c")])
+        inbox.prune(keep_s=0)
+        assert inbox.read(0, 3, 4).column("value").to_pylist() == [b"later"]
+        place.start("run", str(file), "--once").finished(TIMEOUT_S)
+    assert sorted(map(int, place.charged())) == [1, 2, 3, 4]
 
 
 SLOW = (

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 
 from semel.errors import ConfigurationError, SemelError
+from semel.runtime import SystemClock
 from semel.spark.sources.kafka_reader import READERS, read_piece
 from semel.spark.sources.kafka_stream import KafkaStream
-from semel.spark.sources.marking import TriggerLimits
+from semel.spark.sources.marking import Marking, TriggerLimits
 from semel.spark.sources.options import INBOX, KAFKA, SourceOptions, read_options
 from semel.spark.sources.positions import Offset, Piece, clip, count, pieces
 from semel.streams import NewEvent
@@ -30,6 +31,7 @@ from support.marked_streams import (
 from support.servers.kafka import KafkaBroker
 from support.sinks.kafka_inputs import add_partitions, produce
 
+CLOCK = SystemClock()
 PAYMENTS_INTERVAL_S = 2.0
 """What the clock chooses for payments while nothing is measured."""
 
@@ -179,6 +181,39 @@ def test_readers_say_what_they_completed_and_what_was_pruned_is_refused(tmp_path
     source.marks.prune(2)
     with pytest.raises(ConfigurationError, match="no marker 1 any more: it was removed"):
         source.start(read_options(INBOX, _inbox(startingMarker="1")).start, default="earliest")
+
+
+def ask_twice(marks: Marking, at: Offset) -> None:
+    """Ask as Spark does: at the start, and later whether there is anything new."""
+    assert marks.next(at) is at
+    marks.time.sleep(10)
+    marks.next(at)
+
+
+@pytest.mark.rows("A1")
+@pytest.mark.parametrize("trigger", ["default", "available now"])
+def test_a_stream_that_ends_before_what_was_read_is_an_error_and_not_silence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, trigger: str
+) -> None:
+    """A ledger that was restored from a copy: new events would get numbers that were read."""
+    for name, events in (("new", 10), ("old", 5)):
+        (tmp_path / name).mkdir()
+        put(opened(tmp_path / name, partitions=1), 0, events)
+    source = stream(tmp_path / "new")
+    read = marking(source).next(source.start(EARLIEST, default="earliest"))
+    for loose in (False, True):
+        restored = stream(tmp_path / "old", failOnDataLoss=str(not loose).lower())
+        marks = marking(restored)
+        if trigger == "available now":
+            marks.target = restored.ends()
+        if loose:
+            for _ in range(3):
+                assert marks.next(read) is read
+                marks.time.sleep(10)
+            assert len([each for each in caplog.messages if "ends at 5" in each]) == 1
+        else:
+            with pytest.raises(SemelError, match=r"orders/0 ends at 5, and 10 were read before"):
+                ask_twice(marks, read)
 
 
 def _inbox(**more: str) -> dict[str, str]:
@@ -340,6 +375,27 @@ def test_records_that_retention_deleted_are_a_clear_error_or_are_left_out_when_a
     assert values(kafka_options(kafka, topic, failOnDataLoss="false"), topic, 0, 20) == [
         *range(15, 20)
     ]
+
+
+@pytest.mark.rows("A1")
+def test_a_topic_that_was_recreated_with_fewer_records_is_an_error_and_not_silence(
+    kafka: KafkaBroker,
+) -> None:
+    topic = kafka.create_topic()
+    produce(kafka, topic, ["1", "2", "3"])
+    options = kafka_options(kafka, topic)
+    source = KafkaStream(options)
+    read = marking(source, paced=False).next(source.start(EARLIEST, default="latest"))
+    kafka.delete_topic(topic)
+    deadline = CLOCK.monotonic() + 30
+    while topic in kafka.admin().list_topics(timeout=10).topics:
+        assert CLOCK.monotonic() < deadline
+        CLOCK.sleep(0.1)
+    kafka.create_topic(topic)
+    produce(kafka, topic, ["4"])
+    marks = marking(KafkaStream(options), paced=False)
+    with pytest.raises(SemelError, match=rf"{topic}/0 ends at 1, and 3 were read before"):
+        ask_twice(marks, read)
 
 
 def test_what_kafka_does_not_have_is_named(kafka: KafkaBroker) -> None:

@@ -92,7 +92,7 @@ def test_a_replay_reads_the_recorded_range_whatever_the_limits_are_now(
         assert {row[3] for row in rows} <= {end.marker, *(each.number for each in end.borders)}
         assert end.into is None
         assert end.positions.keys() == {(topic, 0), (topic, 1)}
-    assert checkpoints.inputs(str(tmp_path / "checkpoint"), 1) != ()
+    assert checkpoints.inputs(str(tmp_path / "checkpoint"), 1, lambda: None) != ()
     starts = checkpoints.starts(spark, str(tmp_path / "checkpoint"), 2)
     assert starts is not None
     assert sum(starts.values()) == 60

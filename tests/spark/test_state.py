@@ -76,7 +76,7 @@ def versions(state: Path, ending: str) -> dict[str, list[int]]:
     return {store: sorted(of) for store, of in found.items()}
 
 
-@pytest.mark.rows("O4", "O5", "O12", "O13", "O14", "O15", "O16", "O17", "O18", "O20", "O24")
+@pytest.mark.rows("O4", "O5", "O12", "O13", "O14", "O15", "O16", "O17", "O18", "O19", "O20", "O24")
 @pytest.mark.needs("transformWithState")
 def test_state_is_restored_after_kills_and_each_output_comes_once(bed: Bed) -> None:
     bed.payments(files=FILES, rows=ROWS)

@@ -48,7 +48,7 @@ def test_what_an_ingress_acknowledged_is_delivered_once_and_in_order_whatever_is
         trigger=0.0,
         options={"ledger": url, "stream": STREAM, "latency": "1s", "reader": "way-in"},
     )
-    charged = Charged(bed)
+    charged = Charged(bed, soak)
     driver = bed.start(settings)
     wait_for(lambda: "started" in driver.said(), driver)
     with ThreadPoolExecutor(2) as side, Pruner(url) as pruner:
@@ -86,12 +86,15 @@ def test_what_an_ingress_acknowledged_is_delivered_once_and_in_order_whatever_is
 class Charged:
     """How many events the witness has, asked now and then: an answer has all of them."""
 
-    def __init__(self, bed: Bed) -> None:
+    def __init__(self, bed: Bed, soak: Soak) -> None:
         self._bed = bed
+        self._soak = soak
         self._known = 0
         self._asked_at = 0.0
 
     def reached(self, goal: int) -> bool:
+        if self._soak.failures:  # its events never come
+            raise self._soak.failures[0]
         now = time.monotonic()
         if now - self._asked_at >= 0.2 + self._known / 20_000:
             self._known, self._asked_at = len(self._bed.house.charges()), now

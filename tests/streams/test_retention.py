@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 from semel.errors import ConfigurationError, RangeUnavailable
-from semel.ledger import Ledger, check_ledger, open_store
-from semel.ledger.store import Requirement, Store, Update
+from semel.ledger import INBOX_TABLE, Ledger, check_ledger, open_store
+from semel.ledger.store import Key, Payload, Requirement, Store, Update
 from semel.runtime import SystemClock
 from semel.streams import Inbox, InboxReader, NewEvent, Pruned
 
@@ -86,6 +86,43 @@ def test_events_are_removed_when_they_are_old_and_every_reader_has_completed_the
         assert dict(ledger.rows("producers")).keys() == {"orders/s/50", "orders/s/0"}
         assert len(ledger.rows("inbox")) == 2
         assert len(ledger.rows("counters")) == 3
+
+
+class Busy:
+    """A store in which another process appends whenever groups of events are read."""
+
+    def __init__(self, store: Store, append: Callable[[], object]) -> None:
+        self._store = store
+        self._append = append
+        self.read, self.commit, self.close = store.read, store.commit, store.close
+
+    def scan(
+        self, table: str, prefix: str, *, after: str = "", limit: int | None = None
+    ) -> Iterator[tuple[Key, Payload]]:
+        if table == INBOX_TABLE:
+            self._append()
+        return self._store.scan(table, prefix, after=after, limit=limit)
+
+
+def test_events_are_removed_while_others_append_without_a_pause(url: str) -> None:
+    numbers = iter(range(10**6))
+    with Inbox(url, "orders", partitions=1) as producer:
+
+        def append() -> None:
+            producer.append([event(next(numbers))])
+
+        for _ in range(10):
+            append()
+        producer.register_reader("charges")
+        producer.reader_completed("charges", {0: 7})
+        with Inbox(Busy(open_store(url), append), "orders") as inbox:
+            assert inbox.prune(keep_s=0) == Pruned(7, 0)
+        begin, end = producer.begins()[0], producer.ends()[0]
+        assert (begin, end) == (7, next(numbers))
+        assert producer.read(0, begin, end).column("id").to_pylist() == [
+            str(number) for number in range(begin, end)
+        ]
+    check(url)
 
 
 def test_ids_are_forgotten_while_their_events_are_kept(url: str, clock: Later) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from semel.streams import Inbox, NewEvent
+from semel.streams.append import OTHERS_S
 from support import inbox_writer
 from support.inbox_writer import acknowledged
 
@@ -105,6 +106,46 @@ def test_threads_of_one_inbox_share_commits_and_two_inboxes_take_turns(url: str)
         with ThreadPoolExecutor(8) as pool:
             assert list(pool.map(append, range(120))) == list(range(120))
         assert len(require_gapless(one)) == 600
+
+
+class Sleeps:
+    """A clock that moves by a millisecond whenever it is asked, and notes who sleeps how long."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        self.now += 0.001
+        return self.now
+
+    def wall(self) -> float:
+        return 1e9 + self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+def test_a_process_that_met_another_one_leaves_it_room_after_its_commits(url: str) -> None:
+    clock = Sleeps()
+    event = NewEvent(b"1", entity="one")
+    with Inbox(url, "orders", clock=clock) as mine, Inbox(url, "orders") as other:
+        mine.append([event])
+        mine.append([event])
+        assert clock.slept == [], "it is alone"
+        other.append([event])
+        [stored] = mine.append([event])
+        assert stored.event == 4
+        assert len(clock.slept) == 1, "before the next try"
+        for count in (2, 3):
+            mine.append([event])
+            assert len(clock.slept) == count, "before the other one's look is out of date"
+            assert 0 < clock.slept[-1] < 0.1
+        clock.now += OTHERS_S
+        mine.append([event])
+        mine.append([event])
+        assert len(clock.slept) == 3, "it is alone again"
 
 
 def test_a_failure_reaches_every_thread_that_waits_and_later_appends_work(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ class IngressApp:
         more: list[tuple[bytes, bytes]],
     ) -> None:
         """Wait for the outcome of events and put it into the answer."""
-        if self._admission.stopping or not self._responses.may_wait(len(stored)):
+        if not self._responses.may_wait(len(stored)):
             return
         seconds = min(seconds, WAIT_S_MAX)
         known_of_each = await self._responses.wait(stored, seconds)
@@ -205,7 +205,7 @@ class IngressApp:
     async def _health(self, request: Request) -> Response:
         del request
         self._admission.require_open()
-        await self._responses.read(self._inbox.layout)
+        await self._responses.require_answer(self._inbox.layout)
         return _json_response({"status": "ok", "stream": self._settings.stream})
 
     async def _figures(self, request: Request) -> Response:
@@ -287,9 +287,13 @@ async def _answer_problem(request: Request, error: Exception) -> Response:
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
+    """Answer an error of a path that stores nothing."""
     del request
     problem = problem_of(error)
     assert problem is not None
+    if isinstance(error, LedgerUnavailable):
+        detail = "the ledger does not answer; send the request again"
+        problem = HttpProblem(problem.status, detail, retry_after_s=problem.retry_after_s)
     return _response_of(problem)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,12 @@ Member = tuple[Any, int, int]
 """The value of one member of an object, and where its text begins and ends."""
 
 
+class _NotRead(ValueError):
+    """A constant that Python would read, and that is not JSON."""
+
+
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
+    raise _NotRead(f"{name} is not JSON")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
@@ -64,8 +69,11 @@ def read_value(text: str, at: int) -> tuple[Any, int]:
         raise _not_json(text, error.pos, error.msg) from None
     except RecursionError:
         raise _not_json(text, at, "it is nested too deeply") from None
-    except ValueError as error:  # a constant, or more digits than Python reads
+    except _NotRead as error:
         raise _not_json(text, at, str(error)) from None
+    except ValueError:  # more digits than Python reads
+        digits = f"a number may have at most {sys.get_int_max_str_digits()} digits"
+        raise _not_json(text, at, digits) from None
 
 
 def read_object(text: str, at: int) -> tuple[dict[str, Member], int]:

@@ -2,13 +2,16 @@
 
 Always true:
 - the ledger is read by one thread of its own, and what waits for it is bounded;
-- a wait ends with its time, also when the ledger does not answer.
+- a wait ends with its time, also when the ledger does not answer; so does the question whether it
+  answers, which waits for no other one;
+- a wait ends when the ingress stops, so that its request is answered.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, TypeVar
+from http import HTTPStatus
+from typing import TYPE_CHECKING
 
 from semel.errors import LedgerError
 from semel.web import HttpProblem, Lookups
@@ -22,9 +25,9 @@ if TYPE_CHECKING:
 WAIT_S_MAX = 60
 WAIT_EVENTS_MAX = 100
 WAITS_MAX = 1_024
+ANSWERS_S = 2
+"""How long the ledger may take to show that it answers; a probe of an orchestrator waits for it."""
 _FIRST_S, _LONGEST_S = 0.05, 0.5
-
-T = TypeVar("T")
 
 
 class Responses:
@@ -33,45 +36,67 @@ class Responses:
     def __init__(self, found: Outcomes) -> None:
         self._found = found
         self._reader = Lookups("responses")
+        self._prober = Lookups("health")
         self._waits = 0
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """End all waits with what is known, and begin no other one."""
+        self._stopping.set()
 
     def close(self) -> None:
-        """Drop what was not looked up yet, and end the thread."""
+        """Drop what was not looked up yet, and end the threads."""
         self._reader.close()
+        self._prober.close()
 
-    async def read(self, call: Callable[[], T]) -> T:
-        """Run a call that reads the ledger in the thread for it. Raises `HttpProblem` if too many
-        wait, and what the call raises.
+    async def require_answer(self, call: Callable[[], object]) -> None:
+        """Run a call that reads the ledger. Raises `HttpProblem` if it takes longer than a probe
+        waits, and what the call raises.
         """
-        return await self._reader.run(call)
+        try:
+            async with asyncio.timeout(ANSWERS_S):
+                await self._prober.run(call)
+        except TimeoutError:
+            raise HttpProblem(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                f"the ledger did not answer within {ANSWERS_S} seconds",
+                retry_after_s=ANSWERS_S,
+            ) from None
 
     async def outcomes(
         self, entity: str, event: int, place: tuple[int, int] | None = None
     ) -> list[Outcome]:
-        """Return what became of an event at each sink. Raises as `read` does."""
-        return await self.read(lambda: self._found.find(entity, event, place))
+        """Return what became of an event at each sink. Raises `HttpProblem` if too many wait, and
+        what the ledger raises.
+        """
+        return await self._reader.run(lambda: self._found.find(entity, event, place))
 
     async def last_event(self, entity: str) -> int:
-        """Return the id of the newest event of an entity. Raises as `read` does."""
-        return await self.read(lambda: self._found.last_event(entity))
+        """Return the id of the newest event of an entity. Raises as `outcomes` does."""
+        return await self._reader.run(lambda: self._found.last_event(entity))
 
     def may_wait(self, events: int) -> bool:
         """Whether a request with so many events may wait for their outcome."""
-        return events <= WAIT_EVENTS_MAX and self._waits < WAITS_MAX
+        return events <= WAIT_EVENTS_MAX and self._waits < WAITS_MAX and not self._stopping.is_set()
 
     async def wait(self, events: Sequence[Stored], seconds: float) -> list[list[Outcome]]:
         """Return what became of events, once each is settled at each sink, or what is known of them
-        after this time.
+        after this time or when the ingress stops.
         """
         known: list[list[Outcome]] = [[] for _ in events]
         self._waits += 1
+        settled = asyncio.ensure_future(self._settle(events, known))
+        stopped = asyncio.ensure_future(self._stopping.wait())
         try:
-            async with asyncio.timeout(seconds):
-                await self._settle(events, known)
-        except TimeoutError:
-            pass
+            done, _ = await asyncio.wait(
+                {settled, stopped}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             self._waits -= 1
+            settled.cancel()
+            stopped.cancel()
+        if settled in done:
+            settled.result()
         return known
 
     async def _settle(self, events: Sequence[Stored], known: list[list[Outcome]]) -> None:

@@ -67,6 +67,10 @@ async def _run(
     def refused(status: int) -> None:
         counted.requests[status] += 1
 
+    def stop() -> None:
+        admission.stop()
+        responses.stop()
+
     try:
         await serve_app(
             app,
@@ -74,7 +78,7 @@ async def _run(
             settings.host,
             timeout_s=settings.timeout_s,
             started=started,
-            stopping=admission.stop,
+            stopping=stop,
             refused=refused,
         )
     finally:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
+from semel.errors import RangeUnavailable
 from semel.ledger import COUNTERS_TABLE, CounterRow, Trace, make_key
 from semel.operate.find import trace_to_json
 from semel.streams import Inbox, list_streams
@@ -133,7 +134,10 @@ class Outcomes:
             return known
         for each in self._inbox.layout():
             for start, stop in _windows(each):
-                table = self._inbox.read(each.partition, start, stop)
+                try:
+                    table = self._inbox.read(each.partition, start, stop)
+                except RangeUnavailable:  # pruned since the layout was read
+                    return self._place_of(entity, event)
                 same = pc.and_(pc.equal(table["entity"], entity), pc.equal(table["event"], event))
                 row = pc.index(same, True).as_py()
                 if row >= 0:

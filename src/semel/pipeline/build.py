@@ -32,7 +32,7 @@ from semel.pipeline.sink_settings import (
 )
 from semel.sinks import AuditLog, Function, Sink
 from semel.sinks import sink as sink_of
-from semel.streams import Application
+from semel.streams import Application, is_reader_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from semel.pipeline.problems import Problems
 
 SQLITE = "sqlite:///"
-KAFKA = frozenset({"kafka", "semel.kafka"})
+INBOX = "semel.inbox"
+WITH_OFFSETS = frozenset({"kafka", "semel.kafka", INBOX})
 """Formats whose rows have a topic, a partition and an offset."""
 
 _MISSING = object()
@@ -166,12 +167,30 @@ def located_ledger(url: str | None, folder: FilePath) -> str | None:
     return SQLITE + str(folder / url.removeprefix(SQLITE))
 
 
+def inbox_options(
+    given: Mapping[str, str], folder: FilePath, pipeline: str, ledger: str
+) -> dict[str, str]:
+    """Return the options of a source `semel.inbox`: its ledger is that of the pipeline if it names
+    none, and the pipeline is a registered reader, so that what it has not completed is not pruned.
+    """
+    found = {
+        name: str(located_ledger(value, folder)) if name.lower() == "ledger" else value
+        for name, value in given.items()
+    }
+    named = {name.lower() for name in found}
+    if "ledger" not in named:
+        found["ledger"] = ledger
+    if "reader" not in named and is_reader_name(pipeline):
+        found["reader"] = pipeline
+    return found
+
+
 def _identity(file: PipelineFile, named: Named) -> Identity | None:
     """Return the identity that the file implies; None if the columns decide."""
     try:
         found = implied(named)
         sources = file.sections.named_sources.values()
-        if found is None and all(each.format in KAFKA for each in sources):
+        if found is None and all(each.format in WITH_OFFSETS for each in sources):
             found = implied(replace(named, identity="position"))
     except ConfigurationError as error:
         file.problems.at_key(("identity",), error)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from semel.delivery import EventResent, JsonLogs, MinibatchCompleted
 from semel.errors import ConfigurationError, LedgerUnavailable, SemelError
 from semel.ledger import Ledger, LedgerClient, pending_reset
-from semel.pipeline.build import located
+from semel.pipeline.build import INBOX, inbox_options, located
 from semel.protocol import ParkedState
 from semel.runtime import SystemClock
 from semel.spark import (
@@ -290,18 +290,15 @@ class _Running:
             reset = self._reset()
         frames = {}
         for name, each in sections.named_sources.items():
-            with self._blaming(("source",) if one else ("sources", name)):
-                frames[name] = read_source(
-                    spark,
-                    self._pipeline.formats[name],
-                    each.schema_,
-                    self._located(
-                        each.options
-                        if each.static
-                        else _begun(self._pipeline.formats[name], each.options, reset)
-                    ),
-                    static=each.static,
+            form, options = self._pipeline.formats[name], self._located(each.options)
+            if form == INBOX:
+                options = inbox_options(
+                    options, self._file.folder, self._pipeline.name, self._ledger()
                 )
+            if not each.static:
+                options = _begun(form, options, reset)
+            with self._blaming(("source",) if one else ("sources", name)):
+                frames[name] = read_source(spark, form, each.schema_, options, static=each.static)
         transform = sections.transform
         if transform is None:
             return frames["source"]
@@ -320,13 +317,15 @@ class _Running:
 
     def _reset(self) -> ResetRow | None:
         """Return a reset of the pipeline that no start has acted on yet."""
-        url = ledger_url(self._pipeline.words()["ledger"], self._pipeline.checkpoint)
         try:
-            ledger = Ledger(url)
+            ledger = Ledger(self._ledger())
         except ConfigurationError:  # there is no ledger before the first run
             return None
         with ledger:
             return pending_reset(LedgerClient(ledger.store, self._pipeline.name))
+
+    def _ledger(self) -> str:
+        return ledger_url(self._pipeline.words()["ledger"], self._pipeline.checkpoint)
 
     def _located(self, options: dict[str, str]) -> dict[str, str]:
         """Return the options with a relative `path` that starts at the folder of the file."""
@@ -390,7 +389,7 @@ class _Running:
 
 
 _BEGINS = ("startingoffsets", "startingmarker", "startingtimestamp", "startingoffsetsbytimestamp")
-_TOPICS = {"kafka": "subscribe", "semel.kafka": "subscribe", "semel.inbox": "stream"}
+_TOPICS = {"kafka": "subscribe", "semel.kafka": "subscribe", INBOX: "stream"}
 """The formats that take `startingOffsets`, and the option that names their topics."""
 
 

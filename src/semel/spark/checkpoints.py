@@ -7,6 +7,7 @@ A local folder is read directly, any other through Spark. The ledger is the one 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from itertools import count
@@ -15,14 +16,19 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from semel.errors import ConfigurationError
+from semel.events.encoding import ascii_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import SparkSession
 
+log = logging.getLogger("semel")
+
 OFFSETS_FROM = 2
 """An offsets file begins with a version line and a metadata line."""
+NO_OFFSET = "-"
+"""What Spark writes for a source of which nothing was read yet."""
 INPUTS_MAX = 16 * 1024
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
@@ -114,18 +120,49 @@ def _positions(offsets: object) -> dict[str, int] | None:
     return found or None
 
 
-def inputs(location: str, batch: int) -> tuple[str, ...]:
-    """Return the end offsets of each source in `batch`, as Spark's JSON; nothing if the folder is
-    on another file system, or if they are too long to be kept with every minibatch.
+def inputs(location: str, batch: int, query: Callable[[], Any]) -> tuple[str, ...]:
+    """Return the end offsets of each source in `batch`, as Spark's JSON; nothing if they cannot be
+    read without a request, or if they are too long to be kept with every minibatch.
+
+    A folder on another file system is not read: `query` gives Spark's query, whose log has the
+    newest micro-batches in memory.
     """
     path = local_path(location)
-    file = None if path is None else path / "offsets" / str(batch)
-    try:
-        lines = [] if file is None else file.read_text("utf-8").splitlines()
-    except OSError:
-        return ()
-    found = tuple(lines[OFFSETS_FROM:])
+    if path is None:
+        found = _remembered(query(), batch)
+    else:
+        try:
+            lines = (path / "offsets" / str(batch)).read_text("utf-8").splitlines()
+        except OSError:
+            return ()
+        found = tuple(lines[OFFSETS_FROM:])
+    found = tuple(map(_where, found))
     return found if sum(map(len, found)) <= INPUTS_MAX else ()
+
+
+def _where(text: str) -> str:
+    """Return an offset without the markers inside its micro-batch, which only a replay needs."""
+    try:
+        offsets = json.loads(text) if '"borders"' in text else None
+    except ValueError:
+        return text
+    if not isinstance(offsets, dict) or not _is_of_semel(offsets):
+        return text
+    return ascii_json({name: at for name, at in offsets.items() if name != "borders"})
+
+
+def _remembered(query: Any, batch: int) -> tuple[str, ...]:
+    """Return the end offsets of a micro-batch that Spark has just recorded; nothing if the query
+    has no JVM here (Spark Connect), or if this Spark keeps them in another way.
+    """
+    try:
+        execution = query._jsq.streamingQuery()  # noqa: SLF001 - no public API has them
+        offsets = execution.offsetLog().get(batch).get().offsets()
+        each = [offsets.apply(at) for at in range(offsets.size())]
+        return tuple(str(one.get().json()) if one.isDefined() else NO_OFFSET for one in each)
+    except Exception as error:  # noqa: BLE001 - py4j raises what the JVM does; nothing rests on it
+        log.debug("no positions of the inputs: %s", error)
+        return ()
 
 
 def _read(spark: SparkSession, location: str, name: str) -> str | None:

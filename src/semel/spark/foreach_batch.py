@@ -178,7 +178,9 @@ class MicroBatches:
         live = self._live
         if live.driver.pacing is not None:
             live.driver.pacing.began()
-        inputs = checkpoints.inputs(self.checkpoint, batch)
+        inputs = checkpoints.inputs(
+            self.checkpoint, batch, lambda: self.query or self._query_beside(live)
+        )
         try:
             with live.begun.between:
                 opening = live.driver.begin(live.query, batch, live.starts, live.sources, inputs)

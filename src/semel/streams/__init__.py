@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from semel.streams.markers import Markers, MarkerTaken, Newest, stream_of_pipeline
     from semel.streams.new_event import EVENT_BYTES_MAX, NewEvent, Stored
     from semel.streams.partitions import InboxPartition, list_streams
-    from semel.streams.retention import InboxReader, Pruned
+    from semel.streams.retention import InboxReader, Pruned, is_reader_name
 
 __all__ = [
     "APPLICATIONS",
@@ -28,6 +28,7 @@ __all__ = [
     "Newest",
     "Pruned",
     "Stored",
+    "is_reader_name",
     "list_streams",
     "stream_of_pipeline",
 ]
@@ -39,7 +40,7 @@ _HOMES = {
     "semel.streams.markers": ("MarkerTaken", "Markers", "Newest", "stream_of_pipeline"),
     "semel.streams.new_event": ("EVENT_BYTES_MAX", "NewEvent", "Stored"),
     "semel.streams.partitions": ("InboxPartition", "list_streams"),
-    "semel.streams.retention": ("InboxReader", "Pruned"),
+    "semel.streams.retention": ("InboxReader", "Pruned", "is_reader_name"),
 }
 """The names of each module, which is imported when one of them is first used: the markers of a
 pipeline need neither Arrow nor NumPy.

@@ -10,6 +10,7 @@ Always true:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from random import Random
@@ -49,6 +50,13 @@ SOURCES_MAX = 10_000
 
 PAUSE_S = 0.002
 """How long a process waits at most after its first conflict with another one."""
+OTHERS_S = 2.0
+"""How long after a conflict a process expects others, and leaves them room after each commit. If it
+committed again at once, what they have just read would be out of date each time.
+"""
+
+ROOM_S = 0.05
+"""A look that took longer was slow for another reason: at most twice this much room is left."""
 
 Source = tuple[str, str]
 """Source and id of an event."""
@@ -84,6 +92,10 @@ class Appender:
         self._counters: dict[int, dict[str, int]] = {}
         self._ids: dict[Source, _Known] = {}
         self._jitter = Random(uuid4().int)
+        self._others_until = -math.inf
+        self._room_until = -math.inf
+        self._window_s = 0.0
+        """How long it took last from a conflict to the next try."""
         self._counter_prefix = make_prefix(stream)
         self._source_prefixes: dict[str, str] = {}
 
@@ -95,20 +107,28 @@ class Appender:
         """
         clock = self._client.clock
         began, tries = clock.monotonic(), 0
+        looked: float | None = None
+        if began < self._room_until:
+            clock.sleep(self._room_until - began)
         while True:
             plan = self._planned(requests, create)
             if not plan.added:
                 return plan.answers
             requirements, updates, landed = self._commit_of(plan)
+            asked = clock.monotonic()
+            if looked is not None:
+                self._window_s = asked - looked
             try:
                 self._client.commit(requirements, updates, landed)
             except Conflict as conflict:
+                looked = clock.monotonic()
                 self._look_again(conflict, requests)
             except BaseException:
                 self.forget()  # it is not known what is stored now
                 raise
             else:
                 self._remember(plan)
+                self._leave_room()
                 return plan.answers
             tries += 1
             if tries > 1 and clock.monotonic() - began >= self._client.patience_s:
@@ -116,7 +136,14 @@ class Appender:
                     f"the inbox {self._stream!r}: other processes came first in {tries} tries; "
                     "nothing was stored. Use fewer processes, or larger requests"
                 )
-            clock.sleep(self._jitter.random() * PAUSE_S * min(2**tries, 32))
+            clock.sleep(self._jitter.random() * PAUSE_S)
+
+    def _leave_room(self) -> None:
+        """Let other processes be first, for as long as one needs from a look to a commit."""
+        now = self._client.clock.monotonic()
+        if now < self._others_until:
+            room_s = min(self._window_s, ROOM_S)
+            self._room_until = now + room_s * (1 + self._jitter.random())
 
     def forget(self) -> None:
         """Forget what was read and written: the next append reads it again."""
@@ -279,6 +306,7 @@ class Appender:
         if conflict.key.table == PRODUCERS_TABLE:
             self._read_ids([each for each in requests if not isinstance(each, SemelError)])
             return
+        self._others_until = self._client.clock.monotonic() + OTHERS_S
         before, self._partitions = self._partitions, Partitions.read(self._client, self._stream)
         texts = {} if self._partitions is None else self._partitions.texts
         for partition in list(self._counters):

@@ -46,7 +46,9 @@ KEEP_S = 7 * 24 * 3600.0
 UPDATES_MAX = 5_000
 """A commit of `prune` ends after so many updates; a group is never split."""
 MISSES_MAX = 20
-"""How often `prune` tries a partition again to which others append meanwhile."""
+"""How often `prune` looks at a partition again in which others prune, or register, meanwhile."""
+APPENDS_MAX = 100
+"""How often it commits again what others append to meanwhile."""
 READER_CHARACTERS_MAX = 100
 
 
@@ -67,6 +69,28 @@ class Pruned:
 
     events: int
     ids: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Removal:
+    """What one commit removes from a partition, which was as `text` when it was looked at."""
+
+    registered: Requirement
+    end_at: Key
+    text: str
+    begin: int
+    remembered: int
+    updates: list[Update]
+    ids: int
+
+    @property
+    def events(self) -> int:
+        return self.begin - InboxEndRow.load(self.text, self.end_at).begin
+
+    def follows(self, row: InboxEndRow) -> bool:
+        """Whether no other process has removed anything since."""
+        looked = InboxEndRow.load(self.text, self.end_at)
+        return (row.begin, row.remembered) == (looked.begin, looked.remembered)
 
 
 class Retention:
@@ -135,8 +159,7 @@ class Retention:
 
     def prune(self, partitions: Iterable[int], keep_s: float, remember_s: float) -> Pruned:
         """Remove events that are older than `keep_s` and completed by every reader, and ids that
-        are older than `remember_s`. Where appends come first each time, it is left for the next
-        call.
+        are older than `remember_s`.
         """
         events = ids = 0
         for partition in partitions:
@@ -148,21 +171,16 @@ class Retention:
                 )
                 if removal is None:
                     break
-                requirements, updates, removed = removal
-                try:
-                    self._client.commit(requirements, updates)
-                except Conflict:
+                if not self._remove(removal):
                     misses += 1
                     continue
-                events, ids = events + removed.events, ids + removed.ids
+                events, ids = events + removal.events, ids + removal.ids
         return Pruned(events, ids)
 
-    def _removal(
-        self, partition: int, before_us: int, forget_us: int
-    ) -> tuple[list[Requirement], list[Update], Pruned] | None:
-        """Return the next commit that removes something; None if nothing is left to remove."""
+    def _removal(self, partition: int, before_us: int, forget_us: int) -> _Removal | None:
+        """Return what the next commit removes; None if nothing is left to remove."""
         # 1. Readers first: a reader that registers later changes the row `registered`.
-        count_at, count = self._registered()
+        registered = Equals(*self._registered())
         end_at = partition_key(self._stream, partition)
         text = self._client.read_one(end_at)
         if text is None:
@@ -193,10 +211,32 @@ class Retention:
             begin = end
         if (begin, remembered) == (row.begin, row.remembered):
             return None
-        after = replace(row, begin=begin, remembered=remembered)
-        requirements: list[Requirement] = [Equals(end_at, text), Equals(count_at, count)]
-        removed = Pruned(begin - row.begin, ids)
-        return requirements, [*updates, Put(end_at, after.dump())], removed
+        return _Removal(registered, end_at, text, begin, remembered, updates, ids)
+
+    def _remove(self, removal: _Removal) -> bool:
+        """Commit a removal, and return whether it is done. Events that others append meanwhile
+        change nothing about it: only their partition's row is read again, so that constant appends
+        do not keep it from being pruned.
+        """
+        at, text = removal.end_at, removal.text
+        for _ in range(APPENDS_MAX):
+            row = InboxEndRow.load(text, at)
+            if not removal.follows(row):
+                return False  # another process has pruned
+            after = replace(row, begin=removal.begin, remembered=removal.remembered)
+            try:
+                self._client.commit(
+                    [Equals(at, text), removal.registered],
+                    [*removal.updates, Put(at, after.dump())],
+                )
+            except Conflict as conflict:
+                found = self._client.read_one(at)
+                if conflict.key != at or found is None:
+                    return False
+                text = found
+            else:
+                return True
+        return False
 
     def _groups(self, partition: int, start: int) -> Iterator[tuple[Key, InboxGroupRow]]:
         """Yield groups in order, from the one with the event at `start` on."""
@@ -213,7 +253,7 @@ class Retention:
     def _key(self, reader: str) -> Key:
         if not isinstance(reader, str) or not reader:
             raise ConfigurationError(f"reader must be a non-empty string, got {reader!r}")
-        if len(reader) > READER_CHARACTERS_MAX or not reader.isprintable():
+        if not is_reader_name(reader):
             raise ConfigurationError(
                 f"reader must have at most {READER_CHARACTERS_MAX} characters, all of them "
                 f"printable, got {plain_text(reader, 100)!r}"
@@ -222,6 +262,11 @@ class Retention:
 
     def _now_us(self) -> int:
         return int(self._client.clock.wall() * 1_000_000)
+
+
+def is_reader_name(text: str) -> bool:
+    """Return whether a reader can be registered under this name."""
+    return 0 < len(text) <= READER_CHARACTERS_MAX and text.isprintable()
 
 
 def _reader(row: InboxReaderRow) -> InboxReader:

@@ -63,7 +63,8 @@ class OpenMinibatch:
         starts: where Spark began in each source partition, if it is known and the tasks have to
             compare it after a lost checkpoint.
         lost_before: if a checkpoint was lost just now: the first serial after the previous loss.
-        inputs: the position of each input after this minibatch; recorded with complete.
+        inputs: the position of each input after this minibatch, recorded with complete; empty if it
+            is not known, which is not where an older minibatch ended.
     """
 
     row: OpenRow
@@ -80,14 +81,14 @@ class OpenMinibatch:
 
     @property
     def completed(self) -> str:
-        """The text of the row once the minibatch is complete."""
+        """The text of the row once it is complete."""
         return self.completed_with({})
 
     def completed_with(self, ids: Mapping[str, str]) -> str:
         """The same, with the ids of topics that were first read in this minibatch."""
         sources = {**self.row.sources, **ids}
         row = replace(self.row, complete=True, version=self.row.version + 1, sources=sources)
-        return replace(row, inputs=self.inputs or row.inputs).dump()
+        return replace(row, inputs=self.inputs or (row.inputs if row.again else ())).dump()
 
     def asked_to_stop(self, text: str | None, key: Key) -> OpenMinibatch | None:
         """Return this minibatch with the row as it is in `text`, if all that changed is that the
@@ -294,9 +295,7 @@ class Minibatches:
         ids: Mapping[str, str] = NO_TOPIC_IDS,
         also: Sequence[Update] = (),
     ) -> None:
-        """Complete a minibatch, and do the updates `also` in the same commit; see
-        `complete.complete`.
-        """
+        """Complete a minibatch, and do the updates `also` in the same commit (`complete`)."""
         names = tuple(sinks)
         try:
             done = opening.completed_with(ids)

@@ -195,6 +195,12 @@ class InboxStream:
                 found.append(piece.within(at.begin, at.end))
         return found
 
+    def lost(self, text: str) -> None:
+        """Refuse to go on without events, or warn where that is allowed."""
+        if self._options.fail_on_data_loss:
+            raise SemelError(f"{WHERE}: {text}")
+        _LOG.warning("%s: %s", WHERE, text)
+
     def completed(self, positions: Positions) -> None:
         """Record that this reader needs no event before these positions, for the retention."""
         reader = self._options.reader

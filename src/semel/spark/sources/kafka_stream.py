@@ -9,6 +9,7 @@ Always true:
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from semel.streams import MarkerClock
 
 CLOCK = SystemClock()
+_LOG = logging.getLogger("semel")
 
 REQUEST_S = 10.0
 PATIENCE_S = 60.0
@@ -222,6 +224,12 @@ class KafkaStream:
                 at = piece.start if piece.start < begins[place] else piece.stop
                 raise SemelError(data_loss(*place, at, begins[place], ends[place]))
         return found
+
+    def lost(self, text: str) -> None:
+        """Refuse to go on without events, or warn where that is allowed."""
+        if self._options.fail_on_data_loss:
+            raise SemelError(f"{WHERE}: {text}")
+        _LOG.warning("%s: %s", WHERE, text)
 
     def learned(self) -> Mapping[str, Any]:
         """Return what the marker clock had learned when the newest known marker was set."""

@@ -7,7 +7,9 @@ Always true:
 - a marker is recorded before an offset names it; the first one of a number counts for all readers;
 - events that depend on others (the children of a partition) are never in the same micro-batch as
   those, whichever query set the marker: the other query may have begun later, or stand further;
-- a partition that was added is first in an offset with the position where it begins.
+- a partition that was added is first in an offset with the position where it begins;
+- a partition that ends before what was read of it is reported: the next events there would be taken
+  for those.
 """
 
 from __future__ import annotations
@@ -126,6 +128,9 @@ class Stream(Protocol):
         allowed.
         """
 
+    def lost(self, text: str) -> None:
+        """Raise `SemelError`, or warn where going on without events is allowed."""
+
     def learned(self) -> Mapping[str, Any]:
         """Return what the marker clock had learned when the newest marker was set."""
 
@@ -164,6 +169,7 @@ class Marking:
     _handed: tuple[Offset, int, float] | None = field(default=None, init=False)
     _looked_at: float = field(default=-math.inf, init=False)
     _marked_at: float = field(default=-math.inf, init=False)
+    _reported: set[Place] = field(default_factory=set, init=False)
     _hurry: bool = field(default=True, init=False)
     """Whether more is known to wait than was taken: the clock is not asked."""
 
@@ -171,7 +177,9 @@ class Marking:
         """Return where the micro-batch after `start` ends; `start` itself if no marker is due."""
         now = self.time.monotonic()
         self._measure(start, now)
-        if not (self._hurry or self.target is not None or self._due(now)):
+        if self.target is not None:
+            self._require_reached(start.positions, self.target)
+        if not (self._hurry or self.target is not None or self._due(start, now)):
             return start
         last, unread = self._unread(start)
         room = self._room(start.positions, self.limits if limited else TriggerLimits(), unread)
@@ -194,16 +202,29 @@ class Marking:
             self.clock.ran(events, now - at)
             self._handed = None
 
-    def _due(self, now: float) -> bool:
+    def _due(self, start: Offset, now: float) -> bool:
         look_s = min(max(self.clock.planned_s / LOOKS, LOOK_MIN_S), LOOK_MAX_S)
         if now - self._looked_at >= look_s:
             self._looked_at = now
             self.known = self.stream.ends()
+            self._require_reached(start.positions, self.known)
             self.clock.arrived(total(self.known), now)
         if not self.paced:
             return self.clock.waiting > 0
         late = self.delay_s is not None and now - self._marked_at >= self.delay_s
         return self.clock.due(now) or (late and self.clock.waiting > 0)
+
+    def _require_reached(self, read: Positions, ends: Positions) -> None:
+        """Report partitions that end before what was read of them, each once."""
+        for place, at in read.items():
+            if ends.get(place, at) < at and place not in self._reported:
+                self._reported.add(place)
+                self.stream.lost(
+                    f"{place[0]}/{place[1]} ends at {ends[place]:,}, and {at:,} were read before: "
+                    "it was restored from an older copy or recreated, or the query began beyond "
+                    "the end. What comes now is not read before this offset: restore it, begin "
+                    "with a new checkpoint, or set failOnDataLoss=false to wait"
+                )
 
     def _unread(self, start: Offset) -> tuple[Marker, list[Marker]]:
         """Return the last marker that was passed, and the first ones that were not."""
