@@ -22,8 +22,8 @@ from support.spark.pipeline_place import SLOW_CHARGES, TIMEOUT_S, PipelinePlace
 from support.spark.reconcile import Account, seed
 from support.spark.settings import Settings
 
-STOPS = int(os.environ.get("SEMEL_STOPS", "10"))
-"""How often the query is stopped; SEMEL_STOPS=100 is the large size."""
+STOPS = 100 if os.environ.get("SEMEL_SOAK") else 10
+"""How often the query is stopped."""
 
 
 def settings_of(bed: Bed, stops: int = STOPS, **changes: object) -> Settings:
