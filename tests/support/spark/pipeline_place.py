@@ -30,6 +30,9 @@ import semel
 @semel.sink(window=1)
 def charge(event):
     folder = os.environ["SEMEL_TEST_FOLDER"]
+    if os.environ.get("REFUSES"):
+        raise semel.Rejected("the bank is closed")
+    open(f"{folder}/called-by-{os.environ['SEMEL_TEST_RUN']}", "a").close()
     time.sleep(float(os.environ.get("SLOW_S", "0")))
     with open(f"{folder}/charged.txt", "a") as book:
         book.write(f"{event.id}\\n")
@@ -158,8 +161,12 @@ class PipelinePlace:
         book = self.folder / "charged.txt"
         return [int(each) for each in book.read_text().split()] if book.exists() else []
 
-    def has_charged(self, run: Run) -> bool:
+    def has_called(self, run: Run) -> bool:
         """Whether the function was called by a run, which was started here."""
+        return (self.folder / f"called-by-{run.log.stem}").exists()
+
+    def has_charged(self, run: Run) -> bool:
+        """Whether a call of the function by a run has ended."""
         return (self.folder / f"charged-by-{run.log.stem}").exists()
 
     def status(self, pipeline: str) -> dict[str, Any]:
