@@ -9,6 +9,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -152,7 +153,7 @@ def test_standbys_take_over_from_runs_that_are_killed_one_after_the_other(
         active.kill(signal.SIGKILL)
         times.append(continues(place, waiting))
         active = waiting
-        wait_for(lambda pids=killed: all_gone(pids), active, TIMEOUT_S)  # they charge on
+        wait_for(partial(all_gone, killed), active, TIMEOUT_S)  # they charge on
         wait_for(lambda: is_complete(place), active, TIMEOUT_S)
         doubted.update(judge(place))
     wait_for(lambda: not parked(place, *OPEN), active, TIMEOUT_S)
