@@ -138,10 +138,8 @@ class MicroBatches:
     _watched: OwnerRow | None = field(default=None, init=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        unshared = dict.fromkeys(
-            ("query", "border", "observer", "ended", "_begun", "_root", "_live", "_monitor")
-        )
-        return {**self.__dict__, **unshared}
+        own = ("query", "border", "observer", "ended", "_begun", "_root", "_live", "_monitor")
+        return {**self.__dict__, **dict.fromkeys(own)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _root=root_session())
@@ -216,9 +214,8 @@ class MicroBatches:
         """Check the ledger before Spark starts: the pipeline must fit it and must not be running; a
         standby waits until it is not, and begins its run.
 
-        Parked events that were resolved meanwhile are sent. Raises `ConfigurationError`, and
-        `StandbyEnded` if this start is asked to end: between two parked events, so that none of
-        them is in doubt because of it.
+        Parked events that were resolved meanwhile are sent. Raises `ConfigurationError`, and, where
+        none of them is in doubt because of it, `StandbyEnded` if this start is asked to end.
         """
         self.ledger = checkpoints.resolve(self.ledger, self.checkpoint)
         checkpoints.refuse_unreachable(self.ledger, spark)
@@ -234,15 +231,17 @@ class MicroBatches:
                 self._watched = refuse_living(client)
             self._follow_reset(client, spark)
             driver.drain(self._is_ended)  # resolved events are sent even if no new input comes
-        if self._is_ended():
-            raise StandbyEnded
+            if self._is_ended():
+                raise StandbyEnded
+            if self._begun is not None:
+                self._begun.between.release()
 
     def _is_ended(self) -> bool:
-        """Whether this start is asked to end before its query runs: by its caller, or in the
-        ledger, where a standby has its run already.
-        """
-        asked = self._begun is not None and self._begun.driver.stopping
-        return asked or (self.ended is not None and self.ended())
+        """Whether this start is asked to end before its query runs, by its caller or the ledger."""
+        asked = self.ended is not None and self.ended()
+        if self._begun is not None:
+            asked = self._begun.driver.stopping = asked or self._begun.driver.stopping
+        return asked
 
     def started(self, query: StreamingQuery) -> None:
         """Keep Spark's query, and stop it if the run was asked to stop before there was one."""
@@ -260,6 +259,7 @@ class MicroBatches:
         except ConfigurationError as error:
             log.warning("pipeline %r is taken over without its metrics: %s", self.spec.name, error)
         begun = self._prepare(spark, ledger, classic=True)
+        begun.between.acquire()  # until the query starts, `look_first` sends parked events
         try:
             begun.register(owner)
         except BaseException:
