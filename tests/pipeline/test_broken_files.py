@@ -232,6 +232,7 @@ EXTREMES = [
     ('remember = "12h"', f"remember = {DIGITS}", "integers have 64 bits at most"),
     ("partitions = 4", f"partitions = -{DIGITS}", "integers have 64 bits at most"),
     ('name = "charges"', f"name = {HEX}", "integers have 64 bits at most"),
+    ('name = "charges"', 'name = "charges@1"', "remove the @"),
     ("maxFilesPerTrigger = 2", f"maxFilesPerTrigger = {HEX}", "integers have 64 bits at most"),
     ("accept_gap = false", f"metrics = {HEX}", "integers have 64 bits at most"),
     ('["{part}", 1, true]', f"[[{HEX}]]", "integers have 64 bits at most"),

@@ -225,8 +225,11 @@ class _Making:
         )
 
     def _check_places(self) -> None:
-        """Refuse what is not a place for files, and what is not a ledger."""
+        """Refuse what is not a name, a place for files, or a ledger."""
         section = self._file.sections.pipeline
+        if "@" in section.name:
+            text = f"{section.name!r}: batch jobs have an @ in their names; remove the @"
+            self._problems.at_value(("pipeline", "name"), text)
         with self._blaming(("pipeline", "checkpoint")):
             located(section.checkpoint, self._file.folder)
         with self._blaming(("pipeline", "audit")):

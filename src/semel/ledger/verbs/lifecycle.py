@@ -234,10 +234,10 @@ class Lifecycle:
     def _refuse_unfit(self, new: str, stream: str) -> dict[str, Any]:
         """Return the description of the pipeline; refuse what cannot be renamed."""
         name, client = self._client.pipeline, self._client
-        if not new or new == name or not is_key_text(written_part(new)):
+        if not new or new == name or "@" in new or not is_key_text(written_part(new)):
             raise ConfigurationError(
-                f"the new name must be another text than {name!r}, not empty and not longer than "
-                f"a key of the ledger, got {new!r}"
+                f"the new name must be another text than {name!r}, not empty, without an @ and not "
+                f"longer than a key of the ledger, got {new!r}"
             )
         rows = client.read(self._pipeline, client.open_key, name_key(new))
         described = read_description(rows.get(self._pipeline), self._pipeline)
