@@ -221,3 +221,30 @@ def test_what_changes_in_the_meantime_stops_a_rename(url: str, capsys: Out) -> N
     other.close()
     assert [each["pipeline"] for each in read_json(capsys, "status")] == ["pay"]
     go_on(world, "pay")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("forget", "", "--yes"),
+        ("rename", "", "charges"),
+        ("reset", "", "--to", "latest", "--reason", "x", "--yes"),
+        ("rescale", "", "3"),
+        ("stop", ""),
+        ("status", ""),
+        ("parked", "ls", ""),
+        ("parked", "export", ""),
+    ],
+    ids=lambda each: each[0],
+)
+def test_an_empty_name_is_not_the_only_pipeline(
+    arguments: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Out
+) -> None:
+    """A variable of the shell that is not set would choose it."""
+    monkeypatch.setenv("SEMEL_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
+    world = pipeline_at(tmp_path / "ledger.db")
+    world.minibatch(0, "a1 b2")
+    world.driver.beat(ended=True)
+    before = {table: list(world.store.memory.scan(table, "")) for table in TABLES}
+    assert "there is no pipeline '' in this ledger" in refused(capsys, *arguments)
+    assert {table: list(world.store.memory.scan(table, "")) for table in TABLES} == before

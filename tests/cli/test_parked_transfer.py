@@ -246,6 +246,10 @@ def wrong_lines(lines: list[dict[str, Any]]) -> dict[str, tuple[str, str]]:
         "twice": (f"{good}\n{good}", "line 2: event pay/out/b/2 is in line 1 already"),
         "a payload that is a text": (made(payload="x"), "must be an object of columns"),
         "deep": ("[" * 100_000, "line 1: "),
+        "a deep value": (
+            good.replace('"v": 0', f'"v": {"[" * 900}{"]" * 900}'),
+            "column 'v' cannot be read (RecursionError)",
+        ),
     }
 
 

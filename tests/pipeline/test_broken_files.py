@@ -223,6 +223,76 @@ def test_the_command_prints_the_errors_of_broken_files_and_no_traceback(
     assert broken >= 200
 
 
+DIGITS, HEX, DEEP = "9" * 400, "0x" + "f" * 8_000, "a." * 3_000
+NOBODY = "~nobody-has-this-name"
+
+
+EXTREMES = [
+    ("timeout_s = 4.5", f"timeout_s = {DIGITS}", "integers have 64 bits at most"),
+    ('remember = "12h"', f"remember = {DIGITS}", "integers have 64 bits at most"),
+    ("partitions = 4", f"partitions = -{DIGITS}", "integers have 64 bits at most"),
+    ('name = "charges"', f"name = {HEX}", "integers have 64 bits at most"),
+    ('name = "charges"', 'name = "charges@1"', "remove the @"),
+    ("maxFilesPerTrigger = 2", f"maxFilesPerTrigger = {HEX}", "integers have 64 bits at most"),
+    ("accept_gap = false", f"metrics = {HEX}", "integers have 64 bits at most"),
+    ('["{part}", 1, true]', f"[[{HEX}]]", "integers have 64 bits at most"),
+    ("partitions = 4", f"{DEEP}x = 1", "nested more than 50 deep"),
+    ("multiLine = false", f"{DEEP}x = 1", "nested more than 50 deep"),
+    ("multiLine = false", f"x = {'[' * 60}{']' * 60}", "nested more than 50 deep"),
+    ("multiLine = false", f"x = {'{a=' * 60}1{'}' * 60}", "nested more than 50 deep"),
+    ("[source.options]", f"[{DEEP}x]", "nested more than 50 deep"),
+    ('"checkpoints/charges"', f'"{NOBODY}/c"', "home directory"),
+    ('path = "payments"', f'path = "{NOBODY}/c"', "home directory"),
+    ('url = "out"', f'url = "{NOBODY}/c"', "home directory"),
+    ("accept_gap = false", f'audit = "{NOBODY}/c"', "home directory"),
+    ('user = "u"', f'user = "${{file:{NOBODY}/c}}"', "home directory"),
+    ('"checkpoints/charges"', '"a\\u0000b"', "one line of printable characters"),
+    ('url = "out"', 'url = "a\\nb"', "one line of printable characters"),
+    ("first_s = 0.5", "first_s = 0", "first_s and most_s must be greater than 0"),
+    ("accept_gap = false", 'audit = "a\\u0000b"', "one line of printable characters"),
+    ('"sqlite:///charges.db"', '"charges.db"', "is not the URL of a ledger"),
+    ('"sqlite:///charges.db"', '"mysql://u:pw@h/db"', "is not the URL of a ledger"),
+    ('"sqlite:///charges.db"', '"postgresql://[::1"', "is not a URL that can be read"),
+    ('"sqlite:///charges.db"', '"sqlite:///a\\u0000b"', "one line of printable characters"),
+]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"), EXTREMES, ids=[f"{old} {said}"[:50] for old, _, said in EXTREMES]
+)
+def test_what_a_file_can_write_and_nothing_can_use_is_a_problem_at_its_line(
+    old: str, new: str, said: str, folder: Path
+) -> None:
+    assert VALID["full"].count(old) == 1
+    text = VALID["full"].replace(old, new)
+    path = folder / "broken.toml"
+    path.write_text(text)
+    found = judge(path)
+    assert [each for line in found if (each := unclear(line, path, text))] == []
+    changed = changed_line(VALID["full"], text)
+    assert [each for each in found if f":{changed}:" in each and said in each], found
+
+
+def test_the_end_of_a_file_is_in_its_last_line_whatever_characters_break_lines_elsewhere(
+    folder: Path,
+) -> None:
+    text = "[pipeline]\nname = 'a\u2028\x85b"
+    (folder / "broken.toml").write_text(text)
+    [line] = judge(folder / "broken.toml")
+    assert line.startswith(f"{folder / 'broken.toml'}:2:"), line
+
+
+def test_a_module_whose_error_cannot_be_printed_is_a_problem_at_its_line(folder: Path) -> None:
+    (folder / "mute.py").write_text(
+        "class Mute(Exception):\n    def __str__(self):\n        raise ValueError('mute')\n"
+        "raise Mute\n"
+    )
+    path = folder / "broken.toml"
+    path.write_text(VALID["full"].replace('type = "http"', 'type = "mute:sink"', 1))
+    [line] = judge(path)
+    assert line == f"{path}:{line.split(':')[1]}:8: cannot import 'mute': Mute, without a message"
+
+
 def test_valid_files_are_valid(folder: Path) -> None:
     for text in VALID.values():
         (folder / "p.toml").write_text(text)

@@ -114,6 +114,48 @@ def test_no_message_shows_a_value_from_outside(
     assert "database-password" not in shown
 
 
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "it's hunter2",
+        "hunter2 'and' \"more\"",
+        "hunter2\\more",
+        "first line\nhunter2, the second",
+        "\u202ehunter2\u202e",
+        "{hunter2}",
+        "hunter2/%?#@",
+        "hünter2-hunter2",
+        "hunter2" * 60,
+    ],
+    ids=ascii,
+)
+@pytest.mark.parametrize(
+    "key", ["metrics", "format", "compression", "then", "stamps", "schema", "url", "method"]
+)
+def test_no_message_shows_a_value_from_outside_however_it_is_written(
+    key: str, secret: str, secrets: Path, wrong: Wrong
+) -> None:
+    places = {
+        "metrics": ('name = "p${NAME}"', 'name = "p"\nmetrics = "${TOKEN}"'),
+        "format": ('type = "postgres"', 'type = "files"\nformat = "x ${TOKEN}"\n#'),
+        "compression": ('type = "postgres"', 'type = "files"\ncompression = "${TOKEN}"\n#'),
+        "then": ('type = "postgres"', 'type = "files"\nthen = { type = "a${TOKEN}" }\n#'),
+        "stamps": (
+            'type = "postgres"',
+            'type = "kafka"\nservers = "h:1"\ntopic = "t"\nstamps = ["${TOKEN}"]\n#',
+        ),
+        "schema": ('table = "t"', 'table = "t"\nschema = "${TOKEN}"\ncolumns = "${TOKEN}"'),
+        "url": ('"https://service.example/', '"https://${TOKEN}:${TOKEN}@service.example/'),
+        "method": ('type = "http"', 'type = "http"\nmethod = "${TOKEN}"'),
+    }
+    old, new = places[key]
+    text = TEXT.replace(old, new)
+    if new.endswith("#"):
+        text = text.replace('table = "t"', "").replace('url = "postgresql', 'url = "out" # "')
+    shown = "\n".join(wrong(text, TOKEN=secret, PLACE="/data"))
+    assert "unter2" not in shown, shown
+
+
 def test_the_commands_print_no_value_from_outside(
     secrets: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -175,6 +175,19 @@ def without_fence(self: partitions.PartitionClaim, found: PartitionRow, text: st
     return True
 
 
+def ends_before_it_settles(self: partitions.PartitionClaim, *, may_stop: bool) -> None:
+    """A run that is asked to stop ends at the next commit, whatever was sent before it."""
+    del may_stop
+    if self.stopping:
+        raise self.opening.stop_requested
+
+
+def any_other_row_is_a_stop(self: open_verb.OpenMinibatch, text: str | None, key: Any) -> Any:
+    """Takes the row of a run that replaced this one for a request to stop."""
+    del key
+    return None if text in (None, self.text) else replace(self, text=text)
+
+
 def effect_before_intent(self: intent.IntentStrategy, rows: Any) -> None:
     draft = self._drafts.next(rows)
     self._send(draft)
@@ -509,6 +522,10 @@ class Bug:
     hunt: Hunt
 
 
+def stops_in_order(world: SimulatedWorld) -> bool:
+    return world.runner.stops is not None
+
+
 BUGS = [
     Bug(
         "an open span of an opaque sink is repeated",
@@ -712,6 +729,16 @@ BUGS = [
         "a resend that nobody answers for keeps its place for ever",
         partial(replaced, resend_attempt.Again, "in_vain", never_in_vain),
         random_worlds(poisoned(Capability.TRANSACTIONAL)),
+    ),
+    Bug(
+        "a stop ends an attempt before what it sent is settled",
+        partial(replaced, partitions.PartitionClaim, "_end_here", ends_before_it_settles),
+        random_worlds(stops_in_order),
+    ),
+    Bug(
+        "a take-over is taken for a request to stop",
+        partial(replaced, open_verb.OpenMinibatch, "asked_to_stop", any_other_row_is_a_stop),
+        random_worlds(stops_in_order),
     ),
     Bug(
         "a resender does not ask what became of the one before",

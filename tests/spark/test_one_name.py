@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from semel.errors import ConfigurationError
-from semel.spark import foreach_batch
+from semel.spark import starting
 from support.spark.driver_scripts import assert_once
 from support.spark.sessions import Desk
 from support.spark.settings import Settings
@@ -29,7 +29,7 @@ machine.
 @pytest.fixture(autouse=True)
 def watched_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever watches another one's beat here is distinguished from who is only slow."""
-    monkeypatch.setattr(foreach_batch, "OWNER_LEASE_S", LEASE_S)
+    monkeypatch.setattr(starting, "OWNER_LEASE_S", LEASE_S)
 
 
 def until(

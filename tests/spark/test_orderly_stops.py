@@ -7,6 +7,7 @@ import os
 import random
 import re
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from semel.ledger import Ledger
 from semel.protocol import ParkedState
 from semel.verify.demo.standalone import ConnectServer
 from semel.verify.process_group import ProcessGroup
@@ -22,8 +24,8 @@ from support.spark.pipeline_place import SLOW_CHARGES, TIMEOUT_S, PipelinePlace
 from support.spark.reconcile import Account, seed
 from support.spark.settings import Settings
 
-STOPS = int(os.environ.get("SEMEL_STOPS", "10"))
-"""How often the query is stopped; SEMEL_STOPS=100 is the large size."""
+STOPS = 100 if os.environ.get("SEMEL_SOAK") else 10
+"""How often the query is stopped."""
 
 
 def settings_of(bed: Bed, stops: int = STOPS, **changes: object) -> Settings:
@@ -112,3 +114,58 @@ def test_an_idle_pipeline_is_stopped_by_the_command_within_seconds(place: Pipeli
     run.finished(TIMEOUT_S)
     assert re.search(r"run 1 ended in order after \d", said)
     assert "minibatch 1.0 is complete; 0 events are in doubt" in said
+
+
+RESENT = 40
+
+
+@pytest.fixture
+def released(place: PipelinePlace) -> Path:
+    """A stopped pipeline without new input, and dead letters that a person released."""
+    place.payments(1, RESENT)
+    file = place.write("charges.toml", SLOW_CHARGES)
+    place.variables = {"REFUSES": "1"}
+    place.start("run", str(file), "--once").finished(TIMEOUT_S)
+    where = ("--where", "state=rejected", "resend", "--reason", "the bank was closed")
+    told = json.loads(place.semel("resolve", *where, "--yes", "--ledger", place.ledger, "--json"))
+    assert told["resolved"] == RESENT
+    place.variables = {"SLOW_S": "0.5"}
+    return file
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGTERM of a run that is not a standby", "command"])
+def test_a_run_that_sends_released_events_before_its_query_runs_is_stopped_between_two(
+    place: PipelinePlace, released: Path, how: str
+) -> None:
+    once = ["--once"] if "not a standby" in how else []
+    run = place.start("run", str(released), *once)
+    wait_for(lambda: len(place.charged()) > 2, run, TIMEOUT_S)
+    if how == "command":
+        told = json.loads(place.semel("stop", "charges", "--ledger", place.ledger, "--json"))
+        assert (told["ended"], told["in_doubt"]) == (True, 0)
+    else:
+        run.kill(signal.SIGTERM)
+    run.finished(TIMEOUT_S)
+    assert "charges: drained" in run.said()
+    assert len(place.charged()) < RESENT
+    with Ledger(place.ledger) as ledger:
+        states = {row.state for _, row in ledger.parked("charges")}
+    assert states == {ParkedState.DELIVERED, ParkedState.RESEND}
+
+    place.variables = {}
+    place.start("run", str(released), "--once").finished(TIMEOUT_S)
+    assert sorted(place.charged()) == [*range(RESENT)]
+
+
+def test_a_second_signal_ends_a_run_at_once_before_its_query_runs_too(
+    place: PipelinePlace, released: Path
+) -> None:
+    place.variables = {"SLOW_S": "60"}
+    run = place.start("run", str(released))
+    wait_for(lambda: place.has_called(run), run, TIMEOUT_S)
+    run.kill(signal.SIGTERM)
+    time.sleep(1)
+    assert run.process.poll() is None, "it waits for the call"
+    run.kill(signal.SIGTERM)
+    assert run.wait(30) == 128 + signal.SIGTERM, run.said()
+    assert place.charged() == []

@@ -66,7 +66,7 @@ from semel.runtime import Runtime
 from semel.sinks import Ended, EndedPart
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from semel.delivery.observer import Observer
     from semel.delivery.pacing import Pacing
@@ -303,9 +303,9 @@ class Driver:
         """Compare what was counted with what was delivered. Raises `Diverged`."""
         compare_batch(self.client, reports, [sink.name for sink in self.sinks])
 
-    def drain(self, *, waits: bool = False) -> int:
-        """Send the parked events that are free to go, with `waits` also those that soon are; return
-        how many.
+    def drain(self, ends: Callable[[], bool] = lambda: False, *, waits: bool = False) -> int:
+        """Send the parked events that are free to go, with `waits` also those that soon are, until
+        `ends()`; return how many.
         """
         return sum(
             Resending(
@@ -315,7 +315,7 @@ class Driver:
                 self.runtime,
                 waits=waits,
                 observer=self.observer,
-                ends=lambda: self.stopping,
+                ends=lambda: self.stopping or ends(),
             ).drain()
             for sink in self._destinations
         )

@@ -349,7 +349,9 @@ class Observer(Protocol):
 
 
 class Observers:
-    """Several observers, notified in their order."""
+    """Several observers, notified in their order. One that fails stops neither the others nor the
+    delivery: its error is logged.
+    """
 
     def __init__(self, observers: Iterable[Observer]) -> None:
         self._observers = tuple(observers)
@@ -357,7 +359,11 @@ class Observers:
     def observe(self, event: DeliveryEvent) -> None:
         """Pass the event to each of them."""
         for observer in self._observers:
-            observer.observe(event)
+            try:
+                observer.observe(event)
+            except Exception as error:  # noqa: BLE001 - it only looks on
+                kind, what = type(observer).__name__, f"{type(error).__name__}: {error}"
+                log.warning("observer %s failed at %s: %s", kind, type(event).__name__, what)
 
 
 class LogObserver:

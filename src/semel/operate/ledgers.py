@@ -133,7 +133,7 @@ def choose_pipeline(ledger: Ledger, name: str | None) -> str:
     known = ledger.pipelines()
     if name is None and len(known) == 1:
         return known[0]
-    batches = [] if name is None else [each for each in known if each.rpartition("@")[0] == name]
+    batches = [each for each in known if name and each.rpartition("@")[:2] == (name, "@")]
     if len(batches) == 1:
         return batches[0]
     taken = None if name is None else Owners(LedgerClient(ledger.store, name)).taken()

@@ -10,14 +10,15 @@ import importlib
 import inspect
 import re
 import sys
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 from semel.delivery import PipelineSpec, limits_of
-from semel.errors import ConfigurationError, SemelError
+from semel.errors import ConfigurationError, MissingExtra, SemelError
 from semel.events import Named, by_directory, by_range, implied
-from semel.ledger import REMEMBER_S
+from semel.ledger import REMEMBER_S, open_store
 from semel.monitoring import Monitoring
 from semel.pipeline.file import PipelineFile, SinkTable, checked, sink_table
 from semel.pipeline.kinds import is_reference
@@ -35,7 +36,7 @@ from semel.sinks import sink as sink_of
 from semel.streams import Application, is_reader_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pydantic import BaseModel
 
@@ -154,15 +155,23 @@ def build(file: PipelineFile) -> Pipeline:
 
 
 def located(place: str, folder: FilePath) -> str:
-    """Return a path that starts at the folder of the file; a URL or an absolute path unchanged."""
+    """Return a path that starts at the folder of the file; a URL or an absolute path unchanged.
+
+    Raises `ConfigurationError` for a path that no file can have.
+    """
+    if not place.isprintable():
+        raise ConfigurationError("a path must be one line of printable characters")
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", place):
         return place
-    return str(folder / FilePath(place).expanduser())
+    try:
+        return str(folder / FilePath(place).expanduser())
+    except RuntimeError:
+        raise ConfigurationError(f"the user that {place!r} names has no home directory") from None
 
 
 def located_ledger(url: str | None, folder: FilePath) -> str | None:
     """Return the URL of the ledger; a relative SQLite file starts at the folder of the file."""
-    if url is None or not url.startswith(SQLITE):
+    if url is None or not url.startswith(SQLITE) or not url.isprintable():
         return url
     return SQLITE + str(folder / url.removeprefix(SQLITE))
 
@@ -183,6 +192,13 @@ def inbox_options(
     if "reader" not in named and is_reader_name(pipeline):
         found["reader"] = pipeline
     return found
+
+
+def _check_ledger(url: str, folder: FilePath) -> None:
+    """Refuse what is not the URL of a ledger; nothing is connected to."""
+    if url.startswith(SQLITE):
+        located(url.removeprefix(SQLITE), folder)
+    open_store(located_ledger(url, folder) or "", create=False).close()
 
 
 def _identity(file: PipelineFile, named: Named) -> Identity | None:
@@ -216,7 +232,7 @@ class _Making:
         if transform is not None and transform.python is not None:
             function = self._function(transform.python, ("transform", "python"))
         made = [self._sink(each) for each in self._file.sinks]
-        self._check_audit()
+        self._check_places()
         return Pipeline(
             self._file,
             tuple(each for each in made if each is not None),
@@ -227,14 +243,27 @@ class _Making:
             self._monitoring(),
         )
 
-    def _check_audit(self) -> None:
-        """Refuse what is not a place for files."""
-        place = self._file.sections.pipeline.audit
-        try:
-            if place is not None:
-                AuditLog(located(place, self._file.folder))
-        except ConfigurationError as error:
-            self._blame(("pipeline",), error)
+    def _check_places(self) -> None:
+        """Refuse what is not a name, a place for files, or a ledger."""
+        section = self._file.sections.pipeline
+        if "@" in section.name:
+            text = f"{section.name!r}: batch jobs have an @ in their names; remove the @"
+            self._problems.at_value(("pipeline", "name"), text)
+        with self._blaming(("pipeline", "checkpoint")):
+            located(section.checkpoint, self._file.folder)
+        with self._blaming(("pipeline", "audit")):
+            if section.audit is not None:
+                AuditLog(located(section.audit, self._file.folder))
+        with self._blaming(("pipeline", "ledger")), suppress(MissingExtra):
+            if section.ledger is not None:
+                _check_ledger(section.ledger, self._file.folder)
+        for name, source in self._file.sections.named_sources.items():
+            one = self._file.sections.source is not None
+            for option, value in source.options.items():
+                if option.lower() == "path":
+                    table = ("source",) if one else ("sources", name)
+                    with self._blaming((*table, "options", option)):
+                        located(value, self._file.folder)
 
     def check(self, pipeline: Pipeline) -> None:
         """Check what the parts have to do with each other."""
@@ -275,7 +304,7 @@ class _Making:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - whatever the user's module raises
-            text = str(error) if isinstance(error, SemelError) else f"{_kind(error)}: {error}"
+            text = str(error) if isinstance(error, SemelError) else _headline(error)
             self._problems.at_value(path, f"cannot import {module!r}: {text}")
             return _MISSING
         return found
@@ -357,7 +386,8 @@ class _Making:
         if table.type != LOADER:
             settings.setdefault("name", table.type)
         if table.type == "files":
-            settings["url"] = located(settings["url"], self._file.folder)
+            with self._blaming((*table.path, "url")):
+                settings["url"] = located(settings["url"], self._file.folder)
         return self._called(sink_class(table.type), settings, table)
 
     def _settings(self, table: SinkTable) -> dict[str, Any] | None:
@@ -400,8 +430,16 @@ class _Making:
         except ConfigurationError as error:
             self._blame(at.path, error)
         except Exception as error:  # noqa: BLE001 - the constructor of any sink
-            self._blame(at.path, f"{at.type}: {_kind(error)}: {error}")
+            self._blame(at.path, f"{at.type}: {_headline(error)}")
         return None
+
+    @contextmanager
+    def _blaming(self, path: Path) -> Iterator[None]:
+        """Add an error at a key."""
+        try:
+            yield
+        except ConfigurationError as error:
+            self._problems.at_key(path, error)
 
     def _blame(self, path: Path, error: object) -> None:
         """Add an error at the setting that its text names, otherwise at its table."""
@@ -446,5 +484,10 @@ def _article(found: object) -> str:
     return f"of the type {type(found).__name__}"
 
 
-def _kind(error: BaseException) -> str:
-    return type(error).__name__
+def _headline(error: BaseException) -> str:
+    """Return an error of the user's code on one line, whatever its message does."""
+    kind = type(error).__name__
+    try:
+        return f"{kind}: {error}"
+    except Exception:  # noqa: BLE001 - whatever the user's class raises
+        return f"{kind}, without a message"

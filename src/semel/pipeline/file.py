@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from semel.pipeline.filling import fill_in
 from semel.pipeline.kinds import is_reference, kind_of
-from semel.pipeline.positions import Positions, TextPlace, read_positions
+from semel.pipeline.positions import DEPTH_MAX, Positions, TextPlace, TooDeep, read_positions
 from semel.pipeline.problems import Problems, nearest
 from semel.pipeline.settings import NO_SOURCE, FileSections
 from semel.pipeline.sink_settings import BUILT_IN, LOADER, StageTable, given, model_of
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from semel.pipeline.positions import Path
 
 BYTES_MAX = 1_000_000
+INTEGER_BITS = 63
+"""The bits of an integer without its sign."""
+
 _AT = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re.DOTALL)
 
 
@@ -79,7 +82,9 @@ def read_file(
     problems = Problems(str(given_path), Positions())
     text = _text_of(path, problems)
     data = _parsed(text, problems)
-    problems.positions = read_positions(text)
+    problems.positions = _positions_of(text, problems)
+    _refuse_large_integers(data, (), problems)
+    problems.raise_any()
     data = fill_in(data, path.parent, problems, os.environ if environ is None else environ)
     sections = None
     try:
@@ -124,18 +129,39 @@ def _parsed(text: str, problems: Problems) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         found = _AT.fullmatch(str(error))
         why = str(error) if found is None else found[1]
-        lines = text.splitlines() or [""]
+        lines = text.removesuffix("\n").split("\n")
         place = TextPlace(len(lines), len(lines[-1]) + 1)
         if found is not None and found[2] is not None:
             place = TextPlace(int(found[2]), int(found[3]))
         problems.positions = Positions({(): place})
         problems.at_key((), f"this is not TOML: {why[:1].lower()}{why[1:]}")
-    except (RecursionError, ValueError) as error:
-        deep = isinstance(error, RecursionError)
-        why = "lists or tables are nested too deeply" if deep else str(error)
-        problems.at_key((), f"this is not TOML that can be read: {why}")
+    except RecursionError:
+        _positions_of(text, problems)
+        problems.at_key((), "lists or tables are nested too deeply")
+    except ValueError as error:
+        problems.at_key((), f"this is not TOML that can be read: {error}")
     problems.raise_any()
     raise AssertionError("a problem was raised")
+
+
+def _positions_of(text: str, problems: Problems) -> Positions:
+    try:
+        return read_positions(text)
+    except TooDeep as error:
+        problems.positions = Positions({(): error.place})
+        problems.at_key((), f"lists or tables are nested more than {DEPTH_MAX} deep")
+    problems.raise_any()
+    raise AssertionError("a problem was raised")
+
+
+def _refuse_large_integers(value: Any, path: Path, problems: Problems) -> None:
+    """Refuse integers of more than 64 bits: TOML has none, but `tomllib` reads them."""
+    if isinstance(value, dict | list):
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        for name, each in pairs:
+            _refuse_large_integers(each, (*path, name), problems)
+    elif isinstance(value, int) and value.bit_length() > INTEGER_BITS:
+        problems.at_value(path, f"integers have {INTEGER_BITS + 1} bits at most")
 
 
 # -- sinks

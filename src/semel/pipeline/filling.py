@@ -88,8 +88,8 @@ class _Filling:
 
     def _of_file(self, name: str, path: Path) -> str:
         """Return the text of a file, without the line break at its end."""
-        place = self._folder / FilePath(name).expanduser()
         try:
+            place = self._folder / FilePath(name).expanduser()
             with place.open("rb") as file:
                 raw = file.read(_SECRET_BYTES_MAX + 1)
             if len(raw) > _SECRET_BYTES_MAX:
@@ -98,7 +98,11 @@ class _Filling:
         except UnicodeDecodeError:
             self._problems.at_value(path, f"the file {name!r} is not UTF-8")
             return ""
-        except (OSError, ValueError) as error:
+        except (
+            OSError,
+            RuntimeError,
+            ValueError,
+        ) as error:  # without a home directory RuntimeError
             why = getattr(error, "strerror", None) or error
             self._problems.at_value(path, f"the file {name!r} cannot be read: {why}")
             return ""

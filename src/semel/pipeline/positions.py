@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 
 Path = tuple[str | int, ...]
 
+DEPTH_MAX = 50
+"""How deep tables and lists may be nested in a pipeline file; no setting needs so much."""
+
 _SPACE = re.compile(r"[ \t]*")
 _BLANK = re.compile(r"(?:[ \t\n]+|#[^\n]*)*")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -31,6 +34,14 @@ class TextPlace:
 
     line: int
     column: int
+
+
+class TooDeep(Exception):
+    """Tables or lists are nested more than `DEPTH_MAX` deep, at `place`."""
+
+    def __init__(self, place: TextPlace) -> None:
+        super().__init__(place)
+        self.place = place
 
 
 @dataclass(slots=True)
@@ -57,7 +68,7 @@ class Positions:
 
 
 def read_positions(text: str) -> Positions:
-    """Return the places of a text that `tomllib` accepts."""
+    """Return the places of a text that `tomllib` accepts. Raises `TooDeep`."""
     return _Scanner(text.replace("\r\n", "\n")).read()
 
 
@@ -129,6 +140,8 @@ class _Scanner:
             self._skip(_SPACE)
             place = self._here()
             names.append((self._name(), place))
+            if len(names) > DEPTH_MAX:
+                raise TooDeep(place)
             self._skip(_SPACE)
             if not self._text.startswith(".", self._at):
                 return names
@@ -151,7 +164,9 @@ class _Scanner:
         self._value(path)
 
     def _value(self, path: Path) -> None:
-        self._found.values[path] = self._here()
+        self._found.values[path] = place = self._here()
+        if len(path) > DEPTH_MAX:
+            raise TooDeep(place)
         mark = self._text[self._at]
         if mark == "[":
             self._list(path)

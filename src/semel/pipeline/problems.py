@@ -8,8 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, quote_plus
 
 from semel.errors import ConfigurationError, plain_text
+from semel.events.encoding import ascii_json
 from semel.urls import conceal
 
 if TYPE_CHECKING:
@@ -73,9 +75,10 @@ class Problems:
     found: list[Mistake] = field(default_factory=list)
 
     def hide(self, value: str) -> None:
-        """Let no message hold this value."""
-        if len(value) >= SECRET_MIN:
-            self.secrets.add(value)
+        """Let no message hold this value, or a line of it, however it is written."""
+        for each in (value, *value.splitlines()):
+            if len(each) >= SECRET_MIN:
+                self.secrets |= _written(each)
 
     def at_key(self, path: Path, message: object) -> None:
         """Add what is wrong with a key or a table."""
@@ -108,6 +111,14 @@ class Problems:
         """Raise `WrongPipelineFile` if anything is wrong."""
         if self.found:
             raise WrongPipelineFile(self.file, tuple(sorted(self.found))) from None
+
+
+def _written(secret: str) -> set[str]:
+    """Return a secret as it is, and as Python, JSON, URLs and templates write it."""
+    python = repr(secret)[1:-1].replace("\\'", "'")  # a quote is escaped only beside another one
+    plain = {secret, python, python.replace("'", "\\'"), ascii_json(secret)[1:-1]}
+    templates = {each.replace("{", "{{").replace("}", "}}") for each in plain}
+    return plain | templates | {quote(secret), quote(secret, safe=""), quote_plus(secret)}
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

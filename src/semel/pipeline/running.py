@@ -2,8 +2,9 @@
 
 Always true:
 - everything that is wrong before the query starts is a problem of the file, at its line;
-- after the first SIGTERM or SIGINT no micro-batch begins, and the one that runs is finished, or
-  ends at the border of a window; after the second the query is stopped at once;
+- after the first SIGTERM or SIGINT no micro-batch begins and no further parked event is sent; the
+  micro-batch that runs is finished, or ends at the border of a window; after the second signal the
+  query is stopped at once;
 - while another run has the pipeline this one waits, and takes over when that run ends or its
   heartbeat stops; with `once` it is refused;
 - no message holds a secret of the file.
@@ -230,7 +231,12 @@ def run(
     `LedgerUnavailable` if the ledger cannot be reached at the start.
     """
     with Signals() as signals, _concealing(pipeline.file.problems.secrets, json_logs=json_logs):
-        return _Running(pipeline, progress, signals).run(once=once)
+        try:
+            return _Running(pipeline, progress, signals).run(once=once)
+        except KeyboardInterrupt:  # by the second signal, before there was a query to stop
+            if not signals.at_once.is_set():
+                raise
+            return RunEnd.STOPPED, BY_SIGNAL + signals.number
 
 
 class _Running:
@@ -251,13 +257,13 @@ class _Running:
         try:
             frame = self._frame(spark)
             writer, figures = self._writer(frame, once=once)
-            self._signals.running = True
             while True:
                 try:
                     with self._blaming(("pipeline",)):
                         query = writer.start()
                 except StandbyEnded:
                     return RunEnd.DRAINED, 0
+                self._signals.running = True
                 try:
                     return self._wait(query, figures)
                 except QueryFailed as error:
@@ -345,10 +351,11 @@ class _Running:
             )
             writer = writer.observed_by(figures).outputMode(sections.pipeline.mode)
             writer = writer.option("checkpointLocation", checkpoint)
+            writer = writer.unless_ended(self._signals.drain.is_set)
             every = sections.trigger.every
             if once:
                 return writer.trigger(availableNow=True), figures
-            writer = writer.stands_by(self._signals.drain.is_set)
+            writer = writer.stands_by()
             if every is not None:
                 writer = writer.trigger(processingTime=f"{round(every * 1000)} milliseconds")
         return writer, figures

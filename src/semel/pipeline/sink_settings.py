@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field, PlainValidator, WithJsonSchema, create_model
 
+from semel.errors import ConfigurationError
 from semel.pipeline import kinds
 from semel.pipeline.problems import nearest
 from semel.pipeline.settings import Section
@@ -70,7 +71,10 @@ def _retry(value: Any) -> Any:
         if not kinds.is_number(each):
             found = kinds.kind_of(each)
             raise kinds.wrong_within((name,), f"{name}: expected a number, found {found}")
-    return Retry(**value)
+    try:
+        return Retry(**value)
+    except ConfigurationError as error:
+        raise kinds.wrong_within((), str(error)) from None
 
 
 _RETRY = [each.name for each in fields(Retry)]

@@ -135,7 +135,7 @@ def deliver(  # noqa: PLR0913 - the public parameters; all but two have a defaul
     if audit is not None:
         spec = replace(spec, audit=_audit_log(name, audit))
     made: Any = _made(df, spec, ledger, Monitoring(metrics, otel, alert))
-    writer: DataStreamWriter = made.stands_by(lambda: False) if standby else made
+    writer: DataStreamWriter = made.stands_by() if standby else made
     return writer
 
 

@@ -45,6 +45,7 @@ from semel.spark.progress import (
     writes_changelogs,
 )
 from semel.spark.starting import (
+    StandbyEnded,
     begin_unless_running,
     make_driver,
     refuse_living,
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from semel.delivery import Observer, PipelineSpec
     from semel.ledger import OpenMinibatch, OwnerRow
@@ -66,9 +68,7 @@ if TYPE_CHECKING:
     from semel.monitoring import Monitor
     from semel.spark.frames.kafka_topics import KafkaSource
 
-OWNER_LEASE_S = 10.0
 TRIES = 10
-PARTITIONS = 8
 
 log = logging.getLogger("semel")
 
@@ -121,7 +121,8 @@ class MicroBatches:
         trigger_s: the interval of Spark's own trigger, for a paced pipeline.
         monitoring: the metrics, traces and alerts that are wanted.
         figures: keeps what the newest micro-batches delivered.
-        standby: if the pipeline is running, whether to go on waiting has ended; None refuses.
+        standby: whether to wait while another run has the pipeline, instead of refusing.
+        ended: whether this start was asked to end before its query runs.
     """
 
     spec: PipelineSpec
@@ -135,7 +136,8 @@ class MicroBatches:
     trigger_s: float = 0.0
     monitoring: Monitoring = field(default_factory=Monitoring)
     figures: BatchFigures = field(default_factory=BatchFigures)
-    standby: Callable[[], bool] | None = None
+    standby: bool = False
+    ended: Callable[[], bool] | None = None
     _begun: Begun | None = field(default=None, init=False, repr=False)
     _root: SparkSession | None = field(default=None, init=False, repr=False)
     _monitor: Monitor | None = field(default=None, init=False, repr=False)
@@ -143,10 +145,8 @@ class MicroBatches:
     _watched: OwnerRow | None = field(default=None, init=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        unshared = dict.fromkeys(
-            ("query", "border", "observer", "standby", "_begun", "_root", "_live", "_monitor")
-        )
-        return {**self.__dict__, **unshared}
+        own = ("query", "border", "observer", "ended", "_begun", "_root", "_live", "_monitor")
+        return {**self.__dict__, **dict.fromkeys(own)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _root=root_session())
@@ -159,7 +159,7 @@ class MicroBatches:
 
     def _call(self, frame: DataFrame, batch: int, border: MicroBatchBorder) -> None:
         try:
-            self._deliver(frame, batch)
+            self._deliver(frame, batch, border)
         except StopRequested as asked:
             log.info("pipeline %r stops: %s", self.spec.name, asked)
             threading.Thread(target=self._stop_query, daemon=True).start()
@@ -170,11 +170,13 @@ class MicroBatches:
                 log.exception("pipeline %r: the query stops", self.spec.name)
             raise made from None
 
-    def _deliver(self, frame: DataFrame, batch: int) -> None:
+    def _deliver(self, frame: DataFrame, batch: int, border: MicroBatchBorder) -> None:
         if self._live is None:
             refuse_optimized()
             refuse_old(installed(), "PySpark beside the Spark Connect server", self.spec.name)
             self._live = self._begin_run(frame, batch)
+            if border.closed:  # asked before there was a run to ask
+                raise StopRequested(f"pipeline {self.spec.name!r} was asked to stop")
         live = self._live
         if live.driver.pacing is not None:
             live.driver.pacing.began()
@@ -221,23 +223,40 @@ class MicroBatches:
         """Check the ledger before Spark starts: the pipeline must fit it and must not be running; a
         standby waits until it is not, and begins its run.
 
-        Raises `ConfigurationError`, `StandbyEnded`. Parked events that were resolved meanwhile are
-        sent.
+        Parked events that were resolved meanwhile are sent. Raises `ConfigurationError`, and, where
+        none of them is in doubt because of it, `StandbyEnded` if this start is asked to end.
         """
         self.ledger = checkpoints.resolve(self.ledger, self.checkpoint)
         checkpoints.refuse_unreachable(self.ledger, spark)
-        if self.standby is None:
+        if not self.standby:
             self._begin_monitor(self.ledger)
         with closing(open_store(self.ledger)) as store:
             client = self._client(store)
             driver = make_driver(client, self.spec, self.nonce, spark, self._observed())
             driver.refuse_changed()
-            if self.standby is not None:
-                stand_by(client, lambda owner: self._take_turn(spark, owner), self.standby)
+            if self.standby:
+                stand_by(client, lambda owner: self._take_turn(spark, owner), self._is_ended)
             else:
                 self._watched = refuse_living(client)
             self._follow_reset(client, spark)
-            driver.drain()  # resolved events are sent even if no new input comes
+            driver.drain(self._is_ended)  # resolved events are sent even if no new input comes
+            if self._is_ended():
+                raise StandbyEnded
+            if self._begun is not None:
+                self._begun.between.release()
+
+    def _is_ended(self) -> bool:
+        """Whether this start is asked to end before its query runs, by its caller or the ledger."""
+        asked = self.ended is not None and self.ended()
+        if self._begun is not None:
+            asked = self._begun.driver.stopping = asked or self._begun.driver.stopping
+        return asked
+
+    def started(self, query: StreamingQuery) -> None:
+        """Keep Spark's query, and stop it if the run was asked to stop before there was one."""
+        self.query = query
+        if self._begun is not None and self._begun.driver.stopping:
+            threading.Thread(target=self._stop_query, daemon=True).start()
 
     def _take_turn(self, spark: SparkSession, owner: OwnerRow | None) -> None:
         """Begin the run of a standby after another one. Its metrics may have no port: a frozen
@@ -249,6 +268,7 @@ class MicroBatches:
         except ConfigurationError as error:
             log.warning("pipeline %r is taken over without its metrics: %s", self.spec.name, error)
         begun = self._prepare(spark, ledger, classic=True)
+        begun.between.acquire()  # until the query starts, `look_first` sends parked events
         try:
             begun.register(owner)
         except BaseException:
@@ -290,8 +310,8 @@ class MicroBatches:
         """Stop the query of this run, on a thread of its own."""
         live, border = self._live, self.border
         query = self.query or (None if live is None else self._query_beside(live))
-        if border is None:
-            return
+        if border is None or (query is None and live is None):
+            return  # it has no micro-batch yet, so `started` or the first one stops it
         if query is None:
             border.release()  # nothing can stop it but an error
         else:
@@ -470,7 +490,9 @@ def run_tasks(frame: DataFrame, task: Task) -> TaskOutcome:
     """Run one action over one pass of the DataFrame; its token marks the errors of its tasks."""
     token = uuid4().hex
     partitions = task.opening.row.partitions
-    ready, names = plainly_named(_arranged(frame, task.spec, partitions, token))
+    spec = task.spec
+    spread = arranged(frame, spec.identity, partitions, spec.partition_by, token)
+    ready, names = plainly_named(spread)
     try:
         rows = ready.mapInArrow(replace(task, names=names, token=token).run, SCHEMA).collect()
     except Exception as error:
@@ -479,12 +501,6 @@ def run_tasks(frame: DataFrame, task: Task) -> TaskOutcome:
             raise
         raise made from None
     return TaskOutcome.of(TaskOutcome.load(bytes(row[0])) for row in rows)
-
-
-def _arranged(
-    frame: DataFrame, spec: PipelineSpec, partitions: int | None, token: str
-) -> DataFrame:
-    return arranged(frame, spec.identity, partitions, spec.partition_by, token)
 
 
 def _topic(partition: str) -> str:

@@ -111,11 +111,10 @@ class ProgressReader:
         """Return what is new, oldest first; nothing if it cannot be read."""
         try:
             query = self._query()
-            reports = [] if query is None else self._newer(query)
+            return [] if query is None else self.take(self._newer(query))
         except Exception as error:  # noqa: BLE001 - the session is gone, or Spark cannot answer
             log.debug("pipeline %r: no progress of the query: %s", self._pipeline, error)
             return []
-        return self.take(reports)
 
     def _newer(self, query: Any) -> list[dict[str, Any]]:
         """Return the reports since the newest micro-batch that was read, oldest first."""

@@ -77,7 +77,8 @@ class _WriterState:
         self.name: str | None = None
         self.trigger: dict[str, Any] = {}
         self.observer: Observer | None = None
-        self.standby: Callable[[], bool] | None = None
+        self.standby = False
+        self.ended: Callable[[], bool] | None = None
 
 
 class Delivering:
@@ -119,9 +120,9 @@ class Delivering:
         self._semel.observer = observer
         return self
 
-    def stands_by(self, ended: Callable[[], bool]) -> Any:
-        """Let `start` wait while the pipeline is running, until `ended()`: then it raises
-        `StandbyEnded`. Raises `ConfigurationError` through Spark Connect.
+    def stands_by(self) -> Any:
+        """Let `start` wait while the pipeline is running. Raises `ConfigurationError` through Spark
+        Connect.
         """
         if not self._semel.classic:
             raise ConfigurationError(
@@ -129,7 +130,14 @@ class Delivering:
                 "because with Spark Connect the run is beside the server; remove standby=True, and "
                 "start the query again when the other one has ended"
             )
-        self._semel.standby = ended
+        self._semel.standby = True
+        return self
+
+    def unless_ended(self, ended: Callable[[], bool]) -> Any:
+        """Let `start` raise `StandbyEnded` once `ended()`, before the query runs; through Spark
+        Connect it has no effect.
+        """
+        self._semel.ended = ended
         return self
 
     def format(self, source: str) -> NoReturn:
@@ -188,7 +196,7 @@ class Delivering:
         batches.monitoring = state.monitoring
         if state.classic:
             batches.border, batches.observer = MicroBatchBorder(), state.observer
-            batches.standby = state.standby
+            batches.standby, batches.ended = state.standby, state.ended
         with batches.ending_if_refused():
             if state.classic:
                 batches.look_first(state.spark)
@@ -198,7 +206,7 @@ class Delivering:
         _extend_await_any(type(state.spark.streams))
         setattr(query, RUN, batches)
         if state.classic:
-            batches.query = query
+            batches.started(query)
             setattr(query, RECORDER, batches.figures)
             batches.figures.serve(query.id)
         return query

@@ -30,6 +30,9 @@ import semel
 @semel.sink(window=1)
 def charge(event):
     folder = os.environ["SEMEL_TEST_FOLDER"]
+    if os.environ.get("REFUSES"):
+        raise semel.Rejected("the bank is closed")
+    open(f"{folder}/called-by-{os.environ['SEMEL_TEST_RUN']}", "a").close()
     time.sleep(float(os.environ.get("SLOW_S", "0")))
     with open(f"{folder}/charged.txt", "a") as book:
         book.write(f"{event.id}\\n")
@@ -57,14 +60,6 @@ type = "own_sinks:charge"
 """
 
 
-def _payments(ids: range) -> str:
-    lines = [
-        json.dumps({"customer": f"c{each % 5}", "payment_id": each, "amount": each % 9 + 1})
-        for each in ids
-    ]
-    return "\n".join(lines) + "\n"
-
-
 @dataclass
 class PipelinePlace:
     """A folder with a pipeline file, and the processes that run it."""
@@ -72,6 +67,7 @@ class PipelinePlace:
     folder: Path
     group: ProcessGroup
     variables: Mapping[str, str] = field(default_factory=dict)
+    customers: int = 5
     command: tuple[str, ...] = COMMAND
     runs: list[Run] = field(default_factory=list)
     fed: int = 0
@@ -129,7 +125,7 @@ class PipelinePlace:
         (self.folder / within).mkdir()
         for number in range(files):
             ids = range(number * rows, (number + 1) * rows)
-            (self.folder / within / f"{number:04}.json").write_text(_payments(ids))
+            (self.folder / within / f"{number:04}.json").write_text(self._lines(ids))
         return list(range(files * rows))
 
     def more_payments(self, rows: int, within: str = "payments") -> list[int]:
@@ -137,10 +133,21 @@ class PipelinePlace:
         first, self.fed = self.fed, self.fed + rows
         ids = range(first, self.fed)
         written = self.folder / f"{first:08}.writing"
-        written.write_text(_payments(ids))
+        written.write_text(self._lines(ids))
         (self.folder / within).mkdir(exist_ok=True)
         written.rename(self.folder / within / f"more-{first:08}.json")
         return list(ids)
+
+    def _lines(self, ids: range) -> str:
+        rows = [
+            {"customer": self.customer(each), "payment_id": each, "amount": each % 9 + 1}
+            for each in ids
+        ]
+        return "".join(f"{json.dumps(row)}\n" for row in rows)
+
+    def customer(self, payment: int) -> str:
+        """The customer of a payment."""
+        return f"c{payment % self.customers}"
 
     def delivered(self, url: str, pipeline: str = "charges", sink: str = "files") -> list[int]:
         """The ids that a sink of files holds, each as often as it is there."""
@@ -154,8 +161,12 @@ class PipelinePlace:
         book = self.folder / "charged.txt"
         return [int(each) for each in book.read_text().split()] if book.exists() else []
 
-    def has_charged(self, run: Run) -> bool:
+    def has_called(self, run: Run) -> bool:
         """Whether the function was called by a run, which was started here."""
+        return (self.folder / f"called-by-{run.log.stem}").exists()
+
+    def has_charged(self, run: Run) -> bool:
+        """Whether a call of the function by a run has ended."""
         return (self.folder / f"charged-by-{run.log.stem}").exists()
 
     def status(self, pipeline: str) -> dict[str, Any]:

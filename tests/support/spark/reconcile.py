@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
@@ -23,8 +24,9 @@ FIVE = ["opaque", "repeatable", "probing", "transactional", "sequenced"]
 
 
 def seed() -> int:
-    """Give the seed of this run: $SEMEL_SEED, or always the same."""
-    chosen = int(os.environ.get("SEMEL_SEED", "20261114"))
+    """Give the seed of this run: $SEMEL_SEED, or always the same; another one in each soak."""
+    usual = random.randrange(2**32) if os.environ.get("SEMEL_SOAK") else 20_261_114
+    chosen = int(os.environ.get("SEMEL_SEED") or usual)
     sys.stdout.write(f"SEMEL_SEED={chosen}\n")
     return chosen
 

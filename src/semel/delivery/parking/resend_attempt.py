@@ -33,6 +33,7 @@ from semel.errors import (
     plain_text,
 )
 from semel.events import Attempt, Chunk, Minibatch, key_part
+from semel.ledger import written_part
 from semel.protocol import DOUBT, Capability, Remedy
 from semel.sinks import DELIVERED, Progress, Receipt, Target
 
@@ -250,13 +251,17 @@ class Again:
         """Fence the row, read it, and send if it does not name the event. Raises `NotDelivered` if
         there was no answer.
         """
-        name: list[object] = [claimed.key.key]
+        # The row names the event by its key, under the name that the destination knows; 0.4.0 wrote
+        # the name that the pipeline had then.
+        _, _, event = claimed.key.key.partition("/")
+        name: list[object] = [f"{written_part(self.client.at_sinks)}/{event}"]
         session = cast("TransactionalSession", self._open(claimed))
         asked = False
         try:
             stood = session.take_over()
             asked = True
-            if stood is not None and stood.sort_key == name and not stood.rejected:
+            named = stood is not None and stood.sort_key in (name, [claimed.key.key])
+            if stood is not None and named and not stood.rejected:
                 return DELIVERED
             if self.in_vain(claimed):
                 return _ABSENT

@@ -33,6 +33,7 @@ from semel.ledger.store.commit import Absent, Conflict, Delete, Equals, Key, Put
 from semel.ledger.stream_rows import MARKERS_TABLE
 from semel.ledger.verbs.complete import SEQUENCES_TABLE
 from semel.ledger.verbs.pruning import OUTCOMES_TABLE
+from semel.ledger.verbs.resends import SlotRow
 from semel.ledger.verbs.reset import RESETS_TABLE
 from semel.ledger.verbs.runs import (
     FINISHED,
@@ -233,10 +234,10 @@ class Lifecycle:
     def _refuse_unfit(self, new: str, stream: str) -> dict[str, Any]:
         """Return the description of the pipeline; refuse what cannot be renamed."""
         name, client = self._client.pipeline, self._client
-        if not new or new == name or not is_key_text(written_part(new)):
+        if not new or new == name or "@" in new or not is_key_text(written_part(new)):
             raise ConfigurationError(
-                f"the new name must be another text than {name!r}, not empty and not longer than "
-                f"a key of the ledger, got {new!r}"
+                f"the new name must be another text than {name!r}, not empty, without an @ and not "
+                f"longer than a key of the ledger, got {new!r}"
             )
         rows = client.read(self._pipeline, client.open_key, name_key(new))
         described = read_description(rows.get(self._pipeline), self._pipeline)
@@ -300,8 +301,16 @@ class Lifecycle:
         for at, text in rows:
             length, _ = starts[at.table]
             put = Key(at.table, later[at.table] + at.key[length:])
+            moved = text
+            if at == self._pipeline:
+                moved = known
+            elif at.table == OWNERS_TABLE and at != self._owner:  # it names the event that is sent
+                slot = SlotRow.load(text, at)
+                if slot.current is not None:
+                    event = later[PARKED_TABLE] + slot.current[starts[PARKED_TABLE][0] :]
+                    moved = replace(slot, current=event).dump()
             requirements += [Equals(at, text), Absent(put)]
-            updates += [Delete(at), Put(put, known if at == self._pipeline else text)]
+            updates += [Delete(at), Put(put, moved)]
         for at, text, row in self._names_before():
             requirements.append(Equals(at, text))
             back = at == name_key(new)

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
     from semel.ledger import ParkedRow
 
-_UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, OSError)
+_UNREADABLE = (
+    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, OSError),
+    RecursionError,
+)
 _SHOWN = 80
 
 

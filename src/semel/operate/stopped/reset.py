@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from semel.ledger import Ledger, ResetStanding
 
 EARLIEST, LATEST, POSITIONS = "earliest", "latest", "positions"
+OFFSET_MAX = 2**63 - 1
+"""Sources have offsets of 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,7 @@ def _read_target(pipeline: str, to: str, standing: ResetStanding) -> tuple[str, 
     form = '\'{"payments": {"0": 17, "1": 23}}\''
     try:
         typed = json.loads(to)
-    except ValueError:
+    except (ValueError, RecursionError):
         typed = None
     found: dict[str, int] = {}
     for topic, partitions in typed.items() if isinstance(typed, dict) else ():
@@ -147,10 +149,11 @@ def _read_target(pipeline: str, to: str, standing: ResetStanding) -> tuple[str, 
             found = {}
             break
         for number, offset in partitions.items():
-            if type(offset) is not int or offset < 0 or not number.isdecimal():
+            named = number.isascii() and number.isdecimal()
+            if type(offset) is not int or not 0 <= offset <= OFFSET_MAX or not named:
                 raise ConfigurationError(
-                    f"--to {topic}/{number}: the position must be an offset, 0 or more, got "
-                    f"{offset!r}"
+                    f"--to {topic}/{number}: the position must be an offset, 0 or more, of a "
+                    f"numbered partition, got {offset!r}"
                 )
             found[f"{topic}/{number}"] = offset
     if not found:

@@ -24,6 +24,7 @@ from semel.errors import (
     HeldInDoubt,
     LedgerUnavailable,
     SemelError,
+    StopRequested,
 )
 from semel.events import Attempt, Minibatch
 from semel.ledger import (
@@ -34,6 +35,7 @@ from semel.ledger import (
     Journal,
     LedgerClient,
     OpenRow,
+    Owners,
     ParkedRow,
     PartitionRow,
     make_prefix,
@@ -258,7 +260,7 @@ class Cluster:
         )
         if isinstance(job.error, HeldInDoubt):
             return QueryStopped(job.error, person=True)
-        if isinstance(job.error, RETRIED):
+        if isinstance(job.error, (*RETRIED, StopRequested)):
             return QueryStopped(job.error)
         if isinstance(job.error, SemelError):
             return PipelineBroken(f"{type(job.error).__name__}: {job.error}")
@@ -359,6 +361,12 @@ class Cluster:
         ]
         twins = [f"{who}: {how}" for _, who, _, how in self.story.steps if how == TWIN_PASSED]
         return wild + twins
+
+    def ask_to_stop(self) -> None:
+        """Ask the run that has the pipeline to stop, at once and without faults."""
+        owners = Owners(LedgerClient(self.store, PIPELINE, self.clock))
+        if owners.request_stop("a person") is not None:
+            self.story.note(self.hub.now, "a person", ("asked the run to stop",))
 
     def person(self) -> Machine:
         """Start the terminal of a person, where no faults happen."""

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 STARTS_MAX = 40
 """A pipeline that must be started more often than this never ends."""
 DRAINS = 25
+STOPS = 0.4
+"""How likely the run is asked to stop in a minibatch, in a world with orderly stops."""
+STOPS_AFTER_S = (0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 5.0)
 RESENDS_MOST = 2
 """After so many failed resends of an event, a person discards it."""
 
@@ -50,6 +53,7 @@ class Runner:
             stopped.
         speculates: how likely a partition gets two attempts at the same time.
         deaf: whether parked events are never resolved.
+        stops: the source of randomness of orderly stops; None if there are none.
         quiet: stops the faults.
         changes: the changes to the pipeline while it is stopped.
         unmoved: the first batch to which an older copy of the checkpoint may return.
@@ -61,6 +65,7 @@ class Runner:
     loses: float = 0.0
     speculates: float = 0.0
     deaf: bool = False
+    stops: Random | None = None
     quiet: Callable[[], None] = lambda: None
     changes: Changes | None = None
     unmoved: int = 0
@@ -132,6 +137,8 @@ class Runner:
 
     def _minibatch(self, lead: Lead) -> None:
         cluster, batch = self.cluster, self.batch
+        if self.stops is not None and self.stops.random() < STOPS:
+            cluster.hub.later(self.stops.choice(STOPS_AFTER_S), cluster.ask_to_stop)
         opening = self._begin(lead, batch)
         opened = cluster.opened()
         replayed = opened is not None and opened.complete

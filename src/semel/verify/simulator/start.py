@@ -3,7 +3,8 @@
 Always true:
 - a paused attempt is replaced, and is a zombie from then on;
 - of two attempts that end, the driver gets one report, not necessarily that of the later one;
-- if the input was cut short, no report reaches the driver.
+- if the input was cut short, no report reaches the driver;
+- a task that ends because its run is asked to stop ends no other one, and is not tried again.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from semel.errors import StopRequested
 from semel.verify.simulator.cluster import FAILURES_MAX, RETRIED, QueryStopped
 
 if TYPE_CHECKING:
@@ -38,15 +40,18 @@ class Stage:
 
     def __post_init__(self) -> None:
         self._live: list[tuple[str, Job]] = []
+        self._ended: set[str] = set()
 
     def run(self) -> list[Report]:
-        """Try until every partition has a report. Raises `Stopped` or `PipelineBroken`."""
+        """Try until every partition has a report, or has ended because the run is asked to stop.
+        Raises `QueryStopped` or `PipelineBroken`.
+        """
         for partition in self.ranges:
             self._launch(partition)
             if self._happens(self.speculates):
                 self._launch(partition)
         try:
-            while len(self.reports) < len(self.ranges):
+            while self.reports.keys() | self._ended < self.ranges.keys():
                 self.cluster.hub.run(self._any_news)
                 for partition, job in list(self._live):
                     if job.done or job.paused:
@@ -54,6 +59,8 @@ class Stage:
                         self._look_at(partition, job)
         finally:
             self._leave()
+        if len(self.reports) < len(self.ranges):
+            raise QueryStopped(None)
         return [report for reports in self.reports.values() for report in reports]
 
     def _launch(self, partition: str) -> None:
@@ -66,6 +73,10 @@ class Stage:
     def _look_at(self, partition: str, job: Job) -> None:
         if job.done and job.error is None:
             self._take(partition, job)
+            return
+        if isinstance(job.error, StopRequested):
+            if not self._tried(partition):
+                self._ended.add(partition)
             return
         if job.done and not job.crashed:
             self._failed(job)

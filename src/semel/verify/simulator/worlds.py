@@ -225,6 +225,7 @@ class SimulatedWorld:
             loses=random.choice((0.0, 0.0, 0.3)),
             speculates=random.choice((0.0, 0.0, 0.5)),
             deaf=random.random() < 0.15,
+            stops=self._stops(),
             quiet=self.stop_faults,
             changes=self.changes,
         )
@@ -248,6 +249,11 @@ class SimulatedWorld:
             rescales = rescales_most({each.capability for each in self.cases})
         return Changes(self.cluster, more, joins, leaves, releases, rescales)
 
+    def _stops(self) -> Random | None:
+        """Choose whether the run is asked to stop now and then."""
+        stops = Random(f"{self.seed}: orderly stops")
+        return stops if stops.random() < 0.4 else None
+
     def _trouble(self, case: Case, destination: SimulatedDestination) -> None:
         """Choose what a destination refuses, and how."""
         more, numbers = self.more, [fact.number for fact in self.feed.facts]
@@ -262,17 +268,35 @@ class SimulatedWorld:
     def stop_faults(self) -> None:
         """Stop all faults from now on; refused, broken and poison events stay so."""
         self.fault_plan.stop_faults()
+        self.runner.stops = None
         for destination in self.cluster.destinations.values():
             if destination.gateway is not None:
                 destination.gateway.quiet = True
 
     def run(self) -> Assessment:
         """Run the world to its end and check it, sink by sink."""
-        notes = self.runner.play_out()
+        notes = (*self.runner.play_out(), *self._doubted_for_nothing())
         assessment = judge(self._evidence(self.case, notes))
         for case in self.cases[1:]:
             assessment.merge(judge(self._evidence(case)), case.name)
         return assessment
+
+    def _doubted_for_nothing(self) -> tuple[str, ...]:
+        """Return the events that were in doubt in a world in which nothing failed: an orderly stop
+        leaves none.
+        """
+        troubled = any(
+            each.gateway is not None or each.broken or each.poison
+            for each in self.cluster.destinations.values()
+        )
+        if troubled or self.fault_plan.struck or self.runner.speculates:
+            return ()
+        rows = (row for case in self.cases for row in self.cluster.parked(case.name))
+        return tuple(
+            f"event {row.event} of {row.entity} was in doubt although nothing failed ({row.why})"
+            for row in rows
+            if row.doubted
+        )
 
     def _evidence(self, case: Case, notes: tuple[str, ...] = ()) -> Evidence:
         destination = self.cluster.destinations[case.name]
