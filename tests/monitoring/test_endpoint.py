@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import socket
+import struct
+import threading
+import time
+import tracemalloc
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -11,16 +15,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from semel.delivery import MarkerChosen, MinibatchCompleted, MinibatchOpened, QueryProgressed
 from semel.errors import ConfigurationError
 from semel.events import Minibatch
-from semel.ledger import LedgerClient, QueryFigures, StateFigures, StateKind, make_key, open_store
+from semel.ledger import (
+    LedgerClient,
+    QueryFigures,
+    StateFigures,
+    StateKind,
+    make_key,
+    open_store,
+    read_parked_ages,
+)
 from semel.ledger.store import Put
-from semel.monitoring import METRICS, Monitor, Monitoring, text_of
+from semel.monitoring import METRICS, Monitor, Monitoring, exposition, text_of
 from semel.monitoring.catalogue import sample_names
 from semel.monitoring.exposition import parse_address
+from semel.protocol import ParkedState
 from semel.runtime import SystemClock
 from semel.streams import Choice
 from support.destinations import Post, lost
@@ -253,3 +267,68 @@ def test_a_pipeline_of_any_name_is_one_label(name: str, opened: Callable[..., Mo
 
 def test_a_url_with_a_token_is_not_in_what_is_printed() -> None:
     assert "s3cret" not in repr(Monitoring(alert="https://alerts.example/?token=s3cret"))
+
+
+def test_a_scraper_that_asks_for_openmetrics_gets_that(opened: Callable[..., Monitor]) -> None:
+    """Prometheus itself asks for it."""
+    port = free_port()
+    opened('a"b\\c\nd', metrics=port)
+    kind = "application/openmetrics-text; version=1.0.0"
+    wanted = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={"Accept": kind})
+    with urllib.request.urlopen(wanted, timeout=10) as answer:
+        assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
+        found = {
+            (sample.name, sample.labels.get("pipeline"))
+            for family in open_metrics(answer.read().decode())
+            for sample in family.samples
+        }
+    assert ("semel_minibatches_total", 'a"b\\c\nd') in found
+
+
+def test_clients_that_send_nothing_hold_few_threads_and_are_closed(
+    opened: Callable[..., Monitor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exposition, "CLIENT_S", 0.5)
+    monkeypatch.setattr(exposition, "CLIENTS_MAX", 4)
+    port = free_port()
+    opened(metrics=port)
+    before = threading.active_count()
+    idle = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(30)]
+    for _ in range(20):
+        assert threading.active_count() <= before + 4
+        time.sleep(0.01)
+    for each in idle:
+        assert each.recv(1) == b"", "it is closed, without an answer"
+        each.close()
+    assert scrape(port)
+
+
+def test_a_client_that_goes_away_leaves_no_traceback(
+    opened: Callable[..., Monitor], capfd: pytest.CaptureFixture[str]
+) -> None:
+    port = free_port()
+    opened(metrics=port)
+    for sent in (b"", b"GET /metrics HT", b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03"):
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+            client.sendall(sent)
+            at_once = struct.pack("ii", 1, 0)  # the connection is reset, as by a health check
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+    assert scrape(port)
+    time.sleep(0.1)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_reading_parked_events_keeps_none_of_them_in_memory(tmp_path: Path) -> None:
+    """A driver with very many parked events has not that many in its memory."""
+    from support.console.generated_ledger import GeneratedPipeline
+
+    with closing(open_store(f"sqlite:///{tmp_path}/ledger.db")) as store:
+        made = GeneratedPipeline(store)
+        made.put(made.many_parked(12_000))
+        read_parked_ages(store, "charges", "bank")
+        tracemalloc.start()
+        found = read_parked_ages(store, "charges", "bank")
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert found.counts == {ParkedState.HELD: 12_000}
+    assert peak < 12_000 * 100, peak

@@ -90,11 +90,22 @@ class ParkedAges:
 
 
 def read_parked_ages(store: Store, pipeline: str, sink: str) -> ParkedAges:
-    """Count the parked events of a sink that are not final, without their payloads."""
-    stored = store.scan(PARKED_TABLE, make_prefix(pipeline, sink))
-    found, damaged = sift_rows(stored, _ParkedAt.load)
-    left = [(row.state, row.at) for _, row in found if not row.state.final]
-    return ParkedAges(Counter(state for state, _ in left), _oldest(left), len(damaged))
+    """Count the parked events of a sink that are not final, without their payloads. Rows are not
+    kept: there may be millions.
+    """
+    counts: Counter[ParkedState] = Counter()
+    oldest: dict[ParkedState, float] = {}
+    damaged = 0
+    for at, text in store.scan(PARKED_TABLE, make_prefix(pipeline, sink)):
+        try:
+            row = _ParkedAt.load(text, at)
+        except DamagedRow:
+            damaged += 1
+            continue
+        if not row.state.final:
+            counts[row.state] += 1
+            oldest[row.state] = min(oldest.get(row.state, row.at), row.at)
+    return ParkedAges(counts, oldest, damaged)
 
 
 def _oldest(left: Iterable[tuple[ParkedState, float]]) -> dict[ParkedState, float]:
