@@ -300,7 +300,7 @@ class MicroBatches:
         """Return the ledger of this pipeline, and learn how destinations know it."""
         client = LedgerClient(store, self.spec.name)
         self.spec = replace(self.spec, known_as=Owners(client).known_as())
-        return replace(client, known_as=self.spec.known_as)
+        return replace(client, known_as=self.spec.known_as, hidden=self.spec.hidden)
 
     def _begin_monitor(self, ledger: str) -> None:
         """Begin to observe this start for the outside, once. Raises `ConfigurationError`."""
