@@ -285,6 +285,19 @@ def test_a_scraper_that_asks_for_openmetrics_gets_that(opened: Callable[..., Mon
     assert ("semel_minibatches_total", 'a"b\\c\nd') in found
 
 
+def test_a_scraper_can_ask_for_some_metrics_by_name(opened: Callable[..., Monitor]) -> None:
+    port = free_port()
+    opened(metrics=port)
+    query = "name[]=semel_minibatches_total&name[]=semel_minibatch_seconds_bucket"
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics?{query}", timeout=10) as answer:
+        found = {
+            sample.name
+            for family in text_string_to_metric_families(answer.read().decode())
+            for sample in family.samples
+        }
+    assert found == {"semel_minibatches_total", "semel_minibatch_seconds_bucket"}
+
+
 def test_clients_that_send_nothing_hold_few_threads_and_are_closed(
     opened: Callable[..., Monitor], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from semel.errors import ConfigurationError, MissingExtra
-from semel.monitoring.catalogue import Distribution, MetricKind
+from semel.monitoring.catalogue import METRICS, Distribution, MetricKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from semel.monitoring.catalogue import Sample
+    from semel.monitoring.catalogue import Metric, Sample
 
     Source = Callable[[], Iterable[Sample]]
 
@@ -63,19 +63,11 @@ def prometheus() -> Any:
 
 def families(samples: Iterable[Sample]) -> Iterator[Any]:
     """Return samples as families of prometheus-client, one for each metric."""
-    core = prometheus().core
-    kinds = {
-        MetricKind.COUNTER: core.CounterMetricFamily,
-        MetricKind.GAUGE: core.GaugeMetricFamily,
-        MetricKind.HISTOGRAM: core.HistogramMetricFamily,
-        MetricKind.SUMMARY: core.SummaryMetricFamily,
-    }
     made: dict[str, Any] = {}
     for sample in samples:
         metric, value = sample.metric, sample.value
         if metric.name not in made:
-            kind = kinds[metric.kind]
-            made[metric.name] = kind(metric.name, metric.about, labels=metric.labels)
+            made[metric.name] = _family(metric)
         family = made[metric.name]
         if not isinstance(value, Distribution):
             family.add_metric(sample.labels, value)
@@ -84,6 +76,18 @@ def families(samples: Iterable[Sample]) -> Iterator[Any]:
         else:
             family.add_metric(sample.labels, value.buckets, value.total)
     yield from made.values()
+
+
+def _family(metric: Metric) -> Any:
+    """Return the family of prometheus-client for a metric, without samples."""
+    core = prometheus().core
+    kinds = {
+        MetricKind.COUNTER: core.CounterMetricFamily,
+        MetricKind.GAUGE: core.GaugeMetricFamily,
+        MetricKind.HISTOGRAM: core.HistogramMetricFamily,
+        MetricKind.SUMMARY: core.SummaryMetricFamily,
+    }
+    return kinds[metric.kind](metric.name, metric.about, labels=metric.labels)
 
 
 class Collector:
@@ -102,8 +106,8 @@ class Collector:
         return len(self._sources)
 
     def describe(self) -> Iterable[Any]:
-        """Return nothing: so nothing is collected when this is registered."""
-        return ()
+        """Return what there may be, so that a scraper can ask for some metrics by name."""
+        return (_family(each) for each in METRICS.values())
 
     def collect(self) -> Iterator[Any]:
         """Return the families as of now."""
@@ -120,7 +124,7 @@ def text_of(samples: Iterable[Sample]) -> tuple[bytes, str]:
     return exposition.generate_latest(registry), exposition.CONTENT_TYPE_LATEST
 
 
-class _Request(WSGIRequestHandler):
+class _Scrape(WSGIRequestHandler):
     def setup(self) -> None:
         """Begin with the patience that one client gets."""
         self.timeout = CLIENT_S
@@ -130,7 +134,7 @@ class _Request(WSGIRequestHandler):
         """Log nothing for each scrape."""
 
 
-class _Server(ThreadingMixIn, WSGIServer):
+class _MetricsServer(ThreadingMixIn, WSGIServer):
     """A thread for each client; prometheus-client's own waits for ever, for any number of them."""
 
     daemon_threads = True
@@ -141,7 +145,7 @@ class _Server(ThreadingMixIn, WSGIServer):
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         self._free = threading.BoundedSemaphore(CLIENTS_MAX)
-        super().__init__(place[:2], _Request)
+        super().__init__(place[:2], _Scrape)
 
     def server_bind(self) -> None:
         """Listen without asking DNS for a name of this machine, as `HTTPServer` does."""
@@ -175,7 +179,7 @@ class Endpoint:
         self._collector = Collector()
         registry = module.CollectorRegistry()
         registry.register(self._collector)
-        self._server = _Server(address)
+        self._server = _MetricsServer(address)
         self._server.set_app(module.make_wsgi_app(registry))
         name = f"semel-metrics-{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, name=name, daemon=True)
