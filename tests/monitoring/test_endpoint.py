@@ -18,7 +18,13 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from semel.delivery import MarkerChosen, MinibatchCompleted, MinibatchOpened, QueryProgressed
+from semel.delivery import (
+    Figures,
+    MarkerChosen,
+    MinibatchCompleted,
+    MinibatchOpened,
+    QueryProgressed,
+)
 from semel.errors import ConfigurationError
 from semel.events import Minibatch
 from semel.ledger import (
@@ -31,7 +37,7 @@ from semel.ledger import (
     read_parked_ages,
 )
 from semel.ledger.store import Put
-from semel.monitoring import METRICS, Monitor, Monitoring, exposition, text_of
+from semel.monitoring import METRICS, Alert, Monitor, Monitoring, exposition, text_of
 from semel.monitoring.catalogue import sample_names
 from semel.monitoring.exposition import parse_address
 from semel.protocol import ParkedState
@@ -118,6 +124,51 @@ def test_a_port_in_use_is_refused_with_its_address(opened: Callable[..., Monitor
         f"pipeline 'pay': metrics cannot be served at 127.0.0.1:{port}: Address already in use. "
         "Stop what listens there, or pass another port"
     )
+
+
+def test_who_takes_over_waits_for_the_port_and_alerts_meanwhile(
+    ledger: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The process that it took over from is frozen, and still has the port."""
+    port = free_port()
+    told: list[Alert] = []
+    wanted = Monitoring(metrics=port, alert=told.append)
+    with socket.create_server(("127.0.0.1", port)):
+        monitor = wanted.open("pay", ["out"], ledger, lambda: True, waits=True)
+        assert monitor is not None
+        parked = {"out": Figures(parked=1)}
+        monitor.observe(MinibatchCompleted("pay", Minibatch(1, 0), parked))
+        until(lambda: bool(told))
+    until(lambda: is_open(port))
+    found = scrape(port)
+    assert found["semel_minibatches_total", (("pipeline", "pay"),)] == 1
+    monitor.close()
+    assert not is_open(port)
+    assert sum("are served as soon as" in each for each in caplog.messages) == 1
+
+
+def test_who_waits_for_a_port_ends_with_the_query(ledger: str) -> None:
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port)):
+        monitor = Monitoring(metrics=port).open("pay", ["out"], ledger, lambda: True, waits=True)
+        assert monitor is not None
+        monitor.close()
+    monitor.join(10)
+    assert not monitor.is_alive()
+    assert not is_open(port)
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+def until(holds: Callable[[], bool]) -> None:
+    for _ in range(400):
+        if holds():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it did not happen")
 
 
 def test_an_address_is_a_port_or_a_host_and_a_port() -> None:
