@@ -144,8 +144,9 @@ def test_two_consoles_on_one_host_do_not_end_the_sessions_of_each_other(
 
 
 def test_a_link_from_another_site_finds_the_session(guarded: Console) -> None:
-    linked = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate"}
-    answer = guarded.get("/parked", Sec_Fetch_Dest="document", **linked)
+    linked = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    linked["Sec-Fetch-Dest"] = "document"
+    answer = guarded.request("GET", "/parked", headers=linked)
     assert answer.status == 401
     assert b'http-equiv="refresh" content="0"' in answer.body
 

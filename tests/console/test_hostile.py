@@ -113,12 +113,13 @@ def test_a_page_of_another_site_can_link_here_and_load_nothing(console: Console,
     """Loaded as an image, the time of an answer would say whether an event is there."""
     for site in ("cross-site", "same-site"):
         for mode, to in (("no-cors", "image"), ("cors", "empty"), ("navigate", "iframe")):
-            named = {"Sec_Fetch_Site": site, "Sec_Fetch_Mode": mode, "Sec_Fetch_Dest": to}
-            answer = console.get(path, **named)
+            named = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode, "Sec-Fetch-Dest": to}
+            answer = console.request("GET", path, headers=named)
             assert answer.status in ((403, 404) if path == "/no-such-page" else (403,)), named
             is_a_plain_page(answer)
-    linked = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate"}
-    assert console.get("/parked", Sec_Fetch_Dest="document", **linked).status == 200
+    linked = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    linked["Sec-Fetch-Dest"] = "document"
+    assert console.request("GET", "/parked", headers=linked).status == 200
     assert console.get("/parked", Sec_Fetch_Site="none").status == 200
 
 

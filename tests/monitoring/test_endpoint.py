@@ -330,7 +330,7 @@ def test_a_scraper_that_asks_for_openmetrics_gets_that(opened: Callable[..., Mon
         assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
         found = {
             (sample.name, sample.labels.get("pipeline"))
-            for family in open_metrics(answer.read().decode())
+            for family in open_metrics(answer.read().decode())  # type: ignore[no-untyped-call]
             for sample in family.samples
         }
     assert ("semel_minibatches_total", 'a"b\\c\nd') in found

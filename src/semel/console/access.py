@@ -144,7 +144,7 @@ class Access:
         """
         assert self._tokens is not None
         now = self._clock.monotonic()
-        failures = self._failures.get(address, ())
+        failures = self._failures.get(address, deque())
         if len(failures) == FAILURES_MAX and now - failures[0] < FAILURES_S:
             raise HttpProblem(
                 HTTPStatus.TOO_MANY_REQUESTS,

@@ -127,8 +127,8 @@ def text_of(samples: Iterable[Sample]) -> tuple[bytes, str]:
 class _Scrape(WSGIRequestHandler):
     def setup(self) -> None:
         """Begin with the patience that one client gets."""
-        self.timeout = CLIENT_S
         super().setup()
+        self.connection.settimeout(CLIENT_S)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
         """Log nothing for each scrape."""
@@ -141,16 +141,17 @@ class _MetricsServer(ThreadingMixIn, WSGIServer):
 
     def __init__(self, address: Address) -> None:
         host, port = address
-        [(self.address_family, *_, place), *_] = socket.getaddrinfo(
+        [(self.address_family, *_, (name, *_)), *_] = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         self._free = threading.BoundedSemaphore(CLIENTS_MAX)
-        super().__init__(place[:2], _Scrape)
+        self._place = (str(name), port)
+        super().__init__(self._place, _Scrape)
 
     def server_bind(self) -> None:
         """Listen without asking DNS for a name of this machine, as `HTTPServer` does."""
         TCPServer.server_bind(self)
-        self.server_name, self.server_port = self.server_address[:2]
+        self.server_name, self.server_port = self._place
         self.setup_environ()
 
     def process_request(self, request: Any, client_address: Any) -> None:
