@@ -124,10 +124,29 @@ def test_wrong_tokens_are_limited(guarded: Console) -> None:
     answers = [log_in(guarded, token=f"wrong {at}").status for at in range(21)]
     assert answers == [401] * 20 + [429]
     assert log_in(guarded).status == 429
+    form = {"form_token": guarded.form_token("/"), "token": TOKEN, "next": "/"}
+    elsewhere = guarded.post("/login", form, source="127.0.0.2")
+    assert elsewhere.status == 303, "who comes from another address is not kept out"
+
+
+def test_two_consoles_on_one_host_do_not_end_the_sessions_of_each_other(
+    guarded: Console, url: str, token_file: Path
+) -> None:
+    """A browser keeps one cookie of a name for all ports of a host."""
+    with Console(url, ("--token-file", str(token_file))) as other:
+        jar = dict(
+            log_in(each).headers["set-cookie"].partition(";")[0].split("=", 1)
+            for each in (guarded, other)
+        )
+        cookies = "; ".join(f"{name}={value}" for name, value in jar.items())
+        for each in (guarded, other):
+            assert each.get("/", Cookie=cookies).status == 200
 
 
 def test_a_link_from_another_site_finds_the_session(guarded: Console) -> None:
-    answer = guarded.get("/parked", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="navigate")
+    linked = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    linked["Sec-Fetch-Dest"] = "document"
+    answer = guarded.request("GET", "/parked", headers=linked)
     assert answer.status == 401
     assert b'http-equiv="refresh" content="0"' in answer.body
 

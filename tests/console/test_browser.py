@@ -6,12 +6,15 @@ light, no serious finding of axe-core, no request to another machine.
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,7 @@ from semel.ledger import Ledger, open_store
 from semel.ledger.store.commit import Store
 from semel.protocol import ParkedState
 from support.console.generated_ledger import GeneratedPipeline
+from support.console.hostile_requests import decision, state_of
 from support.console.running_console import Console
 
 DESKTOP, PHONE = (1280, 800), (390, 844)
@@ -261,6 +265,29 @@ def test_when_the_console_stops_the_page_says_that_it_is_not_live(
     expect(slow.locator("#live-text")).to_contain_text("not live: as of", timeout=PATIENCE_MS)
 
 
+def test_a_key_stays_beside_its_words_on_a_phone(visit: Callable[..., Page]) -> None:
+    page = visit("/pipeline?name=charges", PHONE)
+    apart = page.evaluate(
+        "[...document.querySelectorAll('.key')].map(key => {"
+        " const words = document.createRange(); words.selectNodeContents(key.parentNode.lastChild);"
+        " const line = words.getClientRects()[0], box = key.getBoundingClientRect();"
+        " return line.left - box.right > 12 || Math.abs(line.top - box.top) > 12; })"
+    )
+    assert len(apart) == 3
+    assert not any(apart)
+
+
+def test_the_commands_work_after_the_one_that_names_the_ledger(
+    visit: Callable[..., Page], console: Console
+) -> None:
+    page = visit("/")
+    is_live(page)
+    page.locator("footer button.copy").click()
+    expect(page.locator("#says")).to_have_text("Copied", timeout=PATIENCE_MS)
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied == f"export SEMEL_LEDGER={console.ledger}"
+
+
 SHOWN = "sqlite:///charges.db"
 """The ledger as the screenshots show it: not the folder of a test."""
 
@@ -309,7 +336,11 @@ def test_every_page_fits_and_axe_finds_nothing_serious(
             device = "phone" if size == PHONE else "desktop"
             target = Path(folder) / f"console-{name}-{device}-{scheme}.png"
             if target.name in DRAWN:
-                page.evaluate(f"document.querySelector('footer code').textContent = '{SHOWN}'")
+                page.evaluate(
+                    "document.querySelectorAll('footer code').forEach(each => {"
+                    f" each.textContent = each.textContent.replace('{console.ledger}', '{SHOWN}');"
+                    " })"
+                )
                 if name == "event":
                     page.fill("[name=by]", "ann@desk")
                 page.screenshot(path=target)
@@ -352,6 +383,84 @@ def test_the_policy_of_the_pages_blocks_a_script_that_was_put_in(
     )
     assert page.evaluate("window.bad") is None
     context.close()
+
+
+EVIL = """<!doctype html><title>evil</title><body><script>
+const at = "CONSOLE", found = window.found = {};
+for (const [name, path] of [["page", "/parked"], ["icon", "/static/icon.svg"]]) {
+  const image = new Image();
+  image.onload = () => { found[name] = "loaded"; };
+  image.onerror = () => { found[name] = "refused"; };
+  image.src = at + path;
+}
+fetch(at + "/parked", {credentials: "include"}).then(
+  () => { found.fetch = "read"; }, () => { found.fetch = "refused"; });
+const live = new EventSource(at + "/live", {withCredentials: true});
+live.onmessage = live.onopen = () => { found.live = "read"; };
+live.onerror = () => { found.live = "refused"; };
+const frame = document.createElement("iframe");
+frame.onload = () => { found.frame = "there"; };
+frame.src = at + "/parked";
+document.body.append(frame);
+</script><form method="post" action="CONSOLE/parked/event">
+<input name="key" value="KEY"><input name="decision" value="discard"><input name="reason" value="x">
+<input name="by" value="evil"><input name="form_token" value="TOKEN">
+<button>win a prize</button></form>
+<a href="CONSOLE/parked">a link</a>"""
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_page_of_another_site_reads_and_changes_nothing(
+    host: str, browser: Browser, console: Console, charges: GeneratedPipeline
+) -> None:
+    """Even with a token of a form that is right: another port is the same site, another name is
+    not.
+    """
+    form = decision(console)
+    page_text = EVIL.replace("CONSOLE", console.url)
+    page_text = page_text.replace("KEY", html.escape(form["key"]))
+    page_text = page_text.replace("TOKEN", form["form_token"])
+    asked: list[tuple[str, int]] = []
+    with site_of(page_text) as port:
+        page = browser.new_page()
+        page.on("response", lambda answer: asked.append((answer.url, answer.status)))
+        page.goto(f"http://{host}:{port}/")
+        until(page, lambda: len(page.evaluate("window.found")) == 5)
+        found = page.evaluate("window.found")
+        frame = found.pop("frame")
+        assert set(found.values()) == {"refused"}, found
+        assert frame == "there", "an error of the browser, and not the page"
+        statuses = {status for url, status in asked if url.startswith(console.url)}
+        assert statuses == {403}, asked
+        page.click("button")
+        expect(page.locator("main")).to_contain_text("the request comes from another site")
+        assert state_of(Ledger(charges.store)) is ParkedState.HELD
+        page.goto(f"http://{host}:{port}/")
+        page.click("a")
+        expect(page.locator("main")).to_contain_text("c7")
+        page.close()
+
+
+@contextmanager
+def site_of(text: str) -> Iterator[int]:
+    """Another site on this machine, with one page; yield its port."""
+
+    class Door(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            return
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Door) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
 
 
 def test_a_page_is_read_without_scripts(browser: Browser, console: Console) -> None:

@@ -108,6 +108,21 @@ def test_live_figures_are_not_for_pages_of_other_sites(console: Console) -> None
     assert console.get("/live", Origin="https://evil.example").status == 403
 
 
+@pytest.mark.parametrize("path", [*PAGES, "/live", "/static/icon.svg", "/healthz"])
+def test_a_page_of_another_site_can_link_here_and_load_nothing(console: Console, path: str) -> None:
+    """Loaded as an image, the time of an answer would say whether an event is there."""
+    for site in ("cross-site", "same-site"):
+        for mode, to in (("no-cors", "image"), ("cors", "empty"), ("navigate", "iframe")):
+            named = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode, "Sec-Fetch-Dest": to}
+            answer = console.request("GET", path, headers=named)
+            assert answer.status in ((403, 404) if path == "/no-such-page" else (403,)), named
+            is_a_plain_page(answer)
+    linked = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    linked["Sec-Fetch-Dest"] = "document"
+    assert console.request("GET", "/parked", headers=linked).status == 200
+    assert console.get("/parked", Sec_Fetch_Site="none").status == 200
+
+
 @pytest.mark.parametrize(
     "path",
     [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -20,7 +20,9 @@ from semel.ledger import make_key, open_store
 from semel.ledger.store import Put
 from semel.monitoring import Alert, Monitor, Monitoring
 from semel.monitoring import alerts as subject
+from semel.monitoring.parked_figures import ParkedFigures
 from semel.protocol import ParkedState
+from support.pipeline import StillClock
 
 WAIT_S = 20
 
@@ -54,7 +56,9 @@ def counts(monitor: Monitor) -> tuple[float, float]:
 
 
 @contextmanager
-def server(status: int = 204) -> Iterator[tuple[str, list[tuple[str, dict[str, Any]]]]]:
+def server(
+    status: int = 204, headers: Mapping[str, str] | None = None
+) -> Iterator[tuple[str, list[tuple[str, dict[str, Any]]]]]:
     """A server that keeps what is posted to it."""
     posted: list[tuple[str, dict[str, Any]]] = []
 
@@ -63,6 +67,12 @@ def server(status: int = 204) -> Iterator[tuple[str, list[tuple[str, dict[str, A
             text = self.rfile.read(int(self.headers["Content-Length"]))
             posted.append((self.headers["Content-Type"], json.loads(text)))
             self.send_response(status)
+            for name, value in (headers or {}).items():
+                self.send_header(name, value)
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            self.send_response(204)
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
@@ -195,3 +205,53 @@ def test_what_is_no_alert_is_refused_before_anything_starts(alert: Any, why: str
         Monitoring(alert=alert).check("pay")
     assert why in str(refused.value)
     assert "pa/ss" not in str(refused.value)
+
+
+def test_an_alert_that_is_sent_elsewhere_is_not_taken(
+    ledger: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A redirected POST would become a GET without the alert, and count as sent."""
+    monkeypatch.setattr(subject, "PAUSE_S", 0.01)
+    with server(302, {"Location": "/elsewhere"}) as (url, posted):
+        monitor = monitored(ledger, url)
+        monitor.observe(parked())
+        monitor.close()
+    assert counts(monitor) == (0, 1)
+    assert len(posted) == subject.TRIES
+    assert "answered 302" in caplog.text
+
+
+def test_alerts_read_the_parked_events_as_seldom_as_the_metrics(ledger: str) -> None:
+    """With very many parked events each reading takes long, and alerts may come all the time."""
+    clock = StillClock()
+    reads: list[float] = []
+
+    class Slow(ParkedFigures):
+        def _scanned(self) -> Any:
+            reads.append(clock.now)
+            clock.move(3.0)
+            return super()._scanned()
+
+    seen: list[Alert] = []
+    alerts = subject.Alerts("pay", seen.append, Slow("pay", ["out"], ledger, clock), clock)
+    for batch in range(200):
+        alerts.observe(parked(batch))
+        alerts.send_next()
+        clock.move(1.0)
+    assert len(seen) == 200
+    assert len(reads) <= 200 / 60 + 2
+    assert [each.waiting for each in seen[:2]] == [0, None], "what is not known is not said"
+
+
+def test_an_alert_waits_a_moment_for_its_turn_to_read(ledger: str) -> None:
+    """Two sinks park in one minibatch: both alerts know what is parked."""
+    clock = StillClock()
+    seen: list[Alert] = []
+    alerts = subject.Alerts(
+        "pay", seen.append, ParkedFigures("pay", ["a", "b"], ledger, clock), clock
+    )
+    each = Figures(parked=1)
+    alerts.observe(MinibatchCompleted("pay", Minibatch(1, 0), {"a": each, "b": each}))
+    alerts.send_next()
+    alerts.send_next()
+    assert [(each.sink, each.waiting) for each in seen] == [("a", 0), ("b", 0)]

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import socket
+import struct
+import threading
+import time
+import tracemalloc
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -11,16 +15,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from semel.delivery import MarkerChosen, MinibatchCompleted, MinibatchOpened, QueryProgressed
+from semel.delivery import (
+    Figures,
+    MarkerChosen,
+    MinibatchCompleted,
+    MinibatchOpened,
+    QueryProgressed,
+)
 from semel.errors import ConfigurationError
 from semel.events import Minibatch
-from semel.ledger import LedgerClient, QueryFigures, StateFigures, StateKind, make_key, open_store
+from semel.ledger import (
+    LedgerClient,
+    QueryFigures,
+    StateFigures,
+    StateKind,
+    make_key,
+    open_store,
+    read_parked_ages,
+)
 from semel.ledger.store import Put
-from semel.monitoring import METRICS, Monitor, Monitoring, text_of
+from semel.monitoring import METRICS, Alert, Monitor, Monitoring, exposition, text_of
 from semel.monitoring.catalogue import sample_names
 from semel.monitoring.exposition import parse_address
+from semel.protocol import ParkedState
 from semel.runtime import SystemClock
 from semel.streams import Choice
 from support.destinations import Post, lost
@@ -104,6 +124,51 @@ def test_a_port_in_use_is_refused_with_its_address(opened: Callable[..., Monitor
         f"pipeline 'pay': metrics cannot be served at 127.0.0.1:{port}: Address already in use. "
         "Stop what listens there, or pass another port"
     )
+
+
+def test_who_takes_over_waits_for_the_port_and_alerts_meanwhile(
+    ledger: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The process that it took over from is frozen, and still has the port."""
+    port = free_port()
+    told: list[Alert] = []
+    wanted = Monitoring(metrics=port, alert=told.append)
+    with socket.create_server(("127.0.0.1", port)):
+        monitor = wanted.open("pay", ["out"], ledger, lambda: True, waits=True)
+        assert monitor is not None
+        parked = {"out": Figures(parked=1)}
+        monitor.observe(MinibatchCompleted("pay", Minibatch(1, 0), parked))
+        until(lambda: bool(told))
+    until(lambda: is_open(port))
+    found = scrape(port)
+    assert found["semel_minibatches_total", (("pipeline", "pay"),)] == 1
+    monitor.close()
+    assert not is_open(port)
+    assert sum("are served as soon as" in each for each in caplog.messages) == 1
+
+
+def test_who_waits_for_a_port_ends_with_the_query(ledger: str) -> None:
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port)):
+        monitor = Monitoring(metrics=port).open("pay", ["out"], ledger, lambda: True, waits=True)
+        assert monitor is not None
+        monitor.close()
+    monitor.join(10)
+    assert not monitor.is_alive()
+    assert not is_open(port)
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+def until(holds: Callable[[], bool]) -> None:
+    for _ in range(400):
+        if holds():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it did not happen")
 
 
 def test_an_address_is_a_port_or_a_host_and_a_port() -> None:
@@ -253,3 +318,81 @@ def test_a_pipeline_of_any_name_is_one_label(name: str, opened: Callable[..., Mo
 
 def test_a_url_with_a_token_is_not_in_what_is_printed() -> None:
     assert "s3cret" not in repr(Monitoring(alert="https://alerts.example/?token=s3cret"))
+
+
+def test_a_scraper_that_asks_for_openmetrics_gets_that(opened: Callable[..., Monitor]) -> None:
+    """Prometheus itself asks for it."""
+    port = free_port()
+    opened('a"b\\c\nd', metrics=port)
+    kind = "application/openmetrics-text; version=1.0.0"
+    wanted = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={"Accept": kind})
+    with urllib.request.urlopen(wanted, timeout=10) as answer:
+        assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
+        found = {
+            (sample.name, sample.labels.get("pipeline"))
+            for family in open_metrics(answer.read().decode())  # type: ignore[no-untyped-call]
+            for sample in family.samples
+        }
+    assert ("semel_minibatches_total", 'a"b\\c\nd') in found
+
+
+def test_a_scraper_can_ask_for_some_metrics_by_name(opened: Callable[..., Monitor]) -> None:
+    port = free_port()
+    opened(metrics=port)
+    query = "name[]=semel_minibatches_total&name[]=semel_minibatch_seconds_bucket"
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics?{query}", timeout=10) as answer:
+        found = {
+            sample.name
+            for family in text_string_to_metric_families(answer.read().decode())
+            for sample in family.samples
+        }
+    assert found == {"semel_minibatches_total", "semel_minibatch_seconds_bucket"}
+
+
+def test_clients_that_send_nothing_hold_few_threads_and_are_closed(
+    opened: Callable[..., Monitor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exposition, "CLIENT_S", 0.5)
+    monkeypatch.setattr(exposition, "CLIENTS_MAX", 4)
+    port = free_port()
+    opened(metrics=port)
+    before = threading.active_count()
+    idle = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(30)]
+    for _ in range(20):
+        assert threading.active_count() <= before + 4
+        time.sleep(0.01)
+    for each in idle:
+        assert each.recv(1) == b"", "it is closed, without an answer"
+        each.close()
+    assert scrape(port)
+
+
+def test_a_client_that_goes_away_leaves_no_traceback(
+    opened: Callable[..., Monitor], capfd: pytest.CaptureFixture[str]
+) -> None:
+    port = free_port()
+    opened(metrics=port)
+    for sent in (b"", b"GET /metrics HT", b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03"):
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+            client.sendall(sent)
+            at_once = struct.pack("ii", 1, 0)  # the connection is reset, as by a health check
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+    assert scrape(port)
+    time.sleep(0.1)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_reading_parked_events_keeps_none_of_them_in_memory(tmp_path: Path) -> None:
+    """A driver with very many parked events has not that many in its memory."""
+    from support.console.generated_ledger import GeneratedPipeline
+
+    with closing(open_store(f"sqlite:///{tmp_path}/ledger.db")) as store:
+        made = GeneratedPipeline(store)
+        made.put(made.many_parked(12_000))
+        read_parked_ages(store, "charges", "bank")
+        tracemalloc.start()
+        found = read_parked_ages(store, "charges", "bank")
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert found.counts == {ParkedState.HELD: 12_000}
+    assert peak < 12_000 * 100, peak

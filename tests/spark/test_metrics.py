@@ -21,7 +21,7 @@ from semel.monitoring import Alert
 from semel.spark import delivered_by
 from semel.verify.demo.standalone import ConnectServer
 from semel.verify.process_group import ProcessGroup
-from support.audit import audit_findings
+from support.audit import audit_findings, audit_rows
 from support.docs_blocks import ON_SPARK, PageReader, blocks
 from support.servers.ports import free_port
 from support.spark import query_job
@@ -226,7 +226,7 @@ metrics = "127.0.0.1:PORT"
 [source]
 format = "json"
 schema = "customer string, payment_id bigint, amount bigint"
-options = { path = "payments", maxFilesPerTrigger = "1" }
+options = { path = "payments", maxFilesPerTrigger = "1", note = "${file:token}" }
 
 [identity]
 entity = "customer"
@@ -250,7 +250,8 @@ def tell(alert):
 @semel.sink(window=1)
 def charge(event):
     if event.id == 4:
-        raise semel.Rejected("not this one")
+        with open(os.environ["SEMEL_TEST_FOLDER"] + "/token") as token:
+            raise semel.Rejected(f"not this one: https://bank.example/?key={token.read()}")
 """
 
 
@@ -261,6 +262,7 @@ def test_a_pipeline_file_runs_with_metrics_an_alert_an_audit_log_and_lines_as_js
         place = PipelinePlace(tmp_path, group)
         place.payments(2, 5)
         (place.folder / "own.py").write_text(OWN)
+        (place.folder / "token").write_text("hunter2-token")
         file = place.folder / "charges.toml"
         file.write_text(FILE.replace("PORT", str(free_port())))
         run = place.start("run", str(file), "--once", "--log-format", "json")
@@ -276,3 +278,8 @@ def test_a_pipeline_file_runs_with_metrics_an_alert_an_audit_log_and_lines_as_js
         known = {(f"c{each % 5}", str(each)): "delivered" for each in range(10)}
         known["c4", "4"] = "parked"
         assert audit_findings(place.folder / "audit", "charges", known) == []
+        [refused] = [each for each in audit_rows(place.folder / "audit", "charges") if each["why"]]
+        assert refused["why"] == "not this one: https://bank.example/?key=***"
+        assert "hunter2" not in run.said()
+        for each in place.folder.glob("*.db*"):
+            assert b"hunter2" not in each.read_bytes()

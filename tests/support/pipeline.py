@@ -288,7 +288,7 @@ class World:
             **others,
         )
         clock = clock or self.clock
-        client = LedgerClient(self.store, self.name, clock, known_as=self.known_as)
+        client = replace(self.client, clock=clock)
         delivery = PartitionDelivery(
             assignment,
             self.sinks if sinks is None else sinks,

@@ -4,6 +4,8 @@ Always true:
 - a request that changes something has the origin of the console and a token of its own form
   (CSRF); a token of the file in `Authorization` stands for both, because no page of another site
   can send it;
+- a page of another site can link to the console, and nothing else: it cannot load a page of it to
+  learn from the time or the size of the answer whether an event is there;
 - without a token file only requests to this machine by its own name are taken (DNS rebinding);
 - no token of the file is kept, shown or put into a cookie: a cookie names a session of this
   process, which ends with its time, with the process and with the token.
@@ -30,11 +32,14 @@ if TYPE_CHECKING:
     from semel.runtime import Clock
     from semel.web import Tokens
 
-COOKIE = "semel_console"
 SESSION_S = 12 * 3600.0
 SESSIONS_MAX = 256
 FAILURES_MAX = 20
 FAILURES_S = 60.0
+ADDRESSES_MAX = 1_024
+
+_OWN_SITES = ("same-origin", "none")
+"""What `Sec-Fetch-Site` says of requests of the console itself, and of the person."""
 
 _LOGIN = b"login"
 _LOOPBACK = b"loopback"
@@ -71,7 +76,7 @@ class Access:
         self._clock = clock
         self._secret = secrets.token_bytes(32)
         self._sessions: OrderedDict[bytes, _LoggedIn] = OrderedDict()
-        self._failures: deque[float] = deque(maxlen=FAILURES_MAX)
+        self._failures: OrderedDict[str, deque[float]] = OrderedDict()
 
     @property
     def has_tokens(self) -> bool:
@@ -86,10 +91,15 @@ class Access:
         origin = request.headers.get("origin")
         if origin is not None and not _is_of(origin, host):
             raise _foreign(origin)
+        site = request.headers.get("sec-fetch-site", "same-origin")
+        linked = request.method != "POST" and (
+            request.headers.get("sec-fetch-mode") == "navigate"
+            and request.headers.get("sec-fetch-dest") == "document"
+        )
+        if not (site in _OWN_SITES or linked):
+            raise _foreign(site)
         if request.method != "POST":
             return
-        if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
-            raise _foreign(request.headers["sec-fetch-site"])
         if origin is None and not request.headers.get("authorization"):
             raise _foreign("none")
 
@@ -101,7 +111,7 @@ class Access:
         if header is not None:
             digest = self._tokens.name_of(header.encode("latin-1"))
             return None if digest is None else Visitor(digest, bearer=True)
-        session = _digest(request.cookies.get(COOKIE, ""))
+        session = _digest(request.cookies.get(cookie_name(request), ""))
         known = self._sessions.get(session)
         if known is None:
             return None
@@ -127,23 +137,26 @@ class Access:
                 field="form_token",
             )
 
-    def log_in(self, token: str) -> str | None:
+    def log_in(self, token: str, address: str) -> str | None:
         """Return the cookie of a new session; None if the token is not one of the file.
 
-        Raises `HttpProblem` after too many wrong tokens.
+        Raises `HttpProblem` after too many wrong tokens from this address; others are let in.
         """
         assert self._tokens is not None
         now = self._clock.monotonic()
-        full = len(self._failures) == FAILURES_MAX
-        if full and now - self._failures[0] < FAILURES_S:
+        failures = self._failures.get(address, deque())
+        if len(failures) == FAILURES_MAX and now - failures[0] < FAILURES_S:
             raise HttpProblem(
                 HTTPStatus.TOO_MANY_REQUESTS,
-                f"{FAILURES_MAX} wrong tokens within a minute; wait a minute",
+                f"{FAILURES_MAX} wrong tokens within a minute from your address; wait a minute",
                 retry_after_s=int(FAILURES_S),
             )
         digest = self._tokens.name_of(b"Bearer " + token.encode())
         if digest is None:
-            self._failures.append(now)
+            self._failures.setdefault(address, deque(maxlen=FAILURES_MAX)).append(now)
+            self._failures.move_to_end(address)
+            while len(self._failures) > ADDRESSES_MAX:
+                self._failures.popitem(last=False)
             return None
         cookie = secrets.token_urlsafe(32)
         self._sessions[_digest(cookie)] = _LoggedIn(digest, now + SESSION_S)
@@ -154,6 +167,13 @@ class Access:
     def log_out(self, visitor: Visitor) -> None:
         """End the session of a visitor."""
         self._sessions.pop(visitor.id, None)
+
+
+def cookie_name(request: Request) -> str:
+    """Return the name of the cookie, of this port: browsers send a cookie to every port of a host,
+    and there may be a console of another ledger at another one.
+    """
+    return f"semel_console_{request.scope['server'][1]}"
 
 
 def _digest(cookie: str) -> bytes:

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from semel.console.access import COOKIE, NEW_VISITOR, SESSION_S, Visitor
+from semel.console.access import NEW_VISITOR, SESSION_S, Visitor, cookie_name
 from semel.console.fields import own_path, read_form, read_query
 from semel.console.live import LivePage
 from semel.console.pages import Pages
@@ -140,13 +140,19 @@ class ConsoleApp:
         target = own_path(form.get("next", "/"))
         if not self._access.has_tokens:
             return RedirectResponse(target, HTTPStatus.SEE_OTHER)
-        cookie = self._access.log_in(form.get("token", "").strip())
+        address = "" if request.client is None else request.client.host
+        cookie = self._access.log_in(form.get("token", "").strip(), address)
         if cookie is None:
             return self._login_page(target, "this is not a token of the console's token file")
         response = RedirectResponse(target, HTTPStatus.SEE_OTHER)
         secure = request.headers.get("origin", "").startswith("https://")
         response.set_cookie(
-            COOKIE, cookie, int(SESSION_S), secure=secure, httponly=True, samesite="strict"
+            cookie_name(request),
+            cookie,
+            int(SESSION_S),
+            secure=secure,
+            httponly=True,
+            samesite="strict",
         )
         return response
 
@@ -154,7 +160,7 @@ class ConsoleApp:
         self._access.require_form(visitor, await read_form(request))
         self._access.log_out(visitor)
         response = RedirectResponse("/", HTTPStatus.SEE_OTHER)
-        response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+        response.delete_cookie(cookie_name(request), httponly=True, samesite="strict")
         return response
 
     def _log_in_first(self, request: Request) -> Response:

@@ -7,6 +7,7 @@ Always true:
 
 from __future__ import annotations
 
+import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,6 +73,9 @@ class Renderer:
         }
         self._environment.globals |= {
             "ledger": redact(ledger),
+            "export": f"export SEMEL_LEDGER={shlex.quote(ledger)}"
+            if redact(ledger) == ledger
+            else "",
             "has_tokens": has_tokens,
             "link": _link,
             "now": clock.wall,

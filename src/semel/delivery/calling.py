@@ -308,7 +308,7 @@ class Faults:
         first = partition.client.first_time(partition.sink.name, kind)
         if not new and not first:
             return None
-        text = _cut("".join(traceback.format_exception(error)))
+        text = _cut(partition.client.conceal("".join(traceback.format_exception(error))))
         if first:
             partition.observer.observe(FirstFailure(partition.place, kind, text))
         kept.add(kind)

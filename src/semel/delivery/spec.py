@@ -59,6 +59,7 @@ class PipelineSpec:
         drop_repeats: drop events whose ids the ledger remembers from earlier minibatches.
         known_as: the name under which destinations know it, if it was renamed; from the ledger.
         audit: where the outcome of every event is kept for longer than the ledger does.
+        hidden: texts that neither the ledger nor a message may have: secrets of a pipeline file.
     """
 
     name: str
@@ -76,6 +77,7 @@ class PipelineSpec:
     drop_repeats: bool = False
     known_as: str = ""
     audit: AuditLog | None = None
+    hidden: tuple[str, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         if not self.name:

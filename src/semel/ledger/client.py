@@ -16,6 +16,7 @@ from semel.errors import LedgerUnavailable
 from semel.ledger.keys import OPEN_TABLE, make_key
 from semel.ledger.store.commit import Conflict, Delete, Put
 from semel.runtime import Clock, SystemClock
+from semel.urls import conceal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -72,6 +73,8 @@ class LedgerClient:
     """What `pipeline` names, for messages."""
     known_as: str = ""
     """The name under which destinations know the pipeline, if it was renamed."""
+    hidden: tuple[str, ...] = field(default=(), repr=False)
+    """Texts that nothing which is recorded may have: secrets of the pipeline's file."""
     _logged: set[tuple[str, ...]] = field(default_factory=set, compare=False, repr=False)
     used: _Used = field(default_factory=_Used, compare=False, repr=False)
     """What this client has asked of the store so far: `used.figures`."""
@@ -85,6 +88,10 @@ class LedgerClient:
     def at_sinks(self) -> str:
         """The name under which destinations know the pipeline: its first one."""
         return self.known_as or self.pipeline
+
+    def conceal(self, text: str) -> str:
+        """Return a text of a sink or a destination as it may be recorded: without secrets."""
+        return conceal(text, self.hidden)
 
     def first_time(self, *what: str) -> bool:
         """Whether it is the first time that this client is asked about `what`: a message that is

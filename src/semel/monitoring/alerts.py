@@ -3,6 +3,7 @@
 Always true:
 - delivery never waits for an alert and never fails by one: they are sent by a thread of their own;
 - what waits is bounded: alerts of one sink that wait are added up to one;
+- it reads the ledger as seldom as the metrics do; what is not known then is not in the alert;
 - an alert has names and counts, never a payload, an id or a secret; a URL is never logged in full.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from semel.delivery import EventResent, MinibatchCompleted
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 TRIES = 3
 PAUSE_S = 2.0
 TIMEOUT_S = 10.0
+READ_WAIT_S = 2.0
+"""How long an alert waits for its turn to read what is parked."""
 LEAVE_S = 5.0
 """How long the end of a query waits for the last alerts."""
 FORM = "https://alerts.example/semel"
@@ -45,7 +49,8 @@ class Alert:
         parked: how many events were parked since the alert before, those in doubt included.
         in_doubt: how many of them are in doubt.
         dropped: how many events in doubt were dropped by policy `skip`.
-        waiting: how many events of the sink are parked now; None if the ledger could not be read.
+        waiting: how many events of the sink are parked now; None if the ledger could not be read,
+            or is not read again yet because reading it takes long.
         oldest_s: since when the oldest of them is, in seconds; None if there is none, or as above.
     """
 
@@ -144,8 +149,13 @@ class Alerts(threading.Thread):
                 self._changed.wait_for(lambda: self._waiting or self._ending)
                 if not self._waiting:
                     return
-                taken = self._waiting.pop(next(iter(self._waiting)))
-            self._send(taken)
+            self.send_next()
+
+    def send_next(self) -> None:
+        """Send one of the alerts that wait."""
+        with self._changed:
+            taken = self._waiting.pop(next(iter(self._waiting)))
+        self._send(taken)
 
     def _send(self, alert: Alert) -> None:
         complete = self._completed(alert)
@@ -172,7 +182,7 @@ class Alerts(threading.Thread):
 
     def _completed(self, alert: Alert) -> Alert:
         """Return the alert with what is parked now."""
-        found = self._parked.read()
+        found = self._parked.read_in_turn(0.0 if self._ending else READ_WAIT_S)
         ages = None if found is None else found.sinks.get(alert.sink)
         if ages is None or ages.damaged:
             return alert
@@ -195,7 +205,7 @@ class Alerts(threading.Thread):
             method="POST",
         )
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
+            with _opener().open(request, timeout=TIMEOUT_S) as answer:
                 answer.read(1)
         except urllib.error.HTTPError as error:
             error.close()
@@ -221,3 +231,17 @@ class Alerts(threading.Thread):
         with self._changed:
             self.dropped += len(self._waiting)
             self._waiting.clear()
+
+
+@cache
+def _opener() -> Any:
+    """Return what sends a POST to the URL and to no other: a redirect would make it a GET, and what
+    answers that has not got the alert.
+    """
+    from urllib.request import HTTPRedirectHandler, build_opener
+
+    class NoRedirect(HTTPRedirectHandler):
+        def redirect_request(self, *_: Any) -> None:
+            """Follow none: the answer is an error."""
+
+    return build_opener(NoRedirect)

@@ -1,7 +1,8 @@
 """What observes one start of a pipeline for the outside: metrics, traces and alerts.
 
 Always true:
-- whatever is wrong with the settings is a `ConfigurationError` before any event moves;
+- whatever is wrong with the settings is a `ConfigurationError` before any event moves; only who
+  takes over waits for an address, which the process before it may still have;
 - nothing here can stop or delay a minibatch: an error is logged once, and delivery goes on;
 - it ends with the query, whether or not a minibatch ever began.
 """
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from semel.delivery import EventResent, MinibatchCompleted, MinibatchOpened
+from semel.errors import ConfigurationError
 from semel.monitoring import catalogue, telemetry
 from semel.monitoring.alerts import Alert, Alerts, require_target
 from semel.monitoring.catalogue import Sample
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from semel.delivery import DeliveryEvent, Driver, Observer
+    from semel.monitoring.exposition import Address
     from semel.runtime import Clock
 
 LOOK_S = 0.5
@@ -64,12 +67,18 @@ class Monitoring:
         ledger: str,
         active: Callable[[], bool],
         clock: Clock | None = None,
+        *,
+        waits: bool = False,
     ) -> Monitor | None:
-        """Begin to observe; None if nothing is wanted. Raises `ConfigurationError`."""
+        """Begin to observe; None if nothing is wanted. If it `waits`, an address that is in use is
+        listened on as soon as it is free. Raises `ConfigurationError`.
+        """
         if self == Monitoring():
             return None
         self.check(pipeline)
-        return Monitor(self, pipeline, sinks, ledger, active, clock or SystemClock())
+        made = Monitor(self, pipeline, sinks, ledger, active, clock or SystemClock(), waits=waits)
+        made.start()
+        return made
 
 
 class Monitor(threading.Thread):
@@ -83,6 +92,8 @@ class Monitor(threading.Thread):
         ledger: str,
         active: Callable[[], bool],
         clock: Clock,
+        *,
+        waits: bool,
     ) -> None:
         super().__init__(name=f"semel-monitor-{pipeline}", daemon=True)
         self._pipeline = pipeline
@@ -92,13 +103,19 @@ class Monitor(threading.Thread):
         self._closed = self._logged = False
         self._figures = PipelineFigures(pipeline, sinks, clock)
         self._parked = ParkedFigures(pipeline, sinks, ledger, clock)
+        self._address: Address | None = None
+        """What is still to be listened on."""
         self._alerts: Alerts | None = None
         self._ends: list[Callable[[], None]] = []
         observers: list[Observer] = [self._figures]
         if wanted.metrics is not None:
-            address = parse_address(wanted.metrics)
-            self._ends.append(serve(address, self.samples, pipeline))
-            log.info("pipeline %r: metrics at http://%s:%d/metrics", pipeline, *address)
+            self._address = parse_address(wanted.metrics)
+            try:
+                self._listen()
+            except ConfigurationError as error:
+                if not waits:
+                    raise
+                log.warning("%s; they are served as soon as it is free", error)
         if wanted.otel:
             traces = telemetry.Traces(clock)
             observers.append(traces)
@@ -111,7 +128,15 @@ class Monitor(threading.Thread):
         self._ends.append(self._parked.close)
         self._observers = tuple(observers)
         self._reads = wanted.metrics is not None or wanted.otel
-        self.start()
+
+    def _listen(self) -> None:
+        """Serve the metrics. Raises `ConfigurationError` if that is not possible now."""
+        with self._closing:
+            if self._address is None or self._closed:
+                return
+            self._ends.append(serve(self._address, self.samples, self._pipeline))
+            log.info("pipeline %r: metrics at http://%s:%d/metrics", self._pipeline, *self._address)
+            self._address = None
 
     def knows(self, driver: Driver) -> None:
         """Learn the driver, once there is one."""
@@ -145,6 +170,8 @@ class Monitor(threading.Thread):
     def run(self) -> None:
         """Read parked events now and then, until the query ends."""
         while not self._stopped.wait(LOOK_S) and self._active():
+            with suppress(ConfigurationError):
+                self._listen()
             if self._reads:
                 self._parked.look()
         self.close()

@@ -58,7 +58,7 @@ class ParkedFigures:
         self._sinks = tuple(sinks)
         self._ledger = ledger
         self._clock = clock
-        self._reading = threading.Lock()
+        self._reading = threading.RLock()
         self._store: Store | None = None
         self._due = self._earliest = 0.0
         self._logged = False
@@ -70,8 +70,19 @@ class ParkedFigures:
 
     def look(self) -> None:
         """Read if it is time to."""
-        if self._clock.monotonic() >= self._due:
-            self.read()
+        with self._reading:
+            if self._clock.monotonic() >= self._due:
+                self.read()
+
+    def read_in_turn(self, wait_s: float) -> ParkedStanding | None:
+        """Read, if that may be done within some seconds, for which this waits; else return None."""
+        with self._reading:
+            ahead = self._earliest - self._clock.monotonic()
+            if ahead > wait_s:
+                return None
+            if ahead > 0:
+                self._clock.sleep(ahead)
+            return self.read()
 
     def read(self) -> ParkedStanding | None:
         """Read now, and return what was found; None if it cannot be read."""

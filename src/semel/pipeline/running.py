@@ -349,7 +349,8 @@ class _Running:
             figures = RunCounts(
                 self._pipeline.name, ledger_url(words["ledger"], checkpoint), self._clock
             )
-            writer = writer.observed_by(figures).outputMode(sections.pipeline.mode)
+            writer = writer.hides(self._file.problems.secrets).observed_by(figures)
+            writer = writer.outputMode(sections.pipeline.mode)
             writer = writer.option("checkpointLocation", checkpoint)
             writer = writer.unless_ended(self._signals.drain.is_set)
             every = sections.trigger.every

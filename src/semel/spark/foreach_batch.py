@@ -259,14 +259,11 @@ class MicroBatches:
             threading.Thread(target=self._stop_query, daemon=True).start()
 
     def _take_turn(self, spark: SparkSession, owner: OwnerRow | None) -> None:
-        """Begin the run of a standby after another one. Its metrics may have no port: a frozen
-        process still has it.
+        """Begin the run of a standby after another one. Its metrics may wait for their port: a
+        frozen process still has it.
         """
         ledger = str(self.ledger)
-        try:
-            self._begin_monitor(ledger)
-        except ConfigurationError as error:
-            log.warning("pipeline %r is taken over without its metrics: %s", self.spec.name, error)
+        self._begin_monitor(ledger, waits=True)
         begun = self._prepare(spark, ledger, classic=True)
         begun.between.acquire()  # until the query starts, `look_first` sends parked events
         try:
@@ -328,13 +325,17 @@ class MicroBatches:
         """Return the ledger of this pipeline, and learn how destinations know it."""
         client = LedgerClient(store, self.spec.name)
         self.spec = replace(self.spec, known_as=Owners(client).known_as())
-        return replace(client, known_as=self.spec.known_as)
+        return replace(client, known_as=self.spec.known_as, hidden=self.spec.hidden)
 
-    def _begin_monitor(self, ledger: str) -> None:
-        """Begin to observe this start for the outside, once. Raises `ConfigurationError`."""
+    def _begin_monitor(self, ledger: str, *, waits: bool = False) -> None:
+        """Begin to observe this start for the outside, once. Raises `ConfigurationError`; an
+        address that is in use is waited for if it `waits`.
+        """
         if self._monitor is None:
             names = [each.name for sink in self.spec.sinks for each in (sink, sink.stage) if each]
-            self._monitor = self.monitoring.open(self.spec.name, names, ledger, self._active)
+            self._monitor = self.monitoring.open(
+                self.spec.name, names, ledger, self._active, waits=waits
+            )
 
     @contextmanager
     def ending_if_refused(self) -> Iterator[None]:

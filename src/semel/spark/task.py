@@ -40,6 +40,7 @@ from semel.runtime import Process
 from semel.spark.checks import refuse_optimized
 from semel.spark.failures import TEXT_MAX, kind_of, marked
 from semel.spark.frames.repartition import BUCKET
+from semel.urls import conceal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -147,7 +148,7 @@ class Task:
 
     def _placed(self, error: SemelError) -> SemelError:
         """Put pipeline and minibatch before the message of an error that does not name them."""
-        text = plain_text(error, TEXT_MAX)
+        text = plain_text(conceal(str(error), self.spec.hidden), TEXT_MAX)
         if not text.startswith("pipeline ") and not isinstance(error, DamagedRow):
             place = f"pipeline {self.spec.name!r}, minibatch {self.opening.row.minibatch}"
             text = f"{place}: {text}"
@@ -217,7 +218,10 @@ class Task:
         found = _journals.pop(place, None)
         if found is None:
             client = LedgerClient(
-                open_store(self.ledger, create=False), self.spec.name, known_as=self.spec.known_as
+                open_store(self.ledger, create=False),
+                self.spec.name,
+                known_as=self.spec.known_as,
+                hidden=self.spec.hidden,
             )
             found = (client, Journal(client))
         while len(_journals) >= JOURNALS:

@@ -6,6 +6,7 @@ Always true: a setting that would break the promise is refused here, before any 
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import uuid4
@@ -21,7 +22,7 @@ from semel.spark.frames.plan import is_classic
 from semel.spark.stopping import RUN, MicroBatchBorder, why_fenced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -118,6 +119,11 @@ class Delivering:
     def observed_by(self, observer: Observer) -> Any:
         """Notify an observer of what the driver does; through Spark Connect it has no effect."""
         self._semel.observer = observer
+        return self
+
+    def hides(self, secrets: Iterable[str]) -> Any:
+        """Let nothing that is recorded of a failure have one of these texts."""
+        self.spec = replace(self.spec, hidden=tuple(sorted(secrets)))
         return self
 
     def stands_by(self) -> Any:

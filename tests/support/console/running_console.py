@@ -77,9 +77,12 @@ class Console:
         path: str,
         body: str | bytes | None = None,
         headers: dict[str, str] | None = None,
+        source: str = "127.0.0.1",
     ) -> IngressAnswer:
-        """Send one request and read its whole answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        """Send one request from an address of this machine, and read its whole answer."""
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self.port, timeout=PATIENCE_S, source_address=(source, 0)
+        )
         try:
             connection.request(method, path, body, headers or {})
             response = connection.getresponse()
@@ -104,14 +107,17 @@ class Console:
         assert found is not None, path
         return found[1]
 
-    def post(self, path: str, form: dict[str, str], **headers: str) -> IngressAnswer:
+    def post(
+        self, path: str, form: dict[str, str], source: str = "127.0.0.1", **headers: str
+    ) -> IngressAnswer:
         """Send a form as a browser on a page of this console does."""
         named = {
             "Content-Type": "application/x-www-form-urlencoded",
             "Origin": self.url,
             **_named(headers),
         }
-        return self.request("POST", path, urlencode(form), {k: v for k, v in named.items() if v})
+        sent = {name: value for name, value in named.items() if value}
+        return self.request("POST", path, urlencode(form), sent, source)
 
     @contextmanager
     def stream(self, path: str, **headers: str) -> Iterator[http.client.HTTPResponse]:

@@ -248,7 +248,7 @@ def parked_row(
         position=position,
         osn=partition.claim.osn + position + 1,
         state=state,
-        why=why,
+        why=partition.client.conceal(why),
         at=partition.client.clock.wall(),
         blocks=blocks,
         doubted=state in (ParkedState.HELD, ParkedState.SKIPPED, ParkedState.RESENT),

@@ -219,6 +219,7 @@ class Resending:
         doubted: bool = False,
     ) -> None:
         """Record the outcome, and notify the observer. Raises `Fenced` if a later sender has it."""
+        why = self.client.conceal(why)
         self._resends.settle(claimed, state, why, blocks=blocks, doubted=doubted)
         self._report(claimed, f"{state.value} ({why})", state)
 

@@ -74,7 +74,7 @@ class _ParkedAt(Row):
     at: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ParkedAges:
     """The parked events of one sink that are not final.
 
@@ -84,17 +84,24 @@ class ParkedAges:
         damaged: how many rows could not be read.
     """
 
-    counts: Mapping[ParkedState, int]
-    oldest: Mapping[ParkedState, float]
+    counts: Counter[ParkedState]
+    oldest: dict[ParkedState, float]
     damaged: int = 0
 
 
 def read_parked_ages(store: Store, pipeline: str, sink: str) -> ParkedAges:
-    """Count the parked events of a sink that are not final, without their payloads."""
-    stored = store.scan(PARKED_TABLE, make_prefix(pipeline, sink))
-    found, damaged = sift_rows(stored, _ParkedAt.load)
-    left = [(row.state, row.at) for _, row in found if not row.state.final]
-    return ParkedAges(Counter(state for state, _ in left), _oldest(left), len(damaged))
+    """Count the parked events of a sink that are not final; keep none: there may be millions."""
+    found = ParkedAges(Counter(), {})
+    for at, text in store.scan(PARKED_TABLE, make_prefix(pipeline, sink)):
+        try:
+            row = _ParkedAt.load(text, at)
+        except DamagedRow:
+            found.damaged += 1
+            continue
+        if not row.state.final:
+            found.counts[row.state] += 1
+            found.oldest[row.state] = min(found.oldest.get(row.state, row.at), row.at)
+    return found
 
 
 def _oldest(left: Iterable[tuple[ParkedState, float]]) -> dict[ParkedState, float]:
