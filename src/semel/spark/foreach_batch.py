@@ -27,7 +27,6 @@ from semel.ledger import (
     Sources,
     open_store,
     pending_reset,
-    starting_pipeline,
 )
 from semel.monitoring import Monitoring
 from semel.spark import checkpoints
@@ -45,12 +44,12 @@ from semel.spark.progress import (
     writes_changelogs,
 )
 from semel.spark.starting import (
+    Begun,
     StandbyEnded,
     begin_unless_running,
     make_driver,
     refuse_living,
     stand_by,
-    withdraw,
 )
 from semel.spark.stopping import MicroBatchBorder, stop_at_border
 from semel.spark.task import SCHEMA, Task, TaskOutcome
@@ -71,29 +70,6 @@ if TYPE_CHECKING:
 TRIES = 10
 
 log = logging.getLogger("semel")
-
-
-@dataclass
-class Begun:
-    """A run with its heartbeat, in its process."""
-
-    driver: Driver
-    ledger: str
-    between: threading.Lock
-    heartbeat: Heartbeat
-    spark: SparkSession
-
-    def register(self, after: OwnerRow | None) -> None:
-        """Register the run after another one, and let its heart beat. Raises `ConfigurationError`
-        if yet another one was registered.
-        """
-        with starting_pipeline(self.ledger, self.driver.client.pipeline):
-            self.driver.start(after)
-            self.heartbeat.start()
-
-    def withdraw(self) -> None:
-        """Remove the run if it was refused before it opened anything."""
-        withdraw(self.driver, self.heartbeat)
 
 
 @dataclass

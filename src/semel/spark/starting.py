@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from semel.delivery import Driver, LogObserver, Observers
 from semel.errors import ConfigurationError, LedgerUnavailable, SemelError
-from semel.ledger import Owners
+from semel.ledger import Owners, starting_pipeline
 from semel.runtime import Process
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
 
     from pyspark.sql import SparkSession
@@ -152,6 +154,29 @@ def stand_by(
         if ended():
             raise StandbyEnded
         clock.sleep(LOOK_S)
+
+
+@dataclass
+class Begun:
+    """A run with its heartbeat, in its process."""
+
+    driver: Driver
+    ledger: str
+    between: threading.Lock
+    heartbeat: Heartbeat
+    spark: SparkSession
+
+    def register(self, after: OwnerRow | None) -> None:
+        """Register the run after another one, and let its heart beat. Raises `ConfigurationError`
+        if yet another one was registered.
+        """
+        with starting_pipeline(self.ledger, self.driver.client.pipeline):
+            self.driver.start(after)
+            self.heartbeat.start()
+
+    def withdraw(self) -> None:
+        """Remove the run if it was refused before it opened anything."""
+        withdraw(self.driver, self.heartbeat)
 
 
 class _Overtaken(Exception):
