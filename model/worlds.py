@@ -65,7 +65,9 @@ class World:
     def settings(self) -> str:
         """The configuration file."""
         chunks = 1 if self.capability == "opaque" else self.span_chunks
-        kinds = (("PROPERTY" if name == LIVENESS else "INVARIANT", name) for name in self.properties)
+        kinds = (
+            ("PROPERTY" if name == LIVENESS else "INVARIANT", name) for name in self.properties
+        )
         lines = [
             "SPECIFICATION Spec",
             "CHECK_DEADLOCK FALSE",
@@ -101,9 +103,7 @@ def _each(name: str, world: World) -> list[World]:
     return [replace(world, name=f"{each}, {name}", capability=each) for each in CAPABILITIES]
 
 
-LOST = World(
-    "", "", ((2, 3), (1, 3)), (1, 2, 1), crashes=1, losses=1, drops=1
-)
+LOST = World("", "", ((2, 3), (1, 3)), (1, 2, 1), crashes=1, losses=1, drops=1)
 """Two micro-batches; the checkpoint may be lost, and then they end elsewhere."""
 TWO = World("", "", ((2,),), (1, 1), partitions=2, crashes=1)
 LIVES = World("", "", ((2,), (1, 2)), (1, 1), crashes=1, drops=1, properties=(LIVENESS,))
@@ -145,20 +145,25 @@ def _small(capability: str, cuts: Cuts = ((2,),), **more: int) -> World:
     return replace(World("", capability, cuts, (1,) * count), **more)
 
 
+def _free(world: World) -> World:
+    """Each event of an entity of its own, so that none waits for another."""
+    return replace(world, entities=tuple(range(1, len(world.entities) + 1)))
+
+
 AGAIN: Cuts = ((2,), (2,))
 """A checkpoint is lost, and the second reads all of the input again."""
 
 PLANTED = [
     _bug("effect before intent", "NoEventTwice", _small("opaque", crashes=1)),
     _bug("claim without the row open", "NoEventTwice", _small("opaque", ((1,), (1,)), crashes=1)),
-    _bug("a write requires nothing", "NoEventTwice", _small("opaque", ((3,),), crashes=1)),
+    _bug("a write requires nothing", "NoEventTwice", _free(_small("opaque", ((3,),), crashes=1))),
     _bug("take-over without fencing", "NoEventTwice", _small("probing", ((3,),), crashes=1)),
     _bug("a take-over does not wait", "NoEventTwice", _small("probing", crashes=1)),
     _bug("an intended span is sent again", "NoEventTwice", _small("opaque", crashes=1)),
     _bug(
         "an intent does not name its attempt",
         "NoEventTwice",
-        _small("opaque", crashes=1, losses=1),
+        _free(_small("opaque", crashes=1, losses=1)),
     ),
     _bug("the destination does not fence", "NoEventTwice", _small("sequenced", crashes=1)),
     _bug("the watermark is forgotten", "NoEventTwice", _small("transactional", AGAIN, crashes=1)),
