@@ -18,7 +18,7 @@ export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install java maven promtool chromium demo check docs reference test rows test-spark smoke-spark simulate bench bench-engine format clean
+.PHONY: help install java maven promtool chromium go demo check docs reference test rows test-spark smoke-spark simulate model bench bench-engine format clean
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +45,9 @@ promtool: $(INSTALLED) # the tests of the alert rules run it
 chromium: # the tests of the console run in it
 	@.ci/chromium
 
+go: # the checker of linearizability is built with it
+	@.ci/go
+
 demo: java $(INSTALLED) ## see it: real Spark, killed half-way, with semel and without
 	$(BIN)/semel demo
 
@@ -62,7 +65,7 @@ docs: $(INSTALLED) ## build the documentation site into site/; open site/index.h
 
 WORKERS ?= 2
 
-test: java maven promtool chromium $(INSTALLED) $(SMOKED:%=.venv-spark-%/.installed) ## every test on the newest Spark (WORKERS=2 processes), then the smoke tests on older ones
+test: java maven promtool chromium go $(INSTALLED) $(SMOKED:%=.venv-spark-%/.installed) ## every test on the newest Spark (WORKERS=2 processes), then the smoke tests on older ones
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 	for version in $(SMOKED); do $(MAKE) smoke-spark VERSION=$$version || exit 1; done
 
@@ -89,6 +92,10 @@ smoke-spark: java .venv-spark-$(VERSION)/.installed # the few of them that `make
 simulate: $(INSTALLED) ## the real protocol on a simulated store, sink and clock
 	$(BIN)/semel simulate
 
+model: java maven go $(INSTALLED) ## check the model of the protocol and the commits of the stores (3 minutes); LARGE=1 for an hour
+	$(BIN)/python -m model.check $(if $(LARGE),--large)
+	SEMEL_HISTORIES=$(if $(LARGE),50,5) $(BIN)/python -m pytest -q -s -o faulthandler_timeout=0 tests/ledger/test_linearizable.py
+
 BENCHES := postgres http redis kafka sources files
 
 bench: java maven $(INSTALLED) ## measure every destination against its peers, and draw it (20 minutes)
@@ -105,4 +112,4 @@ format: $(INSTALLED) ## format the code, and apply the fixes that ruff knows
 
 clean: ## remove caches and built files (.venv stays)
 	rm -rf build dist site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
-	find src tests benchmarks -type d -name __pycache__ -prune -exec rm -rf {} +
+	find src tests benchmarks model -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -1,5 +1,5 @@
-"""Checks the model of the protocol: TLC explores every state of small worlds, and finds each planted
-bug. Run as `python -m model.check`.
+"""Checks the model of the protocol: TLC explores every state of small worlds, and finds each
+planted bug. Run as `python -m model.check`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from model.worlds import LARGE, LIVENESS, PLANTED, STANDARD, World
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 HERE = Path(__file__).parent
 VIOLATED = re.compile(r"Invariant (\w+) is violated|(Temporal properties were violated)")

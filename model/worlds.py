@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 SAFETY = (
     "NoEventTwice",
@@ -139,10 +142,25 @@ def _bug(bug: str, found_by: str, world: World) -> World:
     return replace(world, name=bug, bug=bug, properties=(found_by,))
 
 
-def _small(capability: str, cuts: Cuts = ((2,),), **more: int) -> World:
-    """Events of one entity."""
-    count = cuts[0][-1]
-    return replace(World("", capability, cuts, (1,) * count), **more)
+def _small(
+    capability: str,
+    cuts: Cuts = ((2,),),
+    partitions: int = 1,
+    crashes: int = 0,
+    losses: int = 0,
+    drops: int = 0,
+) -> World:
+    """Events of one entity, and few faults."""
+    return World(
+        "",
+        capability,
+        cuts,
+        (1,) * cuts[0][-1],
+        partitions=partitions,
+        crashes=crashes,
+        losses=losses,
+        drops=drops,
+    )
 
 
 def _free(world: World) -> World:
@@ -186,5 +204,10 @@ PLANTED = [
         _small("transactional", ((1, 2),), losses=1),
     ),
     _bug("numbers are given anew on replay", "NumbersHaveNoGap", _small("sequenced", crashes=1)),
+    _bug(
+        "numbers are given anew on replay",
+        "NumbersAreIdentical",
+        _small("transactional", crashes=1),
+    ),
     _bug("a take-over refuses every pending row", LIVENESS, _small("opaque", ((1,),), crashes=1)),
 ]

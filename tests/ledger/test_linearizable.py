@@ -1,7 +1,7 @@
 """Commits and reads of every store are linearizable while its clients and connections are killed.
 
-Porcupine judges the recorded histories (model/linearizability). SEMEL_HISTORIES=N records N times as
-much; SEMEL_SEED=N repeats a run's decisions.
+Porcupine judges the recorded histories (model/linearizability). SEMEL_HISTORIES=N records N times
+as much; SEMEL_SEED=N repeats a run's decisions.
 """
 
 from __future__ import annotations
