@@ -176,7 +176,7 @@ Ask(p, k) ==
         refused == Capability = "transactional" /\ (at.no > a.no \/ Before(a.g, a.b, at.g, at.b))
         done == IF Capability = "sequenced" THEN at.osn - a.osn ELSE IF same THEN at.done ELSE 0
         \* With the bug, what is left is numbered from the end of what arrived.
-        osn == IF Planted("numbers are given anew on replay") THEN a.osn + done ELSE a.osn
+        osn == IF Planted("a replay gives other numbers") THEN a.osn + done ELSE a.osn
     IN /\ a.pc = "ask"
        /\ Set(p, k, IF refused THEN Idle
                     ELSE LET asked == [Goes(a, "check") EXCEPT !.done = done, !.osn = osn]

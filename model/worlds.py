@@ -203,9 +203,9 @@ PLANTED = [
         "NumbersHaveNoGap",
         _small("transactional", ((1, 2),), losses=1),
     ),
-    _bug("numbers are given anew on replay", "NumbersHaveNoGap", _small("sequenced", crashes=1)),
+    _bug("a replay gives other numbers", "NumbersHaveNoGap", _small("sequenced", crashes=1)),
     _bug(
-        "numbers are given anew on replay",
+        "a replay gives other numbers",
         "NumbersAreIdentical",
         _small("transactional", crashes=1),
     ),

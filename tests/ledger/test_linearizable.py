@@ -26,7 +26,7 @@ from semel.ledger.store.commit import Conflict, Equals, Key, Payload, Requiremen
 from semel.ledger.store.opening import open_store
 from semel.ledger.store.sqlite import SqliteStore
 from support.ledger import history
-from support.ledger.history import Settings
+from support.ledger.history import Workload
 from support.servers.cutting_proxy import CuttingProxy
 
 if TYPE_CHECKING:
@@ -80,11 +80,11 @@ class Processes:
         self.running: list[subprocess.Popen[bytes]] = []
 
     def start(self, **more: int) -> None:
-        """Start one more process. Its clients have numbers that nobody else has."""
-        settings = Settings(self._seed, first=10 * self.started, **more)
+        """Start one more process. No other client has the numbers of its clients."""
+        workload = Workload(self._seed, first=10 * self.started, **more)
         url = self._urls[self.started % len(self._urls)]
         script = Path(history.__file__)
-        command = [sys.executable, str(script), url, history.settings_text(settings)]
+        command = [sys.executable, str(script), url, history.workload_text(workload)]
         self.running.append(subprocess.Popen([*command, str(self._file)]))
         self.started += 1
 
@@ -235,7 +235,7 @@ def worse(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SqliteStor
 def test_a_store_that_breaks_a_promise_is_found(
     checker: Path, worse: SqliteStore, tmp_path: Path, seed: int
 ) -> None:
-    history.record(worse, Settings(seed, rounds=8), tmp_path / "history")
+    history.record(worse, Workload(seed, rounds=8), tmp_path / "history")
     status, line, _ = judged(checker, tmp_path / "history")
     assert status == 1, line
     assert line.startswith("not linearizable")

@@ -6,7 +6,7 @@ Always true:
 - times are of the system's monotonic clock, which all processes of a machine share;
 - the rows of two rounds have no key in common.
 
-`python history.py URL SETTINGS FILE` is a process of several clients, which may be killed.
+`python history.py URL WORKLOAD FILE` is a process of several clients, which may be killed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TABLE = "history"
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class Workload:
     """What the clients of one process do; `first` is the number of its first client."""
 
     seed: int
@@ -55,26 +55,26 @@ class Settings:
 
 @dataclass
 class Client:
-    """One client: it requires what it has seen, as the ledger does, and writes what nobody else
-    writes.
+    """One client: it requires what it has seen, as the ledger does, and writes what no other
+    client writes.
     """
 
     store: Store
     number: int
-    settings: Settings
+    workload: Workload
     out: int
     chance: random.Random = field(init=False)
     _written: int = 0
 
     def __post_init__(self) -> None:
-        self.chance = random.Random(f"{self.settings.seed}/{self.number}")
+        self.chance = random.Random(f"{self.workload.seed}/{self.number}")
 
     def run(self) -> None:
         """Do all operations of all rounds."""
-        for each in range(self.settings.rounds):
-            keys = [Key(TABLE, f"r{each}/k{at}") for at in range(self.settings.keys)]
+        for each in range(self.workload.rounds):
+            keys = [Key(TABLE, f"r{each}/k{at}") for at in range(self.workload.keys)]
             seen: dict[Key, str] = {}
-            for _ in range(self.settings.operations):
+            for _ in range(self.workload.operations):
                 self._operate(each, keys, seen)
 
     def _operate(self, number: int, keys: Sequence[Key], seen: dict[Key, str]) -> None:
@@ -167,11 +167,11 @@ def _update(each: Update) -> dict[str, Any]:
             return {"key": prefix, "sweep": True}
 
 
-def record(store: Store, settings: Settings, file: Path) -> None:
+def record(store: Store, workload: Workload, file: Path) -> None:
     """Run the clients of one process, each in a thread, and append to `file` what they saw."""
     out = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     clients = [
-        Client(store, settings.first + each, settings, out) for each in range(settings.clients)
+        Client(store, workload.first + each, workload, out) for each in range(workload.clients)
     ]
     threads = [threading.Thread(target=each.run) for each in clients]
     for thread in threads:
@@ -195,10 +195,10 @@ def operations(file: Path) -> Iterator[dict[str, Any]]:
         yield {**line, "outcome": "unknown"}
 
 
-def settings_text(settings: Settings) -> str:
-    """Write settings as an argument of the command line."""
-    return json.dumps(asdict(settings))
+def workload_text(workload: Workload) -> str:
+    """Write workload as an argument of the command line."""
+    return json.dumps(asdict(workload))
 
 
 if __name__ == "__main__":
-    record(open_store(sys.argv[1]), Settings(**json.loads(sys.argv[2])), Path(sys.argv[3]))
+    record(open_store(sys.argv[1]), Workload(**json.loads(sys.argv[2])), Path(sys.argv[3]))
