@@ -92,7 +92,7 @@ smoke-spark: java .venv-spark-$(VERSION)/.installed # the few of them that `make
 simulate: $(INSTALLED) ## the real protocol on a simulated store, sink and clock
 	$(BIN)/semel simulate
 
-model: java maven go $(INSTALLED) ## check the model of the protocol and the commits of the stores (3 minutes); LARGE=1 for an hour
+model: java maven go $(INSTALLED) ## check the model of the protocol, and the commits of the stores (some minutes); LARGE=1 for larger worlds
 	$(BIN)/python -m model.check $(if $(LARGE),--large)
 	SEMEL_HISTORIES=$(if $(LARGE),50,5) $(BIN)/python -m pytest -q -s -o faulthandler_timeout=0 tests/ledger/test_linearizable.py
 

@@ -231,7 +231,8 @@ ClaimResend(r) ==
                   to |-> IF ledger[key].state = "sending" THEN "held" ELSE "sent"]
     IN /\ On(r, "open") /\ r = run
        /\ Slot.current # None \/ Free # {}
-       /\ Try(c, FALSE, Become(r, [d EXCEPT !.sends = sends]), Become(r, d), FALSE)
+       /\ Passes(c) /\ ledger' = Applied(c) /\ Become(r, [d EXCEPT !.sends = sends])
+       /\ UNCHANGED <<late, losses>>
        /\ UNCHANGED world /\ DriverOthers
 
 SendAgain(r) ==
