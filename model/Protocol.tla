@@ -44,24 +44,28 @@ StartsAgain == drivers[run].pc = "dead" /\ crashes' = crashes /\ Restarts(checkp
 
 -----------------------------------------------------------------------------
 
+CallArrives == \E c \in calls : Arrives(c)
+CallVanishes == \E c \in calls : Vanishes(c)
+ResendReaches == \E c \in calls : ResendArrives(c)
+LeasesEnd == \E p \in Partitions, k \in Slots : LeaseEnds(p, k)
+
 (* What a process does by itself, and is never denied: all steps of the newest run, and *)
 (* of the attempts that it counts on.                                                    *)
 Progress ==
     \/ DriverStep(run) \/ StartsAgain
     \/ \E p \in Partitions : StartTask(run, p)
     \/ \E p \in Partitions, k \in Slots : Current(p, tasks[p][k]) /\ Step(p, k)
-    \/ \E c \in calls : Arrives(c) \/ ResendArrives(c)
-LeasesEnd == \E p \in Partitions, k \in Slots : LeaseEnds(p, k)
+    \/ CallArrives \/ ResendReaches
 
 (* All that can happen: any process takes a step, also a zombie, or something goes wrong. *)
 Following ==
     \/ \E r \in Runs : DriverStep(r)
     \/ \E r \in Runs, p \in Partitions : StartTask(r, p)
     \/ \E p \in Partitions, k \in Slots : Step(p, k)
-    \/ \E c \in calls : Arrives(c) \/ ResendArrives(c)
+    \/ CallArrives \/ ResendReaches
     \/ StartsAgain \/ LeasesEnd \/ Expires \/ Decide
     \/ DriverCrashes \/ CheckpointIsLost \/ \E p \in Partitions : TaskCrashes(p)
-    \/ ArrivesLate \/ \E c \in calls : Vanishes(c)
+    \/ ArrivesLate \/ CallVanishes
     \/ \E p \in Partitions, k \in Slots : TimesOut(p, k)
 Spec == Init /\ [][Following]_vars /\ WF_vars(Progress) /\ WF_vars(LeasesEnd)
 
