@@ -140,7 +140,7 @@ def test_postgresql_is_linearizable_while_its_connections_are_killed(
         urls = [postgres.url(database, port=proxy.port), postgres.url(database)]
         processes = Processes(urls, file, seed)
         for _ in range(3):
-            processes.start(rounds=8 * TIMES, operations=12, clients=2)
+            processes.start(rounds=12 * TIMES, operations=12, clients=2)
         killer = threading.Thread(target=kill_backends)
         killer.start()
         try:

@@ -15,9 +15,9 @@ import json
 import os
 import random
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -173,12 +173,11 @@ def record(store: Store, workload: Workload, file: Path) -> None:
     clients = [
         Client(store, workload.first + each, workload, out) for each in range(workload.clients)
     ]
-    threads = [threading.Thread(target=each.run) for each in clients]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(clients)) as pool:
+        ended = [pool.submit(each.run) for each in clients]
     os.close(out)
+    for each in ended:
+        each.result()  # a client that failed has recorded less than it should
 
 
 def operations(file: Path) -> Iterator[dict[str, Any]]:
