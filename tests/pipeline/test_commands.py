@@ -12,7 +12,7 @@ import pytest
 from semel.delivery import EventResent
 from semel.errors import LedgerUnavailable
 from semel.pipeline import Lines, QueryFailed, RunStanding, exit_status, json_schema
-from semel.pipeline.running import RunCounts
+from semel.pipeline.progress import RunCounts
 from semel.protocol import ParkedState
 from semel.runtime import SystemClock
 from support.command_line import read_json, refused, semel

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from collections import Counter
@@ -20,7 +21,7 @@ from semel.streams import Inbox, NewEvent
 from semel.verify.demo.standalone import spark_home
 from semel.verify.process_group import ProcessGroup
 from support.spark.driver_scripts import wait_for
-from support.spark.pipeline_place import CHARGE, TIMEOUT_S, PipelinePlace
+from support.spark.pipeline_place import CHARGE, SLOW_CHARGES, TIMEOUT_S, PipelinePlace
 
 SECRET = "hunter2-hunter2"
 
@@ -176,6 +177,26 @@ def test_a_signal_ends_the_run_with_nothing_in_doubt_and_a_second_one_at_once(
     assert stopped.wait(TIMEOUT_S) == 128 + signal.SIGTERM, stopped.said()
     assert len(place.charged()) < count + 20
     assert repeated(place.charged()) == []
+
+
+def test_a_signal_that_spark_gets_too_is_one_sentence_that_says_whom_to_send_it(
+    place: PipelinePlace,
+) -> None:
+    file = place.write("charges.toml", SLOW_CHARGES)
+    expected = place.payments(3, 20)
+    place.variables = {"SLOW_S": "0.1"}
+    run = place.start("run", str(file))
+    wait_for(lambda: len(place.charged()) > 5, run, TIMEOUT_S)
+    os.killpg(run.pid, signal.SIGTERM)  # as systemd does
+    assert run.wait(TIMEOUT_S) == 1, run.said()
+    last = run.said().strip().splitlines()[-1]
+    assert "Spark's JVM ended under the query" in last
+    assert "KillMode=mixed" in last
+    assert "Traceback" not in run.said()
+    place.semel("run", "--once", str(file))
+    assert repeated(place.charged()) == []
+    left = place.status("charges")["charge"]
+    assert len(place.charged()) + left["in_doubt"] + left["waiting"] >= len(expected)
 
 
 def repeated(ids: list[int]) -> list[int]:

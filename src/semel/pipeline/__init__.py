@@ -4,16 +4,8 @@ from semel.pipeline.build import Pipeline, build
 from semel.pipeline.file import PipelineFile, read_file
 from semel.pipeline.json_schema import json_schema
 from semel.pipeline.problems import Mistake, WrongPipelineFile
-from semel.pipeline.running import (
-    Lines,
-    QueryFailed,
-    RunEnd,
-    RunProgress,
-    RunStanding,
-    Silent,
-    exit_status,
-    run,
-)
+from semel.pipeline.progress import Lines, RunProgress, RunStanding, Silent
+from semel.pipeline.running import QueryFailed, RunEnd, exit_status, run
 from semel.pipeline.starter import write_starter
 
 __all__ = [

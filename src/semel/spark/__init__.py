@@ -6,7 +6,7 @@ from semel.spark.checkpoints import resolve as ledger_url
 from semel.spark.deliver import deliver, deliver_batch
 from semel.spark.frames.repartition import arranged
 from semel.spark.progress import delivered_by
-from semel.spark.queries import headline, read_source, run_sql, why_failed
+from semel.spark.queries import headline, jvm_is_gone, read_source, run_sql, why_failed
 from semel.spark.session import make_session, pipeline_session
 from semel.spark.sources import register
 from semel.spark.starting import StandbyEnded
@@ -21,6 +21,7 @@ __all__ = [
     "deliver_batch",
     "delivered_by",
     "headline",
+    "jvm_is_gone",
     "kafka_connector",
     "ledger_url",
     "make_session",

@@ -15,6 +15,7 @@ import logging
 import threading
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -287,6 +288,10 @@ class MicroBatches:
             return  # it has no micro-batch yet, so `started` or the first one stops it
         if query is None:
             border.release()  # nothing can stop it but an error
+        elif self.query is None and live is not None:
+            # Spark kills the process beside a Connect server as soon as the query is stopped.
+            end = partial(live.begun.heartbeat.end, None)
+            stop_at_border(query, border, threading.Event(), end)
         else:
             stop_at_border(query, border, threading.Event())
 

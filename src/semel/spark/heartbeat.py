@@ -60,15 +60,16 @@ class Heartbeat(threading.Thread):
         """Start; at the end of the process the end of the run is recorded too, if there is time."""
         register_start(self._driver.nonce, self._lives)
         super().start()
-        atexit.register(self._leave)
+        atexit.register(self.end)
 
     def stop(self) -> None:
         """End the heartbeat, even if the query still runs."""
         self._stopped.set()
 
-    def _leave(self) -> None:
+    def end(self, wait_s: float | None = LEAVE_S) -> None:
+        """End the heartbeat, and wait until the end of the run is recorded; None for any time."""
         self.stop()
-        self.join(LEAVE_S)
+        self.join(wait_s)
 
     def _lives(self) -> bool:
         return not self._stopped.is_set() and self._active()
@@ -104,7 +105,7 @@ class Heartbeat(threading.Thread):
                 log.warning("pipeline %r: %s", self._driver.client.pipeline, error)
         if self._draining is not None and self._driver.stopping:
             self._draining.join()  # what is being sent gets its outcome
-        atexit.unregister(self._leave)
+        atexit.unregister(self.end)
         self._observe()
         try:
             self._driver.beat(ended=True)

@@ -22,6 +22,13 @@ def why_failed(query: StreamingQuery) -> str | None:
     return None if error is None else headline(error)
 
 
+def jvm_is_gone(error: BaseException) -> bool:
+    """Return whether an error is that of a JVM that ended under the session."""
+    from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+
+    return isinstance(error, (ConnectionError, Py4JNetworkError))
+
+
 def headline(error: BaseException) -> str:
     """Return semel's own sentence in an error, otherwise its first line."""
     text = str(error)

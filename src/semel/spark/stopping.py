@@ -18,6 +18,8 @@ from semel.runtime import user_at_host
 from semel.spark.failures import Stopped
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql.streaming.query import StreamingQuery
 
 POLL_S = 0.05
@@ -139,8 +141,15 @@ def _ask(run: StoppableRun) -> None:
         log.warning("the query ends after its micro-batch, because the ledger is away: %s", error)
 
 
-def stop_at_border(query: Any, border: MicroBatchBorder, at_once: threading.Event) -> None:
-    """Stop a query once its micro-batch has ended, or as soon as `at_once` is set."""
+def stop_at_border(
+    query: Any,
+    border: MicroBatchBorder,
+    at_once: threading.Event,
+    record: Callable[[], object] = lambda: None,
+) -> None:
+    """Stop a query once its micro-batch has ended, or as soon as `at_once` is set. The end of the
+    run is recorded before, by `record`, where its process ends with the query.
+    """
     # 2. and 3. No micro-batch begins, and the one that runs ends.
     border.close()
     while query.isActive and not at_once.is_set() and not border.reached:
@@ -148,6 +157,7 @@ def stop_at_border(query: Any, border: MicroBatchBorder, at_once: threading.Even
             break
         border.wait(POLL_S)
     # 4. Spark stops the query.
+    record()
     stopping = threading.Thread(target=query.stop, daemon=True)
     stopping.start()
     while stopping.is_alive() and query.isActive:
